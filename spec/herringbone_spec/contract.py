@@ -1,0 +1,221 @@
+"""The container contract: every path, variable and name that both sides share, each spelled once.
+
+The contract is SageMaker's own (docs.aws.amazon.com, "How Amazon SageMaker Provides Training Information"),
+plus the few `HERRINGBONE_*` variables that a backend hands to the supervisor and the supervisor to its ranks.
+Nothing here touches the disk, and nothing here imports more than the standard library: a rank pays for it at
+every start.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import PurePath, PurePosixPath
+
+# Where the tree of the contract lies.
+
+DEFAULT_BASE = "/opt/ml"
+BASE_VARIABLE = "SAGEMAKER_BASE_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """The contract's tree below one base folder.
+
+    >>> Paths(PurePosixPath("/opt/ml")).failure
+    PurePosixPath('/opt/ml/output/failure')
+    """
+
+    base: PurePath = PurePosixPath(DEFAULT_BASE)
+
+    @property
+    def config(self) -> PurePath:
+        return self.base / "input" / "config"
+
+    @property
+    def hyperparameters(self) -> PurePath:
+        return self.config / "hyperparameters.json"
+
+    @property
+    def input_data_config(self) -> PurePath:
+        return self.config / "inputdataconfig.json"
+
+    @property
+    def resource_config(self) -> PurePath:
+        return self.config / "resourceconfig.json"
+
+    @property
+    def checkpoint_config(self) -> PurePath:
+        return self.config / "checkpointconfig.json"
+
+    @property
+    def input(self) -> PurePath:
+        return self.base / "input"
+
+    @property
+    def data(self) -> PurePath:
+        return self.base / "input" / "data"
+
+    def channel(self, name: str) -> PurePath:
+        return self.data / name
+
+    @property
+    def code(self) -> PurePath:
+        return self.base / "code"
+
+    @property
+    def model(self) -> PurePath:
+        return self.base / "model"
+
+    @property
+    def checkpoints(self) -> PurePath:
+        return self.base / "checkpoints"
+
+    @property
+    def output(self) -> PurePath:
+        return self.base / "output"
+
+    @property
+    def output_data(self) -> PurePath:
+        return self.base / "output" / "data"
+
+    @property
+    def intermediate(self) -> PurePath:
+        return self.base / "output" / "intermediate"
+
+    @property
+    def failure(self) -> PurePath:
+        return self.base / "output" / "failure"
+
+    @property
+    def failure_record(self) -> PurePath:
+        """The whole `Failure`, as JSON; `failure` holds its first 1,024 characters as text."""
+        return self.base / "output" / "failure.json"
+
+    @property
+    def success(self) -> PurePath:
+        return self.base / "output" / "success"
+
+
+# Hyperparameters that steer the container; never shown to the user's script.
+
+
+class Key:
+    """Names of the steering hyperparameters, as AWS's SDK writes them."""
+
+    SUBMIT_DIRECTORY = "sagemaker_submit_directory"
+    PROGRAM = "sagemaker_program"
+    LOG_LEVEL = "sagemaker_container_log_level"
+    JOB_NAME = "sagemaker_job_name"
+    REGION = "sagemaker_region"
+    INSTANCE_TYPE = "sagemaker_instance_type"
+    MPI_ENABLED = "sagemaker_mpi_enabled"
+    MPI_PROCESSES_PER_HOST = "sagemaker_mpi_num_of_processes_per_host"
+    MPI_CUSTOM_OPTIONS = "sagemaker_mpi_custom_mpi_options"
+    DATA_PARALLEL_ENABLED = "sagemaker_distributed_dataparallel_enabled"
+    DATA_PARALLEL_CUSTOM_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
+    MODEL_PARALLEL_PARAMETERS = "mp_parameters"
+    PARAMETER_SERVER_ENABLED = "sagemaker_parameter_server_enabled"
+    MULTI_WORKER_MIRRORED_ENABLED = "sagemaker_multi_worker_mirrored_strategy_enabled"
+    PYTORCH_DDP_ENABLED = "sagemaker_pytorch_ddp_enabled"
+    TORCH_DISTRIBUTED_ENABLED = "sagemaker_torch_distributed_enabled"
+    PYTORCH_XLA_ENABLED = "sagemaker_pytorch_xla_multi_worker_enabled"
+    DISTRIBUTION_INSTANCE_GROUPS = "sagemaker_distribution_instance_groups"
+
+
+STEERING_PREFIX = "sagemaker_"
+
+
+# Limits of the service; the same everywhere, so that a job that runs here can go to the cloud.
+
+JOB_NAME_PATTERN = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
+MAX_HYPERPARAMETERS = 100
+MAX_HYPERPARAMETER_KEY_CHARS = 256
+MAX_HYPERPARAMETER_CHARS = 2_500
+MAX_ENVIRONMENT_VARIABLES = 100
+MAX_ENVIRONMENT_CHARS = 512
+MAX_FAILURE_CHARS = 1_024
+
+
+# Environment that a backend hands to each host's supervisor.
+
+
+class HostVariable:
+    """Variables from a backend to the supervisor of one host."""
+
+    JOB_NAME = "TRAINING_JOB_NAME"
+    # Where the control channel between supervisors lives: "unix:PATH". Absent on a single host.
+    CONTROL = "HERRINGBONE_CONTROL"
+    # A path read once for the job's secret (a /dev/fd entry or a file on tmpfs): never argv, never a log.
+    KEY_FILE = "HERRINGBONE_KEY_FILE"
+    # A file descriptor whose end-of-file says that the backend died: the supervisor then stops its ranks.
+    LIFELINE = "HERRINGBONE_LIFELINE_FD"
+    # A short-named private folder (0700) for sockets and MPI session files; the backend removes it.
+    RUN_FOLDER = "HERRINGBONE_RUN_DIR"
+    # Where environments made from requirements.txt are kept between jobs.
+    CACHE = "HERRINGBONE_CACHE"
+    # Seconds between SIGTERM and SIGKILL for the ranks.
+    STOP_GRACE = "HERRINGBONE_STOP_GRACE"
+    # Seconds to wait for all hosts to come.
+    JOIN_TIMEOUT = "HERRINGBONE_JOIN_TIMEOUT"
+    # Seconds between two signs of life on the control channel; three missed ones mean a lost host.
+    HEARTBEAT = "HERRINGBONE_HEARTBEAT"
+
+
+DEFAULT_STOP_GRACE_SECONDS = 110.0
+DEFAULT_JOIN_TIMEOUT_SECONDS = 600.0
+DEFAULT_HEARTBEAT_SECONDS = 5.0
+
+
+class RankVariable:
+    """Variables that every rank finds, whatever started it: torch's own names, set under MPI too."""
+
+    RANK = "RANK"
+    WORLD_SIZE = "WORLD_SIZE"
+    LOCAL_RANK = "LOCAL_RANK"
+    LOCAL_WORLD_SIZE = "LOCAL_WORLD_SIZE"
+    GROUP_RANK = "GROUP_RANK"
+    MASTER_ADDRESS = "MASTER_ADDR"
+    MASTER_PORT = "MASTER_PORT"
+
+
+# Log lines on a host's standard output: "[algo-1:0] text" from rank 0, "[algo-1] text" from the supervisor.
+
+_LINE = re.compile(rb"\[([A-Za-z0-9.-]+)(?::(\d+))?\] (.*)", re.DOTALL)
+
+
+def line_prefix(host: str, rank: int | None = None) -> bytes:
+    """Return what precedes each line that a rank (or, without one, the supervisor) writes.
+
+    >>> line_prefix("algo-1", 0)
+    b'[algo-1:0] '
+    """
+    return f"[{host}] ".encode() if rank is None else f"[{host}:{rank}] ".encode()
+
+
+def split_line(line: bytes) -> tuple[str | None, int | None, bytes]:
+    """Take a prefixed line apart into host, rank and text; an unprefixed line has neither.
+
+    >>> split_line(b"[algo-1:0]   loss 0.5")
+    ('algo-1', 0, b'  loss 0.5')
+    """
+    match = _LINE.fullmatch(line)
+    if match is None:
+        return None, None, line
+    host, rank, text = match.groups()
+    return host.decode(), None if rank is None else int(rank), text
+
+
+# Secrets by name: their values are masked wherever a setting is printed or stored.
+
+_SECRET_NAME = re.compile(r"SECRET|TOKEN|PASSWORD|PASSWD|CREDENTIAL|KEY", re.IGNORECASE)
+MASK = "******"
+
+
+def masked(settings: dict[str, str]) -> dict[str, str]:
+    """Return the settings with the value of each secret-sounding name replaced.
+
+    >>> masked({"WANDB_API_KEY": "abc", "EPOCHS": "3"})
+    {'WANDB_API_KEY': '******', 'EPOCHS': '3'}
+    """
+    return {name: MASK if _SECRET_NAME.search(name) else value for name, value in settings.items()}

@@ -1,0 +1,120 @@
+"""What went wrong in a job: one record that the supervisor writes and the client reads.
+
+The same record is rendered in 1,024 characters for `/opt/ml/output/failure` (the service keeps no more), and
+kept whole in `/opt/ml/output/failure.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from herringbone_spec.contract import MAX_FAILURE_CHARS
+from herringbone_spec.errors import ContractError
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a traceback: where, in which function, and the source line."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+
+    def render(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}" + (f": {self.source}" if self.source else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The first thing that went wrong.
+
+    `exit_code` follows the shell: 1-125 as the program gave it, 128 + n for signal n.
+    `exception` is the class name, `message` its text; both are empty when the process died without one.
+    `frames` are the user's own, outermost first. `log_tail` is what the rank printed last.
+    """
+
+    host: str | None = None
+    rank: int | None = None
+    exit_code: int = 1
+    exception: str = ""
+    message: str = ""
+    frames: tuple[Frame, ...] = ()
+    log_tail: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Name the place: "rank 1 on algo-1", "algo-2" or "the job"."""
+        if self.rank is not None:
+            return f"rank {self.rank} on {self.host}"
+        return self.host or "the job"
+
+    @property
+    def what(self) -> str:
+        """Name the event in one line, the exception first."""
+        death = describe_exit(self.exit_code)
+        if not self.exception:
+            return f"{death}: {self.message}" if self.message else death
+        return f"{self.exception}: {self.message} ({death})" if self.message else f"{self.exception} ({death})"
+
+    def render(self, limit: int | None = None) -> str:
+        """Return the failure as text: what and where first, then frames, then the log tail.
+
+        With a `limit` (characters), outer frames and old log lines go first; the head line always stays.
+        """
+        head = f"{self.where}: {self.what}"
+        frames = [f"  at {frame.render()}" for frame in self.frames]
+        tail = [f"  | {line}" for line in self.log_tail]
+        text = "\n".join([head, *frames, *tail])
+        if limit is None or len(text) <= limit:
+            return text
+        head = head if len(head) <= limit else head[: limit - 3] + "..."
+        kept: list[str] = []
+        room = limit - len(head)
+        for line in [*reversed(frames), *reversed(tail)]:
+            if len(line) + 1 > room:
+                continue
+            room -= len(line) + 1
+            kept.append(line)
+        return "\n".join([head, *(line for line in [*frames, *tail] if line in kept)])
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def parse_failure(text: str | bytes) -> Failure:
+    """Read back what `Failure.to_json` wrote."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        raw["frames"] = tuple(Frame(**frame) for frame in raw["frames"])
+        raw["log_tail"] = tuple(raw["log_tail"])
+        return Failure(**raw)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ContractError(f"failure.json cannot be read: {error!r}") from error
+
+
+def summary(failure: Failure) -> str:
+    """Return what goes into `/opt/ml/output/failure`."""
+    return failure.render(MAX_FAILURE_CHARS)
+
+
+def describe_exit(code: int) -> str:
+    """Say what an exit code means.
+
+    >>> describe_exit(3), describe_exit(137)
+    ('exit code 3', 'exit code 137, killed by SIGKILL')
+    """
+    if code > 128:
+        try:
+            return f"exit code {code}, killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            pass
+    return f"exit code {code}"
+
+
+def exit_code_of(returncode: int) -> int:
+    """Turn `subprocess`'s return code (negative for a signal) into the shell's."""
+    return 128 - returncode if returncode < 0 else returncode
