@@ -9,7 +9,7 @@ every start.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath, PurePosixPath
 
 # Where the tree of the contract lies.
@@ -26,7 +26,7 @@ class Paths:
     PurePosixPath('/opt/ml/output/failure')
     """
 
-    base: PurePath = PurePosixPath(DEFAULT_BASE)
+    base: PurePath = field(default_factory=lambda: PurePosixPath(DEFAULT_BASE))
 
     @property
     def config(self) -> PurePath:

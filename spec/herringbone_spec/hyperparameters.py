@@ -1,0 +1,195 @@
+"""How settings travel to the container: as SageMaker's hyperparameters, a flat table of JSON texts.
+
+`encode` and `decode` are the two directions for a `Distribution`; the names and values are those that AWS's SDK
+(sagemaker 2.257) writes, so that either side may be AWS's. Where we write more than it does, docs/distribution.md
+says so.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from herringbone_spec.contract import (
+    MAX_HYPERPARAMETER_CHARS,
+    MAX_HYPERPARAMETER_KEY_CHARS,
+    MAX_HYPERPARAMETERS,
+    STEERING_PREFIX,
+    Key,
+)
+from herringbone_spec.distribution import Distribution, SMDistributed, parse
+from herringbone_spec.errors import HyperparameterError
+from herringbone_spec.model_parallel import given
+
+
+def encode_values(values: Mapping[str, object]) -> dict[str, str]:
+    """Return each value as a JSON text, as AWS's SDK sends it.
+
+    >>> encode_values({"epochs": 3, "name": "run"})
+    {'epochs': '3', 'name': '"run"'}
+
+    Raises `HyperparameterError` for a value that JSON cannot hold, and for what `check_limits` finds.
+    """
+    encoded = {}
+    for key, value in values.items():
+        try:
+            encoded[key] = json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise HyperparameterError(
+                f"hyperparameter {key!r} cannot be encoded: {error}. Give numbers, strings, booleans, None, or lists"
+                f" and dicts of them; turn a {type(value).__name__} into one first."
+            ) from error
+    check_limits(encoded)
+    return encoded
+
+
+def check_limits(encoded: Mapping[str, str]) -> None:
+    """Raise `HyperparameterError` when the service would refuse this table: its size, a name or a value."""
+    if len(encoded) > MAX_HYPERPARAMETERS:
+        raise HyperparameterError(
+            f"{len(encoded)} hyperparameters; the service takes {MAX_HYPERPARAMETERS}, Herringbone's own included."
+            " Put the rest in a file of a channel, or in one hyperparameter as a dict."
+        )
+    for key, text in encoded.items():
+        if not isinstance(key, str) or not key:
+            raise HyperparameterError(f"hyperparameter {key!r}: a name is a text of at least one character.")
+        if len(key) > MAX_HYPERPARAMETER_KEY_CHARS:
+            raise HyperparameterError(
+                f"hyperparameter {key[:40]!r}...: its name has {len(key)} characters; the service takes"
+                f" {MAX_HYPERPARAMETER_KEY_CHARS}. Shorten it."
+            )
+        if len(text) > MAX_HYPERPARAMETER_CHARS:
+            raise HyperparameterError(
+                f"hyperparameter {key!r} has {len(text)} characters as JSON; the service takes"
+                f" {MAX_HYPERPARAMETER_CHARS}. Put it in a file of a channel and pass the file's name."
+            )
+
+
+def decode_values(raw: Mapping[str, str]) -> dict[str, Any]:
+    """Return each value read as JSON, or the text itself where it is none (other tools send bare text).
+
+    >>> decode_values({"epochs": "3", "name": "run"})
+    {'epochs': 3, 'name': 'run'}
+    """
+    return {key: _decode_value(text) for key, text in raw.items()}
+
+
+def _decode_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def split(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what is the user's script's, and what steers the container.
+
+    `mp_parameters` is the script's, as in AWS's containers: scripts read it from their arguments.
+
+    >>> split({"epochs": "3", "sagemaker_program": '"train.py"'})
+    ({'epochs': '3'}, {'sagemaker_program': '"train.py"'})
+    """
+    user = {key: text for key, text in raw.items() if not key.startswith(STEERING_PREFIX)}
+    return user, {key: text for key, text in raw.items() if key not in user}
+
+
+def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
+    """Return the hyperparameters that carry a distribution.
+
+    >>> from herringbone_spec.distribution import parse
+    >>> encode(parse({"mpi": {"enabled": True, "processes_per_host": 2}}), instance_type="local_process")
+    ... # doctest: +NORMALIZE_WHITESPACE
+    {'sagemaker_mpi_enabled': 'true', 'sagemaker_mpi_num_of_processes_per_host': '2',
+     'sagemaker_mpi_custom_mpi_options': '""'}
+
+    Raises `HyperparameterError` when the parameters of modelparallel are over 2,500 characters.
+    """
+    values: dict[str, object] = {}
+    if distribution.instance_groups is not UNSET:
+        values[Key.DISTRIBUTION_INSTANCE_GROUPS] = list(distribution.instance_groups)
+    if distribution.pytorchxla is not UNSET:
+        values[Key.PYTORCH_XLA_ENABLED] = distribution.pytorchxla.enabled
+    if distribution.parameter_server is not UNSET:
+        values[Key.PARAMETER_SERVER_ENABLED] = distribution.parameter_server.enabled
+    if distribution.mpi is not UNSET:
+        mpi = distribution.mpi
+        values[Key.MPI_ENABLED] = mpi.enabled
+        if mpi.processes_per_host is not UNSET:
+            values[Key.MPI_PROCESSES_PER_HOST] = mpi.processes_per_host
+        values[Key.MPI_CUSTOM_OPTIONS] = given(mpi.custom_mpi_options, "")
+    if distribution.smdistributed is not UNSET:
+        values |= _encode_smdistributed(distribution.smdistributed)
+        values[Key.INSTANCE_TYPE] = instance_type
+    if distribution.multi_worker_mirrored_strategy is not UNSET:
+        values[Key.MULTI_WORKER_MIRRORED_ENABLED] = distribution.multi_worker_mirrored_strategy.enabled
+    if distribution.pytorchddp is not UNSET:
+        values[Key.PYTORCH_DDP_ENABLED] = True
+        values[Key.INSTANCE_TYPE] = instance_type
+        if distribution.pytorchddp.custom_mpi_options is not UNSET:
+            values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = distribution.pytorchddp.custom_mpi_options
+    if distribution.torch_distributed is not UNSET:
+        values[Key.TORCH_DISTRIBUTED_ENABLED] = True
+        values[Key.INSTANCE_TYPE] = instance_type
+    return encode_values(values)
+
+
+def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
+    values: dict[str, object] = {}
+    if smdistributed.modelparallel is not UNSET:
+        values[Key.MODEL_PARALLEL_PARAMETERS] = msgspec.to_builtins(smdistributed.modelparallel.parameters)
+    values[Key.DATA_PARALLEL_ENABLED] = smdistributed.dataparallel is not UNSET
+    if smdistributed.dataparallel is not UNSET:
+        values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = given(smdistributed.dataparallel.custom_mpi_options, "")
+    return values
+
+
+# Where each hyperparameter belongs in the `distribution` dict.
+_PLACES = {
+    Key.DISTRIBUTION_INSTANCE_GROUPS: ("instance_groups",),
+    Key.PYTORCH_XLA_ENABLED: ("pytorchxla", "enabled"),
+    Key.PARAMETER_SERVER_ENABLED: ("parameter_server", "enabled"),
+    Key.MPI_ENABLED: ("mpi", "enabled"),
+    Key.MPI_PROCESSES_PER_HOST: ("mpi", "processes_per_host"),
+    Key.MPI_CUSTOM_OPTIONS: ("mpi", "custom_mpi_options"),
+    Key.DATA_PARALLEL_ENABLED: ("smdistributed", "dataparallel", "enabled"),
+    Key.MULTI_WORKER_MIRRORED_ENABLED: ("multi_worker_mirrored_strategy", "enabled"),
+    Key.PYTORCH_DDP_ENABLED: ("pytorchddp", "enabled"),
+    Key.TORCH_DISTRIBUTED_ENABLED: ("torch_distributed", "enabled"),
+    Key.MODEL_PARALLEL_PARAMETERS: ("smdistributed", "modelparallel", "parameters"),
+}
+
+
+def decode(hyperparameters: Mapping[str, str]) -> Distribution:
+    """Return the distribution that `encode`, or AWS's SDK, wrote among these hyperparameters.
+
+    Raises `DistributionError` when they mean nothing, `HyperparameterError` when `mp_parameters` is no JSON object.
+    """
+    raw: dict[str, Any] = {}
+    for key, place in _PLACES.items():
+        if key in hyperparameters:
+            _put(raw, place, _decode_value(hyperparameters[key]))
+    if Key.MODEL_PARALLEL_PARAMETERS in hyperparameters:
+        parallel = raw["smdistributed"]["modelparallel"]
+        # A text here would be read as a path: a file of the container is not for the wire to choose.
+        if not isinstance(parallel["parameters"], dict):
+            raise HyperparameterError(
+                f"hyperparameter {Key.MODEL_PARALLEL_PARAMETERS!r} is not a JSON object:"
+                f" {hyperparameters[Key.MODEL_PARALLEL_PARAMETERS][:80]!r}. It is written by the estimator from"
+                " distribution['smdistributed']['modelparallel']['parameters']; leave it out of hyperparameters."
+            )
+        parallel["enabled"] = True
+    if Key.DATA_PARALLEL_CUSTOM_OPTIONS in hyperparameters:
+        owner = ("pytorchddp",) if "pytorchddp" in raw else ("smdistributed", "dataparallel")
+        options = _decode_value(hyperparameters[Key.DATA_PARALLEL_CUSTOM_OPTIONS])
+        _put(raw, (*owner, "custom_mpi_options"), options)
+    return parse(raw)
+
+
+def _put(tree: dict[str, Any], place: tuple[str, ...], value: Any) -> None:
+    for name in place[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[place[-1]] = value

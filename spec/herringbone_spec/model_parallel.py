@@ -1,0 +1,198 @@
+"""The parameters of `smdistributed.modelparallel`: as the user gave them, and with every default filled in.
+
+There are two libraries of that name. Version 1 splits a model into partitions and runs under `mpi`; version 2 shards
+it (FSDP) and runs under `torch_distributed`. They share a place in the `distribution` dict and hardly a key, so each
+has its own type. Meanings and defaults: SageMaker Python SDK v2.130.0, smd_model_parallel_general.rst, and the
+developer guide's pages on sharded data parallelism.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeVar
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+PositiveInt = Annotated[int, Meta(ge=1)]
+NaturalInt = Annotated[int, Meta(ge=0)]
+Port = Annotated[int, Meta(ge=0, le=65_535)]
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+NonNegativeFloat = Annotated[float, Meta(ge=0.0)]
+
+Pipeline = Literal["interleaved", "simple", "_only_forward"]
+Optimize = Literal["memory", "speed"]
+PlacementStrategy = Literal["cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"]
+CommunicationBackend = Literal["auto", "nccl", "gloo"]
+
+Value = TypeVar("Value")
+
+
+def given(value: Value | UnsetType, default: Value) -> Value:
+    """Return what the user gave, else the default."""
+    return default if value is UNSET else value
+
+
+_PLACEMENT_WORDS = {"cluster": "DPT", "spread": "TPD"}
+
+# Keys that one framework's library never read; given to the other they would be ignored, so they are refused.
+TENSORFLOW_KEYS = frozenset({"contiguous", "horovod"})
+COMMON_KEYS = frozenset(
+    {
+        "partitions",
+        "microbatches",
+        "pipeline",
+        "optimize",
+        "placement_strategy",
+        "auto_partition",
+        "default_partition",
+        "load_partition",
+        "partition_file",
+    }
+)
+
+
+class ResolvedModelParallel(Struct, frozen=True, kw_only=True):
+    """Version 1's parameters with every default filled in.
+
+    `placement` is three letters: the right-most kind of parallelism (D data, P pipeline, T tensor) varies fastest
+    over the global ranks. `memory_weight` is the share of memory, as opposed to computation, in a partition's cost.
+    The `sdp_*` sizes count elements, not bytes.
+    """
+
+    partitions: int
+    microbatches: int
+    active_microbatches: int
+    pipeline: Pipeline
+    optimize: Optimize
+    placement: str
+    auto_partition: bool
+    default_partition: int
+    load_partition: bool
+    partition_file: str | None
+    contiguous: bool
+    horovod: bool
+    ddp: bool
+    ddp_port: int | None
+    ddp_dist_backend: CommunicationBackend
+    memory_weight: float
+    deterministic_server: bool
+    tensor_parallel_degree: int
+    offload_activations: bool
+    activation_loading_horizon: int
+    fp16: bool
+    bf16: bool
+    fp16_params: bool
+    shard_optimizer_state: bool
+    prescaled_batch: bool
+    skip_tracing: bool
+    delayed_parameter_initialization: bool
+    sharded_data_parallel_degree: int
+    sdp_reduce_bucket_size: int
+    sdp_param_persistence_threshold: int
+    sdp_max_live_parameters: int
+    sdp_hierarchical_allgather: bool
+    sdp_gradient_clipping: float
+
+
+class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+    """Version 1's parameters as the user gave them; what was not given is `UNSET` and does not travel.
+
+    >>> ModelParallelParameters(partitions=2, microbatches=4).resolved().active_microbatches
+    4
+    """
+
+    partitions: PositiveInt | UnsetType = UNSET
+    pipeline_parallel_degree: PositiveInt | UnsetType = UNSET
+    microbatches: PositiveInt | UnsetType = UNSET
+    active_microbatches: PositiveInt | UnsetType = UNSET
+    pipeline: Pipeline | UnsetType = UNSET
+    optimize: Optimize | UnsetType = UNSET
+    placement_strategy: PlacementStrategy | UnsetType = UNSET
+    auto_partition: bool | UnsetType = UNSET
+    default_partition: NaturalInt | UnsetType = UNSET
+    load_partition: bool | UnsetType = UNSET
+    partition_file: str | UnsetType = UNSET
+    contiguous: bool | UnsetType = UNSET
+    horovod: bool | UnsetType = UNSET
+    ddp: bool | UnsetType = UNSET
+    ddp_port: Port | UnsetType = UNSET
+    ddp_dist_backend: CommunicationBackend | UnsetType = UNSET
+    memory_weight: Fraction | UnsetType = UNSET
+    deterministic_server: bool | UnsetType = UNSET
+    tensor_parallel_degree: PositiveInt | UnsetType = UNSET
+    offload_activations: bool | UnsetType = UNSET
+    activation_loading_horizon: NaturalInt | UnsetType = UNSET
+    fp16: bool | UnsetType = UNSET
+    bf16: bool | UnsetType = UNSET
+    fp16_params: bool | UnsetType = UNSET
+    shard_optimizer_state: bool | UnsetType = UNSET
+    prescaled_batch: bool | UnsetType = UNSET
+    skip_tracing: bool | UnsetType = UNSET
+    delayed_parameter_initialization: bool | UnsetType = UNSET
+    sharded_data_parallel_degree: PositiveInt | UnsetType = UNSET
+    sdp_reduce_bucket_size: PositiveInt | UnsetType = UNSET
+    sdp_param_persistence_threshold: NaturalInt | UnsetType = UNSET
+    sdp_max_live_parameters: PositiveInt | UnsetType = UNSET
+    sdp_hierarchical_allgather: bool | UnsetType = UNSET
+    sdp_gradient_clipping: NonNegativeFloat | UnsetType = UNSET
+
+    @property
+    def pipeline_degree(self) -> int:
+        """The number of partitions, under whichever of its two names it was given."""
+        if self.partitions is not UNSET:
+            return self.partitions
+        return given(self.pipeline_parallel_degree, 1)
+
+    def resolved(self) -> ResolvedModelParallel:
+        """Return the parameters with every default filled in."""
+        partitions = self.pipeline_degree
+        optimize: Optimize = given(self.optimize, "memory")
+        placement = given(self.placement_strategy, "cluster")
+        return ResolvedModelParallel(
+            partitions=partitions,
+            microbatches=given(self.microbatches, 1),
+            active_microbatches=given(self.active_microbatches, partitions + 2),
+            pipeline=given(self.pipeline, "interleaved"),
+            optimize=optimize,
+            placement=_PLACEMENT_WORDS.get(placement, placement),
+            auto_partition=given(self.auto_partition, True),
+            default_partition=given(self.default_partition, 0),
+            load_partition=given(self.load_partition, False),
+            partition_file=given(self.partition_file, None),
+            contiguous=given(self.contiguous, True),
+            horovod=given(self.horovod, False),
+            ddp=given(self.ddp, False),
+            ddp_port=given(self.ddp_port, None),
+            ddp_dist_backend=given(self.ddp_dist_backend, "auto"),
+            memory_weight=given(self.memory_weight, 0.2 if optimize == "speed" else 0.8),
+            deterministic_server=given(self.deterministic_server, False),
+            tensor_parallel_degree=given(self.tensor_parallel_degree, 1),
+            offload_activations=given(self.offload_activations, False),
+            activation_loading_horizon=given(self.activation_loading_horizon, 4),
+            fp16=given(self.fp16, False),
+            bf16=given(self.bf16, False),
+            fp16_params=given(self.fp16_params, False),
+            shard_optimizer_state=given(self.shard_optimizer_state, False),
+            prescaled_batch=given(self.prescaled_batch, False),
+            skip_tracing=given(self.skip_tracing, False),
+            delayed_parameter_initialization=given(self.delayed_parameter_initialization, False),
+            sharded_data_parallel_degree=given(self.sharded_data_parallel_degree, 1),
+            sdp_reduce_bucket_size=given(self.sdp_reduce_bucket_size, 500_000_000),
+            sdp_param_persistence_threshold=given(self.sdp_param_persistence_threshold, 1_000_000),
+            sdp_max_live_parameters=given(self.sdp_max_live_parameters, 1_000_000_000),
+            sdp_hierarchical_allgather=given(self.sdp_hierarchical_allgather, True),
+            sdp_gradient_clipping=given(self.sdp_gradient_clipping, 1.0),
+        )
+
+
+class ModelParallelV2Parameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+    """Version 2's parameters, for a job under `torch_distributed`; its library keeps the defaults."""
+
+    hybrid_shard_degree: NaturalInt | UnsetType = UNSET
+    sm_activation_offloading: bool | UnsetType = UNSET
+    activation_loading_horizon: NaturalInt | UnsetType = UNSET
+    fsdp_cache_flush_warnings: bool | UnsetType = UNSET
+    allow_empty_shards: bool | UnsetType = UNSET
+    tensor_parallel_degree: PositiveInt | UnsetType = UNSET
+    context_parallel_degree: PositiveInt | UnsetType = UNSET
+    expert_parallel_degree: PositiveInt | UnsetType = UNSET
+    random_seed: int | UnsetType = UNSET
