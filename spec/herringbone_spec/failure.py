@@ -72,14 +72,16 @@ class Failure:
         if limit is None or len(text) <= limit:
             return text
         head = head if len(head) <= limit else head[: limit - 3] + "..."
-        kept: list[str] = []
+        lines = [*frames, *tail]
+        # The innermost frame says most, then the frames around it, then the newest log lines.
+        by_worth = [*reversed(range(len(frames))), *reversed(range(len(frames), len(lines)))]
         room = limit - len(head)
-        for line in [*reversed(frames), *reversed(tail)]:
-            if len(line) + 1 > room:
-                continue
-            room -= len(line) + 1
-            kept.append(line)
-        return "\n".join([head, *(line for line in [*frames, *tail] if line in kept)])
+        kept = []
+        for index in by_worth:
+            if (cost := len(lines[index]) + 1) <= room:
+                room -= cost
+                kept.append(index)
+        return "\n".join([head, *(lines[index] for index in sorted(kept))])
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

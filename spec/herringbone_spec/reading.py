@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, inspect
 
 from herringbone_spec.errors import DistributionError
 
@@ -103,9 +103,7 @@ def _wrong_value(key: str, value: object, place: str, expected: Any) -> str:
 
 
 def _describe(expected: Any) -> str:
-    """Say what a type accepts, for people. Only a wrong value pays for the inspection."""
-    from msgspec import inspect
-
+    """Say what a type accepts, for people."""
     kind = inspect.type_info(expected)
     if isinstance(kind, inspect.UnionType):
         kind = kind.types[0]  # the other one is UnsetType, which nobody can write

@@ -222,21 +222,21 @@ def _check_v2_layout(parameters: ModelParallelV2Parameters, ranks: int, world: s
             raise DistributionError(f"{PARAMETERS}.{key}: {degree} must divide {world}.")
 
 
-def with_instance_groups(distribution: Distribution, groups: Sequence[str] | None) -> Distribution:
+def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> Distribution:
     """Return the distribution with the group to train on filled in, for an estimator that has these groups.
 
     A single group needs no naming. Raises `DistributionError` when the names do not fit the estimator's.
     """
     chosen = given(distribution.instance_groups, ())
     place = "distribution.instance_groups"
-    if groups is None:
-        if chosen:
-            raise DistributionError(
-                f"{place}: Instance groups not specified in the estimator ! It names {', '.join(chosen)};"
-                " give the estimator instance_groups, or leave this out."
-            )
-        return distribution
     known = ", ".join(groups)
+    if not chosen and (not groups or distribution.launcher is Launcher.PLAIN):
+        return distribution
+    if not groups:
+        raise DistributionError(
+            f"{place}: Instance groups not specified in the estimator ! This names {', '.join(chosen)};"
+            " give the estimator instance_groups, or leave this out."
+        )
     if len(chosen) > len(groups):
         raise DistributionError(
             f"{place}: Train instance groups oversubscribed ! {len(chosen)} named, the estimator has: {known}."
@@ -244,11 +244,8 @@ def with_instance_groups(distribution: Distribution, groups: Sequence[str] | Non
     for name in chosen:
         if name not in groups:
             raise DistributionError(f"{place}: Invalid training instance group {name} ! The estimator has: {known}.")
-    if len(groups) == 1 or distribution.launcher is Launcher.PLAIN:
-        fill = () if distribution.launcher is Launcher.PLAIN else tuple(groups)
-        return distribution if chosen or not fill else msgspec.structs.replace(distribution, instance_groups=fill)
-    if len(chosen) != 1:
+    if len(groups) > 1 and len(chosen) != 1:
         raise DistributionError(
             f"{place}: Distribution should only contain one instance group name ! Name the one to train on: {known}."
         )
-    return distribution
+    return msgspec.structs.replace(distribution, instance_groups=chosen or tuple(groups))

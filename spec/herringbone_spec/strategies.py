@@ -7,13 +7,10 @@ exception: not given, it is False, and both SDKs send it.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
-from herringbone_spec.model_parallel import ModelParallelParameters, ModelParallelV2Parameters
-
-PositiveInt = Annotated[int, Meta(ge=1)]
+from herringbone_spec.model_parallel import ModelParallelParameters, ModelParallelV2Parameters, PositiveInt
 
 
 class Launcher(str, Enum):
@@ -28,28 +25,31 @@ class Launcher(str, Enum):
     PYTORCH_XLA = "pytorch_xla"
 
 
-class MPI(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+    """What all strategies have: a switch, off unless the user says otherwise."""
+
+    enabled: bool = False
+
+
+class MPI(Strategy, frozen=True, kw_only=True):
     """`mpi`: start the script under mpirun; also how Horovod and model parallelism run.
 
     `custom_mpi_options` are words for mpirun's command line, as one string.
     """
 
-    enabled: bool = False
     processes_per_host: PositiveInt | UnsetType = UNSET
     custom_mpi_options: str | UnsetType = UNSET
 
 
-class DataParallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+class DataParallel(Strategy, frozen=True, kw_only=True):
     """`smdistributed.dataparallel`: sharded all-reduce with its own launcher."""
 
-    enabled: bool = False
     custom_mpi_options: str | UnsetType = UNSET
 
 
-class ModelParallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+class ModelParallel(Strategy, frozen=True, kw_only=True):
     """`smdistributed.modelparallel`: version 1 under `mpi`, version 2 under `torch_distributed`."""
 
-    enabled: bool = False
     parameters: ModelParallelParameters | ModelParallelV2Parameters | UnsetType = UNSET
 
 
@@ -60,34 +60,23 @@ class SMDistributed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     modelparallel: ModelParallel | UnsetType = UNSET
 
 
-class ParameterServer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+class ParameterServer(Strategy, frozen=True, kw_only=True):
     """`parameter_server`: TensorFlow's or MXNet's asynchronous servers."""
 
-    enabled: bool = False
 
-
-class MultiWorkerMirroredStrategy(
-    Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True
-):
+class MultiWorkerMirroredStrategy(Strategy, frozen=True, kw_only=True):
     """`multi_worker_mirrored_strategy`: TensorFlow's synchronous replicas."""
 
-    enabled: bool = False
 
-
-class PyTorchDDP(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+class PyTorchDDP(Strategy, frozen=True, kw_only=True):
     """`pytorchddp`: torch's DistributedDataParallel, started by the data parallel launcher."""
 
-    enabled: bool = False
     custom_mpi_options: str | UnsetType = UNSET
 
 
-class TorchDistributed(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+class TorchDistributed(Strategy, frozen=True, kw_only=True):
     """`torch_distributed`: torch's own process layout, as torchrun makes it."""
 
-    enabled: bool = False
 
-
-class PyTorchXLA(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+class PyTorchXLA(Strategy, frozen=True, kw_only=True):
     """`pytorchxla`: PyTorch on XLA devices."""
-
-    enabled: bool = False
