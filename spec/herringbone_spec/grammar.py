@@ -55,7 +55,7 @@ def ddp_as_data_parallel(raw: Mapping[str, Any]) -> Mapping[str, Any]:
     if "pytorchddp" not in raw or "smdistributed" in raw:
         return raw
     # Read it first under its own name, so that a mistake is reported where the user made it.
-    read(PyTorchDDP, raw["pytorchddp"], "distribution.pytorchddp")
+    _read_strategy(PyTorchDDP, raw["pytorchddp"], "distribution.pytorchddp", _MPI_OPTIONS)
     rest = {key: value for key, value in raw.items() if key != "pytorchddp"}
     return {**rest, "smdistributed": {"dataparallel": raw["pytorchddp"]}}
 
@@ -108,23 +108,17 @@ def _read_smdistributed(raw: object, path: str, *, version2: bool) -> SMDistribu
 
 def _read_parameters(raw: object, path: str, *, version2: bool) -> AnyParameters | UnsetType:
     raw = _load_parameters(raw, path)
+    here, there = legal_keys(ModelParallelParameters), legal_keys(ModelParallelV2Parameters)
+    other_library = "version 2 of the library, which runs under 'torch_distributed': {'enabled': True} in place of mpi"
     if version2:
-        _refuse_keys_of_the_other(
-            legal_keys(ModelParallelParameters),
-            raw,
-            path,
-            legal=legal_keys(ModelParallelV2Parameters),
-            runs="version 1 of the library, which runs under 'mpi': {'enabled': True} in place of torch_distributed",
-        )
-        return read(ModelParallelV2Parameters, raw, path) if raw else UNSET
-    _refuse_keys_of_the_other(
-        legal_keys(ModelParallelV2Parameters),
-        raw,
-        path,
-        legal=legal_keys(ModelParallelParameters),
-        runs="version 2 of the library, which runs under 'torch_distributed': {'enabled': True} in place of mpi",
-    )
-    return read(ModelParallelParameters, raw, path) if raw else UNSET
+        here, there = there, here
+        other_library = "version 1 of the library, which runs under 'mpi': {'enabled': True}, not torch_distributed"
+    for key in raw:
+        if key in there and key not in here:
+            raise DistributionError(f"{path}.{key}: belongs to {other_library}. Legal keys here: {', '.join(here)}.")
+    if not raw:
+        return UNSET
+    return read(ModelParallelV2Parameters, raw, path) if version2 else read(ModelParallelParameters, raw, path)
 
 
 def _read_parameters_of_either(raw: object, path: str) -> AnyParameters | UnsetType:
@@ -132,14 +126,6 @@ def _read_parameters_of_either(raw: object, path: str) -> AnyParameters | UnsetT
     raw = _load_parameters(raw, path)
     only_version2 = set(legal_keys(ModelParallelV2Parameters)) - set(legal_keys(ModelParallelParameters))
     return _read_parameters(raw, path, version2=not only_version2.isdisjoint(raw))
-
-
-def _refuse_keys_of_the_other(
-    other: tuple[str, ...], raw: Mapping[str, object], path: str, *, legal: tuple[str, ...], runs: str
-) -> None:
-    for key in raw:
-        if key in other and key not in legal:
-            raise DistributionError(f"{path}.{key}: belongs to {runs}. Legal keys here: {', '.join(legal)}.")
 
 
 def _load_parameters(raw: object, path: str) -> Mapping[str, Any]:
