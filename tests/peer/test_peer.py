@@ -1,0 +1,101 @@
+"""Conformance with the released peer: the same dict gives the same hyperparameters, or a difference that we chose.
+
+`cases.json` holds the dicts, `answers.json` what `sagemaker` 2.257.7 made of them. The test marked `peer` asks the
+package again; it needs the environment that `tests/peer/setup` makes. In a case,
+`both_refuse` is a phrase common to both messages, `we_refuse` one of ours for what the peer lets through,
+`they_refuse` marks what only we take, `we_add` is what we send beyond the peer, and `why` says why we differ.
+"""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from herringbone_spec.distribution import parse
+from herringbone_spec.errors import DistributionError
+from herringbone_spec.hyperparameters import decode, decode_values, encode, encode_values
+
+HERE = Path(__file__).parent
+PEER_PYTHON = HERE.parent.parent / ".venv-peer" / "bin" / "python"
+FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "HuggingFace": "huggingface", "Estimator": None}
+
+CASES = json.loads((HERE / "cases.json").read_text(encoding="utf-8"))
+RECORDED = json.loads((HERE / "answers.json").read_text(encoding="utf-8"))
+
+
+def cases(*kinds):
+    """Return the cases of these kinds; without one, those in which we and the peer agree."""
+    every = {"both_refuse", "we_refuse", "they_refuse", "we_add"}
+    chosen = [case for case in CASES if (every & case.keys()) == set(kinds)]
+    return pytest.mark.parametrize("case", chosen, ids=[case["name"] for case in chosen])
+
+
+def distribution_of(case):
+    return parse(case["distribution"], framework=FRAMEWORKS[case["estimator"]])
+
+
+def ours(case):
+    return encode_values(case.get("hyperparameters", {})) | encode(
+        distribution_of(case), instance_type=RECORDED["instance_type"]
+    )
+
+
+def theirs(case):
+    return RECORDED["answers"][case["name"]]
+
+
+@cases()
+def test_the_same_hyperparameters(case):
+    # The order of the keys inside mp_parameters is the user's there and the grammar's here.
+    assert decode_values(ours(case)) == decode_values(theirs(case))
+    same = ours(case).keys() - {"mp_parameters"}
+    assert {key: ours(case)[key] for key in same} == {key: theirs(case)[key] for key in same}
+
+
+@cases()
+def test_what_the_peer_writes_we_read(case):
+    assert decode(theirs(case)) == distribution_of(case)
+
+
+@cases("both_refuse")
+def test_the_same_refusal_in_words_that_both_share(case):
+    with pytest.raises(DistributionError) as caught:
+        distribution_of(case)
+    assert theirs(case)["error"].startswith("ValueError: ")
+    # The peer lists fewer placements and in another order; the sentence up to the list is the same.
+    assert case["both_refuse"] in theirs(case)["error"]
+    assert case["both_refuse"] in str(caught.value)
+
+
+@cases("we_refuse")
+def test_what_only_we_refuse(case):
+    with pytest.raises(DistributionError) as caught:
+        distribution_of(case)
+    assert case["we_refuse"] in str(caught.value)
+    # The peer takes it, or falls over a bug of its own.
+    assert theirs(case).get("error", "KeyError").startswith("KeyError")
+
+
+@cases("they_refuse")
+def test_what_only_the_peer_refuses(case):
+    assert theirs(case)["error"].startswith("ValueError: ")
+    assert decode(ours(case)) == distribution_of(case)
+
+
+@cases("we_add")
+def test_what_we_send_beyond_the_peer(case):
+    assert ours(case) == theirs(case) | case["we_add"]
+    assert decode(ours(case)) == distribution_of(case)
+
+
+def test_every_difference_has_its_reason():
+    assert all("why" in case for case in CASES if {"we_refuse", "they_refuse", "we_add"} & case.keys())
+    assert {case["name"] for case in CASES} == RECORDED["answers"].keys()
+
+
+@pytest.mark.peer
+@pytest.mark.skipif(not PEER_PYTHON.exists(), reason="run tests/peer/setup first: the peer is 310 MB")
+def test_the_recorded_answers_are_the_peer_s():
+    asked = subprocess.run([PEER_PYTHON, HERE / "ask_peer.py"], capture_output=True, text=True, check=True)
+    assert json.loads(asked.stdout) == RECORDED
