@@ -1,0 +1,6 @@
+"""How the ranks of a job are started: one file per way.
+
+direct               each host's supervisor starts its own ranks: a plain script, and torch_distributed
+torch_distributed    what torchrun's ranks find in their environment
+mpi                  mpirun on the first host starts all ranks, which then attach to their own hosts
+"""

@@ -1,0 +1,17 @@
+"""`python -m herringbone_entry`, also installed as `train`: the program that a container or a host starts."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from herringbone_entry.job import run
+
+
+def main() -> None:
+    """Take part in the job that this host's files describe, and exit with its code."""
+    sys.exit(run(os.environ))
+
+
+if __name__ == "__main__":
+    main()

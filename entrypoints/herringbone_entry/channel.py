@@ -1,0 +1,242 @@
+"""The control channel: a link from every other host to the first one, over which events and orders travel.
+
+    first host                                   another host
+      challenge ------------------------------>
+                <------------------------------  host, its own challenge, proof for the first host's
+      proof for the other's  ----------------->
+      orders    ------------------------------>
+                <------------------------------  events
+      alive     <---------------------------->   alive        every heartbeat; three missed ones: lost
+
+Each proves that it holds the job's secret (HMAC-SHA256 over both challenges) and never shows it. Nothing here ever
+blocks: whoever connects and falls silent costs us a buffer of a few bytes.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import time
+from collections.abc import Callable, Sequence
+
+from herringbone_entry.loop import Loop
+from herringbone_entry.wire import Message, Wire, WireError
+from herringbone_spec.errors import ContractError, UnsupportedError
+
+MISSED_HEARTBEATS = 3
+_GREETING_BYTES = 4_096
+_MAX_STRANGERS = 64
+_RETRY_SECONDS = 0.05
+
+
+def parse_address(control: str) -> str:
+    """Return the path of the control channel's socket.
+
+    Raises `UnsupportedError` for a network address: hosts on other machines come with a later release.
+
+    >>> parse_address("unix:/tmp/job/control")
+    '/tmp/job/control'
+    """
+    kind, _, path = control.partition(":")
+    if kind != "unix":
+        raise UnsupportedError(f"control channel {control!r}: this release knows 'unix:PATH', hosts of one machine")
+    if not path:
+        raise ContractError(f"control channel {control!r} names no path; it is 'unix:PATH'")
+    return path
+
+
+def proof(key: bytes, role: str, host: str, theirs: str, ours: str) -> str:
+    """Return what only a holder of the key can say to that challenge, in that role."""
+    return hmac.digest(key, f"{role}\0{host}\0{theirs}\0{ours}".encode(), "sha256").hex()
+
+
+class Link:
+    """One known host at the other end: sends, receives, and notices when it has fallen silent."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        loop: Loop,
+        *,
+        heartbeat: float,
+        on_message: Callable[[Message], None],
+        on_lost: Callable[[], None],
+    ) -> None:
+        self._wire, self._loop, self._heartbeat = wire, loop, heartbeat
+        self._on_message, self._on_lost = on_message, on_lost
+        self._heard_at: float | None = None
+        self.closed = False
+        loop.read(wire.fileno(), self._hear)
+
+    def send(self, message: Message) -> None:
+        """Send, or find that the host is lost: it is gone, or has not read for so long that its buffer is full."""
+        if self.closed:
+            return
+        try:
+            self._wire.send(message)
+        except OSError:
+            self._lose()
+
+    def watch(self) -> None:
+        """From now on, expect signs of life: the other side has nothing left to do that could keep it busy."""
+        if self._heard_at is None:
+            self._heard_at = time.monotonic()
+            self._beat()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._loop.forget(self._wire.fileno())
+            self._wire.close()
+
+    def _beat(self) -> None:
+        if self.closed:
+            return
+        assert self._heard_at is not None
+        if time.monotonic() - self._heard_at > MISSED_HEARTBEATS * self._heartbeat:
+            self._lose()
+            return
+        self.send({"kind": "alive"})
+        self._loop.later(self._heartbeat, self._beat)
+
+    def _hear(self) -> None:
+        try:
+            messages = self._wire.receive()
+        except (EOFError, WireError):
+            self._lose()
+            return
+        if self._heard_at is not None:
+            self._heard_at = time.monotonic()
+        for message in messages:
+            if message.get("kind") != "alive":
+                self._on_message(message)
+
+    def _lose(self) -> None:
+        if not self.closed:
+            self.close()
+            self._on_lost()
+
+
+class Door:
+    """Where the first host lets the others in.
+
+    `on_join` gets the name and the open wire of a host that has proved itself.
+    """
+
+    def __init__(
+        self, path: str, key: bytes, expected: Sequence[str], loop: Loop, on_join: Callable[[str, Wire], None]
+    ) -> None:
+        self._key, self._missing, self._loop, self._on_join = key, set(expected), loop, on_join
+        self._strangers: dict[int, Wire] = {}
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(path)
+        self._socket.listen(len(expected) + 16)
+        self._socket.setblocking(False)
+        loop.read(self._socket.fileno(), self._open)
+
+    def close(self) -> None:
+        self._loop.forget(self._socket.fileno())
+        self._socket.close()
+
+    def _open(self) -> None:
+        try:
+            connection, _ = self._socket.accept()
+        except OSError:
+            return  # it went away again
+        if len(self._strangers) >= _MAX_STRANGERS:
+            self._show_out(next(iter(self._strangers.values())))
+        connection.setblocking(False)
+        wire = Wire(connection, limit=_GREETING_BYTES)
+        number = wire.fileno()
+        self._strangers[number] = wire
+        challenge = secrets.token_hex(32)
+        self._loop.read(number, lambda: self._greet(wire, challenge))
+        try:
+            wire.send({"challenge": challenge})
+        except OSError:
+            self._show_out(wire)
+
+    def _greet(self, wire: Wire, challenge: str) -> None:
+        number = wire.fileno()
+        try:
+            messages = wire.receive()
+            if not messages:
+                return
+            host, theirs = str(messages[0].get("host")), str(messages[0].get("challenge"))
+            right = proof(self._key, "host", host, challenge, theirs)
+            if host not in self._missing or not hmac.compare_digest(right, str(messages[0].get("proof"))):
+                raise WireError("it does not hold the secret of this job")
+            wire.send({"proof": proof(self._key, "first", host, theirs, challenge)})
+        except (EOFError, WireError, OSError, TypeError):
+            self._show_out(wire)
+            return
+        self._missing.remove(host)
+        self._loop.forget(number)
+        del self._strangers[number]
+        wire.unbind()
+        self._on_join(host, wire)
+
+    def _show_out(self, wire: Wire) -> None:
+        del self._strangers[wire.fileno()]
+        self._loop.forget(wire.fileno())
+        wire.close()
+
+
+class Knock:
+    """How another host gets in at the first host's door: tries until the door is there, then proves itself.
+
+    `on_join` gets the open wire. `on_gone` is called when there was a first host, and there is none any more.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        key: bytes,
+        host: str,
+        loop: Loop,
+        *,
+        on_join: Callable[[Wire], None],
+        on_gone: Callable[[], None],
+    ) -> None:
+        self._path, self._key, self._host, self._loop = path, key, host, loop
+        self._on_join, self._on_gone = on_join, on_gone
+        self._ours = secrets.token_hex(32)
+        self._theirs: str | None = None
+        self._try()
+
+    def _try(self) -> None:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
+            connection.connect(self._path)
+        except FileNotFoundError:
+            connection.close()
+            self._loop.later(_RETRY_SECONDS, self._try)
+            return
+        except OSError:
+            # The socket's file outlives the one who listened.
+            connection.close()
+            self._loop.later(0.0, self._on_gone)
+            return
+        connection.setblocking(False)
+        wire = Wire(connection)
+        self._loop.read(wire.fileno(), lambda: self._answer(wire))
+
+    def _answer(self, wire: Wire) -> None:
+        try:
+            for message in wire.receive():
+                if self._theirs is None:
+                    self._theirs = str(message.get("challenge"))
+                    word = proof(self._key, "host", self._host, self._theirs, self._ours)
+                    wire.send({"host": self._host, "challenge": self._ours, "proof": word})
+                    continue
+                right = proof(self._key, "first", self._host, self._ours, self._theirs)
+                if not hmac.compare_digest(right, str(message.get("proof"))):
+                    raise WireError("the first host does not hold the secret of this job")
+                self._loop.forget(wire.fileno())
+                self._on_join(wire)
+                return
+        except (EOFError, WireError, OSError, TypeError):
+            self._loop.forget(wire.fileno())
+            wire.close()
+            self._on_gone()

@@ -1,0 +1,86 @@
+"""What the user wants to run: the code folder is filled, and the entry point found in it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from herringbone_entry.archive import extract
+from herringbone_spec.contract import Key
+from herringbone_spec.errors import ContractError, InputError, UnsupportedError
+
+Entry = Literal["script", "module", "program"]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What each rank runs: a Python script (its path), a module (its name) or an executable (its path).
+
+    `leading` arguments come before the user's own.
+    """
+
+    entry: Entry
+    name: str
+    leading: tuple[str, ...] = ()
+
+
+def fill(folder: Path, submit_directory: str | None) -> None:
+    """Put the user's code in `folder`, unless there is some already.
+
+    `submit_directory` is a folder, a single file or a tar.gz, as a path or a file:// address.
+
+    Raises `InputError` when it is not there, `ArchiveError` when it is a damaged or a wicked archive,
+    `UnsupportedError` when it lies where this release cannot fetch it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()) or not submit_directory:
+        return
+    if "://" in submit_directory and not submit_directory.startswith("file://"):
+        raise UnsupportedError(
+            f"{Key.SUBMIT_DIRECTORY} {submit_directory!r}: this release takes code from a path or a file:// address"
+        )
+    source = Path(submit_directory.removeprefix("file://"))
+    if source.is_dir():
+        shutil.copytree(source, folder, symlinks=True, dirs_exist_ok=True)
+    elif source.name.endswith((".tar.gz", ".tgz", ".tar")):
+        extract(source, folder)
+    elif source.is_file():
+        shutil.copy2(source, folder / source.name)
+    else:
+        raise InputError(f"{Key.SUBMIT_DIRECTORY} {submit_directory!r} does not exist on this host")
+
+
+def find_program(folder: Path, steering: Mapping[str, Any]) -> Program:
+    """Find the entry point that the job names.
+
+    `train.py` runs as a script; `run.sh` and other files run as programs; any other name is a module, of the code
+    folder or of a package that its setup.py or pyproject.toml installs.
+
+    Raises `ContractError` when the job names none, `InputError` when it is not there.
+    """
+    named = steering.get(Key.PROGRAM)
+    if not named:
+        raise ContractError(f"hyperparameters.json has no {Key.PROGRAM}: nothing says what to run; set entry_point")
+    path = folder / str(named)
+    if path.is_file():
+        if path.suffix == ".py":
+            return Program("script", str(path))
+        if os.access(path, os.X_OK):
+            return Program("program", str(path))
+        if path.suffix == ".sh":
+            return Program("program", "/bin/sh", (str(path),))
+        raise InputError(f"entry point {path} is neither a .py nor a .sh file, and not executable (chmod +x)")
+    module = str(named).removesuffix(".py").replace("/", ".")
+    if is_package(folder) or (folder / str(named) / "__main__.py").is_file():
+        return Program("module", module)
+    there = ", ".join(sorted(each.name for each in folder.iterdir())[:20]) or "nothing"
+    raise InputError(f"entry point {named!r} is not in {folder}; there is: {there}")
+
+
+def is_package(folder: Path) -> bool:
+    """Say whether the code folder is a Python project to be installed."""
+    return any((folder / name).is_file() for name in ("setup.py", "pyproject.toml"))

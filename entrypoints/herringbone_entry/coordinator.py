@@ -1,0 +1,210 @@
+"""The job as a whole, decided on the first host: when to start, who failed first, when it is over, with which code.
+
+    joining --ready from all--> running --all ranks ended with 0--> done
+                                  |  \\--stop--> stopping --all ranks ended--> done (143, or 0 when all exited 0)
+                                  \\--a rank failed, a host was lost--> failing --all ended--> done
+
+Hosts report events and obey orders; both are messages (`Message`, plain dicts), and it makes no difference here
+whether a host is this one or another. No I/O: time and orders go through the constructor's arguments.
+
+    host -> coordinator   ready {processes, has_launcher} · ended {rank, code, failure, age} · deferred {rank} ·
+                          launcher_ended {code, failure} · failed {failure} · stop · kill
+    coordinator -> hosts  start {counts, master_port} · stop · release · abort · kill · finish {code, failure}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from herringbone_entry.layout import lay_out
+from herringbone_entry.wire import Message
+from herringbone_spec.failure import Failure, parse_failure
+
+# After the first sign of failure, wait for an earlier one that took longer to arrive.
+SETTLE_SECONDS = 0.25
+# After that many seconds nobody is waited for any more.
+ABORT_SECONDS = 5.0
+STOPPED_CODE = 143
+
+Later = Callable[[float, Callable[[], None]], object]
+
+
+class Phase(Enum):
+    JOINING = "joining"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    FAILING = "failing"
+    DONE = "done"
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One sign of failure. `code` is None for a rank of mpirun's that a signal killed: only mpirun knows which."""
+
+    when: float
+    failure: Failure
+    code: int | None
+    from_launcher: bool = False
+
+
+class Coordinator:
+    """Decides for the whole job.
+
+    `order` sends a message to every host that has joined; `clock` and `later` count the same seconds.
+    """
+
+    def __init__(
+        self,
+        hosts: Sequence[str],
+        *,
+        order: Callable[[Message], None],
+        clock: Callable[[], float],
+        later: Later,
+        join_timeout: float,
+        pick_port: Callable[[], int],
+    ) -> None:
+        self._hosts = hosts
+        self._order, self._clock, self._later, self._pick_port = order, clock, later, pick_port
+        self.phase = Phase.JOINING
+        self._counts: dict[str, int] = {}
+        self._lost: set[str] = set()
+        self._rank_hosts: dict[int, str] = {}
+        self._codes: dict[int, int | None] = {}
+        self._deferred: set[int] = set()
+        self._has_launcher = False
+        self._launcher_code: int | None = None
+        self._evidence: list[Evidence] = []
+        self._settled = False
+        self._released = False
+        self._finish: Message | None = None
+        later(join_timeout, lambda: self._missing(join_timeout))
+
+    def joined(self) -> None:
+        """A host has come; when the job is over already, it must hear so."""
+        if self._finish is not None:
+            self._order(self._finish)
+
+    def receive(self, host: str, message: Message) -> None:
+        """Take an event from a host."""
+        kind = message["kind"]
+        if self.phase is Phase.DONE:
+            return
+        if kind == "ready":
+            self._ready(host, message)
+        elif kind == "ended":
+            self._ended(message)
+        elif kind == "deferred":
+            self._deferred.add(message["rank"])
+        elif kind == "launcher_ended":
+            self._launcher_ended(message)
+        elif kind == "failed":
+            self._counts.setdefault(host, 0)
+            failure = parse_failure(message["failure"])
+            self._fail(Evidence(self._clock(), failure, failure.exit_code))
+        elif kind in ("stop", "kill"):
+            self._stop(kind)
+        self._advance()
+
+    def lost(self, host: str) -> None:
+        """A host is gone without a farewell: its end of the channel closed, or it has been silent for too long."""
+        if self.phase is Phase.DONE:
+            return
+        self._lost.add(host)
+        failure = Failure(host=host, exit_code=1, message=f"lost contact with {host}")
+        if self.phase is not Phase.STOPPING:
+            self._fail(Evidence(self._clock(), failure, 1))
+        for rank, owner in self._rank_hosts.items():
+            if owner == host:
+                self._codes.setdefault(rank, 1)
+        self._advance()
+
+    def _ready(self, host: str, message: Message) -> None:
+        self._counts[host] = message["processes"]
+        self._has_launcher = self._has_launcher or message["has_launcher"]
+        if self.phase is Phase.JOINING and len(self._counts) == len(self._hosts):
+            self.phase = Phase.RUNNING
+            layout = lay_out(self._counts)
+            self._rank_hosts = {rank: layout.place(rank).host for rank in range(layout.world_size)}
+            self._order({"kind": "start", "counts": self._counts, "master_port": self._pick_port()})
+
+    def _ended(self, message: Message) -> None:
+        rank, code = message["rank"], message["code"]
+        self._codes[rank] = code
+        if code != 0 and self.phase in (Phase.RUNNING, Phase.FAILING):
+            when = self._clock() - message["age"]
+            self._fail(Evidence(when, parse_failure(message["failure"]), code))
+
+    def _launcher_ended(self, message: Message) -> None:
+        self._launcher_code = message["code"]
+        if self.phase is Phase.RUNNING and (message["code"] or len(self._codes) < len(self._rank_hosts)):
+            # The ranks' own ends may still be on their way; then they tell more than mpirun does.
+            self._fail(Evidence(self._clock(), parse_failure(message["failure"]), message["code"] or 1, True))
+
+    def _fail(self, evidence: Evidence) -> None:
+        self._evidence.append(evidence)
+        if self.phase is Phase.FAILING:
+            return
+        self.phase = Phase.FAILING
+        self._order({"kind": "abort"})
+        self._later(SETTLE_SECONDS, self._settle)
+        self._later(ABORT_SECONDS, self._give_up)
+
+    def _settle(self) -> None:
+        self._settled = True
+        self._advance()
+
+    def _stop(self, kind: str) -> None:
+        if kind == "kill":
+            self._order({"kind": "kill"})
+        if self.phase is Phase.JOINING:
+            self._done(STOPPED_CODE, None)
+        elif self.phase is Phase.RUNNING:
+            self.phase = Phase.STOPPING
+            self._order({"kind": "stop"})
+
+    def _missing(self, waited: float) -> None:
+        if self.phase is Phase.JOINING:
+            names = ", ".join(host for host in self._hosts if host not in self._counts)
+            message = f"{names} did not come within {waited:g} s; is the host up, and did its container start?"
+            failure = Failure(exit_code=1, exception="LaunchError", message=message)
+            self._done(1, failure)
+
+    def _advance(self) -> None:
+        """See whether anything that was waited for has come."""
+        if self.phase in (Phase.JOINING, Phase.DONE):
+            return
+        if self.phase is Phase.STOPPING and not self._released:
+            waiting = set(self._rank_hosts) - set(self._codes) - self._deferred
+            if not waiting:
+                self._released = True
+                self._order({"kind": "release"})
+        all_ended = len(self._codes) == len(self._rank_hosts)
+        if self._has_launcher and self._launcher_code is None:
+            all_ended = False
+        if self.phase is Phase.RUNNING and all_ended:
+            self._done(0, None)
+        elif self.phase is Phase.STOPPING and all_ended:
+            self._done(STOPPED_CODE if any(code != 0 for code in self._codes.values()) else 0, None)
+        elif self.phase is Phase.FAILING and self._settled and all_ended and self._all_heard():
+            self._give_up()
+
+    def _all_heard(self) -> bool:
+        return len(set(self._counts) | self._lost) == len(self._hosts)
+
+    def _give_up(self) -> None:
+        """Name the failure that came first: a rank's or a host's before mpirun's, which only follows from them."""
+        if self.phase is Phase.DONE:
+            return
+        first = min(self._evidence, key=lambda evidence: (evidence.from_launcher, evidence.when))
+        code = first.code
+        if code is None:
+            code = self._launcher_code or 1
+        self._done(code, replace(first.failure, exit_code=code))
+
+    def _done(self, code: int, failure: Failure | None) -> None:
+        self.phase = Phase.DONE
+        text = None if failure is None else failure.to_json()
+        self._finish = {"kind": "finish", "code": code, "failure": text}
+        self._order(self._finish)

@@ -1,0 +1,86 @@
+"""What went wrong: made from what a rank reported, from its log, or from an error of our own; written for everyone."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from herringbone_spec.contract import Paths
+from herringbone_spec.failure import Failure, Frame, summary
+
+_LOG_TAIL_LINES = 20
+# What faulthandler prints for each frame of a process that a signal killed, innermost first.
+_CRASH_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
+_CRASH_START = re.compile(r"Fatal Python error: |(Current thread|Thread) 0x[0-9a-f]+")
+_OUR_FILES = (str(Path(__file__).parent), "<frozen runpy>", "<string>")
+
+
+def of_rank(host: str, rank: int, code: int | None, report: dict[str, Any] | None, tail: Sequence[str]) -> Failure:
+    """Return the failure of a rank that ended with `code` (None: not known yet).
+
+    `report` is what the rank said when leaving; without one (a signal killed it) frames come from the crash dump in
+    its log, if there is one.
+    """
+    report = report or {}
+    frames = tuple(Frame(**frame) for frame in report.get("frames", ()))
+    if not report:
+        frames = crash_frames(tail)
+    return Failure(
+        host=host,
+        rank=rank,
+        exit_code=1 if code is None else code,
+        exception=report.get("exception", ""),
+        message=report.get("message", ""),
+        frames=frames,
+        log_tail=tuple(_before_traceback(tail) if frames else tail)[-_LOG_TAIL_LINES:],
+    )
+
+
+def of_error(host: str, error: BaseException) -> Failure:
+    """Return the failure of the host itself: no rank had to do with it."""
+    return Failure(host=host, exit_code=1, exception=type(error).__name__, message=str(error))
+
+
+def crash_frames(lines: Sequence[str]) -> tuple[Frame, ...]:
+    """Return the frames, outermost first, of the thread that crashed, from what faulthandler printed.
+
+    >>> crash_frames(['Current thread 0x00 (most recent call first):', '  File "a.py", line 3 in f'])
+    (Frame(file='a.py', line=3, function='f', source=''),)
+    """
+    started = False
+    frames: list[Frame] = []
+    for line in lines:
+        match = _CRASH_FRAME.fullmatch(line)
+        if match is None:
+            if frames and started:
+                break
+            started = started or line.startswith("Current thread 0x")
+        elif started and not match["file"].startswith(_OUR_FILES):
+            number = int(match["line"])
+            source = linecache.getline(match["file"], number).strip()
+            frames.append(Frame(match["file"], number, match["function"], source))
+    return tuple(reversed(frames))
+
+
+def write(paths: Paths, failure: Failure) -> None:
+    """Leave the failure in the contract's two files; what the user's program wrote there itself stays."""
+    Path(paths.output).mkdir(parents=True, exist_ok=True)
+    Path(paths.failure_record).write_text(failure.to_json(), encoding="utf-8")
+    try:
+        with Path(paths.failure).open("x", encoding="utf-8") as file:
+            file.write(summary(failure))
+    except FileExistsError:
+        pass
+
+
+def _before_traceback(tail: Sequence[str]) -> list[str]:
+    """Drop the traceback that a log ends with: its frames are in the record already."""
+    for index in range(len(tail) - 1, -1, -1):
+        if tail[index].startswith("Traceback (most recent call last):") or _CRASH_START.match(tail[index]):
+            while index and _CRASH_START.match(tail[index - 1]):
+                index -= 1
+            return list(tail[:index])
+    return list(tail)

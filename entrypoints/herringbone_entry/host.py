@@ -1,0 +1,168 @@
+"""Who this host is: everything the platform left in files and variables, read once into one value."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, MutableMapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from herringbone_spec.contract import (
+    BASE_VARIABLE,
+    DEFAULT_BASE,
+    DEFAULT_HEARTBEAT_SECONDS,
+    DEFAULT_JOIN_TIMEOUT_SECONDS,
+    DEFAULT_STOP_GRACE_SECONDS,
+    HostVariable,
+    Key,
+    Paths,
+)
+from herringbone_spec.errors import ContractError
+from herringbone_spec.hyperparameters import decode_values, split
+from herringbone_spec.resources import ResourceConfig, parse_resource_config
+
+# What only a supervisor may know; a rank inherits none of it.
+PRIVATE_VARIABLES = (HostVariable.CONTROL, HostVariable.KEY_FILE, HostVariable.LIFELINE, HostVariable.RUN_FOLDER)
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """One host of the job, as its own files and variables tell it.
+
+    `raw_hyperparameters` is the file; `hyperparameters` are the user's own, decoded; `steering` are the
+    `sagemaker_*` ones, decoded. Times are in seconds.
+    """
+
+    paths: Paths
+    resources: ResourceConfig
+    raw_hyperparameters: Mapping[str, str] = field(default_factory=dict)
+    resource_config: Mapping[str, Any] = field(default_factory=dict)
+    input_data_config: Mapping[str, Any] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    control: str | None = None
+    run_folder: str | None = None
+    lifeline: int | None = None
+    stop_grace: float = DEFAULT_STOP_GRACE_SECONDS
+    join_timeout: float = DEFAULT_JOIN_TIMEOUT_SECONDS
+    heartbeat: float = DEFAULT_HEARTBEAT_SECONDS
+
+    @property
+    def name(self) -> str:
+        return self.resources.current_host
+
+    @property
+    def is_first(self) -> bool:
+        return self.name == self.resources.first_host
+
+    @property
+    def hyperparameters(self) -> dict[str, Any]:
+        return decode_values(split(self.raw_hyperparameters)[0])
+
+    @property
+    def steering(self) -> dict[str, Any]:
+        return decode_values(split(self.raw_hyperparameters)[1])
+
+    @property
+    def job_name(self) -> str:
+        return str(self.environ.get(HostVariable.JOB_NAME) or self.steering.get(Key.JOB_NAME) or "")
+
+    @property
+    def base_environment(self) -> dict[str, str]:
+        """What every rank inherits: this process's environment without what is the supervisor's alone."""
+        return {name: value for name, value in self.environ.items() if name not in PRIVATE_VARIABLES}
+
+
+def read_host(environ: Mapping[str, str]) -> Host:
+    """Read the contract's files below `SAGEMAKER_BASE_DIR` (default /opt/ml), and the backend's variables.
+
+    Raises `ContractError` naming the file or the variable that is missing or makes no sense.
+    """
+    paths = base_paths(environ)
+    resource_text = _read(Path(paths.resource_config))
+    if resource_text is None:
+        # A container started by hand: one host, called as the service would call it.
+        resource_text = json.dumps({"current_host": environ.get("CURRENT_HOST", "algo-1")})
+    lifeline = environ.get(HostVariable.LIFELINE)
+    return Host(
+        paths=paths,
+        resources=parse_resource_config(resource_text),
+        raw_hyperparameters={
+            name: value if isinstance(value, str) else json.dumps(value)
+            for name, value in _read_object(Path(paths.hyperparameters)).items()
+        },
+        resource_config=json.loads(resource_text),
+        input_data_config=_read_object(Path(paths.input_data_config)),
+        environ=dict(environ),
+        control=environ.get(HostVariable.CONTROL),
+        run_folder=environ.get(HostVariable.RUN_FOLDER),
+        lifeline=None if lifeline is None else int(_number(environ, HostVariable.LIFELINE, 0)),
+        stop_grace=_number(environ, HostVariable.STOP_GRACE, DEFAULT_STOP_GRACE_SECONDS),
+        join_timeout=_number(environ, HostVariable.JOIN_TIMEOUT, DEFAULT_JOIN_TIMEOUT_SECONDS),
+        heartbeat=_number(environ, HostVariable.HEARTBEAT, DEFAULT_HEARTBEAT_SECONDS),
+    )
+
+
+def base_paths(environ: Mapping[str, str]) -> Paths:
+    """Return where the contract's tree lies for this process, as an absolute path."""
+    return Paths(Path(environ.get(BASE_VARIABLE) or DEFAULT_BASE).absolute())
+
+
+def take_key(environ: MutableMapping[str, str]) -> bytes:
+    """Read the job's secret to its end, once, and leave no way for a rank to read it again.
+
+    Raises `ContractError` when several hosts shall talk and no secret was given.
+    """
+    path = environ.pop(HostVariable.KEY_FILE, None)
+    if path is None:
+        raise ContractError(
+            f"several hosts need a secret to know each other: {HostVariable.KEY_FILE} is not set; "
+            "the backend that starts the hosts must set it"
+        )
+    try:
+        if path.startswith("/dev/fd/"):
+            with os.fdopen(int(path.removeprefix("/dev/fd/")), "rb") as descriptor:
+                key = descriptor.read()
+        else:
+            key = Path(path).read_bytes()
+    except (OSError, ValueError) as error:
+        raise ContractError(f"{HostVariable.KEY_FILE}={path} cannot be read: {error}") from error
+    if not key:
+        raise ContractError(f"{HostVariable.KEY_FILE}={path} is empty: it was read before, or never written")
+    return key
+
+
+def _number(environ: Mapping[str, str], name: str, default: float) -> float:
+    text = environ.get(name)
+    if text is None:
+        return default
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not value >= 0:
+        raise ContractError(f"{name}={text!r} is not a number of at least 0")
+    return value
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ContractError(f"{path} cannot be read: {error}") from error
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    text = _read(path)
+    if text is None:
+        return {}
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise ContractError(f"{path} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ContractError(f"{path} must hold a JSON object, not {type(content).__name__}")
+    return content

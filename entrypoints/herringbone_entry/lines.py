@@ -1,0 +1,139 @@
+"""A rank's output, from pipe chunks to prefixed whole lines, byte for byte.
+
+Bytes are never decoded, so a character cut by a pipe read stays whole in its line. Work is done on whole chunks:
+a line costs no Python.
+
+A progress bar redraws one line with carriage returns. Each redraw would be a line in a log; we keep at most one
+state per second, and always the last one.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+# A longer line is cut: something must bound the memory that a program without newlines takes.
+MAX_LINE_BYTES = 8 * 1024 * 1024
+BAR_INTERVAL_SECONDS = 1.0
+_TAIL_LINES = 60
+_TAIL_LINE_BYTES = 1_000
+
+
+class Tail:
+    """The last lines of a rank, for its failure record."""
+
+    def __init__(self) -> None:
+        self._lines: deque[bytes] = deque(maxlen=_TAIL_LINES)
+
+    def add(self, lines: bytes) -> None:
+        """Take whole lines, of which only the last few are looked at."""
+        start = len(lines)
+        for _ in range(_TAIL_LINES + 1):
+            start = lines.rfind(b"\n", 0, start)
+            if start < 0:
+                break
+        self._lines.extend(line[:_TAIL_LINE_BYTES] for line in lines[start + 1 :].splitlines())
+
+    def text(self) -> tuple[str, ...]:
+        return tuple(line.decode("utf-8", "replace") for line in self._lines)
+
+
+class LineStream:
+    """One stream of one rank.
+
+    >>> stream = LineStream(b"[algo-1:0] ", Tail())
+    >>> stream.feed(b"loss 0.5\\n  step", now=0.0)
+    b'[algo-1:0] loss 0.5\\n'
+    >>> stream.close()
+    b'[algo-1:0]   step\\n'
+
+    `now` is in seconds, from any start. While `bar` is true, call `tick` about once a second.
+    """
+
+    def __init__(self, prefix: bytes, tail: Tail) -> None:
+        self._prefix = prefix
+        self._tail = tail
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._shown = b""
+        self._shown_at = float("-inf")
+        self.bar = False
+
+    def feed(self, chunk: bytes, now: float) -> bytes:
+        """Take what a read gave, return the prefixed lines that it completes."""
+        if self.bar or b"\r" in chunk:
+            return self._feed_bar(chunk, now)
+        cut = chunk.rfind(b"\n") + 1
+        if not cut:
+            self._keep(chunk)
+            return self._overflow()
+        lines = b"".join([*self._parts, chunk[:cut]])
+        self._reset(chunk[cut:])
+        return self._whole(lines)
+
+    def tick(self, now: float) -> bytes:
+        """Show a progress bar's state when none was shown for a second."""
+        if not self.bar or now - self._shown_at < BAR_INTERVAL_SECONDS:
+            return b""
+        return self._show(b"".join(self._parts).rpartition(b"\r")[2], now)
+
+    def close(self) -> bytes:
+        """Return the last line, which had no newline."""
+        rest = b"".join(self._parts)
+        self._reset(b"")
+        if self.bar:
+            self.bar = False
+            rest = _last_state(rest)
+            if rest == self._shown:
+                return b""
+        return self._whole(rest + b"\n") if rest else b""
+
+    def _feed_bar(self, chunk: bytes, now: float) -> bytes:
+        *whole, rest = b"".join([*self._parts, chunk]).split(b"\n")
+        out = []
+        for line in whole:
+            body, ending = (line[:-1], b"\r\n") if line.endswith(b"\r") else (line, b"\n")
+            state = _last_state(body)
+            if self.bar and state == self._shown:
+                state = b""
+            if state or b"\r" not in body:
+                out.append(self._whole(state + ending))
+            self._shown, self.bar = b"", False
+        # A trailing carriage return may be half of a line ending: it does not close a state yet.
+        states, _, current = rest[:-1].rpartition(b"\r")
+        current += rest[-1:]
+        self.bar = b"\r" in rest[:-1]
+        if self.bar and now - self._shown_at >= BAR_INTERVAL_SECONDS:
+            out.append(self._show(_last_state(states), now))
+        self._reset(b"\r" + current if self.bar else rest)
+        out.append(self._overflow())
+        return b"".join(out)
+
+    def _show(self, state: bytes, now: float) -> bytes:
+        if not state or state == self._shown:
+            return b""
+        self._shown, self._shown_at = state, now
+        return self._whole(state + b"\n")
+
+    def _whole(self, lines: bytes) -> bytes:
+        self._tail.add(lines)
+        return self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + b"\n"
+
+    def _keep(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+
+    def _reset(self, part: bytes) -> None:
+        self._parts = [part] if part else []
+        self._size = len(part)
+
+    def _overflow(self) -> bytes:
+        if self._size <= MAX_LINE_BYTES:
+            return b""
+        rest = b"".join(self._parts)
+        self._reset(b"")
+        return self._whole(rest + b"\n")
+
+
+def _last_state(text: bytes) -> bytes:
+    """Return what a terminal would still show of redraws: the text after the last carriage return that has any."""
+    return next((part for part in reversed(text.split(b"\r")) if part), b"")

@@ -1,0 +1,107 @@
+"""The supervisor's only wait: descriptors, signals and timers in one thread."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import os
+import selectors
+import signal
+import time
+from collections.abc import Callable, Iterable
+
+Callback = Callable[[], None]
+
+
+class Timer:
+    """A call that is due at some time (seconds, monotonic clock) unless cancelled."""
+
+    def __init__(self, due: float, callback: Callback) -> None:
+        self.due = due
+        self.callback: Callback | None = callback
+
+    def cancel(self) -> None:
+        self.callback = None
+
+
+class Loop:
+    """Call back when a descriptor can be read or written, a signal came, or a time is due.
+
+    >>> loop = Loop()
+    >>> _ = loop.later(0.0, lambda: loop.stop(7))
+    >>> loop.run()
+    7
+
+    Descriptors come before timers in each turn: what has arrived counts before a deadline is declared missed.
+    """
+
+    def __init__(self) -> None:
+        self._selector = selectors.DefaultSelector()
+        self._timers: list[tuple[float, int, Timer]] = []
+        self._order = itertools.count()
+        self._result: int | None = None
+        self._handlers: dict[int, Callback] = {}
+
+    def run(self) -> int:
+        """Turn until `stop`; return its argument."""
+        while self._result is None:
+            for key, ready in self._selector.select(self._patience()):
+                on_read, on_write = key.data
+                # An earlier callback of this turn may have taken this descriptor away.
+                if self._selector.get_map().get(key.fd) is not key:
+                    continue
+                callback = on_read if ready & selectors.EVENT_READ else on_write
+                callback()
+            now = time.monotonic()
+            while self._timers and self._timers[0][0] <= now:
+                timer = heapq.heappop(self._timers)[2]
+                if timer.callback is not None:
+                    timer.callback()
+        return self._result
+
+    def stop(self, result: int) -> None:
+        self._result = result
+
+    def read(self, descriptor: int, callback: Callback) -> None:
+        """Call back whenever the descriptor has something to read, or its end."""
+        self._selector.register(descriptor, selectors.EVENT_READ, (callback, None))
+
+    def write(self, descriptor: int, callback: Callback) -> None:
+        """Call back whenever the descriptor takes more."""
+        self._selector.register(descriptor, selectors.EVENT_WRITE, (None, callback))
+
+    def forget(self, descriptor: int) -> None:
+        """Stop watching; a descriptor that is not watched is left alone."""
+        if descriptor in self._selector.get_map():
+            self._selector.unregister(descriptor)
+
+    def later(self, seconds: float, callback: Callback) -> Timer:
+        """Call back once, after so many seconds."""
+        timer = Timer(time.monotonic() + seconds, callback)
+        heapq.heappush(self._timers, (timer.due, next(self._order), timer))
+        return timer
+
+    def signals(self, numbers: Iterable[signal.Signals], callback: Callable[[int], None]) -> None:
+        """Call back with the number of each signal that comes, from the loop and not from a signal handler."""
+        reader, writer = os.pipe()
+        for end in (reader, writer):
+            os.set_blocking(end, False)
+        for number in numbers:
+            # The handler does nothing: Python writes the signal's number to the pipe by itself.
+            signal.signal(number, lambda *_: None)
+            signal.siginterrupt(number, False)
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+        def wake() -> None:
+            # One call per kind of signal, but a repeated one (an impatient Ctrl-C) counts each time.
+            for number in os.read(reader, 4096):
+                callback(number)
+
+        self.read(reader, wake)
+
+    def _patience(self) -> float | None:
+        while self._timers and self._timers[0][2].callback is None:
+            heapq.heappop(self._timers)
+        if not self._timers:
+            return None
+        return max(0.0, self._timers[0][0] - time.monotonic())

@@ -1,0 +1,192 @@
+"""A host's place among the hosts of the job: the first one decides, the others hear it over the channel."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, MutableMapping
+from typing import TYPE_CHECKING, Protocol
+
+from herringbone_entry.coordinator import STOPPED_CODE, Coordinator
+from herringbone_entry.host import Host, take_key
+from herringbone_entry.loop import Loop
+from herringbone_entry.wire import Message, Wire
+from herringbone_spec.failure import Failure
+
+if TYPE_CHECKING:
+    from herringbone_entry.channel import Link
+
+Obey = Callable[[Message], None]
+
+# The first host leaves after the others, unless they take longer than this.
+_FAREWELL_SECONDS = 2.0
+
+
+class Party(Protocol):
+    """What a host needs of the others."""
+
+    def obey(self, orders: Obey) -> None:
+        """Say who carries out orders on this host."""
+
+    def tell(self, event: Message) -> None:
+        """Pass an event to the coordinator, wherever it is."""
+
+    def leave(self, code: int) -> None:
+        """This host is done, with that exit code."""
+
+
+class FirstHost:
+    """The host where the coordinator lives; alone, or with a door for the others."""
+
+    def __init__(self, host: Host, loop: Loop, environ: MutableMapping[str, str]) -> None:
+        self._host, self._loop = host, loop
+        self._links: dict[str, Link] = {}
+        self._code: int | None = None
+        self._obey: Obey = _nobody
+        self._coordinator = Coordinator(
+            host.resources.hosts,
+            order=self._order,
+            clock=time.monotonic,
+            later=loop.later,
+            join_timeout=host.join_timeout,
+            pick_port=free_port,
+        )
+        others = [name for name in host.resources.hosts if name != host.name]
+        if others and host.control is not None:
+            # Most jobs have one host and never need this.
+            from herringbone_entry.channel import Door, parse_address
+
+            Door(parse_address(host.control), take_key(environ), others, loop, self._join)
+
+    def obey(self, orders: Obey) -> None:
+        self._obey = orders
+
+    def tell(self, event: Message) -> None:
+        # In the loop's next turn: an order may come out of it, and whoever tells is in the middle of something.
+        self._loop.later(0.0, lambda: self._coordinator.receive(self._host.name, event))
+
+    def leave(self, code: int) -> None:
+        self._code = code
+        self._loop.later(_FAREWELL_SECONDS, lambda: self._loop.stop(code))
+        self._leave_last()
+
+    def _join(self, name: str, wire: Wire) -> None:
+        from herringbone_entry.channel import Link
+
+        self._links[name] = Link(
+            wire,
+            self._loop,
+            heartbeat=self._host.heartbeat,
+            on_message=lambda message: self._coordinator.receive(name, message),
+            on_lost=lambda: self._lost(name),
+        )
+        self._coordinator.joined()
+
+    def _order(self, order: Message) -> None:
+        for link in list(self._links.values()):
+            link.send(order)
+            if order["kind"] == "start":
+                link.watch()
+        self._obey(order)
+
+    def _lost(self, name: str) -> None:
+        del self._links[name]
+        self._coordinator.lost(name)
+        self._leave_last()
+
+    def _leave_last(self) -> None:
+        if self._code is not None and not self._links:
+            self._loop.stop(self._code)
+
+
+class OtherHost:
+    """Any host but the first: knocks at its door, then passes events and takes orders."""
+
+    def __init__(self, host: Host, loop: Loop, environ: MutableMapping[str, str]) -> None:
+        self._host, self._loop = host, loop
+        self._link: Link | None = None
+        self._waiting: list[Message] = []
+        self._obey: Obey = _nobody
+        self._stopping = False
+        self._over = False
+        if host.control is not None:
+            from herringbone_entry.channel import Knock, parse_address
+
+            path, key = parse_address(host.control), take_key(environ)
+            Knock(path, key, host.name, loop, on_join=self._join, on_gone=self._lost)
+            loop.later(host.join_timeout, self._give_up)
+
+    def obey(self, orders: Obey) -> None:
+        self._obey = orders
+
+    def tell(self, event: Message) -> None:
+        if self._host.control is None:
+            self._end_alone(event)
+        elif self._link is None:
+            if event["kind"] == "stop":
+                self._end(STOPPED_CODE, None)
+            self._waiting.append(event)
+        else:
+            self._link.send(event)
+
+    def leave(self, code: int) -> None:
+        self._over = True
+        if self._link is not None:
+            self._link.close()
+        self._loop.stop(code)
+
+    def _join(self, wire: Wire) -> None:
+        from herringbone_entry.channel import Link
+
+        self._link = Link(wire, self._loop, heartbeat=self._host.heartbeat, on_message=self._take, on_lost=self._lost)
+        for event in self._waiting:
+            self._link.send(event)
+        self._waiting.clear()
+
+    def _take(self, order: Message) -> None:
+        if order["kind"] == "start" and self._link is not None:
+            self._link.watch()
+        self._stopping = self._stopping or order["kind"] == "stop"
+        self._over = self._over or order["kind"] == "finish"
+        self._obey(order)
+
+    def _lost(self) -> None:
+        """The first host is gone, and nobody is left to decide anything."""
+        if self._over:
+            return
+        if self._stopping:
+            self._end(STOPPED_CODE, None)
+        else:
+            first = self._host.resources.first_host
+            self._end(1, Failure(host=first, exit_code=1, message=f"lost contact with {first}"))
+
+    def _give_up(self) -> None:
+        if self._link is None and not self._over:
+            first = self._host.resources.first_host
+            message = f"{first} did not come within {self._host.join_timeout:g} s; is the host up, did it start?"
+            self._end(1, Failure(host=self._host.name, exit_code=1, exception="LaunchError", message=message))
+
+    def _end_alone(self, event: Message) -> None:
+        """Without a channel there is nobody to tell; only our own failure, or a stop, can end this."""
+        if event["kind"] == "failed":
+            self._over = True
+            self._obey({"kind": "finish", "code": 1, "failure": event["failure"]})
+        elif event["kind"] == "stop":
+            self._end(STOPPED_CODE, None)
+
+    def _end(self, code: int, found: Failure | None) -> None:
+        self._over = True
+        self._obey({"kind": "abort"})
+        self._obey({"kind": "finish", "code": code, "failure": None if found is None else found.to_json()})
+
+
+def free_port() -> int:
+    """Return a TCP port that is free on this machine now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _nobody(order: Message) -> None:
+    raise AssertionError(f"order {order['kind']!r} came before anybody could obey")

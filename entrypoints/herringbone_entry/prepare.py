@@ -1,0 +1,136 @@
+"""Everything a host does before it can say `ready`: code, packages, the program, the way to start it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from herringbone_entry import devices
+from herringbone_entry.code import Program, fill, find_program, is_package
+from herringbone_entry.environment import arguments, contract_environment
+from herringbone_entry.host import Host
+from herringbone_entry.launchers import mpi, torch_distributed
+from herringbone_entry.layout import hosts_of_groups
+from herringbone_spec.contract import HostVariable, Key
+from herringbone_spec.distribution import Distribution
+from herringbone_spec.errors import ContractError, UnsupportedError
+from herringbone_spec.hyperparameters import decode
+from herringbone_spec.strategies import Launcher
+
+_DIRECT = (Launcher.PLAIN, Launcher.TORCH_DISTRIBUTED)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What this host will run. `num_processes` is 0 where the job has no rank on this host.
+
+    `environment` is what all ranks of this host get on top of what they inherit.
+    """
+
+    launcher: Launcher
+    program: Program
+    arguments: tuple[str, ...]
+    python: str
+    environment: dict[str, str]
+    shim: str | None
+    num_processes: int
+    mpi: mpi.MPI | None = None
+    mpi_options: str = ""
+
+
+def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
+    """Read what the job wants and make this host ready for it.
+
+    Raises one of the `HerringboneError`s, which says what is wrong with the job or the host.
+    """
+    distribution = decode(host.raw_hyperparameters)
+    launcher = distribution.launcher
+    if launcher not in (*_DIRECT, Launcher.MPI):
+        raise UnsupportedError(
+            f"distribution {launcher.value!r} is not supported by this release; "
+            "mpi, torch_distributed and a plain script are"
+        )
+    if len(host.resources.hosts) > 1 and host.control is None:
+        raise UnsupportedError(
+            f"{len(host.resources.hosts)} hosts need a control channel: the backend must set {HostVariable.CONTROL}"
+        )
+    found = None
+    if launcher is Launcher.MPI:
+        mpi.check_control(host.control)
+        found = mpi.find(host.environ) if host.is_first else None
+    code = Path(host.paths.code)
+    fill(code, host.steering.get(Key.SUBMIT_DIRECTORY))
+    program = find_program(code, host.steering)
+    num_gpus = devices.num_gpus(host.environ)
+    environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
+    python = _python(host, code, program, log)
+    for folder in (host.paths.model, host.paths.output_data):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    return Prepared(
+        launcher=launcher,
+        program=program,
+        arguments=(*program.leading, *arguments(host.hyperparameters)),
+        python=python,
+        environment={**environment, **_path_of(python, host)},
+        shim=find_shim(),
+        num_processes=_num_processes(host, distribution, num_gpus),
+        mpi=found,
+        mpi_options=str(host.steering.get(Key.MPI_CUSTOM_OPTIONS) or ""),
+    )
+
+
+def find_shim() -> str | None:
+    """Return the folder that makes `import smdistributed` work in a launched rank; None where it is not installed.
+
+    The package is looked up, not imported: it may bring a framework along.
+    """
+    spec = find_spec("herringbone_parallel")
+    if spec is None or spec.origin is None:
+        return None
+    package = Path(spec.origin).parent
+    for folder in (package / "_shim", package.parent / "shim"):
+        if (folder / "smdistributed").is_dir():
+            return str(folder)
+    return None
+
+
+def _num_processes(host: Host, distribution: Distribution, num_gpus: int) -> int:
+    """Return how many ranks this host gets: none outside the instance groups that the distribution names."""
+    groups = host.steering.get(Key.DISTRIBUTION_INSTANCE_GROUPS)
+    if groups:
+        members = {group.name: group.hosts for group in host.resources.groups}
+        unknown = [group for group in groups if group not in members]
+        if unknown:
+            raise ContractError(f"{Key.DISTRIBUTION_INSTANCE_GROUPS} names {unknown}; the job has {sorted(members)}")
+        if host.name not in hosts_of_groups(groups, members):
+            return 0
+    if distribution.launcher is Launcher.TORCH_DISTRIBUTED:
+        return torch_distributed.processes_per_host(num_gpus)
+    if distribution.launcher is Launcher.MPI:
+        return distribution.processes_per_host or 1
+    return 1
+
+
+def _path_of(python: str, host: Host) -> dict[str, str]:
+    """Let a shell script find the overlay's Python and programs first."""
+    if python == sys.executable:
+        return {}
+    return {"PATH": os.pathsep.join(filter(None, [str(Path(python).parent), host.environ.get("PATH")]))}
+
+
+def _python(host: Host, code: Path, program: Program, log: Callable[[str], None]) -> str:
+    """Return the Python for the ranks: this one, or an overlay with the job's own packages."""
+    listed = code / "requirements.txt"
+    requirements = listed if listed.is_file() and listed.read_text(encoding="utf-8").strip() else None
+    package = code if program.entry == "module" and is_package(code) else None
+    if requirements is None and package is None:
+        return sys.executable
+    from herringbone_entry.requirements import overlay
+
+    named = host.environ.get(HostVariable.CACHE)
+    cache = Path(named) if named else Path.home() / ".herringbone" / "cache"
+    return str(overlay(requirements, package, cache=cache, log=log))

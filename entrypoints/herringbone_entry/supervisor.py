@@ -1,0 +1,319 @@
+"""The ranks of one host: starts or awaits them, tells the coordinator what happens to them, obeys its orders.
+
+orders in   start · stop · release · abort · kill · finish         (see `coordinator`)
+events out  ready · ended · deferred · launcher_ended
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from herringbone_entry import attach, failure, process
+from herringbone_entry.host import Host
+from herringbone_entry.launchers import direct, mpi
+from herringbone_entry.layout import Layout, lay_out
+from herringbone_entry.lines import LineStream, Tail
+from herringbone_entry.loop import Loop
+from herringbone_entry.orders import orders_of
+from herringbone_entry.output import Output
+from herringbone_entry.pipe import Pipe
+from herringbone_entry.prepare import Prepared
+from herringbone_entry.rank_process import RankProcess
+from herringbone_entry.wire import Message, Wire, WireError
+from herringbone_spec.contract import line_prefix
+from herringbone_spec.failure import Failure, parse_failure
+from herringbone_spec.strategies import Launcher
+
+# When a rank has failed, the others get this long between SIGTERM and SIGKILL.
+ABORT_GRACE_SECONDS = 1.0
+# What a rank left behind may hold its output open for this long.
+DRAIN_SECONDS = 1.0
+
+
+class Supervisor:
+    """One host's ranks.
+
+    `tell` takes events for the coordinator; `on_end` is called with the exit code when the verdict has come and
+    nothing of this host runs any more.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        run_folder: str,
+        loop: Loop,
+        output: Output,
+        *,
+        tell: Callable[[Message], None],
+        on_end: Callable[[int], None],
+    ) -> None:
+        self._host, self._run_folder, self._loop, self._output = host, run_folder, loop, output
+        self._tell, self._on_end = tell, on_end
+        self._prepared: Prepared | None = None
+        self._layout = Layout((), ())
+        self._master = ("", 0)
+        self._ranks: dict[int, RankProcess] = {}
+        self._children: dict[int, RankProcess] = {}
+        self._listener: socket.socket | None = None
+        self._launcher_pid: int | None = None
+        self._launcher_pipes: list[Pipe] = []
+        self._launcher_tail = Tail()
+        self._holds = False
+        self._verdict: Message | None = None
+        self._sweeping = False
+
+    def log(self, text: str) -> None:
+        """Print a line of the supervisor's own."""
+        prefix = line_prefix(self._host.name)
+        self._output.write(b"".join(prefix + line.encode() + b"\n" for line in text.splitlines()))
+
+    def ready(self, prepared: Prepared) -> None:
+        """Say that this host can start; from now on, ranks of mpirun's may attach."""
+        self._prepared = prepared
+        if self._is_mpi:
+            path = attach.socket_path(self._run_folder, self._host.name)
+            self._listener = socket.socket(socket.AF_UNIX)
+            self._listener.bind(path)
+            self._listener.listen(prepared.num_processes + 16)
+            self._listener.setblocking(False)
+            self._loop.read(self._listener.fileno(), self._admit)
+        self._tell({"kind": "ready", "processes": prepared.num_processes, "has_launcher": prepared.mpi is not None})
+
+    def receive(self, message: Message) -> None:
+        """Obey an order of the coordinator's."""
+        kind = message["kind"]
+        if kind == "start":
+            self._start(message)
+        elif kind == "stop":
+            self._stop()
+        elif kind == "release":
+            self._release()
+        elif kind == "abort":
+            self._release()
+            self._signal_all(signal.SIGTERM)
+            self._loop.later(ABORT_GRACE_SECONDS, self._kill)
+        elif kind == "kill":
+            self._kill()
+        elif kind == "finish" and self._verdict is None:
+            self._finish(message)
+
+    def reap(self) -> None:
+        """Take note of children that have ended."""
+        for pid, code in process.reap():
+            if pid == self._launcher_pid:
+                self._launcher_ended(code)
+            elif pid in self._children:
+                self._children.pop(pid).exited(code)
+        self._sweep()
+
+    # Starting
+
+    def _start(self, message: Message) -> None:
+        assert self._prepared is not None
+        self._layout = lay_out(message["counts"])
+        address = "127.0.0.1" if self._on_one_machine else self._host.resources.first_host
+        self._master = (address, int(message["master_port"]))
+        for rank in self._layout.ranks(self._host.name):
+            place = self._layout.place(rank)
+            self._ranks[rank] = RankProcess(place, self._loop, self._output, self._rank_changed)
+            if not self._is_mpi:
+                self._spawn(self._ranks[rank])
+        if self._prepared.mpi is not None:
+            self._launch(self._prepared.mpi, self._prepared)
+        process.adopt_orphans()
+
+    def _spawn(self, rank: RankProcess) -> None:
+        assert self._prepared is not None
+        ours, theirs = socket.socketpair()
+        orders = self._orders(rank)
+        environment = {**self._host.base_environment, **orders["environment"], attach.REPORT: str(theirs.fileno())}
+        argv = direct.rank_argv(self._prepared.python)
+        stdout, stderr = rank.writers
+        pid = process.start(argv, environment, stdout=stdout, stderr=stderr, inherit=[theirs.fileno()])
+        theirs.close()
+        rank.started()
+        self._children[pid] = rank
+        rank.link(ours, pid).send(orders)
+        ours.setblocking(False)
+
+    def _launch(self, found: mpi.MPI, prepared: Prepared) -> None:
+        streams = [LineStream(line_prefix(self._host.name), self._launcher_tail) for _ in range(2)]
+        self._launcher_pipes = [Pipe(self._loop, self._output, stream, self._sweep) for stream in streams]
+        stdout, stderr = self._launcher_pipes
+        argv = mpi.argv(found, self._layout, direct.rank_argv(prepared.python), prepared.mpi_options)
+        environment = {
+            **mpi.launch_environment(self._host.base_environment, self._run_folder),
+            attach.LAYOUT: self._layout.encode(),
+            attach.RUN_FOLDER: self._run_folder,
+        }
+        self._launcher_pid = process.start(argv, environment, stdout=stdout.writer, stderr=stderr.writer)
+        for pipe in self._launcher_pipes:
+            pipe.close_writer()
+
+    def _orders(self, rank: RankProcess) -> Message:
+        assert self._prepared is not None
+        return orders_of(rank.place, self._prepared, self._host, master=self._master)
+
+    def _admit(self) -> None:
+        """A rank of mpirun's connects, and will say which one it is."""
+        assert self._listener is not None
+        connection, _ = self._listener.accept()
+        connection.setblocking(False)
+        wire = Wire(connection)
+
+        def greet() -> None:
+            try:
+                messages = wire.receive()
+            except (EOFError, WireError):
+                messages = [{}]
+            if not messages:
+                return
+            self._loop.forget(connection.fileno())
+            rank = self._ranks.get(messages[0].get("rank", -1))
+            if rank is None or rank.pid is not None:
+                connection.close()
+                return
+            connection.setblocking(True)
+            rank.link(connection, int(messages[0]["pid"])).send(self._orders(rank), rank.writers)
+            connection.setblocking(False)
+            rank.started()
+
+        self._loop.read(connection.fileno(), greet)
+
+    # Following
+
+    def _rank_changed(self, rank: RankProcess) -> None:
+        """Tell the coordinator, once, how a rank ended, as soon as that can be said."""
+        attached = rank.pid is not None and rank.pid not in self._children
+        if attached and not rank.linked:
+            # Not our child, so nobody will tell us more than the end of its link did.
+            rank.gone = True
+            if rank.code is None and rank.said_done:
+                rank.code = 0
+        if rank.report is not None or rank.gone:
+            self._tell_end(rank)
+        if rank.waits and not self._holds:
+            rank.let_go()
+        self._sweep()
+
+    def _tell_end(self, rank: RankProcess) -> None:
+        if rank.told:
+            return
+        rank.told = True
+        rank.drain()
+        age = 0.0 if rank.ended_at is None else time.monotonic() - rank.ended_at
+        found = failure.of_rank(self._host.name, rank.place.rank, rank.code, rank.report, rank.tail.text())
+        event = {"kind": "ended", "rank": rank.place.rank, "code": rank.code, "age": age, "failure": found.to_json()}
+        self._tell(event)
+
+    def _launcher_ended(self, code: int) -> None:
+        assert self._prepared is not None
+        assert self._prepared.mpi is not None
+        self._launcher_pid = None
+        for pipe in self._launcher_pipes:
+            pipe.drain()
+        # Ends of links that are in our sockets by now belong before mpirun's own.
+        for rank in self._ranks.values():
+            if rank.pid is None:
+                rank.never_came()
+        message = "mpirun ended before its ranks did; its last lines say why"
+        found = Failure(self._host.name, None, code, "LaunchError", message, (), self._launcher_tail.text())
+        code = mpi.exit_code(self._prepared.mpi.implementation, code)
+        self._tell({"kind": "launcher_ended", "code": code, "failure": found.to_json()})
+
+    # Ending
+
+    def _stop(self) -> None:
+        """SIGTERM to every rank, SIGKILL after the grace.
+
+        Under mpirun a rank that dies takes the others with it, also those that are saving a checkpoint. So there a
+        rank that does not handle SIGTERM gets it last, and one that is done waits for the others.
+        """
+        self._holds = self._is_mpi
+        self._loop.later(self._host.stop_grace, self._kill)
+        for rank in self._living():
+            assert rank.pid is not None
+            if self._is_mpi and not process.handles(rank.pid, signal.SIGTERM):
+                self._tell({"kind": "deferred", "rank": rank.place.rank})
+            else:
+                process.send(rank.pid, signal.SIGTERM)
+
+    def _release(self) -> None:
+        self._holds = False
+        for rank in self._ranks.values():
+            rank.let_go()
+        for rank in self._living():
+            assert rank.pid is not None
+            if self._is_mpi and not process.handles(rank.pid, signal.SIGTERM):
+                process.send(rank.pid, signal.SIGTERM)
+
+    def _kill(self) -> None:
+        self._holds = False
+        for rank in self._ranks.values():
+            rank.let_go()
+        self._signal_all(signal.SIGKILL)
+
+    def _signal_all(self, number: signal.Signals) -> None:
+        for rank in self._living():
+            assert rank.pid is not None
+            process.send(rank.pid, number)
+        if self._launcher_pid is not None:
+            process.send(self._launcher_pid, number)
+
+    def _living(self) -> list[RankProcess]:
+        return [rank for rank in self._ranks.values() if rank.pid is not None and not rank.gone]
+
+    def _finish(self, message: Message) -> None:
+        self._verdict = message
+        self._release()
+        self._loop.later(ABORT_GRACE_SECONDS, self._kill)
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """When the verdict is known and all ranks are gone: end what they left behind, then leave.
+
+        A grandchild that holds a rank's output open gets DRAIN_SECONDS to write its last lines.
+        """
+        if self._verdict is None or self._living() or self._launcher_pid is not None:
+            return
+        if not all(rank.silent for rank in self._ranks.values()) and not self._sweeping:
+            self._sweeping = True
+            self._loop.later(DRAIN_SECONDS, self._clear)
+        elif not self._sweeping:
+            self._sweeping = True
+            self._clear()
+        elif not process.has_children():
+            self._leave()
+
+    def _clear(self) -> None:
+        process.kill_descendants()
+        for rank in self._ranks.values():
+            rank.silence()
+        self._sweep()
+
+    def _leave(self) -> None:
+        assert self._verdict is not None
+        verdict, self._verdict = self._verdict, None
+        if self._listener is not None:
+            self._loop.forget(self._listener.fileno())
+            self._listener.close()
+        text = verdict["failure"]
+        if text is not None:
+            found = parse_failure(text)
+            failure.write(self._host.paths, found)
+            self.log(f"failed: {found.render()}")
+        elif verdict["code"] == 0:
+            Path(self._host.paths.success).touch()
+        self._on_end(verdict["code"])
+
+    @property
+    def _is_mpi(self) -> bool:
+        return self._prepared is not None and self._prepared.launcher is Launcher.MPI
+
+    @property
+    def _on_one_machine(self) -> bool:
+        return self._host.control is None or self._host.control.startswith("unix:")
