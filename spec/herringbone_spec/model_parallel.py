@@ -8,6 +8,7 @@ developer guide's pages on sharded data parallelism.
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated, Literal, TypeVar
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -16,7 +17,7 @@ PositiveInt = Annotated[int, Meta(ge=1)]
 NaturalInt = Annotated[int, Meta(ge=0)]
 Port = Annotated[int, Meta(ge=0, le=65_535)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
-NonNegativeFloat = Annotated[float, Meta(ge=0.0)]
+NonNegativeFloat = Annotated[float, Meta(ge=0.0, le=sys.float_info.max)]  # JSON has no NaN and no infinity
 
 Pipeline = Literal["interleaved", "simple", "_only_forward"]
 Optimize = Literal["memory", "speed"]

@@ -127,6 +127,16 @@ def test_wrong_type(raw, expected):
         ("ddp_dist_backend", "mpi", "ddp_dist_backend must be a value in: ['auto', 'gloo', 'nccl']. Got 'mpi' (str)."),
         ("partition_file", 3, "'partition_file' must be a str. Got 3 (int)."),
         ("sdp_gradient_clipping", -1.0, "sdp_gradient_clipping must be a number of at least 0.0. Got -1.0 (float)."),
+        (
+            "sdp_gradient_clipping",
+            float("inf"),
+            "sdp_gradient_clipping must be a number of at least 0.0. Got inf (float).",
+        ),
+        (
+            "sdp_gradient_clipping",
+            float("nan"),
+            "sdp_gradient_clipping must be a number of at least 0.0. Got nan (float).",
+        ),
         ("sdp_reduce_bucket_size", 5e8, "sdp_reduce_bucket_size must be a positive integer. Got 500000000.0 (float)."),
     ],
 )
