@@ -1,0 +1,87 @@
+"""Herringbone: SageMaker-style managed training that runs anywhere.
+
+    from herringbone import PyTorch
+
+    job = PyTorch("train.py", instance_type="local_process", instance_count=1).fit({"training": "file://data"})
+
+The names below are all there is to import; each comes from its room when it is first used, so that importing this
+package costs a millisecond.
+"""
+
+from __future__ import annotations
+
+# `typing` would cost more than all the rest of this module; type checkers know the name.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from herringbone.estimator import Estimator
+    from herringbone.frameworks import PyTorch, TensorFlow
+    from herringbone.inputs import ShuffleConfig, TrainingInput
+    from herringbone.job import TrainingJob, attach
+    from herringbone.options import InstanceGroup
+    from herringbone_spec.errors import (
+        ArchiveError,
+        ContractError,
+        DistributionError,
+        HerringboneError,
+        HyperparameterError,
+        InputError,
+        JobFailedError,
+        JobNameError,
+        JobNotFoundError,
+        LaunchError,
+        OptionError,
+        UnsupportedError,
+        UsageError,
+    )
+
+__all__ = [
+    # Say what to run.
+    "Estimator",
+    "PyTorch",
+    "TensorFlow",
+    "InstanceGroup",
+    "ShuffleConfig",
+    "TrainingInput",
+    # Follow what runs.
+    "TrainingJob",
+    "attach",
+    # Catch what goes wrong.
+    "HerringboneError",
+    "UsageError",
+    "DistributionError",
+    "HyperparameterError",
+    "OptionError",
+    "InputError",
+    "JobNameError",
+    "UnsupportedError",
+    "ContractError",
+    "ArchiveError",
+    "JobNotFoundError",
+    "JobFailedError",
+    "LaunchError",
+]
+
+_ROOMS = {
+    "Estimator": "herringbone.estimator",
+    "PyTorch": "herringbone.frameworks",
+    "TensorFlow": "herringbone.frameworks",
+    "InstanceGroup": "herringbone.options",
+    "ShuffleConfig": "herringbone.inputs",
+    "TrainingInput": "herringbone.inputs",
+    "TrainingJob": "herringbone.job",
+    "attach": "herringbone.job",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module 'herringbone' has no attribute {name!r}")
+    import importlib
+
+    value: object = getattr(importlib.import_module(_ROOMS.get(name, "herringbone_spec.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,44 @@
+"""Which backend serves which `instance_type`; each is imported when it is first asked for."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from typing import TYPE_CHECKING
+
+from herringbone_spec.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from herringbone.backends.base import Backend
+
+# A backend's name -> the module that has its `make_backend()`.
+_MODULES = {"local_process": "herringbone.backends.process"}
+
+# instance_type -> the backend's name.
+_TYPES = {"local_process": "local_process"}
+
+
+def backend_for(instance_type: str) -> Backend:
+    """Return the backend of an instance type.
+
+    >>> backend_for("local_process").name
+    'local_process'
+
+    Raises `UnsupportedError` for a type that no backend of this release serves.
+    """
+    name = _TYPES.get(instance_type)
+    if name is None:
+        near = difflib.get_close_matches(instance_type, _TYPES, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UnsupportedError(
+            f"instance_type {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}{hint}"
+        )
+    return backend_named(name)
+
+
+def backend_named(name: str) -> Backend:
+    """Return the backend that a stored job names. Raises `UnsupportedError` for one of another release."""
+    if name not in _MODULES:
+        raise UnsupportedError(f"backend {name!r}: this release has none of that name; update Herringbone")
+    backend: Backend = importlib.import_module(_MODULES[name]).make_backend()
+    return backend

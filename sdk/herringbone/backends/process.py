@@ -1,0 +1,212 @@
+"""`local_process`: hosts are processes of this machine, and a detached keeper plays the platform.
+
+The client writes the job's folder and hands the order to the keeper; all that follows is the keeper's. See
+docs/architecture.md for the processes and the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from herringbone.backends.process_review import output_folder, review
+from herringbone.backends.process_tree import fill_host, host_environment, job_environment
+from herringbone.home import Home, find_home
+from herringbone.jobs import FAILED, STOPPED, JobIndex, JobRecord
+from herringbone.logs import FileLogs
+from herringbone.processes import identity, is_alive, pid_of
+from herringbone_spec.contract import DEFAULT_STOP_GRACE_SECONDS, HostVariable
+from herringbone_spec.errors import JobNameError, UnsupportedError
+from herringbone_spec.failure import Failure
+
+if TYPE_CHECKING:
+    from herringbone.keeper.order import Order
+    from herringbone.plan import JobPlan
+
+# A failed host's neighbours hear of it from their own supervisors at once; this is for those that do not.
+_PATIENCE_SECONDS = 5.0
+_KILL_SECONDS = 15.0
+
+
+def make_backend() -> ProcessBackend:
+    """Return the backend for this user's jobs."""
+    if os.name != "posix":
+        raise UnsupportedError(
+            "instance_type 'local_process' needs a POSIX system (Linux, macOS); on Windows, run it inside WSL"
+        )
+    return ProcessBackend(find_home(), (sys.executable, "-m", "herringbone_entry"))
+
+
+class ProcessBackend:
+    """Runs jobs below `home`; `supervisor` is the command that starts one host's supervisor."""
+
+    name = "local_process"
+
+    def __init__(self, home: Home, supervisor: tuple[str, ...]) -> None:
+        self._home = home
+        self._supervisor = supervisor
+        self._index = JobIndex(home.index)
+
+    def review(self, plan: JobPlan) -> tuple[str, ...]:
+        return review(plan)
+
+    def submit(self, plan: JobPlan) -> None:
+        self._home.make()
+        name = plan.job_name
+        record = JobRecord(
+            name=name,
+            backend=self.name,
+            plan=json.dumps(plan.to_dict()),
+            created=time.time(),
+            # Until there is a keeper, we are the one who looks after the job.
+            keeper=identity(os.getpid()),
+        )
+        self._index.add(record)
+        keeper = None
+        try:
+            folder = self._home.job(name)
+            self._make_folder(folder.path)
+            keeper = self._start_keeper(name)
+            run_folder = tempfile.mkdtemp(prefix="herringbone-")
+            self._index.update(name, keeper=identity(keeper.pid), run_folder=run_folder)
+            for host in plan.hosts:
+                fill_host(plan, host, folder, but_not=self._home.path)
+            assert keeper.stdin is not None
+            with keeper.stdin as pipe:
+                pipe.write(json.dumps(self._order(plan, run_folder)).encode())
+        except BaseException as error:
+            self._take_back(name, keeper, error)
+            raise
+        # It outlives this Python on purpose, which Popen would call a leak; `is_alive` reaps it.
+        keeper.returncode = 0
+
+    def describe(self, name: str) -> JobRecord:
+        record = self._index.get(name)
+        if record.done or (record.keeper is not None and is_alive(record.keeper)):
+            return record
+        # The keeper may have written its last word between the two looks.
+        record = self._index.get(name)
+        if not record.done:
+            self._bury(record)
+        return self._index.get(name)
+
+    def logs(self, name: str) -> FileLogs:
+        hosts = self._index.get(name).plan_dict["hosts"]
+        return FileLogs(self._home.job(name).log(host["name"]) for host in hosts)
+
+    def stop(self, name: str, grace: float | None = None) -> None:
+        if grace is not None:
+            self._index.update(name, unless_done=True, stop_grace=grace)
+        self._signal(name, signal.SIGTERM)
+
+    def kill(self, name: str) -> None:
+        self._signal(name, signal.SIGINT)
+        deadline = time.monotonic() + _KILL_SECONDS
+        while not self.describe(name).done and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+    def _signal(self, name: str, number: int) -> None:
+        record = self.describe(name)
+        if not record.done and record.keeper is not None and pid_of(record.keeper) != os.getpid():
+            os.kill(pid_of(record.keeper), number)
+
+    def _make_folder(self, folder: Path) -> None:
+        try:
+            folder.mkdir(mode=0o700)
+        except FileExistsError:
+            raise JobNameError(
+                f"job name {folder.name!r}: its folder {folder} is there already, of a job that the index has "
+                "forgotten; choose another name, or move the folder away"
+            ) from None
+
+    def _start_keeper(self, name: str) -> subprocess.Popen[bytes]:
+        """Start the keeper; it comes up while we write the job's folder, and then reads its order."""
+        folder = self._home.job(name)
+        with folder.keeper_log.open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, "-m", "herringbone.keeper", name],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                # `-m` looks for modules in the current folder first: the user's may hold a json.py.
+                cwd=folder.path,
+                env={**os.environ, **_search_path()},
+            )
+
+    def _order(self, plan: JobPlan, run_folder: str) -> Order:
+        folder = self._home.job(plan.job_name)
+        grace = float(os.environ.get(HostVariable.STOP_GRACE, DEFAULT_STOP_GRACE_SECONDS))
+        return {
+            "job": plan.job_name,
+            "index": str(self._home.index),
+            "logs": str(folder.logs),
+            "argv": list(self._supervisor),
+            "environment": {
+                **os.environ,
+                **_search_path(),
+                **plan.environment,
+                **job_environment(plan, run_folder=run_folder, cache=self._home.cache, grace=grace),
+            },
+            "hosts": [
+                {"name": host.name, "base": str(folder.host(host.name)), "environment": host_environment(host, folder)}
+                for host in plan.hosts
+            ],
+            "run_folder": run_folder,
+            "max_run": plan.options.max_run,
+            "stop_grace": grace,
+            "patience": _PATIENCE_SECONDS,
+            "output": str(output_folder(plan, folder)),
+            "compress": not plan.options.disable_output_compression,
+        }
+
+    def _take_back(self, name: str, keeper: subprocess.Popen[bytes] | None, error: BaseException) -> None:
+        """Leave nothing of a job that could not be submitted; one that Ctrl-C caught half way stays as Stopped."""
+        if keeper is not None:
+            keeper.kill()
+            keeper.communicate()
+        run_folder = self._index.get(name).run_folder
+        if run_folder is not None:
+            shutil.rmtree(run_folder, ignore_errors=True)
+        if isinstance(error, KeyboardInterrupt):
+            self._index.update(name, unless_done=True, status=STOPPED, secondary_status=STOPPED, ended=time.time())
+            return
+        self._index.remove(name)
+        if not isinstance(error, JobNameError):
+            shutil.rmtree(self._home.job(name).path, ignore_errors=True)
+
+    def _bury(self, record: JobRecord) -> None:
+        """Write down the end of a job whose keeper was killed; its supervisors stop by themselves."""
+        last_words = ""
+        with contextlib.suppress(OSError):
+            last_words = self._home.job(record.name).keeper_log.read_text(errors="replace").strip()[-1_000:]
+        failure = Failure(
+            message=f"its keeper died{': ' + last_words if last_words else ' (killed, or the machine went down)'}"
+        )
+        self._index.update(
+            record.name,
+            unless_done=True,
+            status=FAILED,
+            secondary_status=FAILED,
+            ended=time.time(),
+            failure=failure.to_json(),
+        )
+        if record.run_folder is not None:
+            shutil.rmtree(record.run_folder, ignore_errors=True)
+
+
+def _search_path() -> dict[str, str]:
+    """Return PYTHONPATH with absolute entries: the keeper and the hosts run in other folders."""
+    path = os.environ.get("PYTHONPATH")
+    if not path:
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in path.split(os.pathsep))}  # noqa: PTH100

@@ -1,0 +1,72 @@
+"""The `herringbone` command: one verb a file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from herringbone.cli import describe, logs, ls, plan, run, stop
+from herringbone_spec.errors import HerringboneError, JobNotFoundError, UsageError
+
+_VERBS = (run, plan, ls, logs, stop, describe)
+OK, JOB_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
+_EPILOG = """\
+exit codes: 0 done, 1 the job failed, 2 a mistake in the call, 130 Ctrl-C
+environment: HERRINGBONE_HOME is where jobs live (default ~/.herringbone); HERRINGBONE_DEBUG=1 shows tracebacks
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code.
+
+    >>> main(["ls"])     # doctest: +SKIP
+    0
+    """
+    arguments, script_arguments = _split(sys.argv[1:] if argv is None else list(argv))
+    parser = _parser()
+    args = parser.parse_args(arguments)
+    args.script_arguments = script_arguments
+    if script_arguments and args.verb not in ("run", "plan"):
+        parser.error(f"{args.verb} takes nothing after --")
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:
+        # The reader, `head` perhaps, has seen enough. Python would complain once more while it exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except HerringboneError as error:
+        if os.environ.get("HERRINGBONE_DEBUG"):
+            raise
+        print(f"herringbone: {error}", file=sys.stderr)
+        return USAGE if isinstance(error, (UsageError, JobNotFoundError)) else JOB_FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="herringbone",
+        description="Train on any hosts: run a job, follow it, stop it.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for verb in _VERBS:
+        verb.add_to(verbs)
+    return parser
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Part our own arguments from the script's, which stand behind `--`."""
+    if "--" not in arguments:
+        return arguments, []
+    cut = arguments.index("--")
+    return arguments[:cut], arguments[cut + 1 :]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,30 @@
+"""`herringbone logs`: what a job has printed, and with `-f` what it prints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from herringbone.console import Console
+from herringbone.job import attach
+
+
+def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser("logs", help="show a job's log")
+    parser.add_argument("name", help="the job's name")
+    parser.add_argument("-f", "--follow", action="store_true", help="wait for more until the job is over")
+    parser.add_argument("--rank", type=int, metavar="N", help="only this rank's lines")
+    parser.add_argument("--host", metavar="NAME", help="only this host's lines, as algo-1")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line: time, host, rank, text")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    console = Console()
+    for line in attach(args.name).logs(follow=args.follow, rank=args.rank, host=args.host):
+        if args.json:
+            fields = {"time": line.time.isoformat(), "host": line.host, "rank": line.rank, "text": line.text}
+            console.say(json.dumps(fields))
+        else:
+            console.show([line])
+    return 0

@@ -1,0 +1,51 @@
+"""`herringbone ls`: the jobs of this machine."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from datetime import datetime
+
+from herringbone.job import all_jobs
+from herringbone.jobs import JobRecord
+
+_HEAD = ("NAME", "STATUS", "CREATED", "SECONDS", "HOSTS")
+
+
+def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser("ls", help="list the jobs, the newest first")
+    parser.add_argument("--json", action="store_true", help="one JSON array")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    records = all_jobs()
+    if args.json:
+        print(json.dumps([_summary(record) for record in records]))
+        return 0
+    rows = [_HEAD, *(_row(record) for record in records)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _row(record: JobRecord) -> tuple[str, ...]:
+    status = record.status if record.status == record.secondary_status else f"{record.status}/{record.secondary_status}"
+    created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    seconds = "" if record.started is None else f"{(record.ended or time.time()) - record.started:.1f}"
+    return record.name, status, created, seconds, str(len(record.plan_dict["hosts"]))
+
+
+def _summary(record: JobRecord) -> dict[str, object]:
+    """Return the job as ListTrainingJobs would."""
+    return {
+        "TrainingJobName": record.name,
+        "TrainingJobStatus": record.status,
+        "SecondaryStatus": record.secondary_status,
+        "CreationTime": datetime.fromtimestamp(record.created).astimezone().isoformat(),
+        "TrainingEndTime": None
+        if record.ended is None
+        else datetime.fromtimestamp(record.ended).astimezone().isoformat(),
+    }

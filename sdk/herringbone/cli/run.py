@@ -1,0 +1,45 @@
+"""`herringbone run`: train, and show the log."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from herringbone.cli.request import EPILOG, add_arguments, read_request
+from herringbone.console import Console
+from herringbone.job import TrainingJob
+
+
+def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser(
+        "run",
+        help="run a job file or a script",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_arguments(parser)
+    parser.add_argument("--detach", action="store_true", help="print the job's name and return; the job goes on")
+    parser.add_argument("--quiet", action="store_true", help="do not show the log")
+    parser.add_argument("--json", action="store_true", help="end with the job's description as JSON; log on stderr")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    estimator, inputs = read_request(args)
+    job = estimator.fit(inputs, wait=False, job_name=args.job_name)
+    if args.detach:
+        print(json.dumps(job.describe()) if args.json else job.name)
+        return 0
+    try:
+        job.follow(None if args.quiet else Console(sys.stderr if args.json else sys.stdout))
+    finally:
+        _report(job, as_json=args.json, quiet=args.quiet)
+    return 0
+
+
+def _report(job: TrainingJob, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        print(json.dumps(job.describe()), flush=True)
+    elif not quiet and job.status != "Failed":
+        print(f"job {job.name}: {job.status} after {job.duration or 0:.1f} s, model: {job.model_data}")

@@ -1,0 +1,243 @@
+"""`Estimator`: SageMaker's class of that name; it checks, plans and delegates."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from herringbone.backends import backend_for
+from herringbone.inputs import Inputs, parse_inputs
+from herringbone.names import check_job_name, default_job_name
+from herringbone.options import Options, given_options, parse_options
+from herringbone.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
+from herringbone.source import find_source
+from herringbone_spec.distribution import Distribution, Framework, parse
+from herringbone_spec.errors import HyperparameterError, OptionError, UnsupportedError
+from herringbone_spec.hyperparameters import encode, encode_values
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from herringbone.job import TrainingJob
+
+
+class Estimator:
+    """Train with a script (or an image) on any hosts.
+
+    >>> estimator = Estimator("train.py", source_dir="src", instance_type="local_process", instance_count=2,
+    ...                       hyperparameters={"epochs": 3})
+    >>> job = estimator.fit({"training": "file://data"})     # doctest: +SKIP
+    >>> job.model_data                                       # doctest: +SKIP
+    'file:///home/me/.herringbone/jobs/train-2026-11-21-09-05-07-042/output/model.tar.gz'
+
+    `options` are SageMaker's flat keyword arguments; `herringbone.options.Options` lists them. The constructor reads
+    no file and no network (but for modelparallel `parameters` given as a path). Raises `OptionError`,
+    `DistributionError` or `HyperparameterError`.
+    """
+
+    _framework: ClassVar[Framework | None] = None
+
+    def __init__(
+        self,
+        entry_point: str | os.PathLike[str] | None = None,
+        *,
+        image_uri: str | None = None,
+        source_dir: str | os.PathLike[str] | None = None,
+        instance_type: str | None = None,
+        instance_count: int | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
+        distribution: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.entry_point = _text("entry_point", entry_point)
+        self.source_dir = _text("source_dir", source_dir)
+        self.image_uri = _text("image_uri", image_uri)
+        self.instance_type = instance_type
+        self.instance_count = instance_count
+        self.options: Options = parse_options(options)
+        self.distribution: Distribution = parse(distribution, framework=self._framework)
+        self._groups = instance_groups(self.options, instance_type, instance_count)
+        self._hyperparameters: dict[str, Any] = {}
+        self.set_hyperparameters(**_mapping("hyperparameters", hyperparameters))
+        self.jobs: list[TrainingJob] = []
+        if self.entry_point is None and self.image_uri is None:
+            raise OptionError(
+                "entry_point: missing; give the script to run, or image_uri for an image that has its own"
+            )
+        if self.source_dir is not None and self.entry_point is None:
+            raise OptionError("source_dir: given without entry_point; name the script of it that is to run")
+
+    @property
+    def latest_training_job(self) -> TrainingJob | None:
+        """The job of the last `fit` (or `attach`), None before it."""
+        return self.jobs[-1] if self.jobs else None
+
+    @property
+    def model_data(self) -> str | None:
+        """Where the last job's model is; None while there is none."""
+        job = self.latest_training_job
+        return None if job is None else job.model_data
+
+    def set_hyperparameters(self, **hyperparameters: Any) -> None:
+        """Add or replace hyperparameters. Raises `HyperparameterError` for a value that cannot travel."""
+        merged = {**self._hyperparameters, **hyperparameters}
+        encode_values(merged)
+        self._hyperparameters = merged
+
+    def hyperparameters(self) -> dict[str, str]:
+        """Return the hyperparameters as they travel: the user's, the distribution's and those always added.
+
+        >>> Estimator("train.py", instance_type="local_process", hyperparameters={"lr": 0.1}).hyperparameters()["lr"]
+        '0.1'
+
+        The job's name is among them once `fit` has given it one.
+        """
+        request = self._request(Path.cwd())
+        job = self.latest_training_job
+        return {
+            **encode_values(request.hyperparameters),
+            **encode(self.distribution, instance_type=self._groups[0].instance_type),
+            **encode_values(steering(request, job_name=None if job is None else job.name)),
+        }
+
+    def plan(self, inputs: Inputs = None, job_name: str | None = None) -> JobPlan:
+        """Say what `fit` would run, without running it; nothing is written.
+
+        >>> print(estimator.plan({"training": "data"}))      # doctest: +SKIP
+
+        Raises the `UsageError` that `fit` would raise: a missing file, a rule broken, an option not served.
+        """
+        folder = Path.cwd()
+        backend = backend_for(self._one_instance_type())
+        request = self._request(folder)
+        name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
+        plan = make_plan(
+            request,
+            channels=parse_inputs(inputs, base=folder),
+            job_name=check_job_name(name),
+            backend=backend.name,
+            folder=str(folder),
+        )
+        return msgspec.structs.replace(plan, unused=backend.review(plan))
+
+    def fit(
+        self,
+        inputs: Inputs = None,
+        wait: bool = True,
+        logs: bool | str = True,
+        job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
+    ) -> TrainingJob:
+        """Train, and return the job; while waiting, its log is shown unless `logs` is False (or AWS's "None").
+
+        >>> estimator.fit("file://data", wait=False).status  # doctest: +SKIP
+        'InProgress'
+
+        Ctrl-C stops the job before KeyboardInterrupt goes on; a second one kills it. Raises `UsageError` before
+        anything starts, `JobFailedError` when waiting and the job failed.
+        """
+        from herringbone.console import Console
+        from herringbone.job import TrainingJob
+
+        if experiment_config is not None:
+            raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
+        plan = self.plan(inputs, job_name)
+        backend = backend_for(self._one_instance_type())
+        job = TrainingJob.submit(plan, backend)
+        self.jobs.append(job)
+        if wait:
+            job.follow(Console() if logs not in (False, None, "None") else None)
+        return job
+
+    def logs(self) -> None:
+        """Show the last job's log until the job is over, as SageMaker's method of that name does."""
+        job = self.latest_training_job
+        if job is None:
+            raise OptionError("logs: this estimator has no job yet; call fit() first")
+        job.wait(logs=True)
+
+    @classmethod
+    def attach(cls, training_job_name: str) -> Self:
+        """Return the estimator of a job, as it was when the job was submitted, without waiting for the job.
+
+        >>> Estimator.attach("digits-1").model_data          # doctest: +SKIP
+
+        Secret-sounding `environment` values are stored masked and come back so. Raises `JobNotFoundError`.
+        """
+        from herringbone.job import TrainingJob
+
+        job = TrainingJob.attach(training_job_name)
+        plan = job.plan
+        estimator = cls(**plan.arguments, **given_options(plan.options))
+        estimator.jobs.append(job)
+        return estimator
+
+    def _request(self, folder: Path) -> JobRequest:
+        source = None
+        arguments = self._arguments()
+        options = self.options
+        if self.entry_point is not None:
+            source = find_source(self.entry_point, self.source_dir, options.dependencies, base=folder)
+            # Absolute, so that `attach` finds them from any folder.
+            options = msgspec.structs.replace(options, dependencies=source.dependencies)
+            arguments |= source.arguments
+        return JobRequest(
+            estimator=type(self).__name__,
+            arguments={name: value for name, value in arguments.items() if value is not None},
+            source=source,
+            image_uri=self.image_uri,
+            groups=self._groups,
+            hyperparameters={**self._hyperparameters, **self._added_hyperparameters()},
+            distribution=self.distribution,
+            options=options,
+        )
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the constructor's own arguments, as plain values."""
+        return {
+            "entry_point": self.entry_point,
+            "source_dir": self.source_dir,
+            "image_uri": self.image_uri,
+            "instance_type": self.instance_type,
+            "instance_count": self.instance_count,
+            "hyperparameters": self._hyperparameters or None,
+            "distribution": msgspec.to_builtins(self.distribution) or None,
+        }
+
+    def _added_hyperparameters(self) -> dict[str, Any]:
+        """What a framework's class adds to every job's hyperparameters."""
+        return {}
+
+    def _base_job_name(self) -> str:
+        if self.options.base_job_name is not None:
+            return self.options.base_job_name
+        return Path(self.entry_point or (self.image_uri or "job").rpartition("/")[2].partition(":")[0]).stem
+
+    def _one_instance_type(self) -> str:
+        types = sorted({group.instance_type for group in self._groups})
+        if len(types) > 1:
+            raise UnsupportedError(
+                f"instance_groups: the types {', '.join(types)} differ, and no backend of this release mixes them"
+            )
+        return types[0]
+
+
+def _text(name: str, value: str | os.PathLike[str] | None) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise OptionError(f"{name}: expected a path or name, got {value!r}")
+    return os.fspath(value)
+
+
+def _mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise HyperparameterError(f"{name}: expected a dict with names as keys, got {value!r}")
+    return value

@@ -1,0 +1,100 @@
+"""The end of a job: read what the hosts left, judge, pack, and write the result into the index."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from herringbone.jobs import FAILED, UPLOADING, JobIndex
+from herringbone.keeper.artifacts import pack
+from herringbone.keeper.hosts import Host
+from herringbone.keeper.order import Order
+from herringbone.keeper.verdict import HostEnd, Verdict, judge
+from herringbone.logs import STAMP_CHARS
+from herringbone_spec.contract import Paths
+from herringbone_spec.errors import ContractError
+from herringbone_spec.failure import Failure, parse_failure
+
+_TAIL_LINES = 20
+_TAIL_BYTES = 32_768
+
+
+def conclude(order: Order, hosts: Sequence[tuple[Host, bool]], *, stopped: bool, max_run_over: bool) -> None:
+    """Bring the job to its end; `hosts` are in the order of their ends, each with whether it had been told to end."""
+    ends = [_host_end(order, host, ordered) for host, ordered in hosts]
+    verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
+    index = JobIndex(Path(order["index"]))
+    model = None
+    try:
+        if verdict.failure is None:
+            index.update(order["job"], unless_done=True, secondary_status=UPLOADING)
+        model = _pack(order, [host for host, _ in hosts], with_model=verdict.failure is None)
+    except OSError as error:
+        if verdict.failure is None:
+            verdict = Verdict(FAILED, FAILED, _not_packed(order, error))
+    for host, _ in hosts:
+        if host.log.lost:
+            host.log.say(f"[{host.name}] the log is not whole: {host.log.lost} bytes found no room", time.time())
+        host.log.close(time.time())
+    shutil.rmtree(order["run_folder"], ignore_errors=True)
+    index.update(
+        order["job"],
+        unless_done=True,
+        status=verdict.status,
+        secondary_status=verdict.secondary_status,
+        ended=time.time(),
+        failure=None if verdict.failure is None else verdict.failure.to_json(),
+        model=None if model is None else str(model),
+    )
+
+
+def _host_end(order: Order, host: Host, ordered: bool) -> HostEnd:
+    assert host.exit_code is not None
+    if host.exit_code == 0:
+        return HostEnd(host.name, 0, ordered)
+    record = None
+    # A host that was killed had no time to write one, or to finish it.
+    with contextlib.suppress(OSError, ContractError):
+        record = parse_failure(Path(Paths(Path(host.base)).failure_record).read_bytes())
+    return HostEnd(host.name, host.exit_code, ordered, record, _tail(Path(order["logs"]) / f"{host.name}.log"))
+
+
+def _tail(log: Path) -> tuple[str, ...]:
+    """Return the last lines of a log, without their time."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        lines = file.read().splitlines()[-_TAIL_LINES:]
+    return tuple(line[STAMP_CHARS:].decode("utf-8", "replace") for line in lines)
+
+
+def _pack(order: Order, hosts: Sequence[Host], *, with_model: bool) -> Path | None:
+    """Pack in the order of the hosts' names, whatever the order of their ends; return where the model is."""
+    ordered = sorted(hosts, key=lambda host: [entry["name"] for entry in order["hosts"]].index(host.name))
+    bases = [(host.name, Paths(Path(host.base))) for host in ordered]
+    output = Path(order["output"])
+    ending = ".tar.gz" if order["compress"] else ""
+
+    def say(text: str) -> None:
+        ordered[0].log.say(f"[{ordered[0].name}] packing: {text}", time.time())
+
+    data = [(name, Path(paths.output_data)) for name, paths in bases]
+    if any(next(folder.rglob("*"), None) for _, folder in data):
+        pack(data, output / f"output{ending}", compress=order["compress"], say=say)
+    if not with_model:
+        return None
+    models = [(name, Path(paths.model)) for name, paths in bases]
+    return pack(models, output / f"model{ending}", compress=order["compress"], say=say)
+
+
+def _not_packed(order: Order, error: OSError) -> Failure:
+    folders = ", ".join(str(Paths(Path(host["base"])).model) for host in order["hosts"])
+    return Failure(
+        exception=type(error).__name__,
+        message=(
+            f"the job ran to its end, but what it left could not be packed into {order['output']}: {error.strerror}; "
+            f"nothing is lost: the model is in {folders}"
+        ),
+    )

@@ -1,0 +1,215 @@
+"""The keeper's loop: one thread that waits for hosts' output, their ends, signals and deadlines.
+
+order -> start hosts -> [1] training ---- all hosts over ----> [4] judge, pack, write the end into the index
+                            |   |                                  ^
+    SIGTERM, max_run -------+   +--- a host failed                 |
+                            |         | `patience` seconds         |
+                            v         v                            |
+                        [2] SIGTERM to every supervisor -----------+
+                            | grace                                |
+                            v                                      |
+    SIGINT ------------ [3] SIGINT, then SIGKILL ------------------+
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import signal
+import time
+
+from herringbone.keeper import hosts
+from herringbone.keeper.filing import LogFile
+from herringbone.keeper.hosts import Host
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from herringbone.jobs import JobIndex
+    from herringbone.keeper.order import Order
+
+# Supervisors kill their ranks when the grace is over; this much later they are killed themselves.
+_MARGIN_SECONDS = 5.0
+# From SIGINT, at which a supervisor ends at once, to SIGKILL.
+_LAST_CHANCE_SECONDS = 2.0
+# How long output is awaited from a pipe that a stranger holds open after the host's end.
+_PIPE_SECONDS = 2.0
+# A killed process is gone in a millisecond, unless it hangs in a disk or a driver.
+_SWEEP_SECONDS = 5.0
+_SECRET_BYTES = 32
+_FAR = float("inf")
+
+
+class Keeper:
+    """Runs one job from its order to its end: `Keeper(order).run()`."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._selector = selectors.DefaultSelector()
+        self._hosts: list[Host] = []
+        # Deadlines of `time.monotonic()`; each is `_FAR` until it is set.
+        self._max_run_at = _FAR
+        self._stop_at = _FAR
+        self._kill_at = _FAR
+        self._end_at = _FAR
+        self._stopped = False
+        self._max_run_over = False
+        self._killed = False
+        # Hosts that ended after they were told to: their exit codes say nothing.
+        self._ordered: set[str] = set()
+
+    def run(self) -> None:
+        """Keep the job until its end is in the index."""
+        wakeup = self._watch_signals()
+        self._start_hosts()
+        hosts.become_reaper()
+        self._index.update(self._order["job"], unless_done=True, secondary_status="Training", started=time.time())
+        while not all(host.over for host in self._hosts):
+            for key, _ in self._selector.select(self._pause()):
+                if key.fileobj == wakeup:
+                    self._take_signals(os.read(wakeup, 4096))
+                else:
+                    self._drain(key.data)
+            self._act_on_deadlines()
+        self._sweep()
+        from herringbone.keeper.ending import conclude
+
+        ends = [(host, host.name in self._ordered) for host in sorted(self._hosts, key=lambda host: host.ended_at)]
+        conclude(self._order, ends, stopped=self._stopped, max_run_over=self._max_run_over)
+
+    def abandon(self) -> None:
+        """Kill all that was started, at once."""
+        for host in self._living:
+            host.signal(signal.SIGKILL)
+        self._sweep()
+
+    @property
+    def _index(self) -> JobIndex:
+        from pathlib import Path
+
+        from herringbone.jobs import JobIndex
+
+        return JobIndex(Path(self._order["index"]))
+
+    @property
+    def _living(self) -> list[Host]:
+        return [host for host in self._hosts if host.exit_code is None]
+
+    def _watch_signals(self) -> int:
+        """Have signals wake the loop; return the descriptor on which their numbers come."""
+        read_end, write_end = os.pipe()
+        os.set_blocking(read_end, False)
+        os.set_blocking(write_end, False)
+        signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        self._selector.register(read_end, selectors.EVENT_READ)
+        return read_end
+
+    def _start_hosts(self) -> None:
+        order = self._order
+        self._max_run_at = time.monotonic() + order["max_run"]
+        # The write end stays open as long as we live, and nobody else has it.
+        line, self._lifeline = hosts.lifeline()
+        secret = os.urandom(_SECRET_BYTES).hex().encode() if len(order["hosts"]) > 1 else b""
+        for each in order["hosts"]:
+            host = Host(each, LogFile(f"{order['logs']}/{each['name']}.log"))
+            self._hosts.append(host)
+            host.start(order["argv"], {**order["environment"], **each["environment"]}, lifeline=line, secret=secret)
+            assert host.output is not None
+            self._selector.register(host.output, selectors.EVENT_READ, host)
+        os.close(line)
+
+    def _take_signals(self, numbers: bytes) -> None:
+        # First the ends: a host that failed before the stop has failed.
+        self._reap()
+        if signal.SIGINT in numbers:
+            self._kill()
+        elif signal.SIGTERM in numbers:
+            self._stopped = not self._max_run_over
+            self._stop(self._wished_grace())
+            self._index.update(self._order["job"], unless_done=True, status="Stopping", secondary_status="Stopping")
+
+    def _wished_grace(self) -> float:
+        """Return the grace of this stop: what `stop(grace)` left in the index, or the job's."""
+        wished = self._index.get(self._order["job"]).stop_grace
+        return self._order["stop_grace"] + _MARGIN_SECONDS if wished is None else wished
+
+    def _reap(self) -> None:
+        """Take note of every child that ended, adopted orphans among them."""
+        by_pid = {host.pid: host for host in self._hosts}
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            host = by_pid.get(pid)
+            if host is not None:
+                self._host_ended(host, os.waitstatus_to_exitcode(status))
+
+    def _host_ended(self, host: Host, code: int) -> None:
+        host.exit_code = 128 - code if code < 0 else code
+        host.ended_at = time.time()
+        # Its ranks go with it, as in a container whose first process ends; then nobody holds its pipe.
+        self._sweep()
+        self._drain(host)
+        if host.output is not None:
+            self._end_at = min(self._end_at, time.monotonic() + _PIPE_SECONDS)
+        if host.exit_code != 0 and host.name not in self._ordered:
+            self._stop_at = min(self._stop_at, time.monotonic() + self._order["patience"])
+
+    def _sweep(self) -> None:
+        """Kill what dead hosts left, and what that leaves in turn."""
+        deadline = time.monotonic() + _SWEEP_SECONDS
+        while hosts.kill_orphans({host.pid for host in self._living}) and time.monotonic() < deadline:
+            time.sleep(0.001)
+
+    def _drain(self, host: Host) -> None:
+        pipe = host.output
+        host.drain()
+        if pipe is not None and host.output is None:
+            self._selector.unregister(pipe)
+
+    def _pause(self) -> float | None:
+        """Return the seconds until the next deadline, None when there is none."""
+        nearest = min(self._max_run_at, self._stop_at, self._kill_at, self._end_at)
+        return None if nearest == _FAR else max(0.0, nearest - time.monotonic())
+
+    def _act_on_deadlines(self) -> None:
+        now = time.monotonic()
+        if now >= self._max_run_at:
+            self._max_run_at = _FAR
+            self._max_run_over = not self._stopped and bool(self._living)
+            for host in self._living:
+                host.log.say(f"[{host.name}] max_run of {self._order['max_run']:g} s is over: stopping", time.time())
+            self._stop(self._order["stop_grace"] + _MARGIN_SECONDS)
+        if now >= self._stop_at:
+            self._stop(self._order["stop_grace"] + _MARGIN_SECONDS)
+        if now >= self._kill_at:
+            self._kill()
+        if now >= self._end_at:
+            self._end_at = _FAR
+            for host in self._hosts:
+                if host.exit_code is not None and host.output is not None:
+                    self._selector.unregister(host.output)
+                    host.hang_up()
+
+    def _stop(self, grace: float) -> None:
+        """[2]"""
+        self._stop_at = _FAR
+        self._ordered.update(host.name for host in self._living)
+        for host in self._living:
+            host.signal(signal.SIGTERM)
+        self._kill_at = min(self._kill_at, time.monotonic() + grace)
+
+    def _kill(self) -> None:
+        """[3] The first time politely, so that a supervisor takes its ranks with it; then for good."""
+        first = not self._killed
+        self._killed = True
+        self._stopped = self._stopped or not self._max_run_over
+        self._ordered.update(host.name for host in self._living)
+        for host in self._living:
+            host.signal(signal.SIGINT if first else signal.SIGKILL)
+        self._kill_at = time.monotonic() + _LAST_CHANCE_SECONDS

@@ -1,0 +1,219 @@
+"""From what an estimator was given to what will run: `JobPlan`, made by a pure function.
+
+    estimator's arguments -> JobRequest --make_plan--> JobPlan --backend.submit--> a running job
+
+A plan can be printed, compared and stored. Making one starts nothing and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+
+from herringbone.inputs import Channel
+from herringbone.options import InstanceGroup, Options, explain
+from herringbone.source import SourceCode
+from herringbone_spec.contract import Key, masked
+from herringbone_spec.distribution import Distribution, Launcher, check_layout, with_instance_groups
+from herringbone_spec.errors import OptionError, UnsupportedError
+from herringbone_spec.hyperparameters import check_limits, encode, encode_values
+from herringbone_spec.resources import HOMOGENEOUS_GROUP, host_names
+
+_SHOWN_CHARS = 100
+
+
+class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An estimator's arguments, parsed. `arguments` are the same as the user gave them, to build the estimator again.
+
+    `source` is None for an image that brings its own program.
+    """
+
+    estimator: str
+    arguments: dict[str, Any]
+    source: SourceCode | None
+    image_uri: str | None
+    groups: tuple[InstanceGroup, ...]
+    hyperparameters: dict[str, Any]
+    distribution: Distribution
+    options: Options
+
+
+class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One host. `ranks` is None where the host itself counts them: one per GPU, or one."""
+
+    name: str
+    instance_type: str
+    group: str
+    ranks: int | None
+
+
+class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """All that a backend needs to start a job.
+
+    >>> print(estimator.plan("data"))                                   # doctest: +SKIP
+    >>> estimator.plan("data").to_dict()["hyperparameters"]["epochs"]   # doctest: +SKIP
+    '3'
+
+    `unused` names the options that were given and mean nothing to this backend. Paths are absolute, or relative to
+    `folder`, where the plan was made.
+    """
+
+    job_name: str
+    backend: str
+    estimator: str
+    launcher: str
+    hosts: tuple[HostPlan, ...]
+    source: SourceCode | None
+    channels: tuple[Channel, ...]
+    hyperparameters: dict[str, str]
+    options: Options
+    folder: str
+    unused: tuple[str, ...] = ()
+    arguments: dict[str, Any] = {}
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What the user adds to each rank's environment, unmasked."""
+        return self.options.environment
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as JSON's plain values; the values of secret-sounding variables are masked."""
+        shown = msgspec.structs.replace(self.options, environment=masked(self.environment), sagemaker_session=None)
+        plain: dict[str, Any] = json.loads(
+            json.dumps(msgspec.to_builtins(msgspec.structs.replace(self, options=shown)))
+        )
+        return plain
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name + ':':<18} {value}" for name, value in _described(self))
+
+
+def parse_plan(raw: object) -> JobPlan:
+    """Read back what `JobPlan.to_dict` gave; masked values stay masked."""
+    return msgspec.convert(raw, JobPlan)
+
+
+def make_plan(
+    request: JobRequest,
+    *,
+    channels: tuple[Channel, ...],
+    job_name: str,
+    backend: str,
+    folder: str,
+) -> JobPlan:
+    """Lay out hosts and ranks, encode the hyperparameters, and check the rules that need all of it.
+
+    Pure. Raises `DistributionError`, `HyperparameterError` or `OptionError`.
+    """
+    distribution = request.distribution
+    named = [group.instance_group_name for group in request.options.instance_groups or ()]
+    distribution = with_instance_groups(distribution, named)
+    hosts = _hosts(request.groups, distribution)
+    training = [host for host in hosts if host.ranks != 0]
+    if training[0].ranks is not None:
+        check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
+    hyperparameters = {
+        **encode_values(request.hyperparameters),
+        **encode(distribution, instance_type=training[0].instance_type),
+        **encode_values(steering(request, job_name=job_name)),
+    }
+    check_limits(hyperparameters)
+    return JobPlan(
+        job_name=job_name,
+        backend=backend,
+        estimator=request.estimator,
+        launcher=distribution.launcher.value,
+        hosts=hosts,
+        source=request.source,
+        channels=channels,
+        hyperparameters=hyperparameters,
+        options=request.options,
+        folder=folder,
+        arguments=request.arguments,
+    )
+
+
+def steering(request: JobRequest, *, job_name: str | None) -> dict[str, Any]:
+    """Return the hyperparameters that script mode always adds; `sagemaker_region` is a cloud backend's to add."""
+    added: dict[str, Any] = {}
+    if request.source is not None:
+        added[Key.SUBMIT_DIRECTORY] = request.source.address
+        added[Key.PROGRAM] = request.source.entry_point
+    added[Key.LOG_LEVEL] = request.options.container_log_level
+    if job_name is not None:
+        added[Key.JOB_NAME] = job_name
+    return added
+
+
+def instance_groups(
+    options: Options, instance_type: str | None, instance_count: int | None
+) -> tuple[InstanceGroup, ...]:
+    """Return the groups of hosts: those given, or one made of `instance_type` and `instance_count`."""
+    if options.instance_groups is not None:
+        if instance_type is not None or instance_count is not None:
+            raise OptionError("instance_groups: excludes instance_type and instance_count; give one or the other")
+        names = [group.instance_group_name for group in options.instance_groups]
+        if not names or len(set(names)) < len(names):
+            raise OptionError(f"instance_groups: names must be given once each, got {names}")
+        return options.instance_groups
+    if instance_type is None:
+        raise OptionError("instance_type: missing; write for example instance_type='local_process'")
+    given = {"instance_type": instance_type, "instance_count": 1 if instance_count is None else instance_count}
+    try:
+        return (msgspec.convert({"instance_group_name": HOMOGENEOUS_GROUP, **given}, InstanceGroup),)
+    except msgspec.ValidationError as error:
+        raise OptionError(explain(error, given)) from None
+
+
+def _hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution) -> tuple[HostPlan, ...]:
+    names = iter(host_names(sum(group.instance_count for group in groups)))
+    chosen = distribution.instance_groups or ()
+    hosts = []
+    for group in groups:
+        trains = not chosen or group.instance_group_name in chosen
+        ranks = _ranks_per_host(distribution) if trains else 0
+        hosts += [
+            HostPlan(name=next(names), instance_type=group.instance_type, group=group.instance_group_name, ranks=ranks)
+            for _ in range(group.instance_count)
+        ]
+    return tuple(hosts)
+
+
+def _ranks_per_host(distribution: Distribution) -> int | None:
+    if distribution.launcher is Launcher.MPI:
+        return distribution.processes_per_host or 1
+    if distribution.launcher in (Launcher.TORCH_DISTRIBUTED, Launcher.DATA_PARALLEL):
+        return None
+    return 1
+
+
+def refuse(backend: str, refusals: dict[str, str]) -> None:
+    """Raise one `UnsupportedError` that names every wish a backend cannot serve."""
+    if refusals:
+        lines = [f"{name}: {why}" for name, why in refusals.items()]
+        raise UnsupportedError(f"{backend} cannot serve this job:\n  " + "\n  ".join(lines))
+
+
+def _described(plan: JobPlan) -> list[tuple[str, str]]:
+    rows = [("job", plan.job_name), ("runs on", plan.backend), ("launcher", plan.launcher)]
+    for host in plan.hosts:
+        ranks = "one rank per GPU, or one" if host.ranks is None else f"{host.ranks} rank{'s' * (host.ranks != 1)}"
+        group = "" if host.group == HOMOGENEOUS_GROUP else f", group {host.group}"
+        rows.append((f"host {host.name}", f"{ranks}{group}"))
+    if plan.source is not None:
+        rows.append(("script", f"{plan.source.entry_point} in {plan.source.archive or plan.source.folder}"))
+        rows += [("dependency", path) for path in plan.source.dependencies]
+    for channel in plan.channels:
+        sharded = ", every host its share of the files" if channel.sharded else ""
+        rows.append((f"channel {channel.name}", f"{channel.path or channel.input.s3_data}{sharded}"))
+    for name, value in sorted(plan.hyperparameters.items()):
+        shown = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}... ({len(value)} characters)"
+        rows.append(("hyperparameter", f"{name} = {shown}"))
+    rows += [("environment", f"{name}={value}") for name, value in sorted(masked(plan.environment).items())]
+    rows += [("metric", f"{metric.name} from {metric.regex}") for metric in plan.options.metric_definitions]
+    rows.append(("limit", f"{plan.options.max_run} s"))
+    if plan.unused:
+        rows.append(("unused", f"not used by {plan.backend}: {', '.join(plan.unused)}"))
+    return rows

@@ -1,0 +1,145 @@
+"""The user's code: where it is, whether it is whole, and how it gets into a host's `code/`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+
+import msgspec
+
+from herringbone.inputs import local_path
+from herringbone_spec.errors import ArchiveError, InputError, UnsupportedError
+
+# Neither is code, and the first can be larger than all the code.
+_LEFT_OUT = (".git", "__pycache__")
+_ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
+
+
+class SourceCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A script and what lies around it; every path is absolute except `entry_point`, relative to `folder`.
+
+    With `archive`, the code is a tar.gz which the supervisor unpacks, and `folder` is None. `whole_folder` is False
+    for a lone script, whose neighbours stay behind.
+    """
+
+    entry_point: str
+    folder: str | None = None
+    archive: str | None = None
+    whole_folder: bool = False
+    dependencies: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """The value of `sagemaker_submit_directory`."""
+        return f"file://{self.archive or self.folder}"
+
+    @property
+    def arguments(self) -> dict[str, str]:
+        """The estimator's arguments that name this code from any folder."""
+        if self.archive is not None or self.whole_folder:
+            return {"entry_point": self.entry_point, "source_dir": str(self.archive or self.folder)}
+        return {"entry_point": f"{self.folder}/{self.entry_point}"}
+
+
+def find_source(entry_point: str, source_dir: str | None, dependencies: Iterable[str], *, base: Path) -> SourceCode:
+    """Say which files a job takes along.
+
+    >>> find_source("src/train.py", None, (), base=Path("/home/me")).folder
+    '/home/me/src'
+
+    Relative paths count from `base`. Nothing is read: `check_source` does that. Raises `UnsupportedError` for an
+    `s3://` or git address.
+    """
+    extra = tuple(str(_here("dependencies", each, base)) for each in dependencies)
+    if source_dir is None:
+        script = _here("entry_point", entry_point, base)
+        return SourceCode(entry_point=script.name, folder=str(script.parent), dependencies=extra)
+    inside = PurePosixPath(os.path.normpath(entry_point))
+    if inside.is_absolute() or ".." in inside.parts:
+        raise InputError(f"entry_point: {entry_point!r} must be a path inside source_dir {source_dir!r}")
+    folder = str(_here("source_dir", source_dir, base))
+    if folder.endswith(_ARCHIVE_SUFFIXES):
+        if extra:
+            raise UnsupportedError("dependencies: with an archive as source_dir, pack them into the archive")
+        return SourceCode(entry_point=str(inside), archive=folder)
+    return SourceCode(entry_point=str(inside), folder=folder, whole_folder=True, dependencies=extra)
+
+
+def _here(option: str, address: str, base: Path) -> Path:
+    path = local_path(address, base=base)
+    if path is None:
+        raise UnsupportedError(f"{option}: {address!r} is not on this machine; copy the code here and give its path")
+    return path
+
+
+def check_source(source: SourceCode) -> None:
+    """Raise `InputError` or `ArchiveError` unless every file is there and can be read; changes nothing."""
+    for path in map(Path, source.dependencies):
+        if not path.exists():
+            raise InputError(f"dependencies: {path}: no such file or folder")
+    if source.archive is not None:
+        _check_archive(Path(source.archive), source.entry_point)
+        return
+    assert source.folder is not None
+    folder = Path(source.folder)
+    if source.whole_folder and not folder.is_dir():
+        raise InputError(f"source_dir: {folder}: no such folder")
+    script = folder / source.entry_point
+    if not script.is_file():
+        inside = " (entry_point counts from source_dir)" if source.whole_folder else ""
+        hint = ""
+        if not source.whole_folder and ":" in source.entry_point:
+            hint = "; to name an image, write image_uri=..."
+        raise InputError(f"entry_point: {script}: no such file{inside}{hint}")
+    if not os.access(script, os.R_OK):
+        raise InputError(f"entry_point: {script}: no permission to read it")
+
+
+def _check_archive(path: Path, entry_point: str) -> None:
+    import tarfile
+
+    if not path.is_file():
+        raise InputError(f"source_dir: {path}: no such file")
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            names = [_checked_member(path, member.name) for member in archive]
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise ArchiveError(f"source_dir: {path} is damaged or no tar.gz: {error}; pack it again") from error
+    if entry_point not in names:
+        raise InputError(f"entry_point: {path} has no member {entry_point!r}")
+
+
+def _checked_member(path: Path, member: str) -> str:
+    name = os.path.normpath(member)
+    if name.startswith("/") or name.split("/")[0] == "..":
+        raise ArchiveError(f"source_dir: {path}: member {name!r} would land outside of the code folder; pack it again")
+    return name
+
+
+def copy_source(source: SourceCode, into: Path, *, but_not: Path) -> None:
+    """Fill a host's `code/`; `but_not` is a folder to leave out (the jobs' own, which may lie inside the source).
+
+    Nothing is copied for an archive: the supervisor unpacks it.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    if source.archive is not None:
+        return
+    if source.whole_folder:
+        _copy_tree(Path(source.folder or ""), into, but_not)
+    else:
+        shutil.copy2(Path(source.folder or "") / source.entry_point, into)
+    for dependency in map(Path, source.dependencies):
+        if dependency.is_dir():
+            _copy_tree(dependency, into / dependency.name, but_not)
+        else:
+            shutil.copy2(dependency, into)
+
+
+def _copy_tree(folder: Path, into: Path, but_not: Path) -> None:
+    def left_out(inside: str, names: list[str]) -> list[str]:
+        here = Path(inside)
+        return [name for name in names if name in _LEFT_OUT or here / name == but_not]
+
+    shutil.copytree(folder, into, symlinks=False, ignore=left_out, dirs_exist_ok=True, ignore_dangling_symlinks=True)

@@ -1,0 +1,64 @@
+"""A home of its own for each test, scripts to run, and two supervisors: the stand-in and the real one."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from herringbone.backends.process import ProcessBackend
+from herringbone.home import Home
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+
+
+def running_in(folder: Path) -> list[str]:
+    """Return the command lines of the processes that have a path below `folder` in their environment."""
+    mark = os.fsencode(folder)
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            if mark in (entry / "environ").read_bytes():
+                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+        except OSError:
+            pass  # it ended while we looked
+    return found
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
+    """The jobs' folder of one test; at its end nothing may run on."""
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    yield Home(tmp_path / "home")
+    deadline = time.monotonic() + 5
+    while (left := running_in(tmp_path / "home")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert left == []
+
+
+@pytest.fixture
+def script(home: Home) -> Callable[..., Path]:
+    """Writes a script into the current folder."""
+
+    def write(text: str, name: str = "train.py") -> Path:
+        path = Path.cwd() / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        return path
+
+    return write
+
+
+@pytest.fixture
+def backend(home: Home) -> ProcessBackend:
+    """`local_process` over the stand-in supervisor."""
+    return ProcessBackend(home, (sys.executable, str(STAND_IN)))
