@@ -1,0 +1,1 @@
+"""Rank grid, schedules, partitioner: pure logic, no framework, tested by literals."""

@@ -1,0 +1,194 @@
+"""One microbatch runs at a time on a rank; who is next, the schedule says.
+
+Each microbatch is a thread (threads, because grad mode and autocast are thread-local). The holder of the baton runs;
+when it must wait for a message it hands the baton on, to the ready microbatch that the schedule names. With none
+ready, the next message decides.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, NamedTuple
+
+from herringbone_parallel.core.schedule import Ready, Schedule
+
+FRESH, FORWARD, BACKWARD, ENDED = range(4)
+
+
+class Turn(NamedTuple):
+    """Something that microbatches do in the order of their numbers: the `visit`-th call of one module, say."""
+
+    phase: int
+    what: Hashable
+    visit: int
+
+
+class StepAbandonedError(BaseException):
+    """Unwinds the other microbatches after one failed; never seen by users."""
+
+
+class _Runner:
+    """One microbatch: its phase, what it waits for, and the lock it sleeps on."""
+
+    __slots__ = ("index", "phase", "thread", "turns", "wake", "wanted")
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+        self.phase = FRESH
+        self.wanted: Any = None
+        # What this microbatch has done that the next one may do only afterwards.
+        self.turns: set[Turn] = set()
+        self.thread: threading.Thread | None = None
+        self.wake = threading.Semaphore(0)
+
+
+class Baton:
+    """Runs `body(index)` for each microbatch, one at a time, in the schedule's order.
+
+        baton = Baton(schedule, count=4, body=run_microbatch)
+        baton.run()
+
+    Inside a body, `wait` returns a message, `enter_backward` changes the phase, and `await_turn` before and `pass_turn`
+    after an action keep that action in the order of the microbatches, so that sums and running statistics come out the
+    same to the last bit whatever the timing. `deliver(key, content)` may be called from any thread.
+    """
+
+    def __init__(self, schedule: Schedule, count: int, body: Callable[[int], None]) -> None:
+        self._schedule = schedule
+        self._body = body
+        self._runners = [_Runner(index) for index in range(count)]
+        self._lock = threading.Lock()
+        self._mail: dict[Any, Any] = {}
+        self._holder: _Runner | None = None
+        self._failure: BaseException | None = None
+        self._left = count
+        self._started = False
+        self._done = threading.Event()
+        self.peak_live = 0
+
+    def run(self) -> None:
+        """Run all microbatches; raises the first exception that one of them raised."""
+        with self._lock:
+            self._started = True
+            self._pass_on()
+        self._done.wait()
+        for runner in self._runners:
+            if runner.thread is not None:
+                runner.thread.join()
+        if self._failure is not None:
+            raise self._failure
+
+    def deliver(self, key: Any, content: Any) -> None:
+        with self._lock:
+            self._mail[key] = content
+            self._pass_on()
+
+    def fail(self, failure: BaseException) -> None:
+        """End the step with this failure; every microbatch unwinds."""
+        with self._lock:
+            if self._failure is None:
+                self._failure = failure
+            for runner in self._runners:
+                runner.wake.release()
+            self._done.set()
+
+    def wait(self, index: int, key: Any) -> Any:
+        """Return the message with this key, letting others run meanwhile."""
+        runner = self._runners[index]
+        with self._lock:
+            if key in self._mail:
+                return self._mail.pop(key)
+            runner.wanted = key
+            self._hand_over()
+        self._sleep(runner)
+        with self._lock:
+            return self._mail.pop(key)
+
+    def await_turn(self, index: int, turn: Turn) -> None:
+        """Return once the microbatch before has passed this turn, or has ended the phase it belongs to."""
+        runner = self._runners[index]
+        with self._lock:
+            if self._has_turn(runner, turn):
+                return
+            runner.wanted = turn
+            self._hand_over()
+        self._sleep(runner)
+
+    def pass_turn(self, index: int, turn: Turn) -> None:
+        """Let the next microbatch do this."""
+        with self._lock:
+            self._runners[index].turns.add(turn)
+
+    def enter_backward(self, index: int) -> None:
+        """Go on as a backward, when the schedule says so."""
+        runner = self._runners[index]
+        with self._lock:
+            runner.phase = BACKWARD
+            self._hand_over()
+        self._sleep(runner)
+
+    def _hand_over(self) -> None:
+        self._holder = None
+        self._pass_on()
+
+    def _sleep(self, runner: _Runner) -> None:
+        runner.wake.acquire()
+        if self._failure is not None:
+            raise StepAbandonedError
+
+    def _pass_on(self) -> None:
+        if not self._started or self._holder is not None or self._failure is not None:
+            return
+        choice = self._schedule.send(self._ready())
+        if choice is None:
+            return
+        runner = self._runners[choice]
+        self._holder = runner
+        runner.wanted = None
+        if runner.phase == FRESH:
+            runner.phase = FORWARD
+            self.peak_live = max(self.peak_live, self._live())
+            runner.thread = threading.Thread(target=self._run_one, args=(runner,), name=f"microbatch-{choice}")
+            runner.thread.start()
+        else:
+            runner.wake.release()
+
+    def _ready(self) -> Ready:
+        able: dict[int, list[int]] = {FRESH: [], FORWARD: [], BACKWARD: []}
+        forwards_left = 0
+        for runner in self._runners:
+            forwards_left += runner.phase in (FRESH, FORWARD)
+            if runner.phase != ENDED and self._able(runner):
+                able[runner.phase].append(runner.index)
+        return Ready(tuple(able[FORWARD]), tuple(able[BACKWARD]), tuple(able[FRESH]), self._live(), forwards_left)
+
+    def _able(self, runner: _Runner) -> bool:
+        wanted = runner.wanted
+        if isinstance(wanted, Turn):
+            return self._has_turn(runner, wanted)
+        return wanted is None or wanted in self._mail
+
+    def _has_turn(self, runner: _Runner, turn: Turn) -> bool:
+        if runner.index == 0:
+            return True
+        before = self._runners[runner.index - 1]
+        return before.phase > turn.phase or turn in before.turns
+
+    def _live(self) -> int:
+        return sum(runner.phase in (FORWARD, BACKWARD) for runner in self._runners)
+
+    def _run_one(self, runner: _Runner) -> None:
+        try:
+            self._body(runner.index)
+        except StepAbandonedError:
+            return
+        except BaseException as failure:  # noqa: BLE001  handed to the caller of run()
+            self.fail(failure)
+            return
+        with self._lock:
+            runner.phase = ENDED
+            self._left -= 1
+            if self._left == 0:
+                self._done.set()
+            self._hand_over()

@@ -1,0 +1,36 @@
+"""torch's thread-local modes: grad mode and autocast, read in the caller's thread and entered in a microbatch's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+import torch
+
+
+class Modes(NamedTuple):
+    """Grad mode, and for each device type on which autocast is on, its dtype."""
+
+    grad: bool
+    autocast: tuple[tuple[str, torch.dtype], ...]
+
+
+def thread_modes() -> Modes:
+    """Return the modes of the calling thread."""
+    autocast = []
+    if torch.is_autocast_enabled():
+        autocast.append(("cuda", torch.get_autocast_gpu_dtype()))
+    if torch.is_autocast_cpu_enabled():
+        autocast.append(("cpu", torch.get_autocast_cpu_dtype()))
+    return Modes(torch.is_grad_enabled(), tuple(autocast))
+
+
+@contextmanager
+def entered(modes: Modes) -> Iterator[None]:
+    """Enter the modes in the calling thread for the length of a `with` block."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(modes.grad))
+        for device, dtype in modes.autocast:
+            stack.enter_context(torch.autocast(device, dtype=dtype))
+        yield

@@ -1,0 +1,125 @@
+"""Placed values: tensors that live on one rank of the pipeline, and are known by shape on all of them.
+
+Every rank runs the same step function. What a module returns is a `PlacedTensor` on each rank: with data where the module
+lives, without elsewhere. Any operation on it goes through `__torch_function__`, which runs it where its data is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from herringbone_parallel.core.structure import leaves_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Operation = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class TensorSpec(NamedTuple):
+    """What every rank knows of a value. A named tuple of plain things, so that it hashes, compares and travels."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> TensorSpec:
+        return cls(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
+
+
+class Value:
+    """One value of one microbatch.
+
+    `owner` is the pipeline rank that made it, `holders` all ranks that have its data by now (the same set on every rank).
+    `local` is the data, detached, where this rank holds it; `gradient` what this rank's own uses of it have sent back.
+    """
+
+    __slots__ = ("gradient", "holders", "local", "owner", "serial", "spec")
+
+    def __init__(self, owner: int, serial: int, spec: TensorSpec, local: torch.Tensor | None) -> None:
+        self.owner = owner
+        self.serial = serial
+        self.spec = spec
+        self.local = local
+        self.holders = {owner}
+        self.gradient: torch.Tensor | None = None
+
+    def add_gradient(self, gradient: torch.Tensor | None) -> None:
+        if gradient is None:
+            return
+        if isinstance(self.local, torch.nn.Parameter):
+            self.local.grad = gradient if self.local.grad is None else self.local.grad + gradient
+        else:
+            self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+    @property
+    def bytes(self) -> int:
+        count = self.spec.dtype.itemsize
+        for extent in self.spec.shape:
+            count *= extent
+        return count
+
+
+# Answered from the wrapper itself: shape, dtype, device and the like are the same on every rank.
+METADATA = {
+    torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.nelement, torch.Tensor.ndimension,
+    torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.is_signed, torch.Tensor.element_size,
+    torch.Tensor.get_device, torch.is_tensor, torch.is_floating_point, torch.is_complex, torch.numel,
+    torch.Tensor.shape.__get__, torch.Tensor.dtype.__get__, torch.Tensor.device.__get__, torch.Tensor.ndim.__get__,
+    torch.Tensor.layout.__get__, torch.Tensor.requires_grad.__get__, torch.Tensor.is_cuda.__get__,
+    torch.Tensor.is_leaf.__get__, torch.Tensor.is_sparse.__get__, torch.Tensor.is_quantized.__get__,
+    torch.Tensor.is_meta.__get__, torch.Tensor.itemsize.__get__, torch.Tensor.__hash__, torch.Tensor.__len__,
+    torch.Tensor.grad_fn.__get__, torch.Tensor.grad.__get__, torch.Tensor.is_nested.__get__,
+}  # fmt: skip
+
+
+class PlacedTensor(torch.Tensor):
+    """A tensor whose data is on the pipeline rank `value.owner`; what it can do, `operate` decides."""
+
+    value: Value
+    operate: Operation
+
+    @staticmethod
+    def wrap(value: Value, device: torch.device, operate: Operation) -> PlacedTensor:
+        """Return the tensor that stands for `value` in user code; `operate(func, args, kwargs)` runs what is done to it."""
+        wrapper: PlacedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+            PlacedTensor,
+            value.spec.shape,
+            dtype=value.spec.dtype,
+            device=device,
+            requires_grad=value.spec.requires_grad,
+        )
+        wrapper.value = value
+        wrapper.operate = operate
+        return wrapper
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        return _first_placed(args, kwargs or {}).operate(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten.detach.default:
+            # Autograd detaches wrappers that it is handed; there is no data to detach.
+            return args[0]
+        raise AssertionError(f"{func} reached a placed tensor below __torch_function__")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
+        # No data: asking for it would be a message to the other ranks, and a debug print is rarely on all of them.
+        spec = self.value.spec
+        return f"PlacedTensor(shape={tuple(spec.shape)}, dtype={spec.dtype}, on pipeline rank {self.value.owner})"
+
+
+def _first_placed(args: Any, kwargs: dict[str, Any]) -> PlacedTensor:
+    for leaf in leaves_of((args, kwargs)):
+        if isinstance(leaf, PlacedTensor):
+            return leaf
+    raise AssertionError("__torch_function__ without a placed tensor")

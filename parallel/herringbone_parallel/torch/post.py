@@ -1,0 +1,61 @@
+"""The messages of one microbatch: what it sends, and what it waits for with the baton handed on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from herringbone_parallel.torch.transport import Key
+
+if TYPE_CHECKING:
+    from herringbone_parallel.torch.baton import Baton, Turn
+    from herringbone_parallel.torch.transport import Transport
+
+
+class Post:
+    """Sends and receives for one microbatch of one step; `rank` is this process's pipeline rank."""
+
+    def __init__(self, rank: int, step: int, microbatch: int, transport: Transport | None, baton: Baton) -> None:
+        self.rank = rank
+        self._step = step
+        self._microbatch = microbatch
+        self._transport = transport
+        self._baton = baton
+        self._pending: list[Any] = []
+
+    def send_tensor(self, peer: int, serial: int, purpose: int, tensor: torch.Tensor) -> None:
+        assert self._transport is not None
+        self._pending += self._transport.send_tensor(peer, self._key(serial, purpose), tensor)
+
+    def send_object(self, peer: int, serial: int, purpose: int, content: Any) -> None:
+        assert self._transport is not None
+        self._pending += self._transport.send_object(peer, self._key(serial, purpose), content)
+
+    def wait(self, serial: int, purpose: int, *, source: int) -> Any:
+        """Return the message; other microbatches run until it is here."""
+        return self._baton.wait(self._microbatch, (source, self._key(serial, purpose)))
+
+    @contextmanager
+    def turn(self, turn: Turn | None) -> Iterator[None]:
+        """Do what stands in the `with` block after the microbatch before did the same."""
+        if turn is None:
+            yield
+            return
+        self._baton.await_turn(self._microbatch, turn)
+        yield
+        self._baton.pass_turn(self._microbatch, turn)
+
+    def enter_backward(self) -> None:
+        self._baton.enter_backward(self._microbatch)
+
+    def flush(self) -> None:
+        """Wait until everything sent has left, so that its memory can go."""
+        for work, _ in self._pending:
+            work.wait()
+        self._pending.clear()
+
+    def _key(self, serial: int, purpose: int) -> Key:
+        return Key(self._step, self._microbatch, serial, purpose)

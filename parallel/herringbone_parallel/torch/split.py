@@ -1,0 +1,63 @@
+"""Cuts the arguments of a step function into microbatches."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+import torch
+
+from herringbone_parallel.core.microbatch import microbatch_size
+from herringbone_parallel.core.structure import replace_leaves
+
+
+class Splitter:
+    """Splits every tensor among the arguments of `function` on axis 0, also inside lists, tuples and dicts.
+
+    Arguments named in `whole` go to every microbatch as they are; `axes` gives another axis by argument name. An object
+    with `smp_slice(num_mb, mb, axis)` slices itself. Everything else passes through.
+    """
+
+    def __init__(self, function: Callable[..., Any], whole: Collection[str], axes: Mapping[str, int]) -> None:
+        self._signature = inspect.signature(function)
+        self._whole = set(whole)
+        self._axes = dict(axes)
+
+    def split(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], microbatches: int
+    ) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
+        """Return the arguments of each microbatch.
+
+        Raises `ParallelError` when `microbatches` does not divide a batch, TypeError for arguments that do not fit.
+        """
+        bound = self._signature.bind(*args, **kwargs)
+        cuts = {name: self._cut(name, value, microbatches) for name, value in bound.arguments.items()}
+        found = []
+        for index in range(microbatches):
+            bound.arguments.update({name: cut[index] for name, cut in cuts.items()})
+            found.append((bound.args, bound.kwargs))
+        return found
+
+    def _cut(self, name: str, value: Any, microbatches: int) -> list[Any]:
+        if name in self._whole:
+            return [value] * microbatches
+        axis = self._axes.get(name, 0)
+
+        def pieces(leaf: Any) -> Any:
+            if hasattr(leaf, "smp_slice"):
+                return [leaf.smp_slice(microbatches, index, axis) for index in range(microbatches)]
+            if isinstance(leaf, torch.Tensor) and leaf.dim():
+                size = microbatch_size(leaf.shape[axis], microbatches, what=f"argument {name!r}", axis=axis)
+                return leaf.split(size, axis)
+            return [leaf] * microbatches
+
+        # One pass over the structure per microbatch; a leaf is cut once.
+        cut: dict[int, Any] = {}
+
+        def piece(leaf: Any, index: int) -> Any:
+            if id(leaf) not in cut:
+                cut[id(leaf)] = pieces(leaf)
+            return cut[id(leaf)][index]
+
+        return [replace_leaves(value, lambda leaf, index=index: piece(leaf, index)) for index in range(microbatches)]

@@ -1,0 +1,181 @@
+"""What `smp.init` sets up: the settings, this rank's place in the grid, process groups and mail."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from herringbone_parallel.core.grid import Grid
+from herringbone_parallel.torch.microbatch import ShapeBook
+from herringbone_parallel.torch.transport import NEVER, Transport
+from herringbone_spec.contract import Key, RankVariable
+from herringbone_spec.errors import ParallelError
+from herringbone_spec.hyperparameters import decode
+
+if TYPE_CHECKING:
+    from herringbone_parallel.torch.model import DistributedModel
+    from herringbone_spec.model_parallel import ResolvedModelParallel
+
+# Set by the entry point from the `mp_parameters` hyperparameter.
+_PARAMETERS_VARIABLE = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
+
+
+@dataclass
+class State:
+    """The library's state in this process, from `init` to the end."""
+
+    settings: ResolvedModelParallel
+    grid: Grid
+    rank: int
+    local_rank: int
+    local_size: int
+    device: torch.device
+    transport: Transport | None
+    pipeline_group: dist.ProcessGroup | None
+    book: ShapeBook = field(default_factory=ShapeBook)
+    model: DistributedModel | None = None
+    steps: int = 0
+
+    @property
+    def pp_rank(self) -> int:
+        return self.grid.coordinates(self.rank)["P"]
+
+
+_state: State | None = None
+
+
+def get() -> State:
+    """Return the state; raises `ParallelError` before `init`."""
+    if _state is None:
+        raise ParallelError("smp.init() has not been called; call it first in the script")
+    return _state
+
+
+def is_initialized() -> bool:
+    """Say whether `init` has run."""
+    return _state is not None
+
+
+def init() -> None:
+    """Join the other ranks of the job, with the settings of the estimator's `distribution` dict.
+
+        import smdistributed.modelparallel.torch as smp
+        smp.init()
+
+    A second call does nothing. Raises `ParallelError` outside a launched rank, and for settings this release cannot serve.
+    """
+    global _state
+    if _state is not None:
+        return
+    settings = _settings()
+    rank, size, local_rank, local_size = (
+        int(_variable(name))
+        for name in (
+            RankVariable.RANK,
+            RankVariable.WORLD_SIZE,
+            RankVariable.LOCAL_RANK,
+            RankVariable.LOCAL_WORLD_SIZE,
+        )
+    )
+    grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
+    _refuse(settings, grid)
+    device = torch.device("cpu")
+    backend = "gloo"
+    if torch.cuda.is_available():
+        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        backend = "cpu:gloo,cuda:nccl"
+    if not dist.is_initialized():
+        dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
+    transport, group = _open_mail(grid, rank, device)
+    _state = State(settings, grid, rank, local_rank, local_size, device, transport, group)
+    atexit.register(shutdown)
+
+
+def shutdown() -> None:
+    """Part from the other ranks; runs by itself at the end of the script."""
+    global _state
+    if _state is None:
+        return
+    state, _state = _state, None
+    if state.transport is not None:
+        state.transport.close()
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise ParallelError(
+            f"{name} is not set: this process was not launched as a rank. Run the script through an estimator with"
+            " distribution={'smdistributed': {'modelparallel': {...}}, 'mpi': {...}}, or `herringbone run`."
+        )
+    return value
+
+
+def _settings() -> ResolvedModelParallel:
+    raw = os.environ.get(_PARAMETERS_VARIABLE)
+    if raw is None:
+        raise ParallelError(
+            f"{_PARAMETERS_VARIABLE} is not set: the job's distribution has no smdistributed.modelparallel,"
+            " or the script was not started by a launcher"
+        )
+    parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
+    if parameters is None:
+        raise ParallelError(f"{_PARAMETERS_VARIABLE}={raw} does not enable model parallelism")
+    return parameters.resolved()
+
+
+def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
+    """Name what SMP v1 has and this release has not; nothing is silently ignored."""
+    wished = {
+        "ddp": settings.ddp,
+        "horovod": settings.horovod,
+        "tensor_parallel_degree > 1": settings.tensor_parallel_degree > 1,
+        "sharded_data_parallel_degree > 1": settings.sharded_data_parallel_degree > 1,
+        "offload_activations": settings.offload_activations,
+        "shard_optimizer_state": settings.shard_optimizer_state,
+        "fp16": settings.fp16,
+        "fp16_params": settings.fp16_params,
+        "prescaled_batch": settings.prescaled_batch,
+    }
+    asked = [name for name, value in wished.items() if value]
+    if asked:
+        raise ParallelError(
+            f"not available in this release: {', '.join(asked)}. What there is: partitions, microbatches,"
+            " active_microbatches, pipeline (simple, interleaved), optimize, placement_strategy, auto_partition,"
+            " default_partition."
+        )
+    if grid.data > 1:
+        raise ParallelError(
+            f"{grid.world_size} ranks with {grid.pipeline} partitions make {grid.data} replicas of the pipeline; data"
+            f" parallelism beside model parallelism is not available in this release. Start {grid.pipeline} ranks."
+        )
+
+
+def _open_mail(grid: Grid, rank: int, device: torch.device) -> tuple[Transport | None, dist.ProcessGroup | None]:
+    """Make every pipeline's groups (a collective call: each rank makes all) and return this rank's own."""
+    if grid.pipeline == 1:
+        return None, None
+    mine: Transport | None = None
+    group: dist.ProcessGroup | None = None
+    for ranks in grid.groups("P"):
+        mail = dist.new_group(list(ranks), backend="gloo", timeout=NEVER)
+        pairs = {}
+        if device.type == "cuda":
+            for source in range(len(ranks)):
+                for target in range(len(ranks)):
+                    if source != target:
+                        pairs[source, target] = dist.new_group([ranks[source], ranks[target]], backend="nccl")
+        if rank in ranks:
+            group = dist.new_group(list(ranks), backend="gloo")
+            mine = Transport(ranks, mail, pairs)
+        else:
+            dist.new_group(list(ranks), backend="gloo")
+    return mine, group

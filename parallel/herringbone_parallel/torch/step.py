@@ -1,0 +1,161 @@
+"""`@smp.step`: runs a function once per microbatch, pipelined over the ranks."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, overload
+
+import torch
+
+from herringbone_parallel.core.schedule import make_schedule
+from herringbone_parallel.core.structure import leaves_of, rebuild, replace_leaves
+from herringbone_parallel.torch import state
+from herringbone_parallel.torch.baton import Baton
+from herringbone_parallel.torch.microbatch import Microbatch, current
+from herringbone_parallel.torch.modes import Modes, entered, thread_modes
+from herringbone_parallel.torch.output import StepOutput
+from herringbone_parallel.torch.placed import PlacedTensor
+from herringbone_parallel.torch.post import Post
+from herringbone_parallel.torch.split import Splitter
+from herringbone_parallel.torch.transport import Key, Purpose, Transport
+from herringbone_spec.errors import ParallelError
+
+_FIRST_WORD_SECONDS = 0.5
+
+
+class PeerFailedError(ParallelError):
+    """Another rank of the pipeline raised inside the step; its own traceback says where."""
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@overload
+def step(function: Function) -> Function: ...
+@overload
+def step(
+    *,
+    non_split_inputs: Sequence[str] = (),
+    input_split_axes: Mapping[str, int] | None = None,
+    detach_outputs: bool = True,
+) -> Callable[[Function], Function]: ...
+def step(
+    function: Any = None,
+    *,
+    non_split_inputs: Sequence[str] = (),
+    input_split_axes: Mapping[str, int] | None = None,
+    detach_outputs: bool = True,
+) -> Any:
+    """Split the arguments into microbatches and run the function on each, forward and backward, over the pipeline.
+
+        @smp.step
+        def train_step(model, images, labels):
+            loss = F.cross_entropy(model(images), labels)
+            model.backward(loss)
+            return loss
+
+        loss = train_step(model, images, labels).reduce_mean()
+
+    Every tensor argument is cut along axis 0 (`input_split_axes` gives another, by argument name; `non_split_inputs`
+    are passed whole). Tensors come back as `StepOutput`, on every rank of the pipeline; other results as a list by
+    microbatch. Source: SMP v1, `smdistributed.modelparallel.torch.step`.
+
+    Raises `ParallelError` when the number of microbatches does not divide the batch, before anything runs.
+    """
+    if function is None:
+        return functools.partial(
+            step, non_split_inputs=non_split_inputs, input_split_axes=input_split_axes, detach_outputs=detach_outputs
+        )
+    splitter = Splitter(function, non_split_inputs, input_split_axes or {})
+
+    @functools.wraps(function)
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        here = state.get()
+        if current() is not None:
+            raise ParallelError(f"{function.__qualname__}: a step inside another step")
+        parts = splitter.split(args, kwargs, here.settings.microbatches)
+        if here.model is not None:
+            here.model.settle()
+        results = _run(here, function, parts, detach_outputs)
+        return _collect(results)
+
+    return stepped
+
+
+def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], detach: bool) -> list[Any]:
+    settings, count = here.settings, len(parts)
+    results: list[Any] = [None] * count
+    modes = thread_modes()
+    here.steps += 1
+    number = here.steps
+    model = here.model
+    scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
+
+    def body(index: int) -> None:
+        if here.device.type == "cuda":
+            torch.cuda.set_device(here.device)
+        post = Post(here.pp_rank, number, index, here.transport, baton)
+        microbatch = Microbatch(post, settings.partitions, here.device, here.book, scale)
+        args, kwargs = parts[index]
+        with entered(modes):
+            results[index] = _run_one(microbatch, function, args, kwargs, detach, modes)
+        post.flush()
+
+    schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
+    baton = Baton(schedule, count, body)
+    if here.transport is None:
+        baton.run()
+    else:
+        _run_with_peers(here, here.transport, baton)
+    here.book.turn_page()
+    return results
+
+
+def _run_with_peers(here: state.State, transport: Transport, baton: Baton) -> None:
+    """Run the step; a failure here reaches every peer, and a peer's failure ends the step here."""
+
+    def deliver(source: int, key: Key, content: Any) -> None:
+        if key.purpose == Purpose.FAILURE:
+            baton.fail(PeerFailedError(f"pipeline rank {source} failed in this step: {content}"))
+        else:
+            baton.deliver((source, key), content)
+
+    transport.listen(here.steps, deliver)
+    try:
+        baton.run()
+    except PeerFailedError:
+        # The rank that failed should be the first to be heard.
+        time.sleep(_FIRST_WORD_SECONDS)
+        raise
+    except BaseException as failure:
+        for peer in range(here.settings.partitions):
+            if peer != here.pp_rank:
+                reason = f"{type(failure).__name__}: {failure}"
+                for work, _ in transport.send_object(peer, Key(here.steps, 0, 0, Purpose.FAILURE), reason):
+                    work.wait()
+        raise
+
+
+def _run_one(
+    microbatch: Microbatch, function: Callable[..., Any], args: Any, kwargs: Any, detach: bool, modes: Modes
+) -> Any:
+    with microbatch:
+        result = function(*args, **kwargs)
+
+        def finished(leaf: Any) -> Any:
+            if isinstance(leaf, PlacedTensor):
+                return microbatch.fetch(leaf)
+            return leaf.detach() if detach and isinstance(leaf, torch.Tensor) else leaf
+
+        return replace_leaves(result, finished)
+
+
+def _collect(results: Sequence[Any]) -> Any:
+    """Turn a list of results by microbatch into one result of `StepOutput`s and lists."""
+    if all(result is None for result in results):
+        return None
+    columns = zip(*(leaves_of(result) for result in results), strict=True)
+    joined = [StepOutput(column) if isinstance(column[0], torch.Tensor) else list(column) for column in columns]
+    return rebuild(results[0], joined)

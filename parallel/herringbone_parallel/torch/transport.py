@@ -1,0 +1,157 @@
+"""Messages between the ranks of one pipeline: keyed, delivered in any order to whoever waits for them.
+
+A message is a header on the CPU group (gloo) and, for tensors and objects, a payload behind it. One thread per process
+receives headers from any rank, then the payload each announces, and hands both to `deliver`. So nobody has to know a
+shape beforehand, and ranks may run their microbatches in different orders. CUDA payloads go over NCCL, one communicator
+per directed pair (opposite sends on a shared one would deadlock on a stream), posted in the order of the headers.
+
+Objects are pickled: ranks of one job are one trust domain, as in `torch.distributed`'s own object collectives.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+
+# A receiver may idle for as long as the user's script does other things.
+NEVER = timedelta(days=365)
+_HEADER_TAG = 0
+_TAGS = 2**30
+_MAX_DIMENSIONS = 8
+# kind, step, microbatch, serial, purpose, payload tag, dtype, number of dimensions, then the dimensions
+_HEADER_LENGTH = 8 + _MAX_DIMENSIONS
+_TENSOR, _OBJECT, _CUDA, _GOODBYE = range(4)
+_DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.bool, torch.complex64, torch.complex128,
+]  # fmt: skip
+_CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
+
+
+class Key(NamedTuple):
+    """What a message is: of which step and microbatch, the how-many-th value there, and for what."""
+
+    step: int
+    microbatch: int
+    serial: int
+    purpose: int
+
+
+class Purpose:
+    VALUE = 0
+    GRADIENT = 1
+    SHAPES = 2
+    OUTPUT = 3
+    FAILURE = 4
+
+
+Deliver = Callable[[int, Key, Any], None]
+_Message = tuple[int, Key, Any]
+
+
+class Transport:
+    """The mail of one rank. `ranks` are the pipeline's global ranks; peers are named by their index in it."""
+
+    def __init__(
+        self,
+        ranks: Sequence[int],
+        group: dist.ProcessGroup,
+        pair_groups: dict[tuple[int, int], dist.ProcessGroup] | None = None,
+    ) -> None:
+        self._ranks = list(ranks)
+        self._me = self._ranks.index(dist.get_rank())
+        self._group = group
+        self._pair_groups = pair_groups or {}
+        self._next_tag = 1
+        self._lock = threading.Lock()
+        self._step = 0
+        self._deliver: Deliver | None = None
+        self._early: list[_Message] = []
+        self._thread = threading.Thread(target=self._receive_forever, name="smp-mail", daemon=True)
+        self._thread.start()
+
+    def listen(self, step: int, deliver: Deliver) -> None:
+        """Hand each message of this step to `deliver(source, key, content)`, those already here first.
+
+        Messages of later steps are kept: a peer may be ahead. Those of earlier ones, left by a failure, are dropped.
+        """
+        with self._lock:
+            self._step, self._deliver = step, deliver
+            early, self._early = self._early, []
+            for message in early:
+                self._hand_on(message)
+
+    def send_tensor(self, peer: int, key: Key, tensor: torch.Tensor) -> list[Any]:
+        """Start sending; returns what must be waited for (and kept alive) before the tensor may change."""
+        tensor = tensor.detach().contiguous()
+        kind = _CUDA if tensor.is_cuda else _TENSOR
+        return self._send(peer, kind, key, tensor, _CODES[tensor.dtype], tensor.shape)
+
+    def send_object(self, peer: int, key: Key, content: Any) -> list[Any]:
+        """Start sending a picklable object."""
+        data = torch.frombuffer(bytearray(pickle.dumps(content)), dtype=torch.uint8)
+        return self._send(peer, _OBJECT, key, data, _CODES[torch.uint8], data.shape)
+
+    def close(self) -> None:
+        """Say goodbye to every peer and wait until all have said it too."""
+        for peer in range(len(self._ranks)):
+            if peer != self._me:
+                for work, _ in self._send(peer, _GOODBYE, Key(0, 0, 0, 0), None, 0, ()):
+                    work.wait()
+        self._thread.join(timeout=10)
+
+    def _send(
+        self, peer: int, kind: int, key: Key, payload: torch.Tensor | None, dtype: int, shape: Sequence[int]
+    ) -> list[Any]:
+        if len(shape) > _MAX_DIMENSIONS:
+            assert payload is not None
+            raise ValueError(f"a tensor of {len(shape)} dimensions cannot be sent; at most {_MAX_DIMENSIONS}")
+        target = self._ranks[peer]
+        with self._lock:
+            tag = self._next_tag
+            self._next_tag = self._next_tag % _TAGS + 1
+        header = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
+        header[: 8 + len(shape)] = torch.tensor([kind, *key, tag, dtype, len(shape), *shape])
+        works = [(dist.isend(header, target, group=self._group, tag=_HEADER_TAG), header)]
+        if kind == _CUDA:
+            pair = self._pair_groups[self._me, peer]
+            works.append((dist.isend(payload, target, group=pair), payload))  # type: ignore[arg-type]
+        elif payload is not None and payload.numel():
+            works.append((dist.isend(payload, target, group=self._group, tag=tag), payload))
+        return works
+
+    def _receive_forever(self) -> None:
+        header = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
+        goodbyes = 0
+        while goodbyes < len(self._ranks) - 1:
+            source = dist.recv(header, group=self._group, tag=_HEADER_TAG)
+            kind, step, microbatch, serial, purpose, tag, dtype, dimensions, *shape = header.tolist()
+            if kind == _GOODBYE:
+                goodbyes += 1
+                continue
+            content = self._receive_payload(source, kind, tag, _DTYPES[dtype], shape[:dimensions])
+            with self._lock:
+                self._hand_on((self._ranks.index(source), Key(step, microbatch, serial, purpose), content))
+
+    def _hand_on(self, message: _Message) -> None:
+        source, key, content = message
+        if key.step > self._step:
+            self._early.append(message)
+        elif key.step == self._step and self._deliver is not None:
+            self._deliver(source, key, content)
+
+    def _receive_payload(self, source: int, kind: int, tag: int, dtype: torch.dtype, shape: list[int]) -> Any:
+        if kind == _CUDA:
+            buffer = torch.empty(shape, dtype=dtype, device=torch.device("cuda", torch.cuda.current_device()))
+            dist.recv(buffer, source, group=self._pair_groups[self._ranks.index(source), self._me])
+            return buffer
+        buffer = torch.empty(shape, dtype=dtype)
+        if buffer.numel():
+            dist.recv(buffer, source, group=self._group, tag=tag)
+        return pickle.loads(buffer.numpy().tobytes()) if kind == _OBJECT else buffer  # noqa: S301  same trust domain

@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+import pytest
+
+from herringbone_parallel.core.grid import Grid
+from herringbone_spec.errors import ParallelError
+
+
+def test_cluster_keeps_a_pipeline_together() -> None:
+    grid = Grid(8, pipeline=2, placement="DPT")
+    assert grid.groups("P") == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert grid.groups("D") == [(0, 2, 4, 6), (1, 3, 5, 7)]
+
+
+def test_spread_keeps_replicas_together() -> None:
+    grid = Grid(8, pipeline=2, placement="TPD")
+    assert grid.groups("P") == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    assert grid.groups("D") == [(0, 1, 2, 3), (4, 5, 6, 7)]
+
+
+def test_placement_strategies_of_the_documentation() -> None:
+    """AWS's tables for 8 ranks with tensor, pipeline and data degree 2."""
+    dpt = Grid(8, pipeline=2, tensor=2, placement="DPT")
+    assert (dpt.group("T", 0), dpt.group("P", 0), dpt.group("D", 0)) == ((0, 1), (0, 2), (0, 4))
+    ptd = Grid(8, pipeline=2, tensor=2, placement="PTD")
+    assert (ptd.group("D", 0), ptd.group("T", 0), ptd.group("P", 0)) == ((0, 1), (0, 2), (0, 4))
+
+
+@pytest.mark.parametrize("placement", ["DPT", "DTP", "PDT", "PTD", "TDP", "TPD"])
+def test_rank_and_coordinates_undo_each_other(placement: str) -> None:
+    grid = Grid(12, pipeline=3, tensor=2, placement=placement)
+    assert [grid.rank(grid.coordinates(rank)) for rank in range(12)] == list(range(12))
+    assert all(rank in grid.group("PT", rank) for rank in range(12))
+
+
+def test_ranks_that_cannot_be_shared_out_are_named() -> None:
+    with pytest.raises(ParallelError, match="3 ranks cannot be shared out in pipelines of 2 partitions"):
+        Grid(3, pipeline=2)

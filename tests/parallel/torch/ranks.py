@@ -1,0 +1,83 @@
+"""Real ranks for tests: a pool of processes that join, run a function with the library initialised, and part again."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import socket
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class RankFailedError(AssertionError):
+    """A rank raised; the message is its traceback."""
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _serve(rank: int, connection: Any) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    while (order := connection.recv()) is not None:
+        function, world_size, port, parameters, args = order
+        os.environ.update(
+            RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
+            MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), SM_HP_MP_PARAMETERS=json.dumps(parameters),
+            GLOO_SOCKET_IFNAME="lo",
+        )  # fmt: skip
+        from herringbone_parallel.torch import state
+
+        try:
+            state.init()
+            connection.send((True, function(*args)))
+        except BaseException:
+            connection.send((False, traceback.format_exc()))
+        finally:
+            state.shutdown()
+
+
+class Ranks:
+    """Up to `count` processes that run module-level functions as ranks 0, 1, ...
+
+    >>> ranks.run(function, {"partitions": 2, "microbatches": 4}, 7)    # doctest: +SKIP
+    [what rank 0 returned, what rank 1 returned]
+    """
+
+    def __init__(self) -> None:
+        self._workers: list[tuple[Any, Any]] = []
+
+    def run(self, function: Callable[..., Any], parameters: dict[str, Any], *args: Any) -> list[Any]:
+        count = parameters["partitions"] * parameters.pop("replicas", 1)
+        while len(self._workers) < count:
+            here, there = SPAWN.Pipe()
+            process = SPAWN.Process(target=_serve, args=(len(self._workers), there), daemon=True)
+            process.start()
+            self._workers.append((process, here))
+        port = free_port()
+        for _, connection in self._workers[:count]:
+            connection.send((function, count, port, parameters, args))
+        answers = []
+        for _, connection in self._workers[:count]:
+            if not connection.poll(30):
+                self.close()
+                raise RankFailedError(f"rank {len(answers)} did not answer within 30 s")
+            answers.append(connection.recv())
+        failed = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
+        if failed:
+            raise RankFailedError("\n".join(failed))
+        return [result for _, result in answers]
+
+    def close(self) -> None:
+        for process, _ in self._workers:
+            process.kill()
+            process.join()
+        self._workers.clear()
