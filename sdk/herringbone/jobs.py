@@ -22,7 +22,6 @@ IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED = "InProgress", "Completed", "
 STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "Uploading", "MaxRuntimeExceeded"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
-_BUSY_SECONDS = 10.0
 _VERSION = 1
 _TABLE = """
 CREATE TABLE jobs (
@@ -76,11 +75,12 @@ class JobIndex:
     >>> JobIndex(Path("index.sqlite")).get("digits-1").status    # doctest: +SKIP
     'Completed'
 
-    Raises `HerringboneError` when the file is damaged, locked for 10 s or cannot be written.
+    Raises `HerringboneError` when the file is damaged, locked for `busy_seconds` or cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, busy_seconds: float = 10.0) -> None:
         self._path = path
+        self._busy_seconds = busy_seconds
 
     def add(self, record: JobRecord) -> None:
         """Claim the name. Raises `JobNameError` when it is taken, also by a process that runs at the same moment."""
@@ -131,7 +131,7 @@ class JobIndex:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
-            with closing(sqlite3.connect(self._path, timeout=_BUSY_SECONDS)) as database, database:
+            with closing(sqlite3.connect(self._path, timeout=self._busy_seconds)) as database, database:
                 database.execute("PRAGMA synchronous = NORMAL")
                 self._make_table(database)
                 yield database
