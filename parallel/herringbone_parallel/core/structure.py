@@ -17,7 +17,12 @@ from typing import Any
 def leaves_of(value: Any) -> list[Any]:
     """Return the leaves in a fixed order."""
     found: list[Any] = []
-    replace_leaves(value, lambda leaf: (found.append(leaf), leaf)[1])
+
+    def note(leaf: Any) -> Any:
+        found.append(leaf)
+        return leaf
+
+    replace_leaves(value, note)
     return found
 
 

@@ -19,7 +19,7 @@ def save(
         smp.save(model.local_state_dict(), "/opt/ml/model/part.pt")                     # part.pt_0, part.pt_1, ...
         smp.save(model.state_dict(), "/opt/ml/model/model.pt", partial=False)           # model.pt, loads without us
 
-    Every rank calls it. With `partial` each writes `f` with its own model-parallel rank appended; without, only the rank 0
+    Every rank calls it. With `partial` each writes `f` with its own model-parallel rank appended; without, only rank 0
     writes. The file appears whole or not at all. Source: SMP v1, `smp.save`.
     """
     here = state.get()

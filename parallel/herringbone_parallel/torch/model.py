@@ -76,7 +76,7 @@ class DistributedModel(nn.Module):
         return self.module(*args, **kwargs)
 
     def backward(self, tensors: torch.Tensor | Sequence[torch.Tensor], grad_tensors: Any = None) -> None:
-        """Compute the gradients of all parameters, each on its own rank; call it inside a step, instead of `loss.backward()`."""
+        """Compute the gradients of all parameters, each on its own rank; replaces `loss.backward()` inside a step."""
         microbatch = current()
         if microbatch is None:
             raise ParallelError("model.backward() belongs inside a function decorated with @smp.step")
@@ -102,7 +102,7 @@ class DistributedModel(nn.Module):
         found = {name: tensor for name, tensor in self.module.state_dict().items() if not tensor.is_meta}
         return {**found, "_smp_is_partial": state.get().settings.partitions > 1}
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # torch's overloads, passed on
         """Return the whole state dict, on the CPU, gathered from the pipeline; every one of its ranks must call it."""
         own = self.module.state_dict(*args, **kwargs)
         here = state.get()

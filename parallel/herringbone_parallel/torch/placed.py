@@ -1,16 +1,17 @@
 """Placed values: tensors that live on one rank of the pipeline, and are known by shape on all of them.
 
-Every rank runs the same step function. What a module returns is a `PlacedTensor` on each rank: with data where the module
-lives, without elsewhere. Any operation on it goes through `__torch_function__`, which runs it where its data is.
+Every rank runs the same step function. What a module returns is a `PlacedTensor` on each rank: with data where the
+module lives, without elsewhere. Any operation on it goes through `__torch_function__`, which runs it where its data is.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from herringbone_parallel.core.structure import leaves_of
+from herringbone_parallel.torch.shapes import TensorSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,22 +19,10 @@ if TYPE_CHECKING:
     Operation = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
 
-class TensorSpec(NamedTuple):
-    """What every rank knows of a value. A named tuple of plain things, so that it hashes, compares and travels."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    requires_grad: bool
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> TensorSpec:
-        return cls(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
-
-
 class Value:
     """One value of one microbatch.
 
-    `owner` is the pipeline rank that made it, `holders` all ranks that have its data by now (the same set on every rank).
+    `owner` is the pipeline rank that made it, `holders` all ranks that have its data by now (the same set everywhere).
     `local` is the data, detached, where this rank holds it; `gradient` what this rank's own uses of it have sent back.
     """
 
@@ -64,15 +53,19 @@ class Value:
 
 
 # Answered from the wrapper itself: shape, dtype, device and the like are the same on every rank.
-METADATA = {
-    torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.nelement, torch.Tensor.ndimension,
-    torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.is_signed, torch.Tensor.element_size,
-    torch.Tensor.get_device, torch.is_tensor, torch.is_floating_point, torch.is_complex, torch.numel,
-    torch.Tensor.shape.__get__, torch.Tensor.dtype.__get__, torch.Tensor.device.__get__, torch.Tensor.ndim.__get__,
-    torch.Tensor.layout.__get__, torch.Tensor.requires_grad.__get__, torch.Tensor.is_cuda.__get__,
-    torch.Tensor.is_leaf.__get__, torch.Tensor.is_sparse.__get__, torch.Tensor.is_quantized.__get__,
-    torch.Tensor.is_meta.__get__, torch.Tensor.itemsize.__get__, torch.Tensor.__hash__, torch.Tensor.__len__,
-    torch.Tensor.grad_fn.__get__, torch.Tensor.grad.__get__, torch.Tensor.is_nested.__get__,
+_ATTRIBUTES: tuple[Any, ...] = tuple(
+    getattr(torch.Tensor, name)
+    for name in (
+        "shape", "dtype", "device", "layout", "ndim", "itemsize", "requires_grad", "is_leaf", "is_cuda", "is_meta",
+        "is_sparse", "is_quantized", "is_nested", "grad_fn", "grad",
+    )
+)  # fmt: skip
+METADATA: set[Any] = {
+    torch.Tensor.size, torch.Tensor.dim, torch.Tensor.ndimension, torch.Tensor.numel, torch.Tensor.nelement,
+    torch.Tensor.element_size, torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.is_signed,
+    torch.Tensor.get_device, torch.Tensor.__len__, torch.Tensor.__hash__,
+    torch.is_tensor, torch.is_floating_point, torch.is_complex, torch.numel,
+    *(attribute.__get__ for attribute in _ATTRIBUTES),
 }  # fmt: skip
 
 
@@ -84,8 +77,8 @@ class PlacedTensor(torch.Tensor):
 
     @staticmethod
     def wrap(value: Value, device: torch.device, operate: Operation) -> PlacedTensor:
-        """Return the tensor that stands for `value` in user code; `operate(func, args, kwargs)` runs what is done to it."""
-        wrapper: PlacedTensor = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        """Return the tensor that stands for `value` in user code; `operate(func, args, kwargs)` serves it."""
+        wrapper: PlacedTensor = torch.Tensor._make_wrapper_subclass(
             PlacedTensor,
             value.spec.shape,
             dtype=value.spec.dtype,
@@ -106,16 +99,15 @@ class PlacedTensor(torch.Tensor):
         return _first_placed(args, kwargs or {}).operate(func, args, kwargs or {})
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         if func is torch.ops.aten.detach.default:
             # Autograd detaches wrappers that it is handed; there is no data to detach.
             return args[0]
         raise AssertionError(f"{func} reached a placed tensor below __torch_function__")
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         # No data: asking for it would be a message to the other ranks, and a debug print is rarely on all of them.
-        spec = self.value.spec
-        return f"PlacedTensor(shape={tuple(spec.shape)}, dtype={spec.dtype}, on pipeline rank {self.value.owner})"
+        return f"PlacedTensor({self.value.spec}, on pipeline rank {self.value.owner})"
 
 
 def _first_placed(args: Any, kwargs: dict[str, Any]) -> PlacedTensor:

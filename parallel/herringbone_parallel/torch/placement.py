@@ -100,8 +100,8 @@ def assign_by_hand(model: nn.Module, partitions: int, default: int) -> dict[str,
     empty = sorted(set(range(partitions)) - set(assigned.values()))
     if empty:
         raise ParallelError(
-            f"no module with parameters is on partition {empty[0]}: create some inside `with smp.partition({empty[0]}):`,"
-            " lower `partitions`, or set `auto_partition`"
+            f"no module with parameters is on partition {empty[0]}: create some inside"
+            f" `with smp.partition({empty[0]}):`, lower `partitions`, or set `auto_partition`"
         )
     return assigned
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -44,20 +45,21 @@ class Splitter:
             return [value] * microbatches
         axis = self._axes.get(name, 0)
 
-        def pieces(leaf: Any) -> Any:
-            if hasattr(leaf, "smp_slice"):
-                return [leaf.smp_slice(microbatches, index, axis) for index in range(microbatches)]
-            if isinstance(leaf, torch.Tensor) and leaf.dim():
-                size = microbatch_size(leaf.shape[axis], microbatches, what=f"argument {name!r}", axis=axis)
-                return leaf.split(size, axis)
-            return [leaf] * microbatches
+        # A leaf is cut once, the structure is walked once per microbatch.
+        cut: dict[int, Sequence[Any]] = {}
 
-        # One pass over the structure per microbatch; a leaf is cut once.
-        cut: dict[int, Any] = {}
-
-        def piece(leaf: Any, index: int) -> Any:
+        def piece(index: int, leaf: Any) -> Any:
             if id(leaf) not in cut:
-                cut[id(leaf)] = pieces(leaf)
+                cut[id(leaf)] = _pieces(name, leaf, microbatches, axis)
             return cut[id(leaf)][index]
 
-        return [replace_leaves(value, lambda leaf, index=index: piece(leaf, index)) for index in range(microbatches)]
+        return [replace_leaves(value, partial(piece, index)) for index in range(microbatches)]
+
+
+def _pieces(name: str, leaf: Any, microbatches: int, axis: int) -> Sequence[Any]:
+    if hasattr(leaf, "smp_slice"):
+        return [leaf.smp_slice(microbatches, index, axis) for index in range(microbatches)]
+    if isinstance(leaf, torch.Tensor) and leaf.dim():
+        size = microbatch_size(leaf.shape[axis], microbatches, what=f"argument {name!r}", axis=axis)
+        return torch.split(leaf, size, axis)
+    return [leaf] * microbatches

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 
 from herringbone_parallel.core.grid import Grid
-from herringbone_parallel.torch.microbatch import ShapeBook
+from herringbone_parallel.torch.shapes import ShapeBook
 from herringbone_parallel.torch.transport import NEVER, Transport
 from herringbone_spec.contract import Key, RankVariable
 from herringbone_spec.errors import ParallelError
@@ -67,7 +67,8 @@ def init() -> None:
         import smdistributed.modelparallel.torch as smp
         smp.init()
 
-    A second call does nothing. Raises `ParallelError` outside a launched rank, and for settings this release cannot serve.
+    A second call does nothing. Raises `ParallelError` outside a launched rank, and for settings that this release
+    cannot serve.
     """
     global _state
     if _state is not None:

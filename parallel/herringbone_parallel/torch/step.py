@@ -14,7 +14,7 @@ from herringbone_parallel.core.structure import leaves_of, rebuild, replace_leav
 from herringbone_parallel.torch import state
 from herringbone_parallel.torch.baton import Baton
 from herringbone_parallel.torch.microbatch import Microbatch, current
-from herringbone_parallel.torch.modes import Modes, entered, thread_modes
+from herringbone_parallel.torch.modes import entered, thread_modes
 from herringbone_parallel.torch.output import StepOutput
 from herringbone_parallel.torch.placed import PlacedTensor
 from herringbone_parallel.torch.post import Post
@@ -100,7 +100,7 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
         microbatch = Microbatch(post, settings.partitions, here.device, here.book, scale)
         args, kwargs = parts[index]
         with entered(modes):
-            results[index] = _run_one(microbatch, function, args, kwargs, detach, modes)
+            results[index] = _run_one(microbatch, function, args, kwargs, detach)
         post.flush()
 
     schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
@@ -138,9 +138,7 @@ def _run_with_peers(here: state.State, transport: Transport, baton: Baton) -> No
         raise
 
 
-def _run_one(
-    microbatch: Microbatch, function: Callable[..., Any], args: Any, kwargs: Any, detach: bool, modes: Modes
-) -> Any:
+def _run_one(microbatch: Microbatch, function: Callable[..., Any], args: Any, kwargs: Any, detach: bool) -> Any:
     with microbatch:
         result = function(*args, **kwargs)
 

@@ -33,7 +33,7 @@ class Run:
 
     rank: int
     inputs: Sequence[Value]
-    outputs: Sequence[Value]
+    outputs: Sequence[Value] = ()
     leaves: Sequence[torch.Tensor | None] = ()
     roots: Sequence[torch.Tensor] = ()
     turn: Turn | None = None

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import random
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 
@@ -24,7 +24,7 @@ def brute_force(weights: list[int], partitions: int) -> int:
     best = sum(weights)
     for cuts in combinations(range(1, len(weights)), partitions - 1):
         edges = [0, *cuts, len(weights)]
-        best = min(best, max(sum(weights[a:b]) for a, b in zip(edges, edges[1:], strict=False)))
+        best = min(best, max(sum(weights[a:b]) for a, b in pairwise(edges)))
     return best
 
 

@@ -9,7 +9,7 @@ from herringbone_spec.errors import ParallelError
 
 
 def draw(pipeline: str, ranks: int, microbatches: int, active: int) -> tuple[list[str], int]:
-    """Run a chain of stages, each forward and backward one tick long, and draw it; also return the most live at once."""
+    """Draw a chain of stages, each forward and backward one tick long; also return the most live at once."""
     forward_at = [[None] * microbatches for _ in range(ranks)]
     backward_at: list[list[int | None]] = [[None] * microbatches for _ in range(ranks)]
     schedules = [make_schedule(pipeline, active=active) for _ in range(ranks)]

@@ -1,4 +1,4 @@
-"""Models that a tracer cannot split or that tempt a runtime into wrong gradients; each returns (model, inputs, target)."""
+"""Models that a tracer cannot split, or that tempt a runtime into wrong gradients."""
 
 from __future__ import annotations
 
