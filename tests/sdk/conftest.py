@@ -13,8 +13,6 @@ import pytest
 from herringbone.backends.process import ProcessBackend
 from herringbone.home import Home
 
-STAND_IN = Path(__file__).with_name("stand_in.py")
-
 
 def running_in(folder: Path) -> list[str]:
     """Return the command lines of the processes that have a path below `folder` in their environment."""
@@ -46,6 +44,18 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
 
 
 @pytest.fixture
+def running(home: Home) -> Callable[[], list[str]]:
+    """The command lines of what runs of this test's jobs."""
+    return lambda: running_in(home.path)
+
+
+@pytest.fixture
+def stand_in() -> tuple[str, ...]:
+    """The command of a supervisor that does as little as the keeper needs."""
+    return (sys.executable, str(Path(__file__).with_name("stand_in.py")))
+
+
+@pytest.fixture
 def script(home: Home) -> Callable[..., Path]:
     """Writes a script into the current folder."""
 
@@ -59,6 +69,6 @@ def script(home: Home) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def backend(home: Home) -> ProcessBackend:
+def backend(home: Home, stand_in: tuple[str, ...]) -> ProcessBackend:
     """`local_process` over the stand-in supervisor."""
-    return ProcessBackend(home, (sys.executable, str(STAND_IN)))
+    return ProcessBackend(home, stand_in)

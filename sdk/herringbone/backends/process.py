@@ -47,12 +47,16 @@ def make_backend() -> ProcessBackend:
 
 
 class ProcessBackend:
-    """Runs jobs below `home`; `supervisor` is the command that starts one host's supervisor."""
+    """Runs jobs below `home`; `supervisor` is the command that starts one host's supervisor.
+
+    `patience` is how long, in seconds, hosts may outlive the first that failed before they are told to stop.
+    """
 
     name = "local_process"
 
-    def __init__(self, home: Home, supervisor: tuple[str, ...]) -> None:
+    def __init__(self, home: Home, supervisor: tuple[str, ...], *, patience: float = _PATIENCE_SECONDS) -> None:
         self._home = home
+        self._patience = patience
         self._supervisor = supervisor
         self._index = JobIndex(home.index)
 
@@ -164,7 +168,7 @@ class ProcessBackend:
             "run_folder": run_folder,
             "max_run": plan.options.max_run,
             "stop_grace": grace,
-            "patience": _PATIENCE_SECONDS,
+            "patience": self._patience,
             "output": str(output_folder(plan, folder)),
             "compress": not plan.options.disable_output_compression,
         }
