@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import linecache
+import os
 import re
 from collections.abc import Sequence
+from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +16,21 @@ from herringbone_spec.failure import Failure, Frame, summary
 _LOG_TAIL_LINES = 20
 # What faulthandler prints for each frame of a process that a signal killed, innermost first.
 _CRASH_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
-_CRASH_START = re.compile(r"Fatal Python error: |(Current thread|Thread) 0x[0-9a-f]+")
+_CRASHED_THREAD = "Current thread 0x"
+_DUMP_STARTS = ("Traceback (most recent call last):", "Fatal Python error: ")
 _OUR_FILES = (str(Path(__file__).parent), "<frozen runpy>", "<string>")
 
 
-def of_rank(host: str, rank: int, code: int | None, report: dict[str, Any] | None, tail: Sequence[str]) -> Failure:
+def of_rank(
+    host: str, rank: int, code: int | None, *, report: dict[str, Any] | None, tail: Sequence[str], folder: str
+) -> Failure:
     """Return the failure of a rank that ended with `code` (None: not known yet).
 
     `report` is what the rank said when leaving; without one (a signal killed it) frames come from the crash dump in
-    its log, if there is one.
+    its log, if there is one. `folder` holds the user's code.
     """
     report = report or {}
-    frames = tuple(Frame(**frame) for frame in report.get("frames", ()))
-    if not report:
-        frames = crash_frames(tail)
+    frames = tuple(Frame(**frame) for frame in report.get("frames", ())) or crash_frames(tail, folder)
     return Failure(
         host=host,
         rank=rank,
@@ -35,7 +38,7 @@ def of_rank(host: str, rank: int, code: int | None, report: dict[str, Any] | Non
         exception=report.get("exception", ""),
         message=report.get("message", ""),
         frames=frames,
-        log_tail=tuple(_before_traceback(tail) if frames else tail)[-_LOG_TAIL_LINES:],
+        log_tail=tuple(_before_dump(tail) if frames else tail)[-_LOG_TAIL_LINES:],
     )
 
 
@@ -44,25 +47,26 @@ def of_error(host: str, error: BaseException) -> Failure:
     return Failure(host=host, exit_code=1, exception=type(error).__name__, message=str(error))
 
 
-def crash_frames(lines: Sequence[str]) -> tuple[Frame, ...]:
+def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
     """Return the frames, outermost first, of the thread that crashed, from what faulthandler printed.
 
-    >>> crash_frames(['Current thread 0x00 (most recent call first):', '  File "a.py", line 3 in f'])
+    Only those in `folder`, or all of them when none is.
+
+    >>> crash_frames(['Current thread 0x00 (most recent call first):', '  File "a.py", line 3 in f'], "/code")
     (Frame(file='a.py', line=3, function='f', source=''),)
     """
-    started = False
-    frames: list[Frame] = []
-    for line in lines:
+    dump = dropwhile(lambda line: not line.startswith(_CRASHED_THREAD), lines)
+    frames = []
+    for line in islice(dump, 1, None):
         match = _CRASH_FRAME.fullmatch(line)
         if match is None:
-            if frames and started:
-                break
-            started = started or line.startswith("Current thread 0x")
-        elif started and not match["file"].startswith(_OUR_FILES):
+            break
+        if not match["file"].startswith(_OUR_FILES):
             number = int(match["line"])
             source = linecache.getline(match["file"], number).strip()
             frames.append(Frame(match["file"], number, match["function"], source))
-    return tuple(reversed(frames))
+    own = [frame for frame in frames if os.path.realpath(frame.file).startswith(os.path.realpath(folder) + os.sep)]
+    return tuple(reversed(own or frames))
 
 
 def write(paths: Paths, failure: Failure) -> None:
@@ -76,11 +80,7 @@ def write(paths: Paths, failure: Failure) -> None:
         pass
 
 
-def _before_traceback(tail: Sequence[str]) -> list[str]:
-    """Drop the traceback that a log ends with: its frames are in the record already."""
-    for index in range(len(tail) - 1, -1, -1):
-        if tail[index].startswith("Traceback (most recent call last):") or _CRASH_START.match(tail[index]):
-            while index and _CRASH_START.match(tail[index - 1]):
-                index -= 1
-            return list(tail[:index])
-    return list(tail)
+def _before_dump(tail: Sequence[str]) -> Sequence[str]:
+    """Drop the traceback or crash dump that a log ends with: its frames are in the record already."""
+    starts = [index for index, line in enumerate(tail) if line.startswith(_DUMP_STARTS)]
+    return tail[: starts[-1]] if starts else tail

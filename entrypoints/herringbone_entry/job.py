@@ -79,8 +79,7 @@ class Job:
             self._party.tell({"kind": "failed", "failure": failure.of_error(self._host.name, error).to_json()})
         except Stopped:
             self._party.tell({"kind": "stop"})
-        self._loop.signals(_STOP_SIGNALS, lambda _: self._stop())
-        self._loop.signals([signal.SIGCHLD], lambda _: self._supervisor.reap())
+        self._loop.signals({**dict.fromkeys(_STOP_SIGNALS, self._stop), signal.SIGCHLD: self._supervisor.reap})
         self._watch_lifeline()
         code = self._loop.run()
         self._output.flush()

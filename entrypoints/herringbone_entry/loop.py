@@ -8,7 +8,7 @@ import os
 import selectors
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 
 Callback = Callable[[], None]
 
@@ -40,7 +40,6 @@ class Loop:
         self._timers: list[tuple[float, int, Timer]] = []
         self._order = itertools.count()
         self._result: int | None = None
-        self._handlers: dict[int, Callback] = {}
 
     def run(self) -> int:
         """Turn until `stop`; return its argument."""
@@ -81,21 +80,24 @@ class Loop:
         heapq.heappush(self._timers, (timer.due, next(self._order), timer))
         return timer
 
-    def signals(self, numbers: Iterable[signal.Signals], callback: Callable[[int], None]) -> None:
-        """Call back with the number of each signal that comes, from the loop and not from a signal handler."""
+    def signals(self, callbacks: Mapping[signal.Signals, Callback]) -> None:
+        """Call back when one of these signals has come, from the loop and not from a signal handler.
+
+        To be called once: Python reports all signals of a process over one pipe.
+        """
         reader, writer = os.pipe()
         for end in (reader, writer):
             os.set_blocking(end, False)
-        for number in numbers:
+        for number in callbacks:
             # The handler does nothing: Python writes the signal's number to the pipe by itself.
             signal.signal(number, lambda *_: None)
             signal.siginterrupt(number, False)
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
         def wake() -> None:
-            # One call per kind of signal, but a repeated one (an impatient Ctrl-C) counts each time.
             for number in os.read(reader, 4096):
-                callback(number)
+                if number in callbacks:
+                    callbacks[signal.Signals(number)]()
 
         self.read(reader, wake)
 

@@ -32,11 +32,16 @@ class Pipe:
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         self._timer: Timer | None = None
+        self._muted = False
         self.ended = False
         loop.read(self._reader, self._read)
 
     def close_writer(self) -> None:
         os.close(self.writer)
+
+    def mute(self) -> None:
+        """Read on, so that the writer is never held up, but show nothing more."""
+        self._muted = True
 
     def drain(self) -> None:
         """Take what is in the pipe by now."""
@@ -69,7 +74,7 @@ class Pipe:
         if not chunk:
             self._end()
             return False
-        self._output.write(self._stream.feed(chunk, time.monotonic()))
+        self._show(self._stream.feed(chunk, time.monotonic()))
         if self._stream.bar and self._timer is None:
             self._timer = self._loop.later(BAR_INTERVAL_SECONDS, self._tick)
         return True
@@ -77,9 +82,13 @@ class Pipe:
     def _tick(self) -> None:
         self._timer = None
         if not self.ended:
-            self._output.write(self._stream.tick(time.monotonic()))
+            self._show(self._stream.tick(time.monotonic()))
             if self._stream.bar:
                 self._timer = self._loop.later(BAR_INTERVAL_SECONDS, self._tick)
+
+    def _show(self, lines: bytes) -> None:
+        if not self._muted:
+            self._output.write(lines)
 
     def _end(self) -> None:
         if self.ended:
@@ -87,5 +96,5 @@ class Pipe:
         self.ended = True
         self._loop.forget(self._reader)
         os.close(self._reader)
-        self._output.write(self._stream.close())
+        self._show(self._stream.close())
         self._on_end()

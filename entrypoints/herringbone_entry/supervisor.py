@@ -93,9 +93,7 @@ class Supervisor:
         elif kind == "release":
             self._release()
         elif kind == "abort":
-            self._release()
-            self._signal_all(signal.SIGTERM)
-            self._loop.later(ABORT_GRACE_SECONDS, self._kill)
+            self._abort()
         elif kind == "kill":
             self._kill()
         elif kind == "finish" and self._verdict is None:
@@ -206,7 +204,14 @@ class Supervisor:
         rank.told = True
         rank.drain()
         age = 0.0 if rank.ended_at is None else time.monotonic() - rank.ended_at
-        found = failure.of_rank(self._host.name, rank.place.rank, rank.code, rank.report, rank.tail.text())
+        found = failure.of_rank(
+            self._host.name,
+            rank.place.rank,
+            rank.code,
+            report=rank.report,
+            tail=rank.tail.text(),
+            folder=str(self._host.paths.code),
+        )
         event = {"kind": "ended", "rank": rank.place.rank, "code": rank.code, "age": age, "failure": found.to_json()}
         self._tell(event)
 
@@ -243,24 +248,38 @@ class Supervisor:
                 process.send(rank.pid, signal.SIGTERM)
 
     def _release(self) -> None:
-        self._holds = False
-        for rank in self._ranks.values():
-            rank.let_go()
+        self._let_all_go()
         for rank in self._living():
             assert rank.pid is not None
             if self._is_mpi and not process.handles(rank.pid, signal.SIGTERM):
                 process.send(rank.pid, signal.SIGTERM)
 
+    def _abort(self) -> None:
+        """End all ranks because one has failed. mpirun, which sees them end, says nothing that we want to hear."""
+        self._let_all_go()
+        for pipe in self._launcher_pipes:
+            pipe.mute()
+        self._signal_ranks(signal.SIGTERM)
+        self._loop.later(ABORT_GRACE_SECONDS, self._kill)
+
     def _kill(self) -> None:
+        """End what still runs. mpirun gets a chance to end ranks of hosts that cannot do it themselves."""
+        self._let_all_go()
+        self._signal_ranks(signal.SIGKILL)
+        self._signal_launcher(signal.SIGTERM)
+        self._loop.later(ABORT_GRACE_SECONDS, lambda: self._signal_launcher(signal.SIGKILL))
+
+    def _let_all_go(self) -> None:
         self._holds = False
         for rank in self._ranks.values():
             rank.let_go()
-        self._signal_all(signal.SIGKILL)
 
-    def _signal_all(self, number: signal.Signals) -> None:
+    def _signal_ranks(self, number: signal.Signals) -> None:
         for rank in self._living():
             assert rank.pid is not None
             process.send(rank.pid, number)
+
+    def _signal_launcher(self, number: signal.Signals) -> None:
         if self._launcher_pid is not None:
             process.send(self._launcher_pid, number)
 

