@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
     from herringbone.logs import LogLine
-    from herringbone_spec.failure import Failure
 
 # Readable on black and on white, and far apart; a rank keeps its colour for the whole job.
 _COLOURS = (36, 33, 35, 32, 34, 31)
@@ -32,9 +31,6 @@ class Console:
     def say(self, text: str) -> None:
         """Write a line of Herringbone's own."""
         self._write(f"{text}\n")
-
-    def show_failure(self, failure: Failure) -> None:
-        self._write(f"{failure.render()}\n")
 
     def _prefix(self, line: LogLine) -> str:
         if not self._coloured:

@@ -98,7 +98,8 @@ def test_what_a_dead_host_leaves_is_killed(script, backend, running):
     """A container's processes end with its first one, also those in a session of their own."""
     script(
         "import subprocess\n"
-        "subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)"
+        "void = subprocess.DEVNULL\n"
+        "subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=void, stderr=void)"
     )
     job = submit(backend).wait(timeout=10)
     assert job.status == "Completed"

@@ -1,0 +1,133 @@
+"""The estimators themselves: what the constructor checks, and what `hyperparameters()` says."""
+
+import pytest
+
+from herringbone import (
+    DistributionError,
+    Estimator,
+    HyperparameterError,
+    OptionError,
+    PyTorch,
+    TensorFlow,
+    UnsupportedError,
+)
+
+MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}
+
+
+def test_hyperparameters_are_what_travels():
+    estimator = PyTorch(
+        "src/train.py",
+        instance_type="local_process",
+        hyperparameters={"epochs": 3, "name": "run", "on": True, "none": None, "layers": [1, 2]},
+        distribution=MPI,
+    )
+    given = estimator.hyperparameters()
+    assert given.pop("sagemaker_submit_directory").startswith('"file:///')
+    assert given == {
+        "epochs": "3",
+        "name": '"run"',
+        "on": "true",
+        "none": "null",
+        "layers": "[1, 2]",
+        "sagemaker_mpi_enabled": "true",
+        "sagemaker_mpi_num_of_processes_per_host": "2",
+        "sagemaker_mpi_custom_mpi_options": '""',
+        "sagemaker_program": '"train.py"',
+        "sagemaker_container_log_level": "20",
+    }
+
+
+def test_hyperparameters_can_be_set_later():
+    estimator = Estimator("train.py", instance_type="local_process", hyperparameters={"epochs": 3, "lr": 0.1})
+    estimator.set_hyperparameters(epochs=5, name="x")
+    assert {key: text for key, text in estimator.hyperparameters().items() if not key.startswith("sagemaker")} == {
+        "epochs": "5",
+        "lr": "0.1",
+        "name": '"x"',
+    }
+    with pytest.raises(HyperparameterError, match="'bad' cannot be encoded"):
+        estimator.set_hyperparameters(bad=object())
+    assert "bad" not in estimator.hyperparameters()
+
+
+def test_positional_arguments_stand_in_sagemakers_order():
+    torch = PyTorch("t.py", "2.3", "py311", "src", {"a": 1}, "image", MPI, instance_type="local_process")
+    assert (torch.entry_point, torch.source_dir, torch.image_uri) == ("t.py", "src", "image")
+    assert (torch.options.framework_version, torch.options.py_version) == ("2.3", "py311")
+    assert torch.distribution.processes_per_host == 2
+    tensorflow = TensorFlow("py311", "2.16", "/m", "image", MPI, entry_point="t.py", instance_type="local_process")
+    assert (tensorflow.entry_point, tensorflow.model_dir, tensorflow.options.py_version) == ("t.py", "/m", "py311")
+
+
+@pytest.mark.parametrize(
+    ("given", "distribution", "model_dir"),
+    [
+        ({}, None, '"/opt/ml/shared/model"'),
+        ({}, MPI, '"/opt/ml/model"'),
+        ({"model_dir": "s3://b/m"}, MPI, '"s3://b/m"'),
+        ({"model_dir": False}, None, None),
+    ],
+)
+def test_tensorflows_model_dir(given, distribution, model_dir):
+    estimator = TensorFlow(entry_point="t.py", instance_type="local_process", distribution=distribution, **given)
+    assert estimator.hyperparameters().get("model_dir") == model_dir
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({}, OptionError, "entry_point: missing; give the script to run"),
+        ({"image_uri": "i", "source_dir": "src"}, OptionError, "source_dir: given without entry_point"),
+        ({"entry_point": 3}, OptionError, "entry_point: expected a path or name, got 3"),
+        ({"entry_point": "t.py", "hyperparameters": [1]}, HyperparameterError, "hyperparameters: expected a dict"),
+        ({"entry_point": "t.py", "hyperparameters": {1: 2}}, HyperparameterError, "with names as keys"),
+        ({"entry_point": "t.py", "distribution": {"mpii": {}}}, DistributionError, "mpi"),
+        ({"entry_point": "t.py", "max_runs": 3}, OptionError, "did you mean max_run?"),
+    ],
+)
+def test_the_constructor_finds_mistakes(given, error, message):
+    with pytest.raises(error) as caught:
+        Estimator(instance_type="local_process", **given)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("model_dir", [True, 3])
+def test_a_model_dir_that_means_nothing(model_dir):
+    with pytest.raises(OptionError, match="model_dir: expected a path, an address or False"):
+        TensorFlow(entry_point="t.py", model_dir=model_dir, instance_type="local_process")
+
+
+def test_the_constructor_looks_at_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Estimator("gone.py", source_dir="gone", instance_type="ml.p4d.24xlarge", dependencies=["gone"])
+
+
+def test_an_instance_type_without_backend_says_so_at_plan():
+    with pytest.raises(UnsupportedError, match=r"'ml\.p4d\.24xlarge': this release has no backend .* local_process$"):
+        Estimator("t.py", instance_type="ml.p4d.24xlarge").plan()
+    with pytest.raises(UnsupportedError, match=r"did you mean local_process\?"):
+        Estimator("t.py", instance_type="local_proces").plan()
+
+
+def test_groups_of_different_types_are_refused_at_plan():
+    groups = [
+        {"instance_group_name": "a", "instance_type": "local_process", "instance_count": 1},
+        {"instance_group_name": "b", "instance_type": "ml.c5.large", "instance_count": 1},
+    ]
+    with pytest.raises(UnsupportedError, match=r"the types local_process, ml\.c5\.large differ"):
+        Estimator("t.py", instance_groups=groups).plan()
+    with pytest.raises(OptionError, match="excludes instance_type and instance_count"):
+        Estimator("t.py", instance_groups=groups, instance_type="local_process")
+
+
+def test_no_job_yet():
+    estimator = Estimator("t.py", instance_type="local_process")
+    assert (estimator.latest_training_job, estimator.model_data, estimator.jobs) == (None, None, [])
+    with pytest.raises(OptionError, match=r"this estimator has no job yet; call fit\(\) first"):
+        estimator.logs()
+
+
+def test_experiments_are_refused():
+    with pytest.raises(UnsupportedError, match="experiment_config: there is no experiment service"):
+        Estimator("t.py", instance_type="local_process").fit(experiment_config={"ExperimentName": "x"})
