@@ -24,15 +24,14 @@ class Post:
         self._microbatch = microbatch
         self._transport = transport
         self._baton = baton
-        self._pending: list[Any] = []
 
     def send_tensor(self, peer: int, serial: int, purpose: int, tensor: torch.Tensor) -> None:
         assert self._transport is not None
-        self._pending += self._transport.send_tensor(peer, self._key(serial, purpose), tensor)
+        self._transport.send_tensor(peer, self._key(serial, purpose), tensor)
 
     def send_object(self, peer: int, serial: int, purpose: int, content: Any) -> None:
         assert self._transport is not None
-        self._pending += self._transport.send_object(peer, self._key(serial, purpose), content)
+        self._transport.send_object(peer, self._key(serial, purpose), content)
 
     def wait(self, serial: int, purpose: int, *, source: int) -> Any:
         """Return the message; other microbatches run until it is here."""
@@ -53,9 +52,8 @@ class Post:
 
     def flush(self) -> None:
         """Wait until everything sent has left, so that its memory can go."""
-        for work, _ in self._pending:
-            work.wait()
-        self._pending.clear()
+        if self._transport is not None:
+            self._transport.flush()
 
     def _key(self, serial: int, purpose: int) -> Key:
         return Key(self._step, self._microbatch, serial, purpose)

@@ -130,11 +130,10 @@ def _run_with_peers(here: state.State, transport: Transport, baton: Baton) -> No
         time.sleep(_FIRST_WORD_SECONDS)
         raise
     except BaseException as failure:
+        reason = f"{type(failure).__name__}: {failure}"
         for peer in range(here.settings.partitions):
             if peer != here.pp_rank:
-                reason = f"{type(failure).__name__}: {failure}"
-                for work, _ in transport.send_object(peer, Key(here.steps, 0, 0, Purpose.FAILURE), reason):
-                    work.wait()
+                transport.send_object(peer, Key(here.steps, 0, 0, Purpose.FAILURE), reason)
         raise
 
 

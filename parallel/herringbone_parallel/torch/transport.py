@@ -19,8 +19,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
+from herringbone_spec.errors import ParallelError
+
 # A receiver may idle for as long as the user's script does other things.
 NEVER = timedelta(days=365)
+_GOODBYE_SECONDS = 10
 _HEADER_TAG = 0
 _TAGS = 2**30
 _MAX_DIMENSIONS = 8
@@ -70,6 +73,8 @@ class Transport:
         self._pair_groups = pair_groups or {}
         self._next_tag = 1
         self._lock = threading.Lock()
+        self._mail_lock = threading.Lock()
+        self._in_flight: list[tuple[Any, torch.Tensor | None]] = []
         self._step = 0
         self._deliver: Deliver | None = None
         self._early: list[_Message] = []
@@ -81,50 +86,57 @@ class Transport:
 
         Messages of later steps are kept: a peer may be ahead. Those of earlier ones, left by a failure, are dropped.
         """
-        with self._lock:
+        with self._mail_lock:
             self._step, self._deliver = step, deliver
             early, self._early = self._early, []
             for message in early:
                 self._hand_on(message)
 
-    def send_tensor(self, peer: int, key: Key, tensor: torch.Tensor) -> list[Any]:
-        """Start sending; returns what must be waited for (and kept alive) before the tensor may change."""
+    def send_tensor(self, peer: int, key: Key, tensor: torch.Tensor) -> None:
+        """Start sending; the tensor must not change before the next `flush`."""
         tensor = tensor.detach().contiguous()
         kind = _CUDA if tensor.is_cuda else _TENSOR
-        return self._send(peer, kind, key, tensor, _CODES[tensor.dtype], tensor.shape)
+        self._send(peer, kind, key, tensor, _CODES[tensor.dtype], tensor.shape)
 
-    def send_object(self, peer: int, key: Key, content: Any) -> list[Any]:
+    def send_object(self, peer: int, key: Key, content: Any) -> None:
         """Start sending a picklable object."""
         data = torch.frombuffer(bytearray(pickle.dumps(content)), dtype=torch.uint8)
-        return self._send(peer, _OBJECT, key, data, _CODES[torch.uint8], data.shape)
+        self._send(peer, _OBJECT, key, data, _CODES[torch.uint8], data.shape)
+
+    def flush(self) -> None:
+        """Wait until everything sent so far has left, and let go of its memory."""
+        with self._lock:
+            leaving, self._in_flight = self._in_flight, []
+        for work, _ in leaving:
+            work.wait()
 
     def close(self) -> None:
         """Say goodbye to every peer and wait until all have said it too."""
         for peer in range(len(self._ranks)):
             if peer != self._me:
-                for work, _ in self._send(peer, _GOODBYE, Key(0, 0, 0, 0), None, 0, ()):
-                    work.wait()
-        self._thread.join(timeout=10)
+                self._send(peer, _GOODBYE, Key(0, 0, 0, 0), None, 0, ())
+        self.flush()
+        self._thread.join(timeout=_GOODBYE_SECONDS)
 
     def _send(
         self, peer: int, kind: int, key: Key, payload: torch.Tensor | None, dtype: int, shape: Sequence[int]
-    ) -> list[Any]:
+    ) -> None:
         if len(shape) > _MAX_DIMENSIONS:
-            assert payload is not None
-            raise ValueError(f"a tensor of {len(shape)} dimensions cannot be sent; at most {_MAX_DIMENSIONS}")
+            raise ParallelError(f"a tensor of {len(shape)} dimensions cannot be sent; at most {_MAX_DIMENSIONS}")
         target = self._ranks[peer]
+        header = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
+        # One at a time: the payloads of a pair travel in the order of their headers.
         with self._lock:
             tag = self._next_tag
             self._next_tag = self._next_tag % _TAGS + 1
-        header = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
-        header[: 8 + len(shape)] = torch.tensor([kind, *key, tag, dtype, len(shape), *shape])
-        works = [(dist.isend(header, target, group=self._group, tag=_HEADER_TAG), header)]
-        if kind == _CUDA:
-            pair = self._pair_groups[self._me, peer]
-            works.append((dist.isend(payload, target, group=pair), payload))  # type: ignore[arg-type]
-        elif payload is not None and payload.numel():
-            works.append((dist.isend(payload, target, group=self._group, tag=tag), payload))
-        return works
+            header[: 8 + len(shape)] = torch.tensor([kind, *key, tag, dtype, len(shape), *shape])
+            # An unfinished send keeps its work and tensor here: dropping them confuses gloo's matching for good.
+            self._in_flight.append((dist.isend(header, target, group=self._group, tag=_HEADER_TAG), header))
+            if kind == _CUDA:
+                pair = self._pair_groups[self._me, peer]
+                self._in_flight.append((dist.isend(payload, target, group=pair), payload))  # type: ignore[arg-type]
+            elif payload is not None and payload.numel():
+                self._in_flight.append((dist.isend(payload, target, group=self._group, tag=tag), payload))
 
     def _receive_forever(self) -> None:
         header = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
@@ -136,7 +148,7 @@ class Transport:
                 goodbyes += 1
                 continue
             content = self._receive_payload(source, kind, tag, _DTYPES[dtype], shape[:dimensions])
-            with self._lock:
+            with self._mail_lock:
                 self._hand_on((self._ranks.index(source), Key(step, microbatch, serial, purpose), content))
 
     def _hand_on(self, message: _Message) -> None:

@@ -1,0 +1,93 @@
+"""Trains a network split over two processes of this machine, and compares it with a one-process run of the same seed.
+
+Usage: python examples/digits/submit.py [--epochs 6] [--pipeline simple] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+
+from herringbone import PyTorch, TrainingJob
+
+HERE = Path(__file__).resolve().parent
+METRICS = [
+    {"Name": "loss", "Regex": r"loss=([0-9.]+)"},
+    {"Name": "test_accuracy", "Regex": r"test_accuracy=([0-9.]+)"},
+]
+
+
+def write_data(folder: Path) -> None:
+    """Write scikit-learn's 1,797 handwritten digits as arrays, every fifth kept for the test."""
+    digits = load_digits()
+    images = (digits.images / 16).astype(np.float32)[:, None]
+    labels = digits.target.astype(np.int64)
+    test = np.arange(len(labels)) % 5 == 0
+    np.savez(
+        folder / "digits.npz",
+        train_images=images[~test],
+        train_labels=labels[~test],
+        test_images=images[test],
+        test_labels=labels[test],
+    )
+
+
+def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
+    """Read the state dict out of a job's model.tar.gz."""
+    with tarfile.open(job.model_data.removeprefix("file://")) as archive:
+        return torch.load(archive.extractfile("model.pt"), weights_only=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=6)
+    parser.add_argument("--pipeline", choices=["simple", "interleaved"], default="interleaved")
+    parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
+    arguments = parser.parse_args()
+    shared = {
+        "source_dir": str(HERE / "src"),
+        "instance_type": "local_process",
+        "instance_count": 1,
+        "hyperparameters": {"epochs": arguments.epochs},
+        "metric_definitions": METRICS,
+        # One core a rank: the same arithmetic, in the same order, on any machine.
+        "environment": {"OMP_NUM_THREADS": "1"},
+    }
+    distribution = {
+        "smdistributed": {
+            "modelparallel": {
+                "enabled": True,
+                "parameters": {"partitions": 2, "microbatches": 4, "pipeline": arguments.pipeline},
+            }
+        },
+        "mpi": {"enabled": True, "processes_per_host": 2},
+    }
+    with tempfile.TemporaryDirectory() as data:
+        write_data(Path(data))
+        started = time.monotonic()
+        job = PyTorch("train.py", base_job_name="digits", distribution=distribution, **shared).fit({"training": data})
+        seconds = time.monotonic() - started
+        print("\nthe same training in one process, for comparison:")
+        alone = PyTorch("reference.py", base_job_name="digits-alone", **shared).fit({"training": data})
+
+    split, whole = weights(job), weights(alone)
+    difference = max((split[name] - whole[name]).abs().max().item() for name in whole)
+    accuracy = [metric.value for metric in job.metrics() if metric.name == "test_accuracy"][-1]
+    print(f"\ntest accuracy         {accuracy:.4f}")
+    print(f"model                 {job.model_data}")
+    print(f"time                  {seconds:.1f} s")
+    print(f"difference of weights {difference:.1e}   (greatest, to the one-process run)")
+    if arguments.json:
+        print(json.dumps({"accuracy": accuracy, "difference": difference, "seconds": seconds, "model": job.model_data}))
+
+
+if __name__ == "__main__":
+    main()

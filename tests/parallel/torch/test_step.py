@@ -1,0 +1,184 @@
+"""What `smp.step` takes and gives back, and what it refuses."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.parallel.torch import models
+from tests.parallel.torch.ranks import RankFailedError, Ranks
+
+TWO = {"partitions": 2, "microbatches": 4}
+
+
+def outputs() -> Any:
+    import herringbone_parallel.torch as smp
+
+    module, inputs, _ = models.build("Chain")
+    model = smp.DistributedModel(module)
+
+    @smp.step(non_split_inputs=["scale"], input_split_axes={"other": 1})
+    def evaluate(inputs: torch.Tensor, other: torch.Tensor, scale: torch.Tensor, name: str) -> Any:
+        scores = model(inputs) * scale
+        return {"scores": scores, "rows": len(scores), "pair": (other, name)}
+
+    with torch.no_grad():
+        result = evaluate(inputs, torch.arange(24).reshape(3, 8), torch.tensor([2.0]), name="n")
+    return (
+        result["scores"].concat(), result["rows"], result["pair"][0].outputs[1], result["pair"][1],
+        result["scores"].outputs[0].requires_grad, result["scores"].stack().shape, [thread.name for thread in threading.enumerate() if thread.name.startswith(("microbatch", "smp"))],
+    )  # fmt: skip
+
+
+def test_tensors_come_back_as_step_outputs_and_the_rest_as_lists(ranks: Ranks) -> None:
+    module, inputs, _ = models.build("Chain")
+    with torch.no_grad():
+        whole = module(inputs) * 2
+    for scores, rows, other, names, requires_grad, stacked, threads in ranks.run(outputs, dict(TWO)):
+        torch.testing.assert_close(scores, whole)
+        assert rows == [2, 2, 2, 2]
+        assert torch.equal(other, torch.arange(24).reshape(3, 8)[:, 2:4])
+        assert names == ["n"] * 4
+        assert not requires_grad
+        assert stacked == (4, 2, models.CLASSES)
+        assert threads == ["smp-mail"], "microbatches leave no thread behind"
+
+
+def bad_batch() -> None:
+    import herringbone_parallel.torch as smp
+
+    module, inputs, _ = models.build("Chain")
+    model = smp.DistributedModel(module)
+    smp.step(lambda inputs: model(inputs))(inputs[:7])
+
+
+def outside_step() -> None:
+    import herringbone_parallel.torch as smp
+
+    module, inputs, _ = models.build("Chain")
+    smp.DistributedModel(module)(inputs)
+
+
+def backward_outside_step() -> None:
+    import herringbone_parallel.torch as smp
+
+    smp.DistributedModel(models.build("Chain")[0]).backward(torch.zeros(()))
+
+
+def loss_backward() -> None:
+    import herringbone_parallel.torch as smp
+
+    module, inputs, _ = models.build("Chain")
+    model = smp.DistributedModel(module)
+    smp.step(lambda inputs: model(inputs).sum().backward())(inputs)
+
+
+def two_models() -> None:
+    import herringbone_parallel.torch as smp
+
+    smp.DistributedModel(nn.Linear(2, 2))
+    smp.DistributedModel(nn.Linear(2, 2))
+
+
+def optimizer_first() -> None:
+    import herringbone_parallel.torch as smp
+
+    smp.DistributedOptimizer(torch.optim.SGD(nn.Linear(2, 2).parameters()))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (bad_batch, "4 microbatches do not divide a batch of 7 (argument 'inputs', axis 0)"),
+        (outside_step, "runs inside a function decorated with @smp.step"),
+        (backward_outside_step, "model.backward() belongs inside a function decorated with @smp.step"),
+        (loss_backward, "call model.backward(loss) instead"),
+        (two_models, "a script has one DistributedModel"),
+        (optimizer_first, "make the smp.DistributedModel before"),
+    ],
+)
+def test_a_mistake_is_named(ranks: Ranks, wrong: Any, message: str) -> None:
+    with pytest.raises(RankFailedError) as caught:
+        ranks.run(wrong, dict(TWO))
+    assert message in str(caught.value)
+
+
+class Explosive(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.weight.sum() > -1e9:
+            raise ZeroDivisionError("boom in the last layer")
+        return super().forward(x)
+
+
+def explode() -> None:
+    import herringbone_parallel.torch as smp
+
+    model = smp.DistributedModel(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), Explosive(6, 1)))
+    smp.step(lambda inputs: model(inputs))(torch.randn(8, 6))
+
+
+def test_an_exception_on_one_rank_ends_the_step_on_all(ranks: Ranks) -> None:
+    with pytest.raises(RankFailedError) as caught:
+        ranks.run(explode, dict(TWO))
+    assert "ZeroDivisionError: boom in the last layer" in str(caught.value)
+    assert "PeerFailedError: pipeline rank 1 failed in this step: ZeroDivisionError" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ({"ddp": True}, "not available in this release: ddp"),
+        ({"fp16": True}, "not available in this release: fp16"),
+        ({"replicas": 2}, "make 2 replicas of the pipeline"),
+    ],
+)
+def test_a_setting_that_cannot_be_served_is_named_at_init(ranks: Ranks, setting: dict[str, Any], named: str) -> None:
+    with pytest.raises(RankFailedError, match=named):
+        ranks.run(outputs, {**TWO, **setting})
+
+
+class WarmCold(nn.Module):
+    """Returns fewer rows when it feels like it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+        self.calls = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        return self.layer(x)[: 1 if self.calls > 4 else 2]
+
+
+def unforeseen_shapes() -> None:
+    import herringbone_parallel.torch as smp
+
+    model = smp.DistributedModel(nn.Sequential(WarmCold(), nn.Linear(6, 6)))
+    evaluate = smp.step(lambda inputs: model(inputs))
+    evaluate(torch.randn(8, 6))
+    evaluate(torch.randn(8, 6))
+
+
+def test_shapes_that_cannot_be_foreseen_are_an_error_not_a_hang(ranks: Ranks) -> None:
+    with pytest.raises(RankFailedError, match=r"0 returned other shapes than before .* now \[1, 6\] float32"):
+        ranks.run(unforeseen_shapes, dict(TWO))
+
+
+def autocast() -> tuple[list[torch.dtype], bool]:
+    import herringbone_parallel.torch as smp
+
+    module, inputs, _ = models.build("Chain")
+    model = smp.DistributedModel(module)
+    evaluate = smp.step(lambda inputs: model(inputs))
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        mixed = evaluate(inputs)
+    plain = evaluate(inputs)
+    return [mixed.outputs[0].dtype, plain.outputs[0].dtype], evaluate(inputs).outputs[0].requires_grad
+
+
+def test_grad_mode_and_autocast_of_the_caller_hold_inside(ranks: Ranks) -> None:
+    assert ranks.run(autocast, dict(TWO)) == [([torch.bfloat16, torch.float32], False)] * 2
