@@ -138,9 +138,18 @@ class Coordinator:
 
     def _launcher_ended(self, message: Message) -> None:
         self._launcher_code = message["code"]
-        if self.phase is Phase.RUNNING and (message["code"] or len(self._codes) < len(self._rank_hosts)):
-            # The ranks' own ends may still be on their way; then they tell more than mpirun does.
-            self._fail(Evidence(self._clock(), parse_failure(message["failure"]), message["code"] or 1, True))
+        evidence = Evidence(self._clock(), parse_failure(message["failure"]), message["code"] or 1, True)
+        if self.phase is Phase.RUNNING and message["code"]:
+            self._fail(evidence)
+        elif self.phase is Phase.RUNNING:
+            # The ranks' own ends may still be on their way.
+            self._later(SETTLE_SECONDS, lambda: self._unexplained(evidence))
+
+    def _unexplained(self, evidence: Evidence) -> None:
+        """mpirun says that all went well, and yet some rank never said that it ended."""
+        if self.phase is Phase.RUNNING:
+            self._fail(evidence)
+            self._advance()
 
     def _fail(self, evidence: Evidence) -> None:
         self._evidence.append(evidence)

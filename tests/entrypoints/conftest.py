@@ -13,6 +13,7 @@ import textwrap
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,7 +34,6 @@ class Ended:
     failure: Failure | None
     failure_text: str | None
     success: bool
-    at: float
 
     @property
     def lines(self) -> list[str]:
@@ -106,17 +106,19 @@ class FakeJob:
     def wait(self, timeout: float = 30.0) -> dict[str, Ended]:
         """Wait for every host that was started, and collect what it left."""
         deadline = time.monotonic() + timeout
-        outputs = {}
-        for host, process in self.processes.items():
-            output, _ = process.communicate(timeout=max(0.1, deadline - time.monotonic()))
-            outputs[host] = (output, time.monotonic())
-        return {host: self._ended(host, output, at) for host, (output, at) in outputs.items()}
+        # One thread per host: a host whose output nobody reads would keep the others waiting.
+        with ThreadPoolExecutor(len(self.processes)) as pool:
+            outputs = {
+                host: pool.submit(process.communicate, timeout=max(0.1, deadline - time.monotonic()))
+                for host, process in self.processes.items()
+            }
+        return {host: self._ended(host, output.result()[0]) for host, output in outputs.items()}
 
     def run(self, timeout: float = 30.0, **variables: str) -> dict[str, Ended]:
         self.start(**variables)
         return self.wait(timeout)
 
-    def _ended(self, host: str, output: bytes, at: float) -> Ended:
+    def _ended(self, host: str, output: bytes) -> Ended:
         folder = self.base(host) / "output"
         record, text = folder / "failure.json", folder / "failure"
         return Ended(
@@ -125,7 +127,6 @@ class FakeJob:
             failure=parse_failure(record.read_bytes()) if record.exists() else None,
             failure_text=text.read_text() if text.exists() else None,
             success=(folder / "success").exists(),
-            at=at,
         )
 
     def survivors(self) -> list[int]:
