@@ -46,6 +46,16 @@ def test_the_keeper_starts_lean():
     assert not {"msgspec", "sqlite3", "dataclasses", "pathlib", "subprocess", "tarfile", "typing"} & set(loaded)
 
 
+def test_windows_is_refused_politely():
+    """There the standard library has no fcntl, and the refusal was a ModuleNotFoundError."""
+    said = run(
+        "import os, sys; sys.modules['fcntl'] = None; from herringbone.backends import process; os.name = 'nt'\n"
+        "try: process.make_backend()\n"
+        "except process.UnsupportedError as error: print(error)"
+    )
+    assert said.startswith("instance_type 'local_process' needs a POSIX system")
+
+
 def test_importing_is_quick():
     took = run("import time; start = time.perf_counter(); import herringbone; print(time.perf_counter() - start)")
     assert float(took) < 0.15

@@ -14,6 +14,7 @@ import pytest
 
 from herringbone import ArchiveError, Estimator, InputError, JobFailedError, JobNameError, PyTorch, attach
 from herringbone.jobs import JobIndex
+from herringbone.processes import pid_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mpi]
 
@@ -132,6 +133,15 @@ def test_a_job_goes_on_without_its_client_and_is_finished_by_another(script):
     assert job.status == "InProgress"
     assert [line.text for line in job.logs(follow=True, rank=1)] == ["ready", "trained"]
     assert job.wait().status == "Completed"
+
+
+def test_a_killed_keeper_takes_supervisors_and_ranks_along(script, home, running):
+    script("import time; print('ready', flush=True); time.sleep(60)")
+    job = PyTorch("train.py", instance_type="local_process", instance_count=2, distribution=TWO_RANKS).fit(wait=False)
+    until(lambda: len([line for line in job.logs() if line.text == "ready"]) == 4)
+    os.kill(pid_of(JobIndex(home.index).get(job.name).keeper), signal.SIGKILL)
+    assert job.wait(timeout=5).failure.message.startswith("its keeper died")
+    until(lambda: running() == [])
 
 
 def test_two_mpi_jobs_at_once(script):

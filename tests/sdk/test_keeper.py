@@ -11,7 +11,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from herringbone import Estimator, JobFailedError, JobNameError, PyTorch, TensorFlow, TrainingInput, TrainingJob
+from herringbone import (
+    Estimator,
+    JobFailedError,
+    JobNameError,
+    LaunchError,
+    PyTorch,
+    TensorFlow,
+    TrainingInput,
+    TrainingJob,
+)
 from herringbone.backends.process import ProcessBackend
 from herringbone.jobs import JobIndex
 from herringbone.processes import pid_of
@@ -116,6 +125,16 @@ def test_a_supervisor_that_cannot_start_says_why(script, home):
     assert "/no/such/program" in job.failure.render()
 
 
+def test_a_keeper_that_cannot_start_says_why(script, home, stand_in):
+    """It dies before it has read its order: nothing may be left of the job."""
+    script("")
+    broken = ProcessBackend(home, stand_in, keeper=("sh", "-c", "exec <&-; echo no such luck >&2; sleep 1"))
+    with pytest.raises(LaunchError, match="the job's keeper did not start: no such luck"):
+        submit(broken)
+    assert JobIndex(home.index).all() == []
+    assert list((home.path / "jobs").iterdir()) == []
+
+
 def test_stop_gives_the_script_its_time(script, backend):
     script(WAIT_FOR_SIGTERM)
     job = submit(backend)
@@ -154,7 +173,7 @@ def test_a_killed_keeper_is_noticed_and_its_hosts_stop(script, backend, home, ru
     os.kill(pid_of(JobIndex(home.index).get(job.name).keeper), signal.SIGKILL)
     job.wait(timeout=5)
     assert job.status == "Failed"
-    assert "its keeper died" in job.failure.render()
+    assert "its keeper died, killed or with its machine: it left no word" in job.failure.render()
     until(lambda: running() == [])
 
 

@@ -6,7 +6,6 @@ docs/architecture.md for the processes and the folder.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -25,7 +24,7 @@ from herringbone.jobs import FAILED, STOPPED, JobIndex, JobRecord
 from herringbone.logs import FileLogs
 from herringbone.processes import identity, is_alive, pid_of
 from herringbone_spec.contract import DEFAULT_STOP_GRACE_SECONDS, HostVariable
-from herringbone_spec.errors import JobNameError, UnsupportedError
+from herringbone_spec.errors import JobNameError, LaunchError, OptionError, UnsupportedError
 from herringbone_spec.failure import Failure
 
 if TYPE_CHECKING:
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
 # A failed host's neighbours hear of it from their own supervisors at once; this is for those that do not.
 _PATIENCE_SECONDS = 5.0
 _KILL_SECONDS = 15.0
+_KEEPER = (sys.executable, "-m", "herringbone.keeper")
+_LAST_WORDS_CHARS = 1_000
 
 
 def make_backend() -> ProcessBackend:
@@ -47,15 +48,23 @@ def make_backend() -> ProcessBackend:
 
 
 class ProcessBackend:
-    """Runs jobs below `home`; `supervisor` is the command that starts one host's supervisor.
+    """Runs jobs below `home`; `supervisor` is the command that starts one host's supervisor, `keeper` the keeper's.
 
     `patience` is how long, in seconds, hosts may outlive the first that failed before they are told to stop.
     """
 
     name = "local_process"
 
-    def __init__(self, home: Home, supervisor: tuple[str, ...], *, patience: float = _PATIENCE_SECONDS) -> None:
+    def __init__(
+        self,
+        home: Home,
+        supervisor: tuple[str, ...],
+        *,
+        keeper: tuple[str, ...] = _KEEPER,
+        patience: float = _PATIENCE_SECONDS,
+    ) -> None:
         self._home = home
+        self._keeper = keeper
         self._patience = patience
         self._supervisor = supervisor
         self._index = JobIndex(home.index)
@@ -84,9 +93,7 @@ class ProcessBackend:
             self._index.update(name, keeper=identity(keeper.pid), run_folder=run_folder)
             for host in plan.hosts:
                 fill_host(plan, host, folder, but_not=self._home.path)
-            assert keeper.stdin is not None
-            with keeper.stdin as pipe:
-                pipe.write(json.dumps(self._order(plan, run_folder)).encode())
+            self._hand_over(keeper, self._order(plan, run_folder))
         except BaseException as error:
             self._take_back(name, keeper, error)
             raise
@@ -137,7 +144,7 @@ class ProcessBackend:
         folder = self._home.job(name)
         with folder.keeper_log.open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "herringbone.keeper", name],
+                [*self._keeper, name],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -147,9 +154,25 @@ class ProcessBackend:
                 env={**os.environ, **_search_path()},
             )
 
+    def _hand_over(self, keeper: subprocess.Popen[bytes], order: Order) -> None:
+        assert keeper.stdin is not None
+        try:
+            with keeper.stdin as pipe:
+                pipe.write(json.dumps(order).encode())
+        except BrokenPipeError:
+            raise LaunchError(f"the job's keeper did not start: {self._last_words(order['job'])}") from None
+
+    def _last_words(self, name: str) -> str:
+        """Return what the keeper said of its own death."""
+        try:
+            said = self._home.job(name).keeper_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
+        except OSError:
+            said = ""
+        return said or "it left no word"
+
     def _order(self, plan: JobPlan, run_folder: str) -> Order:
         folder = self._home.job(plan.job_name)
-        grace = float(os.environ.get(HostVariable.STOP_GRACE, DEFAULT_STOP_GRACE_SECONDS))
+        grace = _stop_grace()
         return {
             "job": plan.job_name,
             "index": str(self._home.index),
@@ -190,12 +213,7 @@ class ProcessBackend:
 
     def _bury(self, record: JobRecord) -> None:
         """Write down the end of a job whose keeper was killed; its supervisors stop by themselves."""
-        last_words = ""
-        with contextlib.suppress(OSError):
-            last_words = self._home.job(record.name).keeper_log.read_text(errors="replace").strip()[-1_000:]
-        failure = Failure(
-            message=f"its keeper died{': ' + last_words if last_words else ' (killed, or the machine went down)'}"
-        )
+        failure = Failure(message=f"its keeper died, killed or with its machine: {self._last_words(record.name)}")
         self._index.update(
             record.name,
             unless_done=True,
@@ -206,6 +224,15 @@ class ProcessBackend:
         )
         if record.run_folder is not None:
             shutil.rmtree(record.run_folder, ignore_errors=True)
+
+
+def _stop_grace() -> float:
+    """Return the seconds between SIGTERM and SIGKILL, which the environment may shorten."""
+    given = os.environ.get(HostVariable.STOP_GRACE)
+    try:
+        return DEFAULT_STOP_GRACE_SECONDS if given is None else float(given)
+    except ValueError:
+        raise OptionError(f"{HostVariable.STOP_GRACE}={given}: expected a number of seconds") from None
 
 
 def _search_path() -> dict[str, str]:

@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 
+from herringbone.keeper.descriptors import KEY_FD, LIFELINE_FD
 from herringbone.keeper.filing import LogFile
 from herringbone.processes import descendants
 
@@ -16,8 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from herringbone.keeper.order import HostOrder
 
-# Where a supervisor finds its two descriptors; the keeper's own are kept above these.
-LIFELINE_FD, KEY_FD = 3, 4
+# The keeper's own descriptors are kept above those that a supervisor is given.
 _ABOVE = 10
 _PIPE_BYTES = 1 << 20
 _READ_BYTES = 1 << 20
