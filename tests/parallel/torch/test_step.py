@@ -15,6 +15,10 @@ from tests.parallel.torch.ranks import RankFailedError, Ranks
 TWO = {"partitions": 2, "microbatches": 4}
 
 
+def our_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith(("microbatch", "smp"))]
+
+
 def outputs() -> Any:
     import herringbone_parallel.torch as smp
 
@@ -30,7 +34,7 @@ def outputs() -> Any:
         result = evaluate(inputs, torch.arange(24).reshape(3, 8), torch.tensor([2.0]), name="n")
     return (
         result["scores"].concat(), result["rows"], result["pair"][0].outputs[1], result["pair"][1],
-        result["scores"].outputs[0].requires_grad, result["scores"].stack().shape, [thread.name for thread in threading.enumerate() if thread.name.startswith(("microbatch", "smp"))],
+        result["scores"].outputs[0].requires_grad, result["scores"].stack().shape, our_threads(),
     )  # fmt: skip
 
 

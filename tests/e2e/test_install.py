@@ -1,0 +1,66 @@
+"""The base install is small, and importing it is cheap."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HEAVY = ["boto3", "botocore", "docker", "numpy", "torch", "tensorflow", "sqlite3"]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A fresh environment with the base wheel in it and nothing else; yields its python."""
+    folder = tmp_path_factory.mktemp("install") / "venv"
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    python = folder / "bin" / "python"
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*install, "-c", ROOT / "scripts" / "constraints.txt", ROOT], check=True)
+    yield python
+
+
+def run(python: Path, program: str) -> str:
+    return subprocess.run([python, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.e2e
+def test_the_base_install_is_at_most_8_packages_and_20_megabytes(installed: Path) -> None:
+    names = run(installed, "from importlib.metadata import distributions as d; print(*[x.name for x in d()])").split()
+    packages = set(names) - {"pip", "setuptools"}
+    assert len(packages) <= 8, packages
+    site = Path(run(installed, "import sysconfig; print(sysconfig.get_path('purelib'))"))
+    tools = ("pip", "setuptools", "pkg_resources", "_distutils_hack", "distutils-precedence")
+    ours = [top for top in site.iterdir() if not top.name.startswith(tools)]
+    files = [path for top in ours for path in (top.rglob("*") if top.is_dir() else [top]) if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 20_000_000
+
+
+@pytest.mark.e2e
+def test_importing_the_package_imports_nothing_heavy(installed: Path) -> None:
+    found = run(installed, f"import sys, herringbone; print([name for name in {HEAVY} if name in sys.modules])")
+    assert found == "[]"
+
+
+@pytest.mark.e2e
+def test_the_installed_wheel_runs_a_job_and_only_its_ranks_see_the_shim(installed: Path, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import importlib.util\nprint('shim', importlib.util.find_spec('smdistributed') is not None)\n")
+    program = (
+        "from herringbone import Estimator\n"
+        f"job = Estimator(entry_point={str(script)!r}, instance_type='local_process').fit(logs=False)\n"
+        "print([line.text for line in job.logs()])"
+    )
+    done = subprocess.run(
+        [installed, "-c", program],
+        env={"HERRINGBONE_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "shim True" in done.stdout
+    assert run(installed, "import importlib.util as u; print(u.find_spec('smdistributed'))") == "None"
