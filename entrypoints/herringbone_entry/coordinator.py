@@ -196,8 +196,10 @@ class Coordinator:
             self._done(0, None)
         elif self.phase is Phase.STOPPING and all_ended:
             self._done(STOPPED_CODE if any(code != 0 for code in self._codes.values()) else 0, None)
-        elif self.phase is Phase.FAILING and self._settled and all_ended and self._all_heard():
-            self._give_up()
+        elif self.phase is Phase.FAILING and self._settled and self._all_heard():
+            # With mpirun gone, ranks of which nothing was heard never started.
+            if all_ended or self._launcher_code is not None:
+                self._give_up()
 
     def _all_heard(self) -> bool:
         return len(set(self._counts) | self._lost) == len(self._hosts)

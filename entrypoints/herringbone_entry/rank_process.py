@@ -50,13 +50,16 @@ class RankProcess:
         """Whether all it will ever print has been read."""
         return all(pipe.ended for pipe in self._pipes)
 
-    def link(self, connection: socket.socket, pid: int) -> Wire:
-        """Take the rank's link and pid; its orders go over the wire that this returns."""
+    def link(self, connection: socket.socket, pid: int, orders: Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Take the rank's link and pid, and give it its orders; `descriptors` are its output, unless it has them."""
         self.pid = pid
         self._wire = Wire(connection)
-        connection.set_inheritable(False)
+        # Orders are larger than what a socket takes at once; the rank has nothing else to do than to read them.
+        connection.setblocking(True)
+        with contextlib.suppress(OSError):  # it died; the end of the link will say so
+            self._wire.send(orders, descriptors)
+        connection.setblocking(False)
         self._loop.read(connection.fileno(), self._hear)
-        return self._wire
 
     def started(self) -> None:
         """The rank has its own copies of the pipes' ends."""

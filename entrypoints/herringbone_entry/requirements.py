@@ -10,6 +10,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import site
 import subprocess
 import sys
@@ -96,7 +97,13 @@ def _pip(python: Path, what: list[str], log: Callable[[str], None]) -> None:
     command += ["--disable-pip-version-check", "--progress-bar", "off", *what]
     environment = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
     with subprocess.Popen(
-        command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
     ) as pip:
         assert pip.stdout is not None
         lines = []
@@ -105,7 +112,8 @@ def _pip(python: Path, what: list[str], log: Callable[[str], None]) -> None:
                 lines.append(line.rstrip("\n"))
                 log(lines[-1])
         except BaseException:
-            pip.kill()  # a stop, say: leaving the block would wait for pip to end by itself
+            # A stop, say: leaving the block would wait for pip, and for the pip that it runs in the overlay.
+            os.killpg(pip.pid, signal.SIGKILL)
             raise
     if pip.returncode:
         errors = [line for line in lines if line.startswith("ERROR")] or lines

@@ -63,6 +63,7 @@ class Supervisor:
         self._launcher_pipes: list[Pipe] = []
         self._launcher_tail = Tail()
         self._holds = False
+        self._stopping = False
         self._verdict: Message | None = None
         self._sweeping = False
 
@@ -135,8 +136,7 @@ class Supervisor:
         theirs.close()
         rank.started()
         self._children[pid] = rank
-        rank.link(ours, pid).send(orders)
-        ours.setblocking(False)
+        rank.link(ours, pid, orders)
 
     def _launch(self, found: mpi.MPI, prepared: Prepared) -> None:
         streams = [LineStream(line_prefix(self._host.name), self._launcher_tail) for _ in range(2)]
@@ -175,10 +175,11 @@ class Supervisor:
             if rank is None or rank.pid is not None:
                 connection.close()
                 return
-            connection.setblocking(True)
-            rank.link(connection, int(messages[0]["pid"])).send(self._orders(rank), rank.writers)
-            connection.setblocking(False)
+            pid = int(messages[0]["pid"])
+            rank.link(connection, pid, self._orders(rank), rank.writers)
             rank.started()
+            if self._stopping:
+                process.send(pid, signal.SIGTERM)
 
         self._loop.read(connection.fileno(), greet)
 
@@ -186,7 +187,10 @@ class Supervisor:
 
     def _rank_changed(self, rank: RankProcess) -> None:
         """Tell the coordinator, once, how a rank ended, as soon as that can be said."""
-        attached = rank.pid is not None and rank.pid not in self._children
+        if rank.pid is None:
+            self._sweep()
+            return
+        attached = rank.pid not in self._children
         if attached and not rank.linked:
             # Not our child, so nobody will tell us more than the end of its link did.
             rank.gone = True
@@ -221,7 +225,6 @@ class Supervisor:
         self._launcher_pid = None
         for pipe in self._launcher_pipes:
             pipe.drain()
-        # Ends of links that are in our sockets by now belong before mpirun's own.
         for rank in self._ranks.values():
             if rank.pid is None:
                 rank.never_came()
@@ -239,6 +242,7 @@ class Supervisor:
         rank that does not handle SIGTERM gets it last, and one that is done waits for the others.
         """
         self._holds = self._is_mpi
+        self._stopping = True
         self._loop.later(self._host.stop_grace, self._kill)
         for rank in self._living():
             assert rank.pid is not None

@@ -55,7 +55,9 @@ class Wire:
         if descriptors:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
             data = data[self.connection.sendmsg([data], rights) :]
-        self.connection.sendall(data)
+        # Even an empty send fails once the other side has gone, and it may have all it needed.
+        if data:
+            self.connection.sendall(data)
 
     def receive(self) -> list[Message]:
         """Return the messages that are complete by now.

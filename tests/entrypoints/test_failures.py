@@ -34,10 +34,8 @@ SCRIPT = """
     time.sleep(60)
 """
 CODES = {"exception": 1, "sys.exit": 3, "os._exit": 5, "sigkill": 137, "segfault": 139}
-LAUNCHERS = {
-    "torch": {"sagemaker_torch_distributed_enabled": True},
-    "openmpi5": {"sagemaker_mpi_enabled": True, "sagemaker_mpi_num_of_processes_per_host": 1},
-}
+TORCH = {"sagemaker_torch_distributed_enabled": True}
+MPI = {"sagemaker_mpi_enabled": True}
 
 
 def check(ended, job, how: str, rank: int) -> None:
@@ -57,19 +55,30 @@ def check(ended, job, how: str, rank: int) -> None:
     assert job.survivors() == []
 
 
-@pytest.mark.parametrize("rank", [0, 1], ids=["first-host", "last-host"])
-@pytest.mark.parametrize("how", list(CODES))
-@pytest.mark.parametrize("launcher", list(LAUNCHERS))
-def test_p5_any_death_ends_every_host(make_job, mpirun, launcher: str, how: str, rank: int) -> None:
-    job = make_job(hosts=2, HOW=how, BAD_RANK=str(rank))
-    job.write(SCRIPT, **LAUNCHERS[launcher])
-    if launcher != "torch":
-        job.environment["HERRINGBONE_MPIRUN"] = mpirun(launcher)
+def ends_every_host(job, how: str, rank: int) -> None:
     ended = job.run()
     words = next(line for result in ended.values() for line in result.lines if "last words" in line)
     took = time.time() - float(words.split()[-1])
     check(ended, job, how, rank)
     assert took < 5.0
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["first-host", "last-host"])
+@pytest.mark.parametrize("how", list(CODES))
+def test_p5_any_death_ends_every_host(make_job, how: str, rank: int) -> None:
+    job = make_job(hosts=2, HOW=how, BAD_RANK=str(rank))
+    job.write(SCRIPT, **TORCH)
+    ends_every_host(job, how, rank)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("rank", [0, 1], ids=["first-host", "last-host"])
+@pytest.mark.parametrize("how", list(CODES))
+@pytest.mark.parametrize("kind", ["openmpi4", "openmpi5", "mpich"])
+def test_p5_p25_the_same_under_each_mpi(make_job, mpirun, kind: str, how: str, rank: int) -> None:
+    job = make_job(hosts=2, HOW=how, BAD_RANK=str(rank), HERRINGBONE_MPIRUN=mpirun(kind))
+    job.write(SCRIPT, **MPI)
+    ends_every_host(job, how, rank)
 
 
 @pytest.mark.parametrize("code", [1, 2, 42, 125])

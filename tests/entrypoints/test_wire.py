@@ -1,0 +1,66 @@
+"""Messages over a socket, however they are cut."""
+
+from __future__ import annotations
+
+import os
+import socket
+
+import pytest
+
+from herringbone_entry.wire import Wire, WireError
+
+
+def test_messages_arrive_whole_and_in_order_however_they_are_cut() -> None:
+    left, right = socket.socketpair()
+    wire = Wire(right)
+    body = b'{"a": 1}'
+    data = (len(body).to_bytes(4, "big") + body) * 3
+    found = []
+    for position in range(len(data)):
+        left.send(data[position : position + 1])
+        found += wire.receive()
+    assert found == [{"a": 1}] * 3
+    left.close()
+    with pytest.raises(EOFError):
+        wire.receive()
+    right.close()
+
+
+def test_descriptors_come_along() -> None:
+    left, right = socket.socketpair()
+    reader, writer = os.pipe()
+    Wire(left).send({"take": "this"}, (writer,))
+    wire = Wire(right)
+    assert wire.wait() == {"take": "this"}
+    os.write(wire.descriptors[0], b"hello")
+    assert os.read(reader, 5) == b"hello"
+    for descriptor in (reader, writer, *wire.descriptors):
+        os.close(descriptor)
+    left.close()
+    right.close()
+
+
+def test_a_rank_that_took_its_orders_and_ended_is_no_error() -> None:
+    # An empty send after the message failed with EPIPE when the rank was that quick, and took its supervisor along.
+    left, right = socket.socketpair()
+    reader, writer = os.pipe()
+
+    class Quick(socket.socket):
+        def sendmsg(self, *arguments):
+            sent = super().sendmsg(*arguments)
+            right.close()
+            return sent
+
+    Wire(Quick(fileno=left.detach())).send({"take": "this"}, (writer,))
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize("data", [b"GET / HTTP/1.1", b"\x00\x00\x00\x02[]", b"\x00\x00\x00\x01{"])
+def test_nonsense_is_refused(data: bytes) -> None:
+    left, right = socket.socketpair()
+    left.send(data)
+    with pytest.raises(WireError):
+        Wire(right, limit=100).receive()
+    left.close()
+    right.close()
