@@ -189,17 +189,15 @@ class Coordinator:
             if not waiting:
                 self._released = True
                 self._order({"kind": "release"})
-        all_ended = len(self._codes) == len(self._rank_hosts)
-        if self._has_launcher and self._launcher_code is None:
-            all_ended = False
+        launcher_ended = self._launcher_code is not None
+        all_ended = len(self._codes) == len(self._rank_hosts) and (launcher_ended or not self._has_launcher)
         if self.phase is Phase.RUNNING and all_ended:
             self._done(0, None)
         elif self.phase is Phase.STOPPING and all_ended:
             self._done(STOPPED_CODE if any(code != 0 for code in self._codes.values()) else 0, None)
-        elif self.phase is Phase.FAILING and self._settled and self._all_heard():
+        elif self.phase is Phase.FAILING and self._settled and self._all_heard() and (all_ended or launcher_ended):
             # With mpirun gone, ranks of which nothing was heard never started.
-            if all_ended or self._launcher_code is not None:
-                self._give_up()
+            self._give_up()
 
     def _all_heard(self) -> bool:
         return len(set(self._counts) | self._lost) == len(self._hosts)

@@ -42,7 +42,7 @@ def of_rank(
     )
 
 
-def of_error(host: str, error: BaseException) -> Failure:
+def of_error(host: str | None, error: BaseException) -> Failure:
     """Return the failure of the host itself: no rank had to do with it."""
     return Failure(host=host, exit_code=1, exception=type(error).__name__, message=str(error))
 

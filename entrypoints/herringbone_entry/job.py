@@ -7,6 +7,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import traceback
 from collections.abc import MutableMapping
 from types import FrameType
 from typing import NoReturn
@@ -19,7 +20,6 @@ from herringbone_entry.party import FirstHost, OtherHost, Party
 from herringbone_entry.prepare import prepare
 from herringbone_entry.supervisor import Supervisor
 from herringbone_spec.errors import HerringboneError
-from herringbone_spec.failure import Failure
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -41,9 +41,13 @@ def run(environ: MutableMapping[str, str]) -> int:
             run_folder = own_folder = tempfile.mkdtemp(prefix="hb-")
         return Job(host, run_folder, environ).run()
     except HerringboneError as error:
-        found = Failure(exit_code=1, exception=type(error).__name__, message=str(error))
+        found = failure.of_error(None, error)
         failure.write(base_paths(environ), found)
         print(f"failed: {found.render()}", file=sys.stderr)
+        return 1
+    except Exception as error:  # noqa: BLE001 - our own bug must not look like a success, nor lose its traceback
+        traceback.print_exc()
+        failure.write(base_paths(environ), failure.of_error(None, error))
         return 1
     finally:
         if own_folder is not None:

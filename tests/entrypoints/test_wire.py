@@ -51,7 +51,9 @@ def test_a_rank_that_took_its_orders_and_ended_is_no_error() -> None:
             right.close()
             return sent
 
-    Wire(Quick(fileno=left.detach())).send({"take": "this"}, (writer,))
+    quick = Quick(fileno=left.detach())
+    Wire(quick).send({"take": "this"}, (writer,))
+    quick.close()
     os.close(reader)
     os.close(writer)
 
