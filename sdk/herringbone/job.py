@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
@@ -100,7 +100,7 @@ class TrainingJob:
     def logs(self, *, follow: bool = False, rank: int | None = None, host: str | None = None) -> Iterator[LogLine]:
         """Yield the log's lines; with `follow`, wait for more until the job is over and the last line was given."""
         with closing(self._backend.logs(self.name)) as source:
-            batches = self._batches(source) if follow else iter(source.read, [])
+            batches = self._batches(source.read) if follow else iter(source.read, [])
             for lines in batches:
                 yield from chosen(lines, rank=rank, host=host)
 
@@ -180,17 +180,18 @@ class TrainingJob:
             self._backend.kill(self.name)
 
     def _wait(self, source: LogSource, console: Console | None, timeout: float | None = None) -> None:
-        for lines in self._batches(source, timeout):
-            if console is not None:
-                console.show(lines)
+        # Nobody reads the log where nobody sees it: taking a million lines apart costs seconds.
+        for lines in self._batches(source.read if console is not None else _nothing, timeout):
+            assert console is not None
+            console.show(lines)
 
-    def _batches(self, source: LogSource, timeout: float | None = None) -> Iterator[list[LogLine]]:
+    def _batches(self, read: Callable[[], list[LogLine]], timeout: float | None = None) -> Iterator[list[LogLine]]:
         """Yield what comes until the job is over. The state is read before the log, so that no last line is missed."""
         deadline = None if timeout is None else time.monotonic() + timeout
         pause = _SHORTEST_POLL_SECONDS
         while True:
             over = self._record().done
-            while lines := source.read():
+            while lines := read():
                 pause = _SHORTEST_POLL_SECONDS
                 yield lines
             if over:
@@ -213,6 +214,10 @@ def all_jobs() -> list[JobRecord]:
     """Return every job known on this machine, the newest first, each as it is at this moment."""
     records = JobIndex(find_home().index).all()
     return [record if record.done else backend_named(record.backend).describe(record.name) for record in records]
+
+
+def _nothing() -> list[LogLine]:
+    return []
 
 
 def _failure(record: JobRecord) -> Failure | None:

@@ -28,7 +28,7 @@ CREATE TABLE jobs (
     name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
     status TEXT NOT NULL, secondary_status TEXT NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL,
-    keeper TEXT, run_folder TEXT, stop_grace REAL,
+    client TEXT, keeper TEXT, run_folder TEXT, stop_grace REAL,
     failure TEXT, model TEXT
 )
 """
@@ -38,8 +38,9 @@ CREATE TABLE jobs (
 class JobRecord:
     """One row. Times are seconds since 1970.
 
-    `status` and `secondary_status` are SageMaker's words. `plan` and `failure` are JSON. `keeper` names the process
-    that looks after the job, `run_folder` what it removes at the end, and `model` the path of the model's archive.
+    `status` and `secondary_status` are SageMaker's words. `plan` and `failure` are JSON. `client` names the process that
+    prepares the job, `keeper` the one that looks after it from then on, `run_folder` what that removes at the end, and
+    `model` the path of the model's archive.
     """
 
     name: str
@@ -50,6 +51,7 @@ class JobRecord:
     created: float
     started: float | None = None
     ended: float | None = None
+    client: str | None = None
     keeper: str | None = None
     run_folder: str | None = None
     stop_grace: float | None = None

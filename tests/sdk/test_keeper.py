@@ -22,7 +22,7 @@ from herringbone import (
     TrainingJob,
 )
 from herringbone.backends.process import ProcessBackend
-from herringbone.jobs import JobIndex
+from herringbone.jobs import JobIndex, JobRecord
 from herringbone.processes import pid_of
 
 
@@ -145,6 +145,22 @@ def test_stop_gives_the_script_its_time(script, backend):
     assert texts(job) == ["ready", "saving"]
     assert job.model_data is not None
     job.stop()  # over: nothing happens
+
+
+def test_a_stop_right_after_the_start_is_a_stop(script, backend):
+    """SIGTERM found a keeper that had no handler yet: it died of it, and the job had "Failed: its keeper died"."""
+    script("import time; time.sleep(60)")
+    for _ in range(3):
+        job = submit(backend)
+        job.stop()
+        job.wait(timeout=10)
+        assert (job.status, job.failure) == ("Stopped", None)
+
+
+def test_a_job_whose_client_died_while_it_was_prepared_has_failed(home, backend):
+    home.make()
+    JobIndex(home.index).add(JobRecord(name="a", backend="local_process", plan="{}", created=1.0, client="1@0"))
+    assert "the Python that was submitting it died" in TrainingJob("a", backend).failure.render()
 
 
 def test_stop_with_a_grace_kills_after_it(script, backend):

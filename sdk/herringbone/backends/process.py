@@ -14,6 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from herringbone.backends.process_review import output_folder, review
 from herringbone.backends.process_tree import fill_host, host_environment, job_environment
 from herringbone.home import Home, find_home
 from herringbone.jobs import FAILED, STOPPED, JobIndex, JobRecord
+from herringbone.keeper.inheritance import KEEPER_SIGNALS
 from herringbone.logs import FileLogs
 from herringbone.processes import identity, is_alive, pid_of
 from herringbone_spec.contract import DEFAULT_STOP_GRACE_SECONDS, HostVariable
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
 # A failed host's neighbours hear of it from their own supervisors at once; this is for those that do not.
 _PATIENCE_SECONDS = 5.0
 _KILL_SECONDS = 15.0
+_POLL_SECONDS = 0.01
 _KEEPER = (sys.executable, "-m", "herringbone.keeper")
 _LAST_WORDS_CHARS = 1_000
 
@@ -80,8 +84,7 @@ class ProcessBackend:
             backend=self.name,
             plan=json.dumps(plan.to_dict()),
             created=time.time(),
-            # Until there is a keeper, we are the one who looks after the job.
-            keeper=identity(os.getpid()),
+            client=identity(os.getpid()),
         )
         self._index.add(record)
         keeper = None
@@ -102,7 +105,8 @@ class ProcessBackend:
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
-        if record.done or (record.keeper is not None and is_alive(record.keeper)):
+        caretaker = record.keeper or record.client
+        if record.done or (caretaker is not None and is_alive(caretaker)):
             return record
         # The keeper may have written its last word between the two looks.
         record = self._index.get(name)
@@ -123,11 +127,15 @@ class ProcessBackend:
         self._signal(name, signal.SIGINT)
         deadline = time.monotonic() + _KILL_SECONDS
         while not self.describe(name).done and time.monotonic() < deadline:
-            time.sleep(0.01)
+            time.sleep(_POLL_SECONDS)
 
     def _signal(self, name: str, number: int) -> None:
         record = self.describe(name)
-        if not record.done and record.keeper is not None and pid_of(record.keeper) != os.getpid():
+        # For a moment, a job that is being prepared has a name and no keeper yet.
+        while not record.done and record.keeper is None:
+            time.sleep(_POLL_SECONDS)
+            record = self.describe(name)
+        if not record.done and record.keeper is not None:
             os.kill(pid_of(record.keeper), number)
 
     def _make_folder(self, folder: Path) -> None:
@@ -142,7 +150,7 @@ class ProcessBackend:
     def _start_keeper(self, name: str) -> subprocess.Popen[bytes]:
         """Start the keeper; it comes up while we write the job's folder, and then reads its order."""
         folder = self._home.job(name)
-        with folder.keeper_log.open("wb") as log:
+        with folder.keeper_log.open("wb") as log, _blocked(KEEPER_SIGNALS):
             return subprocess.Popen(
                 [*self._keeper, name],
                 stdin=subprocess.PIPE,
@@ -213,7 +221,11 @@ class ProcessBackend:
 
     def _bury(self, record: JobRecord) -> None:
         """Write down the end of a job whose keeper was killed; its supervisors stop by themselves."""
-        failure = Failure(message=f"its keeper died, killed or with its machine: {self._last_words(record.name)}")
+        if record.keeper is None:
+            message = "the Python that was submitting it died before it had a keeper"
+        else:
+            message = f"its keeper died, killed or with its machine: {self._last_words(record.name)}"
+        failure = Failure(message=message)
         self._index.update(
             record.name,
             unless_done=True,
@@ -224,6 +236,16 @@ class ProcessBackend:
         )
         if record.run_folder is not None:
             shutil.rmtree(record.run_folder, ignore_errors=True)
+
+
+@contextmanager
+def _blocked(numbers: Collection[signal.Signals]) -> Iterator[None]:
+    """Keep signals waiting; a process started meanwhile has them waiting too, until it is ready to take them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _stop_grace() -> float:

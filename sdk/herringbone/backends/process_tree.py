@@ -12,7 +12,7 @@ from herringbone.backends.process_review import all_channels, checkpoint_folder
 from herringbone.frameworks import MODEL_DIR, SHARED_MODEL_DIR
 from herringbone.home import JobFolder
 from herringbone.inputs import Channel, share
-from herringbone.keeper.descriptors import KEY_FD, LIFELINE_FD
+from herringbone.keeper.inheritance import KEY_FD, LIFELINE_FD
 from herringbone.plan import HostPlan, JobPlan
 from herringbone.source import copy_source
 from herringbone_spec.contract import BASE_VARIABLE, HostVariable, Paths

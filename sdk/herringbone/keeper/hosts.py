@@ -9,8 +9,8 @@ import signal
 import sys
 import time
 
-from herringbone.keeper.descriptors import KEY_FD, LIFELINE_FD
 from herringbone.keeper.filing import LogFile
+from herringbone.keeper.inheritance import KEY_FD, LIFELINE_FD
 from herringbone.processes import descendants
 
 TYPE_CHECKING = False
@@ -55,6 +55,7 @@ class Host:
                 environment,
                 file_actions=actions,
                 setsid=True,
+                setsigmask=[],
                 # Python ignores these, and a program would inherit that.
                 setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
             )

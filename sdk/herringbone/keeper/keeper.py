@@ -21,10 +21,10 @@ import time
 from herringbone.keeper import hosts
 from herringbone.keeper.filing import LogFile
 from herringbone.keeper.hosts import Host
+from herringbone.keeper.inheritance import KEEPER_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from herringbone.jobs import JobIndex
     from herringbone.keeper.order import Order
 
 # Supervisors kill their ranks when the grace is over; this much later they are killed themselves.
@@ -54,6 +54,7 @@ class Keeper:
         self._stopped = False
         self._max_run_over = False
         self._killed = False
+        self._grace = order["stop_grace"] + _MARGIN_SECONDS
         # Hosts that ended after they were told to: their exit codes say nothing.
         self._ordered: set[str] = set()
 
@@ -62,7 +63,9 @@ class Keeper:
         wakeup = self._watch_signals()
         self._start_hosts()
         hosts.become_reaper()
-        self._index.update(self._order["job"], unless_done=True, secondary_status="Training", started=time.time())
+        from herringbone.keeper import record
+
+        record.training(self._order)
         while not all(host.over for host in self._hosts):
             for key, _ in self._selector.select(self._pause()):
                 if key.fileobj == wakeup:
@@ -83,14 +86,6 @@ class Keeper:
         self._sweep()
 
     @property
-    def _index(self) -> JobIndex:
-        from pathlib import Path
-
-        from herringbone.jobs import JobIndex
-
-        return JobIndex(Path(self._order["index"]))
-
-    @property
     def _living(self) -> list[Host]:
         return [host for host in self._hosts if host.exit_code is None]
 
@@ -100,8 +95,10 @@ class Keeper:
         os.set_blocking(read_end, False)
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD):
+        for number in (*KEEPER_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
+        # The client had them wait until now: one that came while we started must not be lost, or kill us.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, KEEPER_SIGNALS)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._selector.register(read_end, selectors.EVENT_READ)
         return read_end
@@ -126,14 +123,11 @@ class Keeper:
         if signal.SIGINT in numbers:
             self._kill()
         elif signal.SIGTERM in numbers:
-            self._stopped = not self._max_run_over
-            self._stop(self._wished_grace())
-            self._index.update(self._order["job"], unless_done=True, status="Stopping", secondary_status="Stopping")
+            from herringbone.keeper import record
 
-    def _wished_grace(self) -> float:
-        """Return the grace of this stop: what `stop(grace)` left in the index, or the job's."""
-        wished = self._index.get(self._order["job"]).stop_grace
-        return self._order["stop_grace"] + _MARGIN_SECONDS if wished is None else wished
+            self._stopped = not self._max_run_over
+            wished = record.stopping(self._order)
+            self._stop(self._grace if wished is None else wished)
 
     def _reap(self) -> None:
         """Take note of every child that ended, adopted orphans among them."""
@@ -184,9 +178,9 @@ class Keeper:
             self._max_run_over = not self._stopped and bool(self._living)
             for host in self._living:
                 host.log.say(f"[{host.name}] max_run of {self._order['max_run']:g} s is over: stopping", time.time())
-            self._stop(self._order["stop_grace"] + _MARGIN_SECONDS)
+            self._stop(self._grace)
         if now >= self._stop_at:
-            self._stop(self._order["stop_grace"] + _MARGIN_SECONDS)
+            self._stop(self._grace)
         if now >= self._kill_at:
             self._kill()
         if now >= self._end_at:

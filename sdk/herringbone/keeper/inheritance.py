@@ -1,0 +1,11 @@
+"""What one process is born with: a supervisor from its keeper, and the keeper from the client."""
+
+import signal
+
+# A supervisor's descriptor whose end-of-file says that the keeper is gone.
+LIFELINE_FD = 3
+# A supervisor's descriptor that gives the job's secret, where there are several hosts.
+KEY_FD = 4
+
+# The signals by which a keeper is told to stop and to kill: they wait, blocked, until it can take them.
+KEEPER_SIGNALS = (signal.SIGTERM, signal.SIGINT)
