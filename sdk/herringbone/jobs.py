@@ -38,9 +38,9 @@ CREATE TABLE jobs (
 class JobRecord:
     """One row. Times are seconds since 1970.
 
-    `status` and `secondary_status` are SageMaker's words. `plan` and `failure` are JSON. `client` names the process that
-    prepares the job, `keeper` the one that looks after it from then on, `run_folder` what that removes at the end, and
-    `model` the path of the model's archive.
+    `status` and `secondary_status` are SageMaker's words. `plan` and `failure` are JSON. `client` names the process
+    that prepares the job, `keeper` the one that looks after it from then on, `run_folder` what that removes at the
+    end, and `model` the path of the model's archive.
     """
 
     name: str

@@ -235,7 +235,7 @@ def test_a_job_that_cannot_be_prepared_leaves_nothing(script, backend, home):
     script("")
     plan = Estimator("train.py", instance_type="local_process").plan(job_name="a")
     (Path.cwd() / "train.py").unlink()  # between plan and submit
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(LaunchError, match=r"job a could not be prepared in .*/jobs/a: .*No such file"):
         backend.submit(plan)
     assert JobIndex(home.index).all() == []
     assert list((home.path / "jobs").iterdir()) == []

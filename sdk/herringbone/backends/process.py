@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 _PATIENCE_SECONDS = 5.0
 _KILL_SECONDS = 15.0
 _POLL_SECONDS = 0.01
+_TEMPORARY_FOLDER_CHARS = 60
 _KEEPER = (sys.executable, "-m", "herringbone.keeper")
 _LAST_WORDS_CHARS = 1_000
 
@@ -87,18 +88,20 @@ class ProcessBackend:
             client=identity(os.getpid()),
         )
         self._index.add(record)
+        folder = self._home.job(name)
         keeper = None
         try:
-            folder = self._home.job(name)
             self._make_folder(folder.path)
             keeper = self._start_keeper(name)
-            run_folder = tempfile.mkdtemp(prefix="herringbone-")
+            run_folder = _make_run_folder()
             self._index.update(name, keeper=identity(keeper.pid), run_folder=run_folder)
             for host in plan.hosts:
                 fill_host(plan, host, folder, but_not=self._home.path)
             self._hand_over(keeper, self._order(plan, run_folder))
         except BaseException as error:
             self._take_back(name, keeper, error)
+            if isinstance(error, OSError):
+                raise LaunchError(f"job {name} could not be prepared in {folder.path}: {error}") from error
             raise
         # It outlives this Python on purpose, which Popen would call a leak; `is_alive` reaps it.
         keeper.returncode = 0
@@ -236,6 +239,12 @@ class ProcessBackend:
         )
         if record.run_folder is not None:
             shutil.rmtree(record.run_folder, ignore_errors=True)
+
+
+def _make_run_folder() -> str:
+    """Make the private folder for sockets; its name is short, for a socket's path has about 100 bytes."""
+    usual = tempfile.gettempdir()
+    return tempfile.mkdtemp(prefix="hb-", dir=usual if len(usual) <= _TEMPORARY_FOLDER_CHARS else "/tmp")  # noqa: S108
 
 
 @contextmanager
