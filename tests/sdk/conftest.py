@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,8 +32,17 @@ def running_in(folder: Path) -> list[str]:
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """The jobs' folder of one test; at its end nothing may run on."""
+    """The jobs' folder of one test; at its end nothing may run on and nothing may lie about."""
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    # Short, for sockets: a job's private folder is made in it.
+    with tempfile.TemporaryDirectory(prefix="hb-test-") as temporary:
+        monkeypatch.setattr(tempfile, "tempdir", temporary)
+        monkeypatch.setenv("TMPDIR", temporary)
+        yield from _checked_home(tmp_path, monkeypatch)
+        assert os.listdir(temporary) == []
+
+
+def _checked_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
     work = tmp_path / "work"
     work.mkdir()
     monkeypatch.chdir(work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import traceback
 from pathlib import Path
@@ -28,6 +29,7 @@ def stopping(order: Order) -> float | None:
 def broken(order: Order, error: BaseException) -> None:
     """The keeper itself could not go on."""
     traceback.print_exception(error)
+    shutil.rmtree(order["run_folder"], ignore_errors=True)
     failure = Failure(exception=type(error).__name__, message=f"the job's keeper could not go on: {error}")
     JobIndex(Path(order["index"])).update(
         order["job"],
