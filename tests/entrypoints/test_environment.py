@@ -76,6 +76,16 @@ def test_p16_every_rank_sees_its_own_host(make_job, mpirun, launcher: str) -> No
     assert len({dump["env"]["MASTER_PORT"] for dump in found.values()}) == 1
 
 
+def test_ranks_live_only_in_the_groups_that_the_distribution_names(make_job) -> None:
+    job = make_job(hosts=3)
+    groups = {"sagemaker_distribution_instance_groups": ["gpu"], "sagemaker_torch_distributed_enabled": True}
+    job.write(DUMP, **groups)
+    hetero(job)
+    ended = job.run()
+    assert [result.code for result in ended.values()] == [0, 0, 0]
+    assert [dump["env"]["SM_CURRENT_HOST"] for _, dump in sorted(dumps(job).items())] == ["algo-1", "algo-2"]
+
+
 def test_sm_variables_of_a_host(make_job) -> None:
     job = make_job()
     job.write("", **{"batch-size": 3, "note": None, "sagemaker_container_log_level": 10})

@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+from herringbone_entry import attach
+from herringbone_spec.contract import HostVariable
+
 SEMANTICS = """
     import atexit, multiprocessing, os, pickle, sys
 
@@ -123,6 +126,20 @@ def test_launchers_of_later_releases_are_refused_by_name(make_job, steering: dic
     ended = job.run()["algo-1"]
     assert (ended.code, ended.failure.exception) == (1, "UnsupportedError")
     assert says in ended.failure_text
+
+
+def test_a_program_that_cannot_run_says_why(make_job) -> None:
+    job = make_job()
+    job.write("#!/no/such/interpreter", program="run.sh")
+    (job.base() / "code" / "run.sh").chmod(0o755)
+    ended = job.run()["algo-1"]
+    assert ended.code == 1
+    assert ended.failure.exception == "FileNotFoundError"
+
+
+def test_both_sides_spell_the_run_folder_alike() -> None:
+    # A rank cannot afford to import the contract for one name.
+    assert attach.RUN_FOLDER == HostVariable.RUN_FOLDER
 
 
 @pytest.mark.parametrize("name", ["hyperparameters", "resourceconfig", "inputdataconfig"])
