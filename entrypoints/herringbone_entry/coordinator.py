@@ -8,8 +8,8 @@ Hosts report events and obey orders; both are messages (`Message`, plain dicts),
 whether a host is this one or another. No I/O: time and orders go through the constructor's arguments.
 
     host -> coordinator   ready {processes, has_launcher} · ended {rank, code, failure, age} · deferred {rank} ·
-                          launcher_ended {code, failure} · failed {failure} · stop · kill
-    coordinator -> hosts  start {counts, master_port} · stop · release · abort · kill · finish {code, failure}
+                          launcher_ended {code, rank_code, failure} · failed {failure} · stop · kill
+    coordinator -> hosts  start {counts, master_port} · stop · release · abort {after} · kill · finish {code, failure}
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ class Coordinator:
         self._deferred: set[int] = set()
         self._has_launcher = False
         self._launcher_code: int | None = None
+        self._killed_code = 1
         self._evidence: list[Evidence] = []
         self._settled = False
         self._released = False
@@ -137,7 +138,7 @@ class Coordinator:
             self._fail(Evidence(when, parse_failure(message["failure"]), code))
 
     def _launcher_ended(self, message: Message) -> None:
-        self._launcher_code = message["code"]
+        self._launcher_code, self._killed_code = message["code"], message["rank_code"]
         evidence = Evidence(self._clock(), parse_failure(message["failure"]), message["code"] or 1, True)
         if self.phase is Phase.RUNNING and message["code"]:
             self._fail(evidence)
@@ -156,7 +157,8 @@ class Coordinator:
         if self.phase is Phase.FAILING:
             return
         self.phase = Phase.FAILING
-        self._order({"kind": "abort"})
+        # Where mpirun is to tell which signal killed the rank, it must not see others die of ours first.
+        self._order({"kind": "abort", "after": SETTLE_SECONDS if evidence.code is None else 0.0})
         self._later(SETTLE_SECONDS, self._settle)
         self._later(ABORT_SECONDS, self._give_up)
 
@@ -209,7 +211,7 @@ class Coordinator:
         first = min(self._evidence, key=lambda evidence: (evidence.from_launcher, evidence.when))
         code = first.code
         if code is None:
-            code = self._launcher_code or 1
+            code = self._killed_code or 1
         self._done(code, replace(first.failure, exit_code=code))
 
     def _done(self, code: int, failure: Failure | None) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import linecache
 import os
 import re
+import signal
 from collections.abc import Sequence
 from itertools import dropwhile, islice
 from pathlib import Path
@@ -17,7 +18,16 @@ _LOG_TAIL_LINES = 20
 # What faulthandler prints for each frame of a process that a signal killed, innermost first.
 _CRASH_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 _CRASHED_THREAD = "Current thread 0x"
-_DUMP_STARTS = ("Traceback (most recent call last):", "Fatal Python error: ")
+_CRASH = "Fatal Python error: "
+_CRASH_SIGNALS = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Illegal instruction": signal.SIGILL,
+    "Floating point exception": signal.SIGFPE,
+    "Floating-point exception": signal.SIGFPE,
+}
+_DUMP_STARTS = ("Traceback (most recent call last):", _CRASH)
 _OUR_FILES = (str(Path(__file__).parent), "<frozen runpy>", "<string>")
 
 
@@ -34,12 +44,23 @@ def of_rank(
     return Failure(
         host=host,
         rank=rank,
-        exit_code=1 if code is None else code,
+        exit_code=code or 1,
         exception=report.get("exception", ""),
         message=report.get("message", ""),
         frames=frames,
         log_tail=tuple(_before_dump(tail) if frames else tail)[-_LOG_TAIL_LINES:],
     )
+
+
+def crash_code(lines: Sequence[str]) -> int | None:
+    """Return the exit code of a process whose log ends with a crash dump, else None.
+
+    >>> crash_code(["Fatal Python error: Segmentation fault"])
+    139
+    """
+    named = [line.removeprefix(_CRASH) for line in lines if line.startswith(_CRASH)]
+    number = _CRASH_SIGNALS.get(named[-1]) if named else None
+    return None if number is None else 128 + number
 
 
 def of_error(host: str | None, error: BaseException) -> Failure:

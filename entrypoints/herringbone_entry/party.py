@@ -176,7 +176,7 @@ class OtherHost:
 
     def _end(self, code: int, found: Failure | None) -> None:
         self._over = True
-        self._obey({"kind": "abort"})
+        self._obey({"kind": "abort", "after": 0.0})
         self._obey({"kind": "finish", "code": code, "failure": None if found is None else found.to_json()})
 
 

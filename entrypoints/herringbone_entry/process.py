@@ -40,7 +40,7 @@ def send(pid: int, number: signal.Signals) -> None:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Return (pid, exit code as the shell counts) of each child that has ended by now."""
+    """Return (pid, return code, negative for a signal) of each child that has ended by now."""
     ended = []
     while True:
         try:
@@ -49,8 +49,7 @@ def reap() -> list[tuple[int, int]]:
             break
         if pid == 0:
             break
-        code = os.waitstatus_to_exitcode(status)
-        ended.append((pid, 128 - code if code < 0 else code))
+        ended.append((pid, os.waitstatus_to_exitcode(status)))
     return ended
 
 

@@ -91,6 +91,11 @@ class RankProcess:
         for pipe in self._pipes:
             pipe.finish()
 
+    def write_off(self) -> None:
+        """Take it for ended, though nobody has said so."""
+        if self._wire is not None:
+            self._hang_up()
+
     def never_came(self) -> None:
         """The rank was not started, and will not be."""
         self.gone = True

@@ -25,13 +25,16 @@ from herringbone_entry.prepare import Prepared
 from herringbone_entry.rank_process import RankProcess
 from herringbone_entry.wire import Message, Wire, WireError
 from herringbone_spec.contract import line_prefix
-from herringbone_spec.failure import Failure, parse_failure
+from herringbone_spec.failure import Failure, exit_code_of, parse_failure
 from herringbone_spec.strategies import Launcher
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0
 # What a rank left behind may hold its output open for this long.
 DRAIN_SECONDS = 1.0
+# Killed processes need a moment to go; one that the kernel cannot end is left to it after this many looks.
+CLEAR_SECONDS = 0.02
+CLEAR_ROUNDS = 50
 
 
 class Supervisor:
@@ -94,7 +97,7 @@ class Supervisor:
         elif kind == "release":
             self._release()
         elif kind == "abort":
-            self._abort()
+            self._abort(message["after"])
         elif kind == "kill":
             self._kill()
         elif kind == "finish" and self._verdict is None:
@@ -102,11 +105,11 @@ class Supervisor:
 
     def reap(self) -> None:
         """Take note of children that have ended."""
-        for pid, code in process.reap():
+        for pid, returncode in process.reap():
             if pid == self._launcher_pid:
-                self._launcher_ended(code)
+                self._launcher_ended(returncode)
             elif pid in self._children:
-                self._children.pop(pid).exited(code)
+                self._children.pop(pid).exited(exit_code_of(returncode))
         self._sweep()
 
     # Starting
@@ -207,6 +210,8 @@ class Supervisor:
             return
         rank.told = True
         rank.drain()
+        if rank.code is None:
+            rank.code = failure.crash_code(rank.tail.text())
         age = 0.0 if rank.ended_at is None else time.monotonic() - rank.ended_at
         found = failure.of_rank(
             self._host.name,
@@ -219,7 +224,7 @@ class Supervisor:
         event = {"kind": "ended", "rank": rank.place.rank, "code": rank.code, "age": age, "failure": found.to_json()}
         self._tell(event)
 
-    def _launcher_ended(self, code: int) -> None:
+    def _launcher_ended(self, returncode: int) -> None:
         assert self._prepared is not None
         assert self._prepared.mpi is not None
         self._launcher_pid = None
@@ -228,10 +233,12 @@ class Supervisor:
         for rank in self._ranks.values():
             if rank.pid is None:
                 rank.never_came()
+        code = exit_code_of(returncode)
         message = "mpirun ended before its ranks did; its last lines say why"
         found = Failure(self._host.name, None, code, "LaunchError", message, (), self._launcher_tail.text())
-        code = mpi.exit_code(self._prepared.mpi.implementation, code)
-        self._tell({"kind": "launcher_ended", "code": code, "failure": found.to_json()})
+        rank_code = mpi.rank_exit_code(self._prepared.mpi.implementation, returncode)
+        event = {"kind": "launcher_ended", "code": code, "rank_code": rank_code, "failure": found.to_json()}
+        self._tell(event)
 
     # Ending
 
@@ -258,20 +265,26 @@ class Supervisor:
             if self._is_mpi and not process.handles(rank.pid, signal.SIGTERM):
                 process.send(rank.pid, signal.SIGTERM)
 
-    def _abort(self) -> None:
+    def _abort(self, after: float) -> None:
         """End all ranks because one has failed. mpirun, which sees them end, says nothing that we want to hear."""
         self._let_all_go()
         for pipe in self._launcher_pipes:
             pipe.mute()
-        self._signal_ranks(signal.SIGTERM)
-        self._loop.later(ABORT_GRACE_SECONDS, self._kill)
+        self._loop.later(after, lambda: self._signal_ranks(signal.SIGTERM))
+        self._loop.later(after + ABORT_GRACE_SECONDS, self._kill)
 
     def _kill(self) -> None:
         """End what still runs. mpirun gets a chance to end ranks of hosts that cannot do it themselves."""
         self._let_all_go()
         self._signal_ranks(signal.SIGKILL)
         self._signal_launcher(signal.SIGTERM)
-        self._loop.later(ABORT_GRACE_SECONDS, lambda: self._signal_launcher(signal.SIGKILL))
+        self._loop.later(ABORT_GRACE_SECONDS, self._write_off)
+
+    def _write_off(self) -> None:
+        """Wait no longer for what SIGKILL must have ended; something else may hold a rank's link open."""
+        self._signal_launcher(signal.SIGKILL)
+        for rank in self._living():
+            rank.write_off()
 
     def _let_all_go(self) -> None:
         self._holds = False
@@ -301,22 +314,23 @@ class Supervisor:
 
         A grandchild that holds a rank's output open gets DRAIN_SECONDS to write its last lines.
         """
-        if self._verdict is None or self._living() or self._launcher_pid is not None:
+        if self._verdict is None or self._living() or self._launcher_pid is not None or self._sweeping:
             return
-        if not all(rank.silent for rank in self._ranks.values()) and not self._sweeping:
-            self._sweeping = True
-            self._loop.later(DRAIN_SECONDS, self._clear)
-        elif not self._sweeping:
-            self._sweeping = True
+        self._sweeping = True
+        if all(rank.silent for rank in self._ranks.values()):
             self._clear()
-        elif not process.has_children():
-            self._leave()
+        else:
+            self._loop.later(DRAIN_SECONDS, self._clear)
 
-    def _clear(self) -> None:
+    def _clear(self, rounds: int = CLEAR_ROUNDS) -> None:
+        """Kill what is left until nothing is: some of it may have been started while we looked."""
         process.kill_descendants()
         for rank in self._ranks.values():
             rank.silence()
-        self._sweep()
+        if process.has_children() and rounds:
+            self._loop.later(CLEAR_SECONDS, lambda: self._clear(rounds - 1))
+        else:
+            self._leave()
 
     def _leave(self) -> None:
         assert self._verdict is not None

@@ -39,7 +39,8 @@ class Bench:
         self.say(host, "ended", rank=rank, code=code, age=age, failure=failure)
 
     def mpirun_ended(self, code: int) -> None:
-        self.say("algo-1", "launcher_ended", code=code, failure=Failure("algo-1", None, code, "LaunchError").to_json())
+        failure = Failure("algo-1", None, code, "LaunchError").to_json()
+        self.say("algo-1", "launcher_ended", code=code, rank_code=code, failure=failure)
 
     def turn(self, seconds: float) -> None:
         self.now += seconds

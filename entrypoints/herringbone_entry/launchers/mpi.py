@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -117,14 +118,18 @@ def launch_environment(environ: Mapping[str, str], run_folder: str | None = None
     return {**allowed, **folders, **environ}
 
 
-def exit_code(implementation: Implementation, code: int) -> int:
-    """Return a rank's exit code from mpirun's, for a rank that could not tell its own (a signal killed it).
+def rank_exit_code(implementation: Implementation, returncode: int) -> int:
+    """Return a rank's exit code from mpirun's return code, for a rank that could not tell its own.
 
-    MPICH's mpirun exits with the bare signal number, or with 128 and more when the process dumped core.
+    MPICH's mpirun exits with the bare signal number, or with 128 and more when the process dumped core. An mpirun
+    that itself died of a signal (Open MPI 4.1.8 may, while it tears down) says nothing about the rank, and the signal
+    that leaves no other trace is SIGKILL.
 
-    >>> exit_code(Implementation.MPICH, 9), exit_code(Implementation.OPEN_MPI_5, 137)
+    >>> rank_exit_code(Implementation.MPICH, 9), rank_exit_code(Implementation.OPEN_MPI_5, 137)
     (137, 137)
     """
-    if implementation is Implementation.MPICH and 0 < code < 32:
-        return 128 + code
-    return code
+    if returncode < 0:
+        return 128 + signal.SIGKILL
+    if implementation is Implementation.MPICH and 0 < returncode < 32:
+        return 128 + returncode
+    return returncode
