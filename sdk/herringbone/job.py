@@ -157,12 +157,16 @@ class TrainingJob:
 
     def follow(self, console: Console | None = None) -> None:
         """Wait as `fit` does: show the log, stop the job on Ctrl-C, raise `JobFailedError` when it failed."""
-        with closing(self._backend.logs(self.name)) as source:
-            try:
-                self._wait(source, console)
-            except KeyboardInterrupt:
-                self._interrupted(source, console)
-                raise
+        source = None
+        try:
+            source = self._backend.logs(self.name)
+            self._wait(source, console)
+        except KeyboardInterrupt:
+            self._interrupted(source or self._backend.logs(self.name), console)
+            raise
+        finally:
+            if source is not None:
+                source.close()
         record = self._record()
         failure = _failure(record)
         if failure is not None:

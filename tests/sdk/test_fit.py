@@ -109,6 +109,33 @@ def test_ctrl_c_stops_the_job_and_reaches_the_caller(script, running):
     assert running() == []
 
 
+IMPATIENT = """
+import sys, tempfile
+tempfile.gettempdir()       # tries folders with files of its own
+from herringbone import Estimator
+import herringbone.job, herringbone.backends.process
+estimator = Estimator("train.py", instance_type="local_process")
+print("ready", flush=True)
+try:
+    estimator.fit(job_name="a")
+except KeyboardInterrupt:
+    sys.exit(7)
+"""
+
+
+@pytest.mark.parametrize("delay", [0.03, 0.06, 0.09, 0.12])
+def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(script, running, delay):
+    """Between the client's first file and the rank's first line there are four processes that must not miss it."""
+    script("import time; time.sleep(60)")
+    client = start_client(IMPATIENT)
+    time.sleep(delay)
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=20)
+    assert client.returncode == 7
+    assert (attach("a").status, attach("a").failure) == ("Stopped", None)
+    until(lambda: running() == [])
+
+
 def test_a_second_ctrl_c_kills(script, running):
     script(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -27,7 +28,7 @@ from herringbone.keeper.inheritance import KEEPER_SIGNALS
 from herringbone.logs import FileLogs
 from herringbone.processes import identity, is_alive, pid_of
 from herringbone_spec.contract import DEFAULT_STOP_GRACE_SECONDS, HostVariable
-from herringbone_spec.errors import JobNameError, LaunchError, OptionError, UnsupportedError
+from herringbone_spec.errors import JobNameError, JobNotFoundError, LaunchError, OptionError, UnsupportedError
 from herringbone_spec.failure import Failure
 
 if TYPE_CHECKING:
@@ -87,19 +88,21 @@ class ProcessBackend:
             created=time.time(),
             client=identity(os.getpid()),
         )
-        self._index.add(record)
         folder = self._home.job(name)
         keeper = None
         try:
+            self._index.add(record)
             self._make_folder(folder.path)
             keeper = self._start_keeper(name)
-            run_folder = _make_run_folder()
-            self._index.update(name, keeper=identity(keeper.pid), run_folder=run_folder)
+            run_folder = _new_run_folder()
+            # First into the index: what is written there is tidied up, whatever happens to us.
+            self._index.update(name, keeper=identity(keeper.pid), run_folder=str(run_folder))
+            run_folder.mkdir(mode=0o700)
             for host in plan.hosts:
                 fill_host(plan, host, folder, but_not=self._home.path)
-            self._hand_over(keeper, self._order(plan, run_folder))
+            self._hand_over(keeper, self._order(plan, str(run_folder)))
         except BaseException as error:
-            self._take_back(name, keeper, error)
+            self._take_back(record, keeper, error)
             if isinstance(error, OSError):
                 raise LaunchError(f"job {name} could not be prepared in {folder.path}: {error}") from error
             raise
@@ -207,14 +210,20 @@ class ProcessBackend:
             "compress": not plan.options.disable_output_compression,
         }
 
-    def _take_back(self, name: str, keeper: subprocess.Popen[bytes] | None, error: BaseException) -> None:
+    def _take_back(self, record: JobRecord, keeper: subprocess.Popen[bytes] | None, error: BaseException) -> None:
         """Leave nothing of a job that could not be submitted; one that Ctrl-C caught half way stays as Stopped."""
         if keeper is not None:
             keeper.kill()
             keeper.communicate()
-        run_folder = self._index.get(name).run_folder
-        if run_folder is not None:
-            shutil.rmtree(run_folder, ignore_errors=True)
+        name = record.name
+        try:
+            stored = self._index.get(name)
+        except JobNotFoundError:
+            return
+        if (stored.client, stored.created) != (record.client, record.created):
+            return  # the name is another job's: that is why we are here
+        if stored.run_folder is not None:
+            shutil.rmtree(stored.run_folder, ignore_errors=True)
         if isinstance(error, KeyboardInterrupt):
             self._index.update(name, unless_done=True, status=STOPPED, secondary_status=STOPPED, ended=time.time())
             return
@@ -241,10 +250,10 @@ class ProcessBackend:
             shutil.rmtree(record.run_folder, ignore_errors=True)
 
 
-def _make_run_folder() -> str:
-    """Make the private folder for sockets; its name is short, for a socket's path has about 100 bytes."""
+def _new_run_folder() -> Path:
+    """Name the private folder for sockets; the name is short, for a socket's path has about 100 bytes."""
     usual = tempfile.gettempdir()
-    return tempfile.mkdtemp(prefix="hb-", dir=usual if len(usual) <= _TEMPORARY_FOLDER_CHARS else "/tmp")  # noqa: S108
+    return Path(usual if len(usual) <= _TEMPORARY_FOLDER_CHARS else "/tmp", f"hb-{secrets.token_hex(6)}")  # noqa: S108
 
 
 @contextmanager
