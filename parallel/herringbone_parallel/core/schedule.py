@@ -5,10 +5,12 @@ that should, or None to wait for a message. The runtime, the tests and the simul
 
     schedule = interleaved(active=4)
     next(schedule)
-    microbatch = schedule.send(Ready(forward=(0, 1), backward=(), live=0, unfinished=8))
+    microbatch = schedule.send(Ready(forward=(0, 1), backward=(), fresh=(2,), live=2, forwards_left=8))
 
-Names are those of SMP v1: `simple` is GPipe (Huang et al. 2019), `interleaved` is 1F1B with backwards first
-(PipeDream-flush, Narayanan et al. 2021); it is not Megatron's interleaving of virtual stages.
+On a rank a microbatch passes through the phases of the pipeline (`PHASES`), one at a time, so a number says it all.
+`simple` and `interleaved` are SMP v1's names: `simple` is GPipe (Huang et al. 2019), `interleaved` is 1F1B with
+backwards first (PipeDream-flush, Narayanan et al. 2021); it is not Megatron's interleaving of virtual stages.
+`zero_bubble` splits the backward as ZB-H1 does (Qi et al. 2023, arXiv 2401.10241).
 """
 
 from __future__ import annotations
@@ -18,12 +20,23 @@ from dataclasses import dataclass
 
 from herringbone_spec.errors import ParallelError
 
+FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
+
+# What a microbatch goes through on a rank. Where there is a weight phase, the backward computes the gradients of
+# inputs alone, which the rank before waits for; the gradients of parameters, which nobody waits for, come later.
+PHASES = {
+    "simple": (FORWARD, BACKWARD),
+    "interleaved": (FORWARD, BACKWARD),
+    "zero_bubble": (FORWARD, BACKWARD, WEIGHT),
+    "_only_forward": (FORWARD,),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Ready:
     """The microbatches that could run now on one rank.
 
-    `forward` and `backward` are sorted; a microbatch not yet started stands in `fresh`.
+    `forward`, `backward` and `weight` are sorted; a microbatch not yet started stands in `fresh`.
     `live` counts those begun and not ended; `forwards_left` those whose forward has not ended (fresh ones included).
     """
 
@@ -32,6 +45,7 @@ class Ready:
     fresh: tuple[int, ...]
     live: int
     forwards_left: int
+    weight: tuple[int, ...] = ()
 
 
 Schedule = Generator["int | None", Ready, None]
@@ -63,11 +77,61 @@ def interleaved(active: int) -> Schedule:
             choice = ready.fresh[0]
 
 
+def zero_bubble(active: int) -> Schedule:
+    """As `interleaved`, and where that would wait, the gradients of a microbatch's parameters.
+
+    A microbatch is live until its weight phase has ended, so at the cap weights make room for the next forward.
+    """
+    choice: int | None = None
+    while True:
+        ready = yield choice
+        choice = None
+        if ready.backward:
+            choice = ready.backward[0]
+        elif ready.forward:
+            choice = ready.forward[0]
+        elif ready.fresh and ready.live < active:
+            choice = ready.fresh[0]
+        elif ready.weight:
+            choice = ready.weight[0]
+
+
+def only_forward(active: int) -> Schedule:
+    """Forwards under way first, then a new one while fewer than `active` are live; for steps without a backward.
+
+    Raises `ParallelError` when a microbatch wants to go back all the same.
+    """
+    choice: int | None = None
+    while True:
+        ready = yield choice
+        choice = None
+        if ready.backward:
+            raise ParallelError(
+                "pipeline '_only_forward' runs forwards alone, but the step called backward(): leave the call out, or"
+                " set `pipeline` to interleaved, simple or zero_bubble"
+            )
+        if ready.forward:
+            choice = ready.forward[0]
+        elif ready.fresh and ready.live < active:
+            choice = ready.fresh[0]
+
+
 def make_schedule(pipeline: str, *, active: int) -> Schedule:
-    """Return the started generator that the `pipeline` setting names."""
-    makers: dict[str, Callable[[], Schedule]] = {"simple": simple, "interleaved": lambda: interleaved(active)}
+    """Return the started generator that the `pipeline` setting names.
+
+    >>> make_schedule("simple", active=4).send(Ready(forward=(), backward=(0,), fresh=(1, 2), live=1, forwards_left=2))
+    1
+
+    Raises `ParallelError` for another name, with the choices.
+    """
+    makers: dict[str, Callable[[], Schedule]] = {
+        "simple": simple,
+        "interleaved": lambda: interleaved(active),
+        "zero_bubble": lambda: zero_bubble(active),
+        "_only_forward": lambda: only_forward(active),
+    }
     if pipeline not in makers:
-        raise ParallelError(f"pipeline {pipeline!r} cannot run yet; choose one of: {', '.join(makers)}")
+        raise ParallelError(f"pipeline {pipeline!r} is not one of: {', '.join(makers)}. Mend `pipeline`.")
     schedule = makers[pipeline]()
     next(schedule)
     return schedule
