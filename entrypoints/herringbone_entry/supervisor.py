@@ -40,7 +40,7 @@ CLEAR_ROUNDS = 50
 class Supervisor:
     """One host's ranks.
 
-    `tell` takes events for the coordinator; `on_end` is called with the exit code when the verdict has come and
+    `tell` takes events for the coordinator. `on_end` is called with the exit code when the verdict has come and
     nothing of this host runs any more.
     """
 
