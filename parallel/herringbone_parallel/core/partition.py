@@ -1,16 +1,212 @@
-"""Which partition each module belongs to: decided on a list of costs, without a framework.
+"""Which partition each module belongs to: decided on costs, without a framework.
 
-The list is the model's modules in the order of definition (pre-order), each with the bytes of its *own* parameters.
-Modules that share a parameter belong together. `by_bytes` cuts the list in contiguous runs whose greatest sum is
-least: the exact min-max chain partition (dynamic programming, O(partitions x modules^2)).
+`decide` takes a measured cost tree and climbs a ladder, each rung starting from the one below:
+
+    contiguous    dynamic programming over the call order; exact for chains               (partition_chain)
+    moves         groups change places, contiguous or not                                 (partition_search)
+    exhaustive    branch and bound over all splits, for few groups; exact                 (partition_exhaustive)
+    milp          HiGHS, if given a budget and scipy is there; its bound certifies        (partition_milp)
+
+The cost model is in partition_problem. Without a budget the answer depends on the tree alone, not on the machine.
+
+`by_bytes` needs no measurement: the list is the model's modules in the order of definition (pre-order), each with the
+bytes of its *own* parameters; it is cut in contiguous runs whose greatest sum is least.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from herringbone_parallel.core.costs import CostTree
+from herringbone_parallel.core.partition_bounds import least_greatest_cost
+from herringbone_parallel.core.partition_chain import split_contiguous
+from herringbone_parallel.core.partition_exhaustive import search
+from herringbone_parallel.core.partition_milp import certify
+from herringbone_parallel.core.partition_problem import Loads, Problem, make_problem, weigh
+from herringbone_parallel.core.partition_search import improve
 from herringbone_spec.errors import ParallelError
+from herringbone_spec.partition_file import PartitionLoad
+
+# Complete search is tried up to this many groups.
+MAX_EXHAUSTIVE_GROUPS = 24
+# A gap below it is rounding.
+TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A split, what it costs, and how near it is to the best.
+
+    `assigned` has every module with parameters of its own. `bottleneck` and `bound` are shares of the whole model's
+    cost; `gap` is (bottleneck - bound) / bound. `communication` is seconds per microbatch, each transfer once.
+    """
+
+    assigned: dict[str, int]
+    loads: tuple[PartitionLoad, ...]
+    bottleneck: float
+    communication: float
+    bound: float
+    gap: float
+    method: str
+    certificate: str
+    memory_weight: float
+    memory_cap: int | None
+
+
+def decide(
+    tree: CostTree,
+    partitions: int,
+    *,
+    memory_weight: float,
+    memory_cap: int | None = None,
+    budget_seconds: float = 0.0,
+) -> Decision:
+    """Split a model so that its costliest partition costs least; among such splits, so that least moves.
+
+        decision = decide(tree, partitions=4, memory_weight=0.2, memory_cap=16 << 30)
+        decision.assigned["encoder.layer.0.attention"]     # 0
+
+    `memory_weight` is the share of memory, as opposed to time, in a partition's cost. No partition holds more than
+    `memory_cap` bytes. `budget_seconds` lets HiGHS look for proof, and a better split, when the gap is not closed.
+
+    Raises `ParallelError` when there are fewer separable modules than partitions, or the cap cannot be kept; it names
+    the smallest cap that can.
+    """
+    problem = make_problem(tree, memory_weight)
+    if problem.size < partitions:
+        named = [path for members in problem.members for path in members]
+        raise _too_few(problem.size, named, partitions)
+    if memory_cap is not None:
+        _check_indivisible(problem, memory_cap)
+    climb = _Climb(problem, partitions, memory_cap)
+    climb.run(budget_seconds)
+    numbers: dict[int, int] = {}
+    for label in climb.labels:
+        numbers.setdefault(label, len(numbers))
+    labels = [numbers[label] for label in climb.labels]
+    loads = weigh(problem, labels, partitions)
+    return Decision(
+        assigned={path: label for members, label in zip(problem.members, labels, strict=True) for path in members},
+        loads=_load_of_each(loads),
+        bottleneck=float(loads.cost.max()),
+        communication=float(loads.communication.sum()) / 2,
+        bound=climb.bound,
+        gap=climb.gap,
+        method=climb.method,
+        certificate=climb.certificate,
+        memory_weight=memory_weight,
+        memory_cap=memory_cap,
+    )
+
+
+class _Climb:
+    """The ladder under way: the best split so far, and what is proven about it."""
+
+    def __init__(self, problem: Problem, partitions: int, memory_cap: int | None) -> None:
+        self._problem, self._partitions, self._cap = problem, partitions, memory_cap
+        self.labels: list[int] = []
+        self.method = "contiguous"
+        self.certificate = "counting"
+        self.bound = 0.0
+        self._cost = float("inf")
+
+    @property
+    def gap(self) -> float:
+        gap = self._cost / self.bound - 1.0 if self.bound else 0.0
+        return gap if gap > TOLERANCE else 0.0
+
+    def run(self, budget_seconds: float) -> None:
+        problem, partitions, cap = self._problem, self._partitions, self._cap
+        start = split_contiguous(problem, partitions, cap)
+        if start is None:
+            assert cap is not None
+            start = _lightest(problem, partitions, cap)
+            self.method = "moves"
+        self._adopt(start, self.method)
+        self._adopt(improve(problem, start, partitions, cap), "moves")
+        self.bound = least_greatest_cost(problem, partitions, self._cost)
+        if self.gap and problem.size <= MAX_EXHAUSTIVE_GROUPS:
+            self._exhaust()
+        if self.gap and budget_seconds > 0:
+            self._certify(budget_seconds)
+
+    def _adopt(self, labels: list[int], method: str) -> None:
+        """Keep the split if it is better than the one so far."""
+        rank = weigh(self._problem, labels, self._partitions).rank
+        if not self.labels or rank < weigh(self._problem, self.labels, self._partitions).rank:
+            self.labels, self._cost, self.method = labels, rank[0], method
+
+    def _exhaust(self) -> None:
+        found = search(self._problem, self._partitions, self._cost, self._cap)
+        if found is None:
+            return
+        if found.labels is not None:
+            self._adopt(improve(self._problem, found.labels, self._partitions, self._cap), "exhaustive")
+        self.bound, self.certificate = self._cost, "exhaustive search"
+
+    def _certify(self, budget_seconds: float) -> None:
+        known = self.bound, self._cost
+        certified = certify(self._problem, self._partitions, known, budget_seconds, self._cap)
+        if certified is None:
+            self.certificate = "counting (scipy is not installed, or the model is too large for it)"
+            return
+        if certified.labels is not None and self._fits(certified.labels):
+            self._adopt(improve(self._problem, certified.labels, self._partitions, self._cap), "milp")
+        if certified.bound > self.bound:
+            self.bound, self.certificate = min(certified.bound, self._cost), "MILP (HiGHS)"
+
+    def _fits(self, labels: list[int]) -> bool:
+        """Check what the solver promises up to its tolerances only."""
+        loads = weigh(self._problem, labels, self._partitions)
+        return len(set(labels)) == self._partitions and (self._cap is None or bool(loads.memory.max() <= self._cap))
+
+
+def _lightest(problem: Problem, partitions: int, memory_cap: int) -> list[int]:
+    """Return a split within the cap, found by looking at memory alone; raises `ParallelError` when there is none."""
+    memory = problem.memory / problem.memory.sum()
+    by_memory = _Climb(replace(problem, cost=memory, flows=(), seconds_share=0.0), partitions, None)
+    by_memory.run(0.0)
+    greatest = int(weigh(problem, by_memory.labels, partitions).memory.max())
+    if greatest <= memory_cap:
+        return by_memory.labels
+    proven = "the smallest cap that works is" if not by_memory.gap else "the smallest cap found to work is"
+    raise ParallelError(
+        f"{partitions} partitions cannot keep within a memory cap of {memory_cap} bytes each; {proven} {greatest}"
+        " bytes. Raise the cap, or `partitions`."
+    )
+
+
+def _check_indivisible(problem: Problem, memory_cap: int) -> None:
+    largest = int(problem.memory.argmax())
+    needed = int(problem.memory[largest])
+    if needed > memory_cap:
+        members = problem.members[largest]
+        what = f"module {members[0]!r}" if len(members) == 1 else f"modules {list(members)}, which share parameters,"
+        raise ParallelError(
+            f"{what} cannot be divided and need {needed} bytes, more than the memory cap of {memory_cap} bytes."
+            f" No cap below {needed} bytes can work: raise the cap, or split the module."
+        )
+
+
+def _load_of_each(loads: Loads) -> tuple[PartitionLoad, ...]:
+    columns = zip(loads.cost, loads.memory, loads.seconds, loads.communication, strict=True)
+    return tuple(
+        PartitionLoad(
+            cost=float(cost),
+            memory_bytes=int(memory),
+            seconds=float(seconds),
+            communication_seconds=float(communication),
+        )
+        for cost, memory, seconds, communication in columns
+    )
+
+
+def _too_few(count: int, paths: Sequence[str], partitions: int) -> ParallelError:
+    return ParallelError(
+        f"the model has {count} separable modules with parameters, too few for {partitions} partitions:"
+        f" {list(paths)}. Lower `partitions`."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +227,7 @@ def by_bytes(modules: Sequence[ModuleCost], partitions: int) -> dict[str, int]:
     """
     groups = _merge_shared(modules)
     if len(groups) < partitions:
-        raise ParallelError(
-            f"the model has {len(groups)} separable modules with parameters, too few for {partitions} partitions:"
-            f" {[module.path for group in groups for module in group]}. Lower `partitions`."
-        )
+        raise _too_few(len(groups), [module.path for group in groups for module in group], partitions)
     weights = [sum(_union(group).values()) for group in groups]
     starts = _min_max_cuts(weights, partitions)
     assigned = {}
