@@ -59,9 +59,7 @@ def theirs(arguments: argparse.Namespace, rank: int, kept: workload.Kept | None)
 
     def step() -> None:
         part.zero_grad()
-        schedule.step(
-            *((inputs,) if rank == 0 else ()), target=target if rank == arguments.partitions - 1 else None
-        )
+        schedule.step(*((inputs,) if rank == 0 else ()), target=target if rank == arguments.partitions - 1 else None)
 
     return step, part
 

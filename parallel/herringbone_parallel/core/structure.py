@@ -13,6 +13,9 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+# What most leaves are, so that they need not be asked for everything else they might be.
+_ATOMS = {int, float, bool, str, type(None)}
+
 
 def leaves_of(value: Any) -> list[Any]:
     """Return the leaves in a fixed order."""
@@ -33,6 +36,8 @@ def replace_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
     {'a': [10, (20, None)]}
     """
     kind = type(value)
+    if kind in _ATOMS:
+        return change(value)
     if kind in (list, set):
         return kind(replace_leaves(item, change) for item in value)
     if isinstance(value, tuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable
+from functools import partial
 from typing import Any, NamedTuple
 
 from herringbone_parallel.core.schedule import Ready, Schedule
@@ -28,10 +29,62 @@ class StepAbandonedError(BaseException):
     """Unwinds the other microbatches after one failed; never seen by users."""
 
 
+class Crew:
+    """Threads that run one microbatch after another, kept from step to step.
+
+    The one that was free last is taken first: the memory its microbatches have freed is warm, while a new thread would
+    get fresh pages from the system. There are never more than microbatches were live at once.
+    """
+
+    def __init__(self) -> None:
+        self._idle: list[_Worker] = []
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Run `work` on a thread."""
+        worker = self._idle.pop() if self._idle else _Worker(self._idle)
+        worker.work = work
+        worker.wake.release()
+
+    def dismiss(self) -> None:
+        """End the idle threads."""
+        while self._idle:
+            worker = self._idle.pop()
+            worker.work = None
+            worker.wake.release()
+            worker.thread.join()
+
+
+class _Worker:
+    """A thread of the crew; it goes back to the idle ones before it tells that its work is done."""
+
+    def __init__(self, idle: list[_Worker]) -> None:
+        self._idle = idle
+        self.work: Callable[[], None] | None = None
+        self.wake = _sleeping_lock()
+        self.thread = threading.Thread(target=self._run, name="smp-microbatch", daemon=True)
+        self.thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self.wake.acquire()
+            if self.work is None:
+                return
+            self.work()
+            self.work = None
+            self._idle.append(self)
+
+
+def _sleeping_lock() -> threading.Lock:
+    """Return a taken lock: acquire() sleeps until another thread releases it. Cheaper than a semaphore."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 class _Runner:
     """One microbatch: its phase, what it waits for, and the lock it sleeps on."""
 
-    __slots__ = ("index", "phase", "thread", "turns", "wake", "wanted")
+    __slots__ = ("index", "phase", "turns", "wake", "wanted")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -39,14 +92,13 @@ class _Runner:
         self.wanted: Any = None
         # What this microbatch has done that the next one may do only afterwards.
         self.turns: set[Turn] = set()
-        self.thread: threading.Thread | None = None
-        self.wake = threading.Semaphore(0)
+        self.wake = _sleeping_lock()
 
 
 class Baton:
     """Runs `body(index)` for each microbatch, one at a time, in the schedule's order.
 
-        baton = Baton(schedule, count=4, body=run_microbatch)
+        baton = Baton(schedule, crew, count=4, body=run_microbatch)
         baton.run()
 
     Inside a body, `wait` returns a message, `enter_backward` changes the phase, and `await_turn` before and `pass_turn`
@@ -54,8 +106,9 @@ class Baton:
     same to the last bit whatever the timing. `deliver(key, content)` may be called from any thread.
     """
 
-    def __init__(self, schedule: Schedule, count: int, body: Callable[[int], None]) -> None:
+    def __init__(self, schedule: Schedule, crew: Crew, count: int, body: Callable[[int], None]) -> None:
         self._schedule = schedule
+        self._crew = crew
         self._body = body
         self._runners = [_Runner(index) for index in range(count)]
         self._lock = threading.Lock()
@@ -63,6 +116,7 @@ class Baton:
         self._holder: _Runner | None = None
         self._failure: BaseException | None = None
         self._left = count
+        self._running = 0
         self._started = False
         self._done = threading.Event()
         self.peak_live = 0
@@ -73,9 +127,6 @@ class Baton:
             self._started = True
             self._pass_on()
         self._done.wait()
-        for runner in self._runners:
-            if runner.thread is not None:
-                runner.thread.join()
         if self._failure is not None:
             raise self._failure
 
@@ -85,13 +136,16 @@ class Baton:
             self._pass_on()
 
     def fail(self, failure: BaseException) -> None:
-        """End the step with this failure; every microbatch unwinds."""
+        """End the step with this failure; `run` raises it when every microbatch under way has unwound."""
         with self._lock:
-            if self._failure is None:
-                self._failure = failure
+            if self._failure is not None:
+                return
+            self._failure = failure
             for runner in self._runners:
-                runner.wake.release()
-            self._done.set()
+                if runner is not self._holder and runner.phase in (FORWARD, BACKWARD):
+                    runner.wake.release()
+            if self._running == 0:
+                self._done.set()
 
     def wait(self, index: int, key: Any) -> Any:
         """Return the message with this key, letting others run meanwhile."""
@@ -148,9 +202,9 @@ class Baton:
         runner.wanted = None
         if runner.phase == FRESH:
             runner.phase = FORWARD
+            self._running += 1
             self.peak_live = max(self.peak_live, self._live())
-            runner.thread = threading.Thread(target=self._run_one, args=(runner,), name=f"microbatch-{choice}")
-            runner.thread.start()
+            self._crew.start(partial(self._run_one, runner))
         else:
             runner.wake.release()
 
@@ -182,13 +236,13 @@ class Baton:
         try:
             self._body(runner.index)
         except StepAbandonedError:
-            return
+            pass
         except BaseException as failure:  # noqa: BLE001  handed to the caller of run()
             self.fail(failure)
-            return
         with self._lock:
             runner.phase = ENDED
+            self._running -= 1
             self._left -= 1
-            if self._left == 0:
+            if self._running == 0 and (self._left == 0 or self._failure is not None):
                 self._done.set()
             self._hand_over()

@@ -50,10 +50,5 @@ class Post:
     def enter_backward(self) -> None:
         self._baton.enter_backward(self._microbatch)
 
-    def flush(self) -> None:
-        """Wait until everything sent has left, so that its memory can go."""
-        if self._transport is not None:
-            self._transport.flush()
-
     def _key(self, serial: int, purpose: int) -> Key:
         return Key(self._step, self._microbatch, serial, purpose)

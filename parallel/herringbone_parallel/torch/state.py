@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 
 from herringbone_parallel.core.grid import Grid
+from herringbone_parallel.torch.allocator import keep_pages
+from herringbone_parallel.torch.baton import Crew
 from herringbone_parallel.torch.shapes import ShapeBook
 from herringbone_parallel.torch.transport import NEVER, Transport
 from herringbone_spec.contract import Key, RankVariable
@@ -38,6 +40,7 @@ class State:
     transport: Transport | None
     pipeline_group: dist.ProcessGroup | None
     book: ShapeBook = field(default_factory=ShapeBook)
+    crew: Crew = field(default_factory=Crew)
     model: DistributedModel | None = None
     steps: int = 0
 
@@ -93,6 +96,8 @@ def init() -> None:
         backend = "cpu:gloo,cuda:nccl"
     if not dist.is_initialized():
         dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
+    if grid.pipeline > 1:
+        keep_pages()
     transport, group = _open_mail(grid, rank, device)
     _state = State(settings, grid, rank, local_rank, local_size, device, transport, group)
     atexit.register(shutdown)
@@ -104,6 +109,7 @@ def shutdown() -> None:
     if _state is None:
         return
     state, _state = _state, None
+    state.crew.dismiss()
     if state.transport is not None:
         state.transport.close()
     if dist.is_initialized():

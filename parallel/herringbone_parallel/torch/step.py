@@ -101,10 +101,11 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
         args, kwargs = parts[index]
         with entered(modes):
             results[index] = _run_one(microbatch, function, args, kwargs, detach)
-        post.flush()
+        if here.transport is not None:
+            here.transport.reap()
 
     schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
-    baton = Baton(schedule, count, body)
+    baton = Baton(schedule, here.crew, count, body)
     if here.transport is None:
         baton.run()
     else:
@@ -125,6 +126,7 @@ def _run_with_peers(here: state.State, transport: Transport, baton: Baton) -> No
     transport.listen(here.steps, deliver)
     try:
         baton.run()
+        transport.flush()
     except PeerFailedError:
         # The rank that failed should be the first to be heard.
         time.sleep(_FIRST_WORD_SECONDS)

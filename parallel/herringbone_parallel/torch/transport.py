@@ -75,6 +75,7 @@ class Transport:
         self._lock = threading.Lock()
         self._mail_lock = threading.Lock()
         self._in_flight: list[tuple[Any, torch.Tensor | None]] = []
+        self._leaving: list[tuple[Any, torch.Tensor | None]] = []
         self._step = 0
         self._deliver: Deliver | None = None
         self._early: list[_Message] = []
@@ -93,7 +94,7 @@ class Transport:
                 self._hand_on(message)
 
     def send_tensor(self, peer: int, key: Key, tensor: torch.Tensor) -> None:
-        """Start sending; the tensor must not change before the next `flush`."""
+        """Start sending; the tensor must not change before `flush`."""
         tensor = tensor.detach().contiguous()
         kind = _CUDA if tensor.is_cuda else _TENSOR
         self._send(peer, kind, key, tensor, _CODES[tensor.dtype], tensor.shape)
@@ -103,12 +104,17 @@ class Transport:
         data = torch.frombuffer(bytearray(pickle.dumps(content)), dtype=torch.uint8)
         self._send(peer, _OBJECT, key, data, _CODES[torch.uint8], data.shape)
 
-    def flush(self) -> None:
-        """Wait until everything sent so far has left, and let go of its memory."""
+    def reap(self) -> None:
+        """Let go of what was sent before the last call of this; it has left long ago, so there is no wait."""
         with self._lock:
-            leaving, self._in_flight = self._in_flight, []
+            leaving, self._leaving, self._in_flight = self._leaving, self._in_flight, []
         for work, _ in leaving:
             work.wait()
+
+    def flush(self) -> None:
+        """Wait until everything sent so far has left."""
+        self.reap()
+        self.reap()
 
     def close(self) -> None:
         """Say goodbye to every peer and wait until all have said it too."""
