@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 
 from herringbone_parallel.core.costs import CostNode, CostTree, Link, Value
 
-# A V100-like device: sustained operations a second, and a link of 12 GB/s (PCIe 3 x16).
+# A V100-like device in fp32, and one NVLink 2 between two of them, which is what SMP v1's machines had.
 OPERATIONS_PER_SECOND = 10e12
-LINK = Link(seconds=20e-6, bytes_per_second=12e9)
+LINK = Link(seconds=20e-6, bytes_per_second=25e9)
 BYTES_PER_PARAMETER = 16
 FLOAT = 4
 LIVE_MICROBATCHES = 4
@@ -55,7 +55,9 @@ class Builder:
         own = self._nodes.get(path)
         if own is None:
             return CostNode(path=path, children=children)
-        return CostNode(**{name: getattr(own, name) for name in own.__struct_fields__ if name != "children"}, children=children)
+        return CostNode(
+            **{name: getattr(own, name) for name in own.__struct_fields__ if name != "children"}, children=children
+        )
 
 
 def resnet50(batch: int = 32) -> CostTree:
@@ -114,7 +116,9 @@ def transformer(layers: int, width: int, vocabulary: int, tokens: int, batch: in
     last = norm("embeddings.norm", "embeddings.token", "embeddings.position")
     for layer in range(layers):
         path = f"layers.{layer}"
-        query, key, value = (linear(f"{path}.attention.{name}", width, width, last) for name in ("query", "key", "value"))
+        query, key, value = (
+            linear(f"{path}.attention.{name}", width, width, last) for name in ("query", "key", "value")
+        )
         scores = 4.0 * batch * tokens**2 * width
         out = linear(f"{path}.attention.out", width, width, value, extra=scores)
         for source in (query, key):
@@ -124,7 +128,12 @@ def transformer(layers: int, width: int, vocabulary: int, tokens: int, batch: in
         narrow = linear(f"{path}.feed_forward.down", width, 4 * width, wide)
         last = norm(f"{path}.feed_forward.norm", narrow, attended)
     build.module(
-        "head", vocabulary * width, 2.0 * places * width * vocabulary, elements, places * vocabulary, shared=1 if tied else 2
+        "head",
+        vocabulary * width,
+        2.0 * places * width * vocabulary,
+        elements,
+        places * vocabulary,
+        shared=1 if tied else 2,
     )
     build.value(last, "head", elements=elements)
     return build.tree()

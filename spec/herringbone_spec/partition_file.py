@@ -88,10 +88,13 @@ class PartitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             )
         ours, theirs = set(paths), {module.path for module in self.modules}
         if ours != theirs:
+            differences = [
+                *_named(theirs - ours, "The model lacks"),
+                *_named(ours - theirs, "The file lacks"),
+            ]
             raise ParallelError(
-                "the partition file is for another model."
-                f" {_named(theirs - ours, 'the model lacks')}{_named(ours - theirs, 'the file lacks')}"
-                " Name the file of this model, or unset `load_partition` to decide anew."
+                f"the partition file is for another model. {' '.join(differences)} Name the file of this model, or"
+                " unset `load_partition` to decide anew."
             )
 
 
@@ -128,9 +131,10 @@ class _Versioned(Struct):
     version: int
 
 
-def _named(paths: set[str], sentence: str) -> str:
+def _named(paths: set[str], sentence: str) -> list[str]:
+    """Return a sentence that names the first few paths, or nothing when there are none."""
     if not paths:
-        return ""
+        return []
     shown = sorted(paths)[:_SHOWN]
     more = f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else ""
-    return f" {sentence} {', '.join(map(repr, shown))}{more}."
+    return [f"{sentence} {', '.join(map(repr, shown))}{more}."]

@@ -24,12 +24,14 @@ from herringbone_parallel.core.partition_chain import split_contiguous
 from herringbone_parallel.core.partition_exhaustive import search
 from herringbone_parallel.core.partition_milp import certify
 from herringbone_parallel.core.partition_problem import Loads, Problem, make_problem, weigh
-from herringbone_parallel.core.partition_search import improve
+from herringbone_parallel.core.partition_search import improve, shake
 from herringbone_spec.errors import ParallelError
 from herringbone_spec.partition_file import PartitionLoad
 
 # Complete search is tried up to this many groups.
 MAX_EXHAUSTIVE_GROUPS = 24
+# Descents from other splits are tried up to this many groups; beyond, runs are even enough and each one is slow.
+MAX_SHAKEN_GROUPS = 400
 # A gap below it is rounding.
 TOLERANCE = 1e-9
 
@@ -128,6 +130,9 @@ class _Climb:
         self.bound = least_greatest_cost(problem, partitions, self._cost)
         if self.gap and problem.size <= MAX_EXHAUSTIVE_GROUPS:
             self._exhaust()
+        elif self.gap and problem.size <= MAX_SHAKEN_GROUPS:
+            self._adopt(shake(problem, self.labels, partitions, cap), "moves")
+            self.bound = least_greatest_cost(problem, partitions, self._cost)
         if self.gap and budget_seconds > 0:
             self._certify(budget_seconds)
 
@@ -184,7 +189,7 @@ def _check_indivisible(problem: Problem, memory_cap: int) -> None:
         members = problem.members[largest]
         what = f"module {members[0]!r}" if len(members) == 1 else f"modules {list(members)}, which share parameters,"
         raise ParallelError(
-            f"{what} cannot be divided and need {needed} bytes, more than the memory cap of {memory_cap} bytes."
+            f"{what} cannot be divided: {needed} bytes, more than the memory cap of {memory_cap} bytes."
             f" No cap below {needed} bytes can work: raise the cap, or split the module."
         )
 

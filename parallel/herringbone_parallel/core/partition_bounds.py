@@ -36,7 +36,8 @@ def least_communication(problem: Problem, partitions: int, greatest: float) -> f
 
     components, forced, total = problem.size, sum(map(cuts, cost)), 0.0
     flows = sorted(problem.flows, key=lambda flow: -flow.seconds)
-    for flow, slower in zip(flows, [*(flow.seconds for flow in flows[1:]), 0.0], strict=True):
+    thresholds = [flow.seconds for flow in flows[1:]] + [0.0]
+    for flow, threshold in zip(flows, thresholds, strict=False):
         for user in flow.users:
             one, other = find(flow.source), find(user)
             if one != other:
@@ -45,7 +46,7 @@ def least_communication(problem: Problem, partitions: int, greatest: float) -> f
                 cost[one] += cost[other]
                 forced += cuts(cost[one])
                 components -= 1
-        total += (flow.seconds - slower) * max(partitions - components, forced, 0)
+        total += (flow.seconds - threshold) * max(partitions - components, forced, 0)
     return total
 
 
