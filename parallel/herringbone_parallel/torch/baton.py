@@ -84,7 +84,7 @@ def _sleeping_lock() -> threading.Lock:
 class _Runner:
     """One microbatch: its phase, what it waits for, and the lock it sleeps on."""
 
-    __slots__ = ("index", "phase", "turns", "wake", "wanted")
+    __slots__ = ("asleep", "index", "phase", "turns", "wake", "wanted")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -93,12 +93,19 @@ class _Runner:
         # What this microbatch has done that the next one may do only afterwards.
         self.turns: set[Turn] = set()
         self.wake = _sleeping_lock()
+        self.asleep = False
+
+    def rouse(self) -> None:
+        """Wake the microbatch if it sleeps; under the baton's lock, as the flag is."""
+        if self.asleep:
+            self.asleep = False
+            self.wake.release()
 
 
 class Baton:
     """Runs `body(index)` for each microbatch, one at a time, in the schedule's order.
 
-        baton = Baton(schedule, crew, count=4, body=run_microbatch)
+        baton = Baton(schedule, crew, count=4, body=run_microbatch, keep=randomness.keep)
         baton.run()
 
     Inside a body, `wait` returns a message, `enter_backward` changes the phase, and `await_turn` before and `pass_turn`
@@ -106,9 +113,17 @@ class Baton:
     same to the last bit whatever the timing. `deliver(key, content)` may be called from any thread.
     """
 
-    def __init__(self, schedule: Schedule, crew: Crew, count: int, body: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        crew: Crew,
+        count: int,
+        body: Callable[[int], None],
+        keep: Callable[[], Callable[[], None]],
+    ) -> None:
         self._schedule = schedule
         self._crew = crew
+        self._keep = keep
         self._body = body
         self._runners = [_Runner(index) for index in range(count)]
         self._lock = threading.Lock()
@@ -142,8 +157,7 @@ class Baton:
                 return
             self._failure = failure
             for runner in self._runners:
-                if runner is not self._holder and runner.phase in (FORWARD, BACKWARD):
-                    runner.wake.release()
+                runner.rouse()
             if self._running == 0:
                 self._done.set()
 
@@ -154,8 +168,8 @@ class Baton:
             if key in self._mail:
                 return self._mail.pop(key)
             runner.wanted = key
-            self._hand_over()
-        self._sleep(runner)
+            restore = self._lie_down(runner)
+        self._sleep(restore, runner)
         with self._lock:
             return self._mail.pop(key)
 
@@ -166,8 +180,8 @@ class Baton:
             if self._has_turn(runner, turn):
                 return
             runner.wanted = turn
-            self._hand_over()
-        self._sleep(runner)
+            restore = self._lie_down(runner)
+        self._sleep(restore, runner)
 
     def pass_turn(self, index: int, turn: Turn) -> None:
         """Let the next microbatch do this."""
@@ -179,15 +193,24 @@ class Baton:
         runner = self._runners[index]
         with self._lock:
             runner.phase = BACKWARD
-            self._hand_over()
-        self._sleep(runner)
+            restore = self._lie_down(runner)
+        self._sleep(restore, runner)
+
+    def _lie_down(self, runner: _Runner) -> Callable[[], None]:
+        if self._failure is not None:
+            raise StepAbandonedError
+        runner.asleep = True
+        restore = self._keep()
+        self._hand_over()
+        return restore
 
     def _hand_over(self) -> None:
         self._holder = None
         self._pass_on()
 
-    def _sleep(self, runner: _Runner) -> None:
+    def _sleep(self, restore: Callable[[], None], runner: _Runner) -> None:
         runner.wake.acquire()
+        restore()
         if self._failure is not None:
             raise StepAbandonedError
 
@@ -206,7 +229,7 @@ class Baton:
             self.peak_live = max(self.peak_live, self._live())
             self._crew.start(partial(self._run_one, runner))
         else:
-            runner.wake.release()
+            runner.rouse()
 
     def _ready(self) -> Ready:
         able: dict[int, list[int]] = {FRESH: [], FORWARD: [], BACKWARD: []}

@@ -21,6 +21,7 @@ from herringbone_parallel.torch.modes import thread_modes
 from herringbone_parallel.torch.operations import operate, operate_inside
 from herringbone_parallel.torch.placed import PlacedTensor, Value
 from herringbone_parallel.torch.post import Post
+from herringbone_parallel.torch.randomness import seed_of, seeded, start_stream
 from herringbone_parallel.torch.shapes import ShapeBook, TensorSpec, shapes_of
 from herringbone_parallel.torch.tape import Move, Run, Tape
 from herringbone_parallel.torch.transport import Purpose
@@ -28,6 +29,9 @@ from herringbone_spec.errors import ParallelError
 
 # On a parameter of a partitioned model: the pipeline rank it lives on.
 OWNER_ATTRIBUTE = "_smp_owner"
+
+# On an exception: the module in whose code it was raised.
+MODULE_ATTRIBUTE = "_smp_module"
 
 _here = threading.local()
 
@@ -44,19 +48,23 @@ class Microbatch:
     `scale` multiplies the gradients that `backward` starts from: 1 / microbatches averages over them.
     """
 
-    def __init__(self, post: Post, partitions: int, device: torch.device, book: ShapeBook, scale: float) -> None:
+    def __init__(
+        self, post: Post, partitions: int, device: torch.device, book: ShapeBook, *, scale: float, seed: int
+    ) -> None:
         self._post = post
         self._tape = Tape()
         self._peers = [rank for rank in range(partitions) if rank != post.rank]
         self._device = device
         self._book = book
         self._scale = scale
+        self._seed_of_calls = seed
         self._serial = 0
         self._parameters: dict[int, PlacedTensor] = {}
         self._visits: dict[tuple[int, Hashable], int] = {}
 
     def __enter__(self) -> Microbatch:
         _here.microbatch = self
+        start_stream(self._seed_of_calls)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -93,7 +101,7 @@ class Microbatch:
         if home == self._post.rank:
             # Gradients of parameters, and running statistics, add up in the order of the microbatches.
             ordered = target is not None or any(isinstance(value.local, torch.nn.Parameter) for value in values)
-            shapes, roots = self._run_here(run, name if ordered else None, function, args, kwargs)
+            shapes, roots = self._run_here(run, name, ordered, function, args, kwargs)
             self._tell_shapes(name, known, serial, shapes)
         else:
             shapes = known if known is not None else self._post.wait(serial, Purpose.SHAPES, source=home)
@@ -160,18 +168,25 @@ class Microbatch:
         value.holders.add(target)
 
     def _run_here(
-        self, run: Run, order: str | None, function: Callable[..., Any], args: Any, kwargs: Any
+        self, run: Run, name: str, ordered: bool, function: Callable[..., Any], args: Any, kwargs: Any
     ) -> tuple[Any, Sequence[torch.Tensor]]:
         """Run the call on real tensors; fill in the run's leaves and roots, return the shapes and the roots."""
         leaf_of = {value.serial: _as_leaf(value) for value in run.inputs}
+        order = name if ordered else None
 
         def real(leaf: Any) -> Any:
             return leaf_of[leaf.value.serial] if isinstance(leaf, PlacedTensor) else leaf
 
-        with self._post.turn(self._turn(FORWARD, order)):
+        turn = self._turn(FORWARD, order)
+        seed = seed_of(self._seed_of_calls, name, self._serial)
+        with self._post.turn(turn), seeded(seed):
             _here.microbatch = None
             try:
                 result = function(*replace_leaves(args, real), **replace_leaves(kwargs, real))
+            except Exception as error:
+                if order is not None and not hasattr(error, MODULE_ATTRIBUTE):
+                    setattr(error, MODULE_ATTRIBUTE, order)
+                raise
             finally:
                 _here.microbatch = self
         run.leaves = [_gradient_leaf(leaf) for leaf in leaf_of.values()]

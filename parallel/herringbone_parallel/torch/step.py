@@ -11,9 +11,9 @@ import torch
 
 from herringbone_parallel.core.schedule import make_schedule
 from herringbone_parallel.core.structure import leaves_of, rebuild, replace_leaves
-from herringbone_parallel.torch import state
+from herringbone_parallel.torch import randomness, state
 from herringbone_parallel.torch.baton import Baton
-from herringbone_parallel.torch.microbatch import Microbatch, current
+from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE, Microbatch, current
 from herringbone_parallel.torch.modes import entered, thread_modes
 from herringbone_parallel.torch.output import StepOutput
 from herringbone_parallel.torch.placed import PlacedTensor
@@ -92,12 +92,16 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
     number = here.steps
     model = here.model
     scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
+    seed = randomness.draw_seed()
+    restore = randomness.keep()
 
     def body(index: int) -> None:
         if here.device.type == "cuda":
             torch.cuda.set_device(here.device)
         post = Post(here.pp_rank, number, index, here.transport, baton)
-        microbatch = Microbatch(post, settings.partitions, here.device, here.book, scale)
+        microbatch = Microbatch(
+            post, settings.partitions, here.device, here.book, scale=scale, seed=randomness.seed_of(seed, index)
+        )
         args, kwargs = parts[index]
         with entered(modes):
             results[index] = _run_one(microbatch, function, args, kwargs, detach)
@@ -105,11 +109,14 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
             here.transport.reap()
 
     schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
-    baton = Baton(schedule, here.crew, count, body)
-    if here.transport is None:
-        baton.run()
-    else:
-        _run_with_peers(here, here.transport, baton)
+    baton = Baton(schedule, here.crew, count, body, randomness.keep)
+    try:
+        if here.transport is None:
+            baton.run()
+        else:
+            _run_with_peers(here, here.transport, baton)
+    finally:
+        restore()
     here.book.turn_page()
     return results
 
@@ -132,7 +139,8 @@ def _run_with_peers(here: state.State, transport: Transport, baton: Baton) -> No
         time.sleep(_FIRST_WORD_SECONDS)
         raise
     except BaseException as failure:
-        reason = f"{type(failure).__name__}: {failure}"
+        module = getattr(failure, MODULE_ATTRIBUTE, None)
+        reason = f"{type(failure).__name__}: {failure}" + (f" (in module {module})" if module else "")
         for peer in range(here.settings.partitions):
             if peer != here.pp_rank:
                 transport.send_object(peer, Key(here.steps, 0, 0, Purpose.FAILURE), reason)

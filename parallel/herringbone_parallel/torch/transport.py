@@ -77,6 +77,8 @@ class Transport:
         self._in_flight: list[tuple[Any, torch.Tensor | None]] = []
         self._leaving: list[tuple[Any, torch.Tensor | None]] = []
         self._step = 0
+        self._closing = False
+        self._lost: str | None = None
         self._deliver: Deliver | None = None
         self._early: list[_Message] = []
         self._thread = threading.Thread(target=self._receive_forever, name="smp-mail", daemon=True)
@@ -92,6 +94,7 @@ class Transport:
             early, self._early = self._early, []
             for message in early:
                 self._hand_on(message)
+            self._report_loss()
 
     def send_tensor(self, peer: int, key: Key, tensor: torch.Tensor) -> None:
         """Start sending; the tensor must not change before `flush`."""
@@ -118,6 +121,9 @@ class Transport:
 
     def close(self) -> None:
         """Say goodbye to every peer and wait until all have said it too."""
+        self._closing = True
+        if self._lost is not None:
+            return
         for peer in range(len(self._ranks)):
             if peer != self._me:
                 self._send(peer, _GOODBYE, Key(0, 0, 0, 0), None, 0, ())
@@ -145,10 +151,24 @@ class Transport:
                 self._in_flight.append((dist.isend(payload, target, group=self._group, tag=tag), payload))
 
     def _receive_forever(self) -> None:
+        try:
+            self._receive_until_goodbye()
+        except _PeerGoneError as error:
+            # Peers that have parted may be gone before the last goodbye is here.
+            if not self._closing:
+                with self._mail_lock:
+                    self._lost = str(error)
+                    self._report_loss()
+
+    def _report_loss(self) -> None:
+        if self._lost is not None and self._deliver is not None:
+            self._deliver(self._me, Key(self._step, 0, 0, Purpose.FAILURE), f"lost contact with a peer: {self._lost}")
+
+    def _receive_until_goodbye(self) -> None:
         header = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
         goodbyes = 0
         while goodbyes < len(self._ranks) - 1:
-            source = dist.recv(header, group=self._group, tag=_HEADER_TAG)
+            source = _receive(header, None, self._group, _HEADER_TAG)
             kind, step, microbatch, serial, purpose, tag, dtype, dimensions, *shape = header.tolist()
             if kind == _GOODBYE:
                 goodbyes += 1
@@ -167,9 +187,20 @@ class Transport:
     def _receive_payload(self, source: int, kind: int, tag: int, dtype: torch.dtype, shape: list[int]) -> Any:
         if kind == _CUDA:
             buffer = torch.empty(shape, dtype=dtype, device=torch.device("cuda", torch.cuda.current_device()))
-            dist.recv(buffer, source, group=self._pair_groups[self._ranks.index(source), self._me])
+            _receive(buffer, source, self._pair_groups[self._ranks.index(source), self._me], 0)
             return buffer
         buffer = torch.empty(shape, dtype=dtype)
         if buffer.numel():
-            dist.recv(buffer, source, group=self._group, tag=tag)
+            _receive(buffer, source, self._group, tag)
         return pickle.loads(buffer.numpy().tobytes()) if kind == _OBJECT else buffer  # noqa: S301  same trust domain
+
+
+class _PeerGoneError(Exception):
+    """The backend says that a peer is gone."""
+
+
+def _receive(buffer: torch.Tensor, source: int | None, group: dist.ProcessGroup, tag: int) -> int:
+    try:
+        return dist.recv(buffer, source, group=group, tag=tag)
+    except RuntimeError as error:
+        raise _PeerGoneError(str(error).splitlines()[0]) from error

@@ -230,6 +230,20 @@ class Normed(nn.Module):
         return self.head(self.second(self.norm(self.first(x)).relu()))
 
 
+class Dropped(nn.Module):
+    """Dropout inside modules, in the code that runs on every rank, and random numbers drawn there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Sequential(nn.Linear(WIDTH, 16), nn.Dropout(0.5))
+        self.second = nn.Sequential(nn.Linear(16, 16), nn.Dropout(0.5))
+        self.head = nn.Linear(16, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = nn.functional.dropout(self.first(x), 0.2) * torch.rand(16)
+        return self.head(self.second(h) + torch.rand(16))
+
+
 ALL: dict[str, Callable[[], nn.Module]] = {
     model.__name__: model
     for model in (
@@ -241,5 +255,5 @@ ALL: dict[str, Callable[[], nn.Module]] = {
 
 def build(name: str) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
     torch.manual_seed(5)
-    model = {**ALL, "Normed": Normed}[name]()
+    model = {**ALL, "Normed": Normed, "Dropped": Dropped}[name]()
     return model, *_inputs()

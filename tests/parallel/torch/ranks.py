@@ -61,6 +61,7 @@ class Ranks:
             here, there = SPAWN.Pipe()
             process = SPAWN.Process(target=_serve, args=(len(self._workers), there), daemon=True)
             process.start()
+            there.close()
             self._workers.append((process, here))
         port = free_port()
         for _, connection in self._workers[:count]:
@@ -70,8 +71,13 @@ class Ranks:
             if not connection.poll(30):
                 self.close()
                 raise RankFailedError(f"rank {len(answers)} did not answer within 30 s")
-            answers.append(connection.recv())
+            try:
+                answers.append(connection.recv())
+            except EOFError:
+                answers.append((False, "died"))
         failed = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
+        if any(text == "died" for _, text in answers):
+            self.close()
         if failed:
             raise RankFailedError("\n".join(failed))
         return [result for _, result in answers]

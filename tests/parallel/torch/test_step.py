@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -130,7 +131,31 @@ def test_an_exception_on_one_rank_ends_the_step_on_all(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError) as caught:
         ranks.run(explode, dict(TWO))
     assert "ZeroDivisionError: boom in the last layer" in str(caught.value)
-    assert "PeerFailedError: pipeline rank 1 failed in this step: ZeroDivisionError" in str(caught.value)
+    assert (
+        "PeerFailedError: pipeline rank 1 failed in this step: ZeroDivisionError: boom in the last layer (in module 2)"
+    ) in str(caught.value)
+
+
+class Deadly(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        os._exit(9)
+
+
+def die() -> None:
+    import herringbone_parallel.torch as smp
+
+    model = smp.DistributedModel(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), Deadly(6, 1)))
+    smp.step(lambda inputs: model(inputs))(torch.randn(8, 6))
+
+
+def test_a_rank_that_is_gone_ends_the_step_on_the_others() -> None:
+    """Under no launcher, which would end them all: the step waited for ever for a message of the dead rank."""
+    ranks = Ranks()
+    with pytest.raises(RankFailedError) as caught:
+        ranks.run(die, dict(TWO))
+    assert "rank 1:\ndied" in str(caught.value)
+    assert "PeerFailedError" in str(caught.value)
+    assert "lost contact with a peer" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -94,3 +94,15 @@ def test_same_seed_same_loss_to_the_last_bit(ranks: Ranks) -> None:
     second = ranks.run(train, dict(settings), "Residual")
     assert first[0][0] == second[0][0]
     assert all(torch.equal(first[0][1][key], second[0][1][key]) for key in first[0][1])
+
+
+def test_dropout_is_the_same_whatever_the_schedule(ranks: Ranks) -> None:
+    runs = [
+        ranks.run(
+            train, {"partitions": 2, "microbatches": 4, "pipeline": pipeline, "active_microbatches": active}, "Dropped"
+        )
+        for pipeline, active in (("simple", 4), ("interleaved", 1), ("interleaved", 4))
+    ]
+    losses = [losses for run in runs for losses, _, _ in run]
+    assert all(other == losses[0] for other in losses), losses
+    assert len(set(losses[0])) == STEPS, "each step draws anew"
