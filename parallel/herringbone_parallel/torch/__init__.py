@@ -14,17 +14,42 @@ def train_step(model, images, labels):
 """
 
 from herringbone_parallel.torch.checkpoint import save
+from herringbone_parallel.torch.communication import (
+    DP_GROUP,
+    MP_GROUP,
+    PP_GROUP,
+    RDP_GROUP,
+    TP_GROUP,
+    WORLD,
+    RankType,
+    allgather,
+    barrier,
+    broadcast,
+    dp_barrier,
+    get_dp_process_group,
+    get_mp_process_group,
+    get_pp_process_group,
+    get_rdp_process_group,
+    get_tp_process_group,
+    get_world_process_group,
+    mp_barrier,
+    recv_from,
+    send,
+)
+from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.model import DistributedModel
 from herringbone_parallel.torch.optimizer import DistributedOptimizer
 from herringbone_parallel.torch.output import StepOutput
 from herringbone_parallel.torch.placement import partition
 from herringbone_parallel.torch.ranks import (
-    barrier,
     dp_rank,
     dp_size,
     get_dp_group,
     get_mp_group,
     get_pp_group,
+    get_rdp_group,
+    get_tp_group,
+    get_world_group,
     local_rank,
     local_size,
     mp_rank,
@@ -45,5 +70,10 @@ __all__ = [
     "init", "is_initialized", "shutdown",
     "step", "StepOutput", "DistributedModel", "DistributedOptimizer", "partition", "save",
     "rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "pp_rank", "pp_size", "dp_rank", "dp_size",
-    "tp_rank", "tp_size", "rdp_rank", "rdp_size", "get_mp_group", "get_dp_group", "get_pp_group", "barrier",
+    "tp_rank", "tp_size", "rdp_rank", "rdp_size",
+    "get_mp_group", "get_dp_group", "get_pp_group", "get_tp_group", "get_rdp_group", "get_world_group",
+    "CommGroup", "WORLD", "MP_GROUP", "DP_GROUP", "PP_GROUP", "TP_GROUP", "RDP_GROUP", "RankType",
+    "send", "recv_from", "broadcast", "allgather", "barrier", "dp_barrier", "mp_barrier",
+    "get_world_process_group", "get_mp_process_group", "get_dp_process_group", "get_pp_process_group",
+    "get_tp_process_group", "get_rdp_process_group",
 ]  # fmt: skip

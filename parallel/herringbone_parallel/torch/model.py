@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch import nn
 
 from herringbone_parallel.torch import state
+from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.microbatch import OWNER_ATTRIBUTE, current
 from herringbone_parallel.torch.placement import assign_by_bytes, assign_by_hand, settle
 from herringbone_spec.errors import ParallelError
@@ -106,11 +107,11 @@ class DistributedModel(nn.Module):
         """Return the whole state dict, on the CPU, gathered from the pipeline; every one of its ranks must call it."""
         own = self.module.state_dict(*args, **kwargs)
         here = state.get()
-        if here.pipeline_group is None or not self.partitioned:
+        if here.settings.partitions == 1 or not self.partitioned:
             return own
         local = {name: tensor.detach().cpu() for name, tensor in own.items() if not tensor.is_meta}
         parts: list[Any] = [None] * here.settings.partitions
-        dist.all_gather_object(parts, local, group=here.pipeline_group)
+        dist.all_gather_object(parts, local, group=here.groups[CommGroup.PP_GROUP])
         merged = {name: tensor for part in reversed(parts) for name, tensor in part.items()}
         return {name: merged[name] for name in own}
 

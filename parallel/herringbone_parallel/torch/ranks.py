@@ -1,4 +1,4 @@
-"""Ranks, sizes, groups and barriers under SMP v1's names.
+"""Ranks, sizes and the members of groups under SMP v1's names.
 
 rank, size                the world
 local_rank, local_size    this host
@@ -7,8 +7,6 @@ dp_*, rdp_*               the ranks that hold the same part of the model
 """
 
 from __future__ import annotations
-
-import torch.distributed as dist
 
 from herringbone_parallel.torch import state
 
@@ -98,7 +96,16 @@ def get_pp_group() -> list[int]:
     return list(state.get().grid.group("P", rank()))
 
 
-def barrier() -> None:
-    """Wait until every rank is here."""
-    state.get()
-    dist.barrier()
+def get_tp_group() -> list[int]:
+    """Return the global ranks along the tensor-parallel axis."""
+    return list(state.get().grid.group("T", rank()))
+
+
+def get_rdp_group() -> list[int]:
+    """Return the global ranks that hold exactly the same parameters."""
+    return list(state.get().grid.group("D", rank()))
+
+
+def get_world_group() -> list[int]:
+    """Return all global ranks."""
+    return list(range(size()))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.torch.allocator import keep_pages
 from herringbone_parallel.torch.baton import Crew
+from herringbone_parallel.torch.groups import CommGroup, open_groups
 from herringbone_parallel.torch.shapes import ShapeBook
 from herringbone_parallel.torch.transport import NEVER, Transport
 from herringbone_spec.contract import Key, RankVariable
@@ -21,6 +23,7 @@ from herringbone_spec.hyperparameters import decode
 
 if TYPE_CHECKING:
     from herringbone_parallel.torch.model import DistributedModel
+    from herringbone_parallel.torch.optimizer import DistributedOptimizer
     from herringbone_spec.model_parallel import ResolvedModelParallel
 
 # Set by the entry point from the `mp_parameters` hyperparameter.
@@ -38,10 +41,11 @@ class State:
     local_size: int
     device: torch.device
     transport: Transport | None
-    pipeline_group: dist.ProcessGroup | None
+    groups: Mapping[CommGroup, dist.ProcessGroup]
     book: ShapeBook = field(default_factory=ShapeBook)
     crew: Crew = field(default_factory=Crew)
     model: DistributedModel | None = None
+    optimizers: list[DistributedOptimizer] = field(default_factory=list)
     steps: int = 0
 
     @property
@@ -98,8 +102,9 @@ def init() -> None:
         dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
     if grid.pipeline > 1:
         keep_pages()
-    transport, group = _open_mail(grid, rank, device)
-    _state = State(settings, grid, rank, local_rank, local_size, device, transport, group)
+    groups = open_groups(grid, rank)
+    transport = _open_mail(grid, rank, device)
+    _state = State(settings, grid, rank, local_rank, local_size, device, transport, groups)
     atexit.register(shutdown)
 
 
@@ -166,12 +171,11 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         )
 
 
-def _open_mail(grid: Grid, rank: int, device: torch.device) -> tuple[Transport | None, dist.ProcessGroup | None]:
-    """Make every pipeline's groups (a collective call: each rank makes all) and return this rank's own."""
+def _open_mail(grid: Grid, rank: int, device: torch.device) -> Transport | None:
+    """Make every pipeline's mail groups (a collective call: each rank makes all) and return this rank's own mail."""
     if grid.pipeline == 1:
-        return None, None
+        return None
     mine: Transport | None = None
-    group: dist.ProcessGroup | None = None
     for ranks in grid.groups("P"):
         mail = dist.new_group(list(ranks), backend="gloo", timeout=NEVER)
         pairs = {}
@@ -181,8 +185,5 @@ def _open_mail(grid: Grid, rank: int, device: torch.device) -> tuple[Transport |
                     if source != target:
                         pairs[source, target] = dist.new_group([ranks[source], ranks[target]], backend="nccl")
         if rank in ranks:
-            group = dist.new_group(list(ranks), backend="gloo")
             mine = Transport(ranks, mail, pairs)
-        else:
-            dist.new_group(list(ranks), backend="gloo")
-    return mine, group
+    return mine
