@@ -42,22 +42,25 @@ def split_contiguous(problem: Problem, partitions: int, memory_cap: float | None
     """
     order = _Order.of(problem, partitions)
     tables: dict[frozenset[int], _Tables] = {}
-    best: tuple[tuple[float, float], list[int]] | None = None
+    rows_of: dict[tuple[int, ...], list[_Tables]] = {}
     for hosts in product(range(partitions), repeat=len(order.pinned)):
-        rows = []
+        rows_of[hosts] = rows = []
         for partition in range(partitions):
             inside = frozenset(group for group, host in zip(order.pinned, hosts, strict=True) if host == partition)
             if inside not in tables:
                 tables[inside] = _Tables.of(problem, order, inside, memory_cap)
             rows.append(tables[inside])
-        limit = _least_bottleneck(rows)
-        if not np.isfinite(limit) or (best is not None and limit > best[0][0] + TOLERANCE):
-            continue
-        labels = order.labels(problem.size, hosts, _cuts(rows, limit + TOLERANCE))
-        rank = weigh(problem, labels, partitions).rank
-        if best is None or rank < best[0]:
-            best = rank, labels
-    return best[1] if best else None
+    limit_of = {hosts: _least_bottleneck(rows) for hosts, rows in rows_of.items()}
+    limit = min(limit_of.values()) + TOLERANCE
+    if not np.isfinite(limit):
+        return None
+    allowed = {id(table): table.within(limit) for table in tables.values()}
+    splits = [
+        order.labels(problem.size, hosts, _cuts([allowed[id(row)] for row in rows]))
+        for hosts, rows in rows_of.items()
+        if limit_of[hosts] <= limit
+    ]
+    return min(splits, key=lambda labels: weigh(problem, labels, partitions).rank)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,10 @@ class _Tables:
             cost[_sums(problem.memory, order, inside) > memory_cap] = np.inf
         return cls(cost, communication)
 
+    def within(self, limit: float) -> Floats:
+        """Return the communication of the runs that cost at most `limit`, inf for the others."""
+        return np.where(self.cost <= limit, self.communication, np.inf)
+
 
 def _sums(amounts: Floats, order: _Order, inside: frozenset[int]) -> Floats:
     prefix = np.concatenate([[0.0], np.cumsum([amounts[list(run)].sum() for run in order.runs])])
@@ -186,12 +193,11 @@ def _least_bottleneck(rows: list[_Tables]) -> float:
     return float(best[-1])
 
 
-def _cuts(rows: list[_Tables], limit: float) -> list[int]:
-    """Return where each run starts so that none costs more than `limit` and communication is least in total.
+def _cuts(allowed: list[Floats]) -> list[int]:
+    """Return where each run starts so that communication is least in total; one table a run, inf where not allowed.
 
     Among equals, later cuts win: early ranks also keep more activations.
     """
-    allowed = [np.where(row.cost <= limit, row.communication, np.inf) for row in rows]
     best = allowed[0][0]
     choices = []
     for communication in allowed[1:]:
