@@ -1,0 +1,267 @@
+"""How long the ranks of a pipeline are idle, against theory and the simulator; stages sleep, so they need no cores.
+
+Usage: python benchmarks/pipeline/bubble.py [--partitions 2 4 8] [--microbatches 4 8 32] [--pipelines interleaved
+       simple] [--forward-ms 50] [--repeats 5] [--timelines FOLDER]
+The last line is JSON: for each case the measured idle fraction and its limit (p - 1) / (m + p - 1) + 0.02, and the step
+in seconds as measured and as predicted from a run of 4 microbatches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from ranks import Ranks
+from torch import nn
+
+import herringbone_parallel.torch as smp
+from herringbone_parallel.core.simulate import Link, Segment, Simulation, simulate
+from herringbone_parallel.core.timeline import Event, side_by_side, write_trace
+
+MARGIN = 0.02
+ROWS, WIDTH = 4, 256
+BACKWARD_OVER_FORWARD = 2
+WARM_UP, WARM_UP_FORWARD_S = 2, 0.001
+CALIBRATION_MICROBATCHES, CALIBRATION_REPEATS = 4, 5
+# A stage that had its message for longer than this, or waited for it longer, tells which of both it was.
+LONGEST_MESSAGE_S = 0.005
+
+
+class Step(NamedTuple):
+    """One measured step: when it was called and had returned, by rank, and what the stages did, by one clock."""
+
+    called_s: list[float]
+    returned_s: list[float]
+    events: list[Event]
+
+    @property
+    def seconds(self) -> float:
+        """From rank 0's call, with which the pipeline begins to fill, to the last rank's return."""
+        return max(self.returned_s) - self.called_s[0]
+
+    @property
+    def idle(self) -> float:
+        """The part of all ranks' time in which no stage ran; what the runtime takes counts as idle."""
+        busy = sum(event.end_s - event.start_s for event in self.events)
+        return 1 - busy / (self.seconds * len(self.called_s))
+
+
+class _Rest(torch.autograd.Function):
+    """Hands on its input, and its gradient on the way back, and takes its time for each."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, stage: Stage) -> torch.Tensor:
+        start = time.monotonic()
+        # Every element holds the number of its microbatch.
+        ctx.stage, ctx.microbatch = stage, int(x[0, 0])
+        result = x * scale
+        stage.rest("forward", ctx.microbatch, start, stage.forward_s)
+        return result
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        start = time.monotonic()
+        of_scale = torch.zeros(1)
+        ctx.stage.rest("backward", ctx.microbatch, start, BACKWARD_OVER_FORWARD * ctx.stage.forward_s)
+        return gradient, of_scale, None
+
+
+class Stage(nn.Module):
+    """Takes `forward_s` in its forward and twice that in its backward, nearly all of it asleep, and notes when."""
+
+    def __init__(self, rank: int, forward_s: float) -> None:
+        super().__init__()
+        self.rank = rank
+        self.forward_s = forward_s
+        self.scale = nn.Parameter(torch.ones(1))
+        self.events: list[Event] = []
+
+    def rest(self, what: str, microbatch: int, start_s: float, seconds: float) -> None:
+        time.sleep(max(0.0, start_s + seconds - time.monotonic()))
+        self.events.append(Event(self.rank, what, microbatch, start_s, time.monotonic()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return _Rest.apply(x, self.scale, self)
+
+
+def run_steps(partitions: int, microbatches: int, forward_s: float, repeats: int) -> list[Any]:
+    """On a rank: run the steps; return for each the time of the call, of the return, and this rank's events."""
+    stages = []
+    for rank in range(partitions):
+        with smp.partition(rank):
+            stages.append(Stage(rank, WARM_UP_FORWARD_S))
+    model = smp.DistributedModel(nn.Sequential(*stages))
+
+    @smp.step
+    def train(inputs: torch.Tensor) -> torch.Tensor:
+        loss = model(inputs).mean()
+        model.backward(loss)
+        return loss
+
+    numbers = torch.arange(microbatches, dtype=torch.float32).repeat_interleave(ROWS)
+    inputs = numbers[:, None].expand(-1, WIDTH).contiguous()
+    mine = stages[smp.pp_rank()]
+    found = []
+    for count in range(WARM_UP + repeats):
+        if count == WARM_UP:
+            mine.forward_s = forward_s
+        mine.events = []
+        dist.barrier()
+        called_s = time.monotonic()
+        train(inputs)
+        found.append((called_s, time.monotonic(), mine.events))
+    return found[WARM_UP:]
+
+
+def measure(ranks: Ranks, pipeline: str, shape: tuple[int, int], forward_s: float, repeats: int) -> list[Step]:
+    partitions, microbatches = shape
+    parameters = {
+        "partitions": partitions, "microbatches": microbatches, "pipeline": pipeline,
+        "auto_partition": False, "default_partition": 0,
+    }  # fmt: skip
+    by_rank = ranks.run(run_steps, parameters, partitions, microbatches, forward_s, repeats)
+    steps = []
+    for parts in zip(*by_rank, strict=True):
+        events = [event for _, _, events in parts for event in events]
+        steps.append(Step([part[0] for part in parts], [part[1] for part in parts], events))
+    return steps
+
+
+class Calibration(NamedTuple):
+    """What a short run tells: the stages with what the runtime takes before each, a message, and the step's ends."""
+
+    stages: list[Segment]
+    link: Link
+    around_s: float
+
+
+def calibrate(steps: list[Step]) -> Calibration:
+    """Read the costs off a few steps.
+
+    A stage that its rank could have begun earlier, had it been free, began late by what the runtime takes between two
+    stages. One that found its rank free began late by that and a message.
+    """
+    ranks = len(steps[0].called_s)
+    seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
+    between: dict[str, list[float]] = defaultdict(list)
+    waited: list[tuple[str, float]] = []
+    around = []
+    for step in steps:
+        ends = {event[:3]: event.end_s for event in step.events}
+        free_at = dict(enumerate(step.called_s))
+        ordered = sorted(step.events, key=lambda event: event.start_s)
+        around.append(step.seconds - (ordered[-1].end_s - ordered[0].start_s))
+        for event in ordered:
+            seconds[event.rank, event.what].append(event.end_s - event.start_s)
+            needed = _needed(event, ranks)
+            able_s, free_s = ends.get(needed, step.called_s[0]), free_at[event.rank]
+            free_at[event.rank] = event.end_s
+            if needed[0] == event.rank or able_s < free_s - LONGEST_MESSAGE_S:
+                between[event.what].append(event.start_s - free_s)
+            elif able_s > free_s + LONGEST_MESSAGE_S:
+                waited.append((event.what, event.start_s - able_s))
+    taken = {what: statistics.median(values) for what, values in between.items()}
+    median = {key: statistics.median(values) + taken[key[1]] for key, values in seconds.items()}
+    stages = [Segment(rank, median[rank, "forward"], median[rank, "backward"]) for rank in range(ranks)]
+    message_s = statistics.median(value - taken[what] for what, value in waited)
+    # The first of the stages now includes what the runtime takes before it.
+    return Calibration(stages, Link(latency_s=max(0.0, message_s)), statistics.median(around) - taken["forward"])
+
+
+def _needed(event: Event, ranks: int) -> tuple[int, str, int]:
+    """Return the rank, phase and microbatch of the work whose result the event needed."""
+    if event.what == "forward":
+        return event.rank - 1, "forward", event.microbatch
+    if event.rank == ranks - 1:
+        return event.rank, "forward", event.microbatch
+    return event.rank + 1, "backward", event.microbatch
+
+
+def compare(
+    steps: list[Step], predicted: Simulation, around_s: float, shape: tuple[int, int], forward_s: float
+) -> dict[str, Any]:
+    partitions, microbatches = shape
+    measured_s = statistics.median(step.seconds for step in steps)
+    predicted_s = predicted.step_s + around_s
+    theory = (partitions - 1) / (microbatches + partitions - 1)
+    idle = statistics.median(step.idle for step in steps)
+    return {
+        "partitions": partitions,
+        "microbatches": microbatches,
+        "idle": round(idle, 4),
+        "theory": round(theory, 4),
+        "step_s": round(measured_s, 4),
+        # What the runtime adds to each of the m + p - 1 pairs of a forward and a backward that follow each other.
+        "overhead_ms": round(
+            1e3 * (measured_s / (microbatches + partitions - 1) - (1 + BACKWARD_OVER_FORWARD) * forward_s), 2
+        ),
+        "predicted_s": round(predicted_s, 4),
+        "predicted_over_measured": round(predicted_s / measured_s, 4),
+        "ok": idle <= theory + MARGIN and abs(predicted_s / measured_s - 1) <= 0.03,
+    }
+
+
+def line(case: dict[str, Any], seconds: list[float]) -> str:
+    return (
+        f"{case['pipeline']:12} {case['partitions']:2} {case['microbatches']:3}   {case['idle']:.3f}"
+        f"   {case['theory']:.3f}   {case['step_s']:.4f}  [{min(seconds):.4f} {max(seconds):.4f}]"
+        f"   {case['predicted_s']:.4f}   {case['predicted_over_measured']:.3f}   {case['overhead_ms']:.2f}"
+        f"  {'' if case['ok'] else 'MISSED'}"
+    )
+
+
+def write_timelines(folder: Path, name: str, step: Step, predicted: Simulation) -> None:
+    """Write both timelines, the real one from zero, and print them side by side."""
+    start = step.called_s[0]
+    real = [event._replace(start_s=event.start_s - start, end_s=event.end_s - start) for event in step.events]
+    simulated = [event for rank in predicted.events for event in rank]
+    write_trace(folder / f"{name}-real.json", real, name="real")
+    write_trace(folder / f"{name}-predicted.json", simulated, name="predicted")
+    print(side_by_side(simulated, real))
+
+
+def run_cases(ranks: Ranks, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    forward_s = arguments.forward_ms / 1000
+    cases = []
+    for partitions in arguments.partitions:
+        short = measure(ranks, "interleaved", (partitions, CALIBRATION_MICROBATCHES), forward_s, CALIBRATION_REPEATS)
+        costs = calibrate(short)
+        for pipeline, microbatches in product(arguments.pipelines, arguments.microbatches):
+            shape = (partitions, microbatches)
+            steps = measure(ranks, pipeline, shape, forward_s, arguments.repeats)
+            programs = [costs.stages] * microbatches
+            predicted = simulate(programs, pipeline=pipeline, active=partitions + 2, link=costs.link)
+            case = {"pipeline": pipeline, **compare(steps, predicted, costs.around_s, shape, forward_s)}
+            cases.append(case)
+            print(line(case, [step.seconds for step in steps]), flush=True)
+            if arguments.timelines:
+                middle = sorted(steps, key=lambda step: step.seconds)[len(steps) // 2]
+                write_timelines(arguments.timelines, f"{pipeline}-{partitions}-{microbatches}", middle, predicted)
+    return cases
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--partitions", type=int, nargs="+", default=[2, 4, 8])
+    parser.add_argument("--microbatches", type=int, nargs="+", default=[4, 8, 32])
+    parser.add_argument("--pipelines", nargs="+", choices=["interleaved", "simple"], default=["interleaved", "simple"])
+    parser.add_argument("--forward-ms", type=float, default=50.0, help="a stage's forward; its backward is twice that")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--timelines", type=Path, help="an existing folder for Chrome traces of each case")
+    arguments = parser.parse_args()
+    print("pipeline      p   m     idle  theory   step s  [min    max]     predicted  ratio  overhead ms")
+    with Ranks(max(arguments.partitions)) as ranks:
+        cases = run_cases(ranks, arguments)
+    print(json.dumps({"forward_ms": arguments.forward_ms, "ok": all(case["ok"] for case in cases), "cases": cases}))
+
+
+if __name__ == "__main__":
+    main()
