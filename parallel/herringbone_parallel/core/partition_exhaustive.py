@@ -47,7 +47,7 @@ def search(problem: Problem, partitions: int, known: float, memory_cap: float | 
     >>> layers = tuple(CostNode(path=str(n), parameters={n: size}) for n, size in enumerate([50, 90, 40]))
     >>> tree = CostTree(root=CostNode(path="", children=layers), link=Link(bytes_per_second=1e9))
     >>> search(make_problem(tree, memory_weight=1.0), 2, known=130 / 180).labels
-    [0, 1, 0]
+    [1, 0, 1]
     """
     order = _order(problem)
     limit = known - TOLERANCE
