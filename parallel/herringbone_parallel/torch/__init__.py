@@ -13,7 +13,7 @@ def train_step(model, images, labels):
     return loss
 """
 
-from herringbone_parallel.torch.checkpoint import save
+from herringbone_parallel.torch.checkpoint import load, save
 from herringbone_parallel.torch.communication import (
     DP_GROUP,
     MP_GROUP,
@@ -63,12 +63,14 @@ from herringbone_parallel.torch.ranks import (
     tp_rank,
     tp_size,
 )
+from herringbone_parallel.torch.resume import resume_from_checkpoint, save_checkpoint
 from herringbone_parallel.torch.state import init, is_initialized, shutdown
 from herringbone_parallel.torch.step import step
 
 __all__ = [
     "init", "is_initialized", "shutdown",
-    "step", "StepOutput", "DistributedModel", "DistributedOptimizer", "partition", "save",
+    "step", "StepOutput", "DistributedModel", "DistributedOptimizer", "partition",
+    "save", "load", "save_checkpoint", "resume_from_checkpoint",
     "rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "pp_rank", "pp_size", "dp_rank", "dp_size",
     "tp_rank", "tp_size", "rdp_rank", "rdp_size",
     "get_mp_group", "get_dp_group", "get_pp_group", "get_tp_group", "get_rdp_group", "get_world_group",

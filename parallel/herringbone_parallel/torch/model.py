@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+import itertools
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
-from herringbone_parallel.torch import state
+from herringbone_parallel.torch import optimizer_state, state
 from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.microbatch import OWNER_ATTRIBUTE, current
+from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.placement import assign_by_bytes, assign_by_hand, settle
 from herringbone_spec.errors import ParallelError
+
+# SMP v1's other arguments and their defaults, with what they concern.
+_TRACING = "how SMP v1 traces a model"
+_REPLICAS = "replicas of the pipeline, and this job has none"
+_WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
+    "trace_device": ("gpu", _TRACING),
+    "trace_execution_times": (False, _TRACING),
+    "trace_memory_usage": (False, _TRACING),
+    "overlapping_allreduce": (True, _REPLICAS),
+    "backward_passes_per_step": (1, _REPLICAS),
+    "bucket_cap_mb": (25, _REPLICAS),
+    "broadcast_buffers": (True, _REPLICAS),
+    "gradient_as_bucket_view": (False, _REPLICAS),
+    "find_unused_parameters": (False, _REPLICAS),
+}
 
 
 class DistributedModel(nn.Module):
@@ -25,12 +45,15 @@ class DistributedModel(nn.Module):
     own part, and elsewhere they are on the `meta` device. Initialise from the same seed on every rank, or do not mind:
     a parameter's first value is that of the rank that keeps it.
 
-    `average_grads_across_microbatches=False` sums instead. Source: SMP v1, `smp.DistributedModel`.
+    `average_grads_across_microbatches=False` sums instead. SMP v1's other arguments are accepted; one that changes
+    nothing here gives a warning unless it is at its default, an unknown one `ParallelError`.
+    Source: SMP v1, `smp.DistributedModel`.
     """
 
-    def __init__(self, module: nn.Module, *, average_grads_across_microbatches: bool = True) -> None:
+    def __init__(self, module: nn.Module, *, average_grads_across_microbatches: bool = True, **others: Any) -> None:
         super().__init__()
         here = state.get()
+        _warn_of(others)
         if here.model is not None:
             raise ParallelError("a script has one DistributedModel; put several models in one module")
         if current() is not None:
@@ -38,7 +61,8 @@ class DistributedModel(nn.Module):
         self.module = module
         self.average_grads_across_microbatches = average_grads_across_microbatches
         self._assigned: dict[str, int] | None = None
-        self._after_partition: list[Callable[..., Any]] = []
+        self._gathered = False
+        self._after_partition: OrderedDict[int, Callable[[DistributedModel], Any]] = OrderedDict()
         here.model = self
         if here.settings.partitions == 1:
             self.settle()
@@ -68,12 +92,15 @@ class DistributedModel(nn.Module):
             else:
                 self._assigned = assign_by_hand(self.module, settings.partitions, settings.default_partition)
             settle(self.module, self._assigned, here.pp_rank, here.device)
-        for hook in self._after_partition:
+        while self._after_partition:
+            _, hook = self._after_partition.popitem(last=False)
             hook(self)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if current() is None:
             raise ParallelError("a distributed model runs inside a function decorated with @smp.step")
+        if self._gathered:
+            raise ParallelError("model.cpu() has ended the training of this model; call model.module outside of steps")
         return self.module(*args, **kwargs)
 
     def backward(self, tensors: torch.Tensor | Sequence[torch.Tensor], grad_tensors: Any = None) -> None:
@@ -88,7 +115,7 @@ class DistributedModel(nn.Module):
         microbatch.backward(several, gradients)
 
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
-        """Yield the parameters that live on this rank."""
+        """Yield the parameters that live on this rank, with their names in the wrapped module."""
         for name, parameter in self.module.named_parameters():
             if not parameter.is_meta:
                 yield name, parameter
@@ -98,10 +125,31 @@ class DistributedModel(nn.Module):
         for _, parameter in self.local_named_parameters():
             yield parameter
 
+    def local_named_buffers(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Yield the buffers that this rank has, with their names."""
+        for name, buffer in self.module.named_buffers():
+            if not buffer.is_meta:
+                yield name, buffer
+
+    def local_buffers(self) -> Iterator[torch.Tensor]:
+        """Yield the buffers that this rank has."""
+        for _, buffer in self.local_named_buffers():
+            yield buffer
+
+    def local_named_modules(self) -> Iterator[tuple[str, nn.Module]]:
+        """Yield the modules whose parameters and buffers are all on this rank, with their names."""
+        for name, module in self.module.named_modules():
+            if not any(tensor.is_meta for tensor in itertools.chain(module.parameters(), module.buffers())):
+                yield name, module
+
+    def local_modules(self) -> Iterator[nn.Module]:
+        """Yield the modules whose parameters and buffers are all on this rank."""
+        for _, module in self.local_named_modules():
+            yield module
+
     def local_state_dict(self) -> dict[str, Any]:
         """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`."""
-        found = {name: tensor for name, tensor in self.module.state_dict().items() if not tensor.is_meta}
-        return {**found, "_smp_is_partial": state.get().settings.partitions > 1}
+        return {**_present(self.module.state_dict()), PARTIAL_KEY: state.get().settings.partitions > 1}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # torch's overloads, passed on
         """Return the whole state dict, on the CPU, gathered from the pipeline; every one of its ranks must call it."""
@@ -109,29 +157,90 @@ class DistributedModel(nn.Module):
         here = state.get()
         if here.settings.partitions == 1 or not self.partitioned:
             return own
-        local = {name: tensor.detach().cpu() for name, tensor in own.items() if not tensor.is_meta}
+        local = optimizer_state.on_cpu(_present(own))
         parts: list[Any] = [None] * here.settings.partitions
         dist.all_gather_object(parts, local, group=here.groups[CommGroup.PP_GROUP])
         merged = {name: tensor for part in reversed(parts) for name, tensor in part.items()}
         return {name: merged[name] for name in own}
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
-        """Load a whole state dict; each rank takes what lives on it."""
-        if not self.partitioned or state.get().settings.partitions == 1:
-            return self.module.load_state_dict(state_dict, strict=strict, assign=assign)
-        expected = set(self.module.state_dict())
-        given = set(state_dict) - {"_smp_is_partial"}
-        if strict and expected != given:
-            raise ParallelError(
-                f"the state dict is of another model: missing {sorted(expected - given)[:5]},"
-                f" unexpected {sorted(given - expected)[:5]}"
-            )
-        local = {name: state_dict[name] for name in self.local_state_dict() if name in state_dict}
-        return self.module.load_state_dict(local, strict=False, assign=assign)
+        """Load a whole state dict, of which each rank takes what lives on it, or what `local_state_dict` returned here.
 
-    def register_post_partition_hook(self, hook: Callable[..., Any]) -> None:
-        """Call `hook(model)` once the model is partitioned."""
-        self._after_partition.append(hook)
+        Raises `ParallelError` when `strict` and the names are not those of the model, or of this rank's part of it.
+        """
+        given = {name: value for name, value in state_dict.items() if name != PARTIAL_KEY}
+        if state_dict.get(PARTIAL_KEY) and not self.partitioned:
+            self.register_post_partition_hook(lambda _: self.load_state_dict(state_dict, strict, assign))
+            return None
+        if not self.partitioned or state.get().settings.partitions == 1:
+            return self.module.load_state_dict(given, strict=strict, assign=assign)
+        local = _present(self.module.state_dict())
+        expected = set(local) if state_dict.get(PARTIAL_KEY) else set(self.module.state_dict())
+        if strict and expected != set(given):
+            raise ParallelError(
+                f"the state dict is of another model: missing {sorted(expected - set(given))[:5]},"
+                f" unexpected {sorted(set(given) - expected)[:5]}"
+            )
+        mine = {name: given[name] for name in local if name in given}
+        return self.module.load_state_dict(mine, strict=False, assign=assign)
+
+    def register_post_partition_hook(self, hook: Callable[[DistributedModel], Any]) -> RemovableHandle:
+        """Call `hook(model)` once the model is partitioned, at once if it is; the handle's `remove()` takes it back."""
+        handle = RemovableHandle(self._after_partition)
+        if self.partitioned:
+            hook(self)
+        else:
+            self._after_partition[handle.id] = hook
+        return handle
+
+    def cpu(self) -> DistributedModel:
+        """Gather the whole model on the CPU of every rank of the pipeline, to export it; each of them must call it.
+
+            smp_model.cpu()
+            if smp.rank() == 0:
+                smp_model.module.save_pretrained(folder)
+
+        The model cannot be trained afterwards.
+        """
+        whole = self.state_dict()
+        made: dict[int, nn.Parameter] = {}
+        for path, module in self.module.named_modules():
+            prefix = f"{path}." if path else ""
+            for name, parameter in module._parameters.items():
+                if parameter is not None:
+                    if id(parameter) not in made:
+                        made[id(parameter)] = nn.Parameter(whole[prefix + name].cpu(), parameter.requires_grad)
+                    module._parameters[name] = made[id(parameter)]
+            for name, buffer in module._buffers.items():
+                if buffer is not None and prefix + name in whole:
+                    module._buffers[name] = whole[prefix + name].cpu()
+        self._gathered = True
+        return self
+
+    def join(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse SMP v1's context for uneven inputs over replicas."""
+        raise ParallelError("model.join() is for replicas of the pipeline (ddp), which this job has not")
+
+    def register_comm_hook(self, *_: Any, **__: Any) -> NoReturn:
+        """Refuse a hook on the reduction of gradients over replicas."""
+        raise ParallelError("model.register_comm_hook() is for replicas of the pipeline (ddp), which this job has not")
+
+
+def _present(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what of a state dict has data on this rank."""
+    return {name: value for name, value in state_dict.items() if not (torch.is_tensor(value) and value.is_meta)}
+
+
+def _warn_of(others: Mapping[str, Any]) -> None:
+    for name, value in others.items():
+        if name not in _WITHOUT_EFFECT:
+            raise ParallelError(
+                f"smp.DistributedModel has no argument {name!r}; there are average_grads_across_microbatches,"
+                f" {', '.join(_WITHOUT_EFFECT)}"
+            )
+        default, concern = _WITHOUT_EFFECT[name]
+        if value != default:
+            warnings.warn(f"smp.DistributedModel({name}={value!r}) has no effect: it concerns {concern}", stacklevel=3)
 
 
 def owner_of(parameter: nn.Parameter) -> int | None:
