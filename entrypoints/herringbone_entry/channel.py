@@ -20,6 +20,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 
+from herringbone_entry.listener import listen
 from herringbone_entry.loop import Loop
 from herringbone_entry.wire import Message, Wire, WireError
 from herringbone_spec.errors import ContractError, UnsupportedError
@@ -129,10 +130,7 @@ class Door:
     ) -> None:
         self._key, self._missing, self._loop, self._on_join = key, set(expected), loop, on_join
         self._strangers: dict[int, Wire] = {}
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.bind(path)
-        self._socket.listen(len(expected) + 16)
-        self._socket.setblocking(False)
+        self._socket = listen(path, len(expected) + 16)
         loop.read(self._socket.fileno(), self._open)
 
     def close(self) -> None:
@@ -207,18 +205,19 @@ class Knock:
 
     def _try(self) -> None:
         connection = socket.socket(socket.AF_UNIX)
+        connection.setblocking(False)
         try:
             connection.connect(self._path)
-        except FileNotFoundError:
+        except (FileNotFoundError, BlockingIOError):
+            # No door yet, or a crowd before it.
             connection.close()
             self._loop.later(_RETRY_SECONDS, self._try)
             return
         except OSError:
-            # The socket's file outlives the one who listened.
+            # The socket's file outlives the one who listened (and is never there before; see `listen`).
             connection.close()
             self._loop.later(0.0, self._on_gone)
             return
-        connection.setblocking(False)
         wire = Wire(connection)
         self._loop.read(wire.fileno(), lambda: self._answer(wire))
 

@@ -17,6 +17,7 @@ from herringbone_entry.host import Host
 from herringbone_entry.launchers import direct, mpi
 from herringbone_entry.layout import Layout, lay_out
 from herringbone_entry.lines import LineStream, Tail
+from herringbone_entry.listener import listen
 from herringbone_entry.loop import Loop
 from herringbone_entry.orders import orders_of
 from herringbone_entry.output import Output
@@ -80,10 +81,7 @@ class Supervisor:
         self._prepared = prepared
         if self._is_mpi:
             path = attach.socket_path(self._run_folder, self._host.name)
-            self._listener = socket.socket(socket.AF_UNIX)
-            self._listener.bind(path)
-            self._listener.listen(prepared.num_processes + 16)
-            self._listener.setblocking(False)
+            self._listener = listen(path, prepared.num_processes + 16)
             self._loop.read(self._listener.fileno(), self._admit)
         self._tell({"kind": "ready", "processes": prepared.num_processes, "has_launcher": prepared.mpi is not None})
 
