@@ -13,6 +13,9 @@ def train_step(model, images, labels):
     return loss
 """
 
+from typing import Any
+
+from herringbone_parallel.torch import nn
 from herringbone_parallel.torch.checkpoint import load, save
 from herringbone_parallel.torch.communication import (
     DP_GROUP,
@@ -36,6 +39,7 @@ from herringbone_parallel.torch.communication import (
     recv_from,
     send,
 )
+from herringbone_parallel.torch.creation import delay_param_initialization, model_creation, set_partition
 from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.model import DistributedModel
 from herringbone_parallel.torch.optimizer import DistributedOptimizer
@@ -64,12 +68,14 @@ from herringbone_parallel.torch.ranks import (
     tp_size,
 )
 from herringbone_parallel.torch.resume import resume_from_checkpoint, save_checkpoint
-from herringbone_parallel.torch.state import init, is_initialized, shutdown
+from herringbone_parallel.torch.state import init, is_initialized, is_tracing, shutdown
 from herringbone_parallel.torch.step import step
+from herringbone_parallel.torch.unavailable import NAMES, refuse
 
 __all__ = [
-    "init", "is_initialized", "shutdown",
+    "init", "is_initialized", "is_tracing", "shutdown",
     "step", "StepOutput", "DistributedModel", "DistributedOptimizer", "partition",
+    "set_partition", "delay_param_initialization", "model_creation", "nn",
     "save", "load", "save_checkpoint", "resume_from_checkpoint",
     "rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "pp_rank", "pp_size", "dp_rank", "dp_size",
     "tp_rank", "tp_size", "rdp_rank", "rdp_size",
@@ -79,3 +85,9 @@ __all__ = [
     "get_world_process_group", "get_mp_process_group", "get_dp_process_group", "get_pp_process_group",
     "get_tp_process_group", "get_rdp_process_group",
 ]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in NAMES:
+        refuse(f"smp.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -90,9 +90,11 @@ def resume_from_checkpoint(
         smp.resume_from_checkpoint("pretrained", tag="model.pt", partial=False, load_optimizer=False)
 
     Every rank calls it, after `DistributedModel` and `DistributedOptimizer`, before or after the first step. A full
-    checkpoint may also be a plain state dict of the model; `translate_function` changes a full one's into the model's.
-    `user_content` is unpickled: resume from folders that you trust. Raises `ParallelError` on every rank, before anything is changed,
-    when files are missing, damaged or of another model. Source: SMP v1, `smp.resume_from_checkpoint`.
+    checkpoint may also be a plain state dict of the model; `translate_function` changes a full one's into the
+    model's. `user_content` is unpickled: resume from folders that you trust.
+
+    Raises `ParallelError` on every rank, before anything is changed, when files are missing, damaged or of another
+    model. Source: SMP v1, `smp.resume_from_checkpoint`.
     """
     if not load_sharded_optimizer_state:
         raise ParallelError("load_sharded_optimizer_state=False: optimizer states are not sharded in this release")

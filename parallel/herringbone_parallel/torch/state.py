@@ -68,6 +68,11 @@ def is_initialized() -> bool:
     return _state is not None
 
 
+def is_tracing() -> bool:
+    """Say whether the model is being traced; never: scripts written for SMP v1 branch on it."""
+    return False
+
+
 def init() -> None:
     """Join the other ranks of the job, with the settings of the estimator's `distribution` dict.
 

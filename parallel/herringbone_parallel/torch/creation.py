@@ -1,0 +1,69 @@
+"""How a model is made: where its parts will be, in which dtype, and when its parameters are initialised."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from herringbone_parallel.torch import state
+from herringbone_parallel.torch.placement import _WISH
+from herringbone_spec.errors import ParallelError
+
+
+def set_partition(module: nn.Module, idx: int) -> None:
+    """Put a module that is there already, with all inside it, on a partition; `smp.partition` is for new ones.
+
+        for index, layer in enumerate(model.layers):
+            smp.set_partition(layer, index * smp.pp_size() // len(model.layers))
+
+    The last word on a module decides. Used with `auto_partition: False`; an automatic partition ignores it, as SMP v1
+    does. Raises `ParallelError` for what is no partition, or once the model is partitioned.
+    """
+    here = state.get()
+    if isinstance(idx, bool) or not isinstance(idx, int) or not 0 <= idx < here.settings.partitions:
+        raise ParallelError(f"there is no partition {idx!r}; there are {here.settings.partitions}, from 0")
+    if here.model is not None and here.model.partitioned and here.settings.partitions > 1:
+        raise ParallelError("smp.set_partition after the model was partitioned; call it before the first step")
+    for inner in module.modules():
+        inner.__dict__[_WISH] = idx
+
+
+@contextmanager
+def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
+    """Accept SMP v1's way to save host memory; parameters are initialised at once all the same, with a warning."""
+    if enabled:
+        warnings.warn(
+            "smp.delay_param_initialization has no effect in this release: each rank makes the whole model, and drops"
+            " what lives elsewhere at the first step. The parameters' values are the same",
+            stacklevel=3,
+        )
+    yield
+
+
+@contextmanager
+def model_creation(
+    tensor_parallelism: bool = False, dtype: torch.dtype | None = None, **tensor_parallel_config: Any
+) -> Iterator[None]:
+    """Make the floating-point parameters created inside in `dtype`.
+
+        with smp.model_creation(dtype=torch.bfloat16):
+            model = Net()
+
+    Raises `ParallelError` for tensor parallelism and its settings. Source: SMP v1, `smp.model_creation`.
+    """
+    if tensor_parallelism or tensor_parallel_config:
+        asked = ", ".join(["tensor_parallelism"] * tensor_parallelism + list(tensor_parallel_config))
+        raise ParallelError(
+            f"smp.model_creation({asked}): there is no tensor parallelism in this release; pass `dtype`"
+        )
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(before if dtype is None else dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
