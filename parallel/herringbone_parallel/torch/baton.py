@@ -127,6 +127,7 @@ class Baton:
         self._body = body
         self._runners = [_Runner(index) for index in range(count)]
         self._lock = threading.Lock()
+        self._arrival = threading.Condition(self._lock)
         self._mail: dict[Any, Any] = {}
         self._holder: _Runner | None = None
         self._failure: BaseException | None = None
@@ -148,6 +149,7 @@ class Baton:
     def deliver(self, key: Any, content: Any) -> None:
         with self._lock:
             self._mail[key] = content
+            self._arrival.notify_all()
             self._pass_on()
 
     def fail(self, failure: BaseException) -> None:
@@ -156,6 +158,7 @@ class Baton:
             if self._failure is not None:
                 return
             self._failure = failure
+            self._arrival.notify_all()
             for runner in self._runners:
                 runner.rouse()
             if self._running == 0:
@@ -171,6 +174,14 @@ class Baton:
             restore = self._lie_down(runner)
         self._sleep(restore, runner)
         with self._lock:
+            return self._mail.pop(key)
+
+    def wait_outside(self, key: Any) -> Any:
+        """Return the message with this key, for the thread that called `run`, when all microbatches are done."""
+        with self._arrival:
+            self._arrival.wait_for(lambda: key in self._mail or self._failure is not None)
+            if self._failure is not None:
+                raise self._failure
             return self._mail.pop(key)
 
     def await_turn(self, index: int, turn: Turn) -> None:

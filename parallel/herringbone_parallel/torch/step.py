@@ -10,14 +10,14 @@ from typing import Any, TypeVar, overload
 import torch
 
 from herringbone_parallel.core.schedule import make_schedule
-from herringbone_parallel.core.structure import leaves_of, rebuild, replace_leaves
+from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch import randomness, state
 from herringbone_parallel.torch.baton import Baton
 from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE, Microbatch, current
 from herringbone_parallel.torch.modes import entered, thread_modes
-from herringbone_parallel.torch.output import StepOutput
 from herringbone_parallel.torch.placed import PlacedTensor
 from herringbone_parallel.torch.post import Post
+from herringbone_parallel.torch.results import collect, share
 from herringbone_parallel.torch.split import Splitter
 from herringbone_parallel.torch.transport import Key, Purpose, Transport
 from herringbone_spec.errors import ParallelError
@@ -79,7 +79,7 @@ def step(
         if here.model is not None:
             here.model.settle()
         results = _run(here, function, parts, detach_outputs)
-        return _collect(results)
+        return collect(results)
 
     return stepped
 
@@ -114,15 +114,16 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
         if here.transport is None:
             baton.run()
         else:
-            _run_with_peers(here, here.transport, baton)
+            results = _run_with_peers(here, here.transport, baton, results)
     finally:
         restore()
     here.book.turn_page()
     return results
 
 
-def _run_with_peers(here: state.State, transport: Transport, baton: Baton) -> None:
-    """Run the step; a failure here reaches every peer, and a peer's failure ends the step here."""
+def _run_with_peers(here: state.State, transport: Transport, baton: Baton, results: list[Any]) -> list[Any]:
+    """Run the step and share its results; a failure reaches every peer, and a peer's failure ends the step here."""
+    outputs = Key(here.steps, 0, 0, Purpose.RESULTS)
 
     def deliver(source: int, key: Key, content: Any) -> None:
         if key.purpose == Purpose.FAILURE:
@@ -130,9 +131,17 @@ def _run_with_peers(here: state.State, transport: Transport, baton: Baton) -> No
         else:
             baton.deliver((source, key), content)
 
+    def send(peer: int, packed: torch.Tensor) -> None:
+        transport.send_tensor(peer, outputs, packed)
+
+    def wait(owner: int) -> torch.Tensor:
+        received: torch.Tensor = baton.wait_outside((owner, outputs))
+        return received
+
     transport.listen(here.steps, deliver)
     try:
         baton.run()
+        shared = share(results, here.pp_rank, here.settings.partitions, send, wait)
         transport.flush()
     except PeerFailedError:
         # The rank that failed should be the first to be heard.
@@ -145,24 +154,15 @@ def _run_with_peers(here: state.State, transport: Transport, baton: Baton) -> No
             if peer != here.pp_rank:
                 transport.send_object(peer, Key(here.steps, 0, 0, Purpose.FAILURE), reason)
         raise
+    return shared
 
 
 def _run_one(microbatch: Microbatch, function: Callable[..., Any], args: Any, kwargs: Any, detach: bool) -> Any:
     with microbatch:
         result = function(*args, **kwargs)
 
-        def finished(leaf: Any) -> Any:
-            if isinstance(leaf, PlacedTensor):
-                return microbatch.fetch(leaf)
-            return leaf.detach() if detach and isinstance(leaf, torch.Tensor) else leaf
+    def detached(leaf: Any) -> Any:
+        plain = isinstance(leaf, torch.Tensor) and not isinstance(leaf, PlacedTensor)
+        return leaf.detach() if plain and detach else leaf
 
-        return replace_leaves(result, finished)
-
-
-def _collect(results: Sequence[Any]) -> Any:
-    """Turn a list of results by microbatch into one result of `StepOutput`s and lists."""
-    if all(result is None for result in results):
-        return None
-    columns = zip(*(leaves_of(result) for result in results), strict=True)
-    joined = [StepOutput(column) if isinstance(column[0], torch.Tensor) else list(column) for column in columns]
-    return rebuild(results[0], joined)
+    return replace_leaves(result, detached)

@@ -1,16 +1,19 @@
 """Messages between the ranks of one pipeline: keyed, delivered in any order to whoever waits for them.
 
-A message is a header on the CPU group (gloo) and, for tensors and objects, a payload behind it. One thread per process
-receives headers from any rank, then the payload each announces, and hands both to `deliver`. So nobody has to know a
-shape beforehand, and ranks may run their microbatches in different orders. CUDA payloads go over NCCL, one communicator
-per directed pair (opposite sends on a shared one would deadlock on a stream), posted in the order of the headers.
+A message is an envelope on the CPU group (gloo): a header, and behind it the content if it is small; if not, that
+follows. One thread per process receives envelopes from any rank, then what follows each, and hands it to `deliver`. So
+nobody has to know a shape beforehand, and ranks may run their microbatches in different orders. CUDA contents go over
+NCCL, one communicator per directed pair (opposite sends on a shared one would deadlock on a stream), posted in the
+order of the envelopes.
 
 Objects are pickled: ranks of one job are one trust domain, as in `torch.distributed`'s own object collectives.
 """
 
 from __future__ import annotations
 
+import math
 import pickle
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -27,8 +30,11 @@ _GOODBYE_SECONDS = 10
 _HEADER_TAG = 0
 _TAGS = 2**30
 _MAX_DIMENSIONS = 8
-# kind, step, microbatch, serial, purpose, payload tag, dtype, number of dimensions, then the dimensions
-_HEADER_LENGTH = 8 + _MAX_DIMENSIONS
+# kind, key (4), tag of what follows, whether anything follows, dtype, number of dimensions, dimensions
+_HEADER = struct.Struct(f"=9q{_MAX_DIMENSIONS}q")
+# A page: a header, and behind it a payload that fits, so that most messages about shapes and losses are one message.
+_ENVELOPE_BYTES = 4096
+_ROOM_BYTES = _ENVELOPE_BYTES - _HEADER.size
 _TENSOR, _OBJECT, _CUDA, _GOODBYE = range(4)
 _DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -51,7 +57,8 @@ class Purpose:
     GRADIENT = 1
     SHAPES = 2
     OUTPUT = 3
-    FAILURE = 4
+    RESULTS = 4
+    FAILURE = 5
 
 
 Deliver = Callable[[int, Key, Any], None]
@@ -136,18 +143,26 @@ class Transport:
         if len(shape) > _MAX_DIMENSIONS:
             raise ParallelError(f"a tensor of {len(shape)} dimensions cannot be sent; at most {_MAX_DIMENSIONS}")
         target = self._ranks[peer]
-        header = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
+        envelope = torch.empty(_ENVELOPE_BYTES, dtype=torch.uint8)
+        if kind != _CUDA and payload is not None and payload.numel():
+            flat = payload.reshape(-1).view(torch.uint8)
+            if len(flat) <= _ROOM_BYTES:
+                envelope[_HEADER.size : _HEADER.size + len(flat)] = flat
+                payload = None
         # One at a time: the payloads of a pair travel in the order of their headers.
         with self._lock:
             tag = self._next_tag
             self._next_tag = self._next_tag % _TAGS + 1
-            header[: 8 + len(shape)] = torch.tensor([kind, *key, tag, dtype, len(shape), *shape])
+            follows = payload is not None and payload.numel() > 0
+            padding = (0,) * (_MAX_DIMENSIONS - len(shape))
+            _HEADER.pack_into(_bytes(envelope), 0, kind, *key, tag, follows, dtype, len(shape), *shape, *padding)
             # An unfinished send keeps its work and tensor here: dropping them confuses gloo's matching for good.
-            self._in_flight.append((dist.isend(header, target, group=self._group, tag=_HEADER_TAG), header))
+            self._in_flight.append((dist.isend(envelope, target, group=self._group, tag=_HEADER_TAG), envelope))
             if kind == _CUDA:
                 pair = self._pair_groups[self._me, peer]
                 self._in_flight.append((dist.isend(payload, target, group=pair), payload))  # type: ignore[arg-type]
-            elif payload is not None and payload.numel():
+            elif follows:
+                assert payload is not None
                 self._in_flight.append((dist.isend(payload, target, group=self._group, tag=tag), payload))
 
     def _receive_forever(self) -> None:
@@ -165,15 +180,15 @@ class Transport:
             self._deliver(self._me, Key(self._step, 0, 0, Purpose.FAILURE), f"lost contact with a peer: {self._lost}")
 
     def _receive_until_goodbye(self) -> None:
-        header = torch.zeros(_HEADER_LENGTH, dtype=torch.int64)
+        envelope = torch.empty(_ENVELOPE_BYTES, dtype=torch.uint8)
         goodbyes = 0
         while goodbyes < len(self._ranks) - 1:
-            source = _receive(header, None, self._group, _HEADER_TAG)
-            kind, step, microbatch, serial, purpose, tag, dtype, dimensions, *shape = header.tolist()
+            source = _receive(envelope, None, self._group, _HEADER_TAG)
+            kind, step, microbatch, serial, purpose, *rest = _HEADER.unpack_from(_bytes(envelope))
             if kind == _GOODBYE:
                 goodbyes += 1
                 continue
-            content = self._receive_payload(source, kind, tag, _DTYPES[dtype], shape[:dimensions])
+            content = self._open(source, kind, rest, envelope)
             with self._mail_lock:
                 self._hand_on((self._ranks.index(source), Key(step, microbatch, serial, purpose), content))
 
@@ -184,15 +199,25 @@ class Transport:
         elif key.step == self._step and self._deliver is not None:
             self._deliver(source, key, content)
 
-    def _receive_payload(self, source: int, kind: int, tag: int, dtype: torch.dtype, shape: list[int]) -> Any:
+    def _open(self, source: int, kind: int, rest: Sequence[int], envelope: torch.Tensor) -> Any:
+        """Return what came in the envelope or comes behind it."""
+        tag, follows, code, dimensions, *shape = rest
+        dtype, shape = _DTYPES[code], shape[:dimensions]
         if kind == _CUDA:
             buffer = torch.empty(shape, dtype=dtype, device=torch.device("cuda", torch.cuda.current_device()))
             _receive(buffer, source, self._pair_groups[self._ranks.index(source), self._me], 0)
             return buffer
-        buffer = torch.empty(shape, dtype=dtype)
-        if buffer.numel():
+        if follows:
+            buffer = torch.empty(shape, dtype=dtype)
             _receive(buffer, source, self._group, tag)
+        else:
+            size = dtype.itemsize * math.prod(shape)
+            buffer = envelope[_HEADER.size : _HEADER.size + size].clone().view(dtype).reshape(shape)
         return pickle.loads(buffer.numpy().tobytes()) if kind == _OBJECT else buffer  # noqa: S301  same trust domain
+
+
+def _bytes(envelope: torch.Tensor) -> Any:
+    return envelope.numpy()
 
 
 class _PeerGoneError(Exception):
