@@ -17,6 +17,7 @@ from typing import Any
 
 from herringbone_parallel.torch import nn
 from herringbone_parallel.torch.checkpoint import load, save
+from herringbone_parallel.torch.checkpointing import checkpoint_sequential, set_activation_checkpointing
 from herringbone_parallel.torch.communication import (
     DP_GROUP,
     MP_GROUP,
@@ -77,6 +78,7 @@ __all__ = [
     "step", "StepOutput", "DistributedModel", "DistributedOptimizer", "partition",
     "set_partition", "delay_param_initialization", "model_creation", "nn",
     "save", "load", "save_checkpoint", "resume_from_checkpoint",
+    "set_activation_checkpointing", "checkpoint_sequential",
     "rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "pp_rank", "pp_size", "dp_rank", "dp_size",
     "tp_rank", "tp_size", "rdp_rank", "rdp_size",
     "get_mp_group", "get_dp_group", "get_pp_group", "get_tp_group", "get_rdp_group", "get_world_group",

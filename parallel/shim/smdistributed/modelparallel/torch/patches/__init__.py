@@ -1,0 +1,1 @@
+"""SMP v1 keeps `checkpoint` here."""
