@@ -13,11 +13,13 @@ def train_step(model, images, labels):
     return loss
 """
 
+import importlib
 from typing import Any
 
 from herringbone_parallel.torch import nn
 from herringbone_parallel.torch.checkpoint import load, save
 from herringbone_parallel.torch.checkpointing import checkpoint_sequential, set_activation_checkpointing
+from herringbone_parallel.torch.clipping import clip_grad_norm_
 from herringbone_parallel.torch.communication import (
     DP_GROUP,
     MP_GROUP,
@@ -78,7 +80,7 @@ __all__ = [
     "step", "StepOutput", "DistributedModel", "DistributedOptimizer", "partition",
     "set_partition", "delay_param_initialization", "model_creation", "nn",
     "save", "load", "save_checkpoint", "resume_from_checkpoint",
-    "set_activation_checkpointing", "checkpoint_sequential",
+    "set_activation_checkpointing", "checkpoint_sequential", "clip_grad_norm_",
     "rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "pp_rank", "pp_size", "dp_rank", "dp_size",
     "tp_rank", "tp_size", "rdp_rank", "rdp_size",
     "get_mp_group", "get_dp_group", "get_pp_group", "get_tp_group", "get_rdp_group", "get_world_group",
@@ -90,6 +92,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "amp":
+        # On first use: it needs a newer torch than the rest.
+        return importlib.import_module(f"{__name__}.amp")
     if name in NAMES:
         refuse(f"smp.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -26,6 +26,9 @@ class DistributedOptimizer(torch.optim.Optimizer):
     and its arguments raise `ParallelError`. Source: SMP v1, `smp.DistributedOptimizer`.
     """
 
+    # A fused optimizer would look for the scaler's verdict on itself, and the scaler leaves it on this wrapper.
+    _step_supports_amp_scaling = False
+
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
