@@ -1,4 +1,4 @@
-"""The results of a step, on every rank: what one rank holds is sent to the others once, when the microbatches are done."""
+"""The results of a step, on every rank: what one rank holds is sent to the others once, at the end of the step."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Wait = Callable[[int], torch.Tensor]
 
 
 def share(results: Sequence[Any], rank: int, partitions: int, send: Send, wait: Wait) -> list[Any]:
-    """Return the results with data in place of placed tensors; a rank that holds any sends one message to each other."""
+    """Return the results with data in place of placed tensors; a rank that holds any sends each other one message."""
     everyone = set(range(partitions))
     wanted: dict[int, dict[int, Value]] = {}
     for leaf in leaves_of(list(results)):
