@@ -1,4 +1,4 @@
-"""`smp.amp`: loss scaling in which all ranks skip a step together. Needs torch 2.3: its scaler also works on the CPU."""
+"""`smp.amp`: loss scaling in which all ranks skip a step together. It needs torch 2.3, whose scaler knows the CPU."""
 
 from __future__ import annotations
 
