@@ -17,7 +17,6 @@ from __future__ import annotations
 import hmac
 import secrets
 import socket
-import time
 from collections.abc import Callable, Sequence
 
 from herringbone_entry.listener import listen
@@ -53,7 +52,11 @@ def proof(key: bytes, role: str, host: str, theirs: str, ours: str) -> str:
 
 
 class Link:
-    """One known host at the other end: sends, receives, and notices when it has fallen silent."""
+    """One known host at the other end: sends, receives, and notices when it has fallen silent.
+
+    Silence is counted in beats of our own, not in seconds: after a moment in which the whole machine stood still (a
+    suspended laptop, a virtual machine that is moved) both sides are late, and neither is lost.
+    """
 
     def __init__(
         self,
@@ -66,7 +69,8 @@ class Link:
     ) -> None:
         self._wire, self._loop, self._heartbeat = wire, loop, heartbeat
         self._on_message, self._on_lost = on_message, on_lost
-        self._heard_at: float | None = None
+        self._watched = False
+        self._silent_beats = 0
         self.closed = False
         loop.read(wire.fileno(), self._hear)
 
@@ -81,8 +85,8 @@ class Link:
 
     def watch(self) -> None:
         """From now on, expect signs of life: the other side has nothing left to do that could keep it busy."""
-        if self._heard_at is None:
-            self._heard_at = time.monotonic()
+        if not self._watched:
+            self._watched = True
             self._beat()
 
     def close(self) -> None:
@@ -94,10 +98,10 @@ class Link:
     def _beat(self) -> None:
         if self.closed:
             return
-        assert self._heard_at is not None
-        if time.monotonic() - self._heard_at > MISSED_HEARTBEATS * self._heartbeat:
+        if self._silent_beats >= MISSED_HEARTBEATS:
             self._lose()
             return
+        self._silent_beats += 1
         self.send({"kind": "alive"})
         self._loop.later(self._heartbeat, self._beat)
 
@@ -107,8 +111,7 @@ class Link:
         except (EOFError, WireError):
             self._lose()
             return
-        if self._heard_at is not None:
-            self._heard_at = time.monotonic()
+        self._silent_beats = 0
         for message in messages:
             if message.get("kind") != "alive":
                 self._on_message(message)
