@@ -9,8 +9,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-# Python ignores these in itself, and an ignored signal stays ignored in a child.
-_RESTORED_SIGNALS = tuple(getattr(signal, name) for name in ("SIGPIPE", "SIGXFSZ") if hasattr(signal, name))
+# An ignored signal stays ignored in a child: Python ignores SIGPIPE, a shell's `&` SIGINT and SIGQUIT, `nohup` SIGHUP.
+_RESTORED_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 _PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -19,7 +19,7 @@ def start(
 ) -> int:
     """Start a program in a process group of its own and return its pid.
 
-    Its standard input is empty. Descriptors in `inherit` keep their number in the child.
+    Its standard input is empty and it ignores no signal. Descriptors in `inherit` keep their number in the child.
     """
     actions: list[tuple[int, ...]] = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),  # type: ignore[list-item]

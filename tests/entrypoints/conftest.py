@@ -47,6 +47,7 @@ class FakeJob:
     run_folder: Path
     hosts: list[str]
     environment: dict[str, str]
+    command: tuple[str, ...] = (sys.executable, "-m", "herringbone_entry")
     name: str = field(default_factory=lambda: f"job-{uuid.uuid4().hex[:12]}")
     descriptors: list[int] = field(default_factory=list)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -89,7 +90,7 @@ class FakeJob:
             environment["HERRINGBONE_CONTROL"] = f"unix:{self.run_folder}/control"
             environment["HERRINGBONE_KEY_FILE"] = f"/dev/fd/{reader}"
         process = subprocess.Popen(
-            [sys.executable, "-m", "herringbone_entry"],
+            self.command,
             env=environment,
             cwd=self.root,
             stdin=subprocess.DEVNULL,

@@ -117,3 +117,33 @@ def test_the_end_of_the_lifeline_stops_the_job(make_job) -> None:
     os.close(writer)
     assert job.wait(timeout=10.0)["algo-1"].code == 0
     assert (job.root / "saved-0").exists()
+
+
+IGNORANT = ("/bin/sh", "-c", 'trap "" HUP INT QUIT TERM PIPE; exec "$0" "$@"')
+
+
+@pytest.mark.parametrize("kind", ["plain", "openmpi5"])
+def test_a_rank_ignores_no_signal_that_its_starter_did(make_job, mpirun, kind: str) -> None:
+    # `nohup` and a shell's `&` leave SIGHUP, SIGINT and SIGQUIT ignored, from parent to child to grandchild.
+    job = make_job(HERRINGBONE_MPIRUN=mpirun("openmpi5"))
+    job.command = (*IGNORANT, *job.command)
+    script = """
+        import signal
+        for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM):
+            print(number.name, signal.getsignal(number) is signal.SIG_IGN)
+    """
+    job.write(script, **({} if kind == "plain" else {"sagemaker_mpi_enabled": True}))
+    names = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGTERM")
+    assert job.run()["algo-1"].lines == [f"[algo-1:0] {name} False" for name in names]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_p10_a_job_started_with_signals_ignored_can_be_stopped(make_job, number: signal.Signals) -> None:
+    job = make_job()
+    job.command = (*IGNORANT, *job.command)
+    job.write(HANDLER)
+    job.start()
+    job.seen("up-")
+    job.processes["algo-1"].send_signal(number)
+    assert job.wait(timeout=10.0)["algo-1"].code == 0
+    assert (job.root / "saved-0").exists()

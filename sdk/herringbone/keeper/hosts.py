@@ -10,7 +10,7 @@ import sys
 import time
 
 from herringbone.keeper.filing import LogFile
-from herringbone.keeper.inheritance import KEY_FD, LIFELINE_FD
+from herringbone.keeper.inheritance import KEY_FD, LIFELINE_FD, RESTORED_SIGNALS
 from herringbone.processes import descendants
 
 TYPE_CHECKING = False
@@ -56,8 +56,7 @@ class Host:
                 file_actions=actions,
                 setsid=True,
                 setsigmask=[],
-                # Python ignores these, and a program would inherit that.
-                setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
+                setsigdef=RESTORED_SIGNALS,
             )
         except OSError:
             os.close(read_end)

@@ -9,3 +9,7 @@ KEY_FD = 4
 
 # The signals by which a keeper is told to stop and to kill: they wait, blocked, until it can take them.
 KEEPER_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+# The signals that a supervisor does not ignore, though its keeper does, or the client: Python ignores SIGPIPE, a
+# shell's `&` SIGINT and SIGQUIT, `nohup` SIGHUP, and an ignored signal stays ignored in a child.
+RESTORED_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
