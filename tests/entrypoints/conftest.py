@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -141,6 +142,20 @@ class FakeJob:
                 continue
         return found
 
+    def clear(self) -> None:
+        """End all that runs, close all pipes, remove the sockets."""
+        for process in self.processes.values():
+            process.kill()
+        # Before the pipes are read to their ends: a rank may hold one open.
+        while survivors := self.survivors():
+            for pid in survivors:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        for process in self.processes.values():
+            if not process.stdout.closed:
+                process.communicate()
+        shutil.rmtree(self.run_folder)
+
     def seen(self, name: str, count: int = 1, timeout: float = 15.0) -> None:
         """Wait until the ranks have made that many files called `name*` in the job's root."""
         deadline = time.monotonic() + timeout
@@ -167,13 +182,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
 
     yield make
     for job in jobs:
-        for process in job.processes.values():
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-        for pid in job.survivors():
-            os.kill(pid, signal.SIGKILL)
-        shutil.rmtree(job.run_folder)
+        job.clear()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import socket
 import time
@@ -108,24 +110,18 @@ def test_strangers_at_the_door_neither_enter_nor_delay(make_job) -> None:
     job.write("print('through')", **TORCH)
     job.start("algo-1")
     path = str(job.run_folder / "control")
-    strangers = []
     deadline = time.monotonic() + 10.0
-    while len(strangers) < 70:
-        stranger = socket.socket(socket.AF_UNIX)
-        try:
+    while not os.path.exists(path):
+        assert time.monotonic() < deadline, "no door"
+        time.sleep(0.02)
+    with contextlib.ExitStack() as strangers:
+        for number in range(70):
+            stranger = strangers.enter_context(socket.socket(socket.AF_UNIX))
             stranger.connect(path)
-        except (FileNotFoundError, ConnectionRefusedError, BlockingIOError):
-            stranger.close()
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-            continue
-        strangers.append(stranger)
-        if len(strangers) % 3 == 1:
-            stranger.send(b"GET / HTTP/1.1\r\n\r\n")
-    job.start("algo-2")
-    ended = job.wait(timeout=10.0)
-    for stranger in strangers:
-        stranger.close()
+            if number % 3 == 0:
+                stranger.send(b"GET / HTTP/1.1\r\n\r\n")
+        job.start("algo-2")
+        ended = job.wait(timeout=10.0)
     assert [result.code for result in ended.values()] == [0, 0]
 
 

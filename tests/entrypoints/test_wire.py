@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterator
 
 import pytest
 
 from herringbone_entry.wire import Wire, WireError
 
+Pair = tuple[socket.socket, socket.socket]
 
-def test_messages_arrive_whole_and_in_order_however_they_are_cut() -> None:
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
     left, right = socket.socketpair()
+    with left, right:
+        yield left, right
+
+
+def test_messages_arrive_whole_and_in_order_however_they_are_cut(pair: Pair) -> None:
+    left, right = pair
     wire = Wire(right)
     body = b'{"a": 1}'
     data = (len(body).to_bytes(4, "big") + body) * 3
@@ -23,11 +33,10 @@ def test_messages_arrive_whole_and_in_order_however_they_are_cut() -> None:
     left.close()
     with pytest.raises(EOFError):
         wire.receive()
-    right.close()
 
 
-def test_descriptors_come_along() -> None:
-    left, right = socket.socketpair()
+def test_descriptors_come_along(pair: Pair) -> None:
+    left, right = pair
     reader, writer = os.pipe()
     Wire(left).send({"take": "this"}, (writer,))
     wire = Wire(right)
@@ -36,13 +45,11 @@ def test_descriptors_come_along() -> None:
     assert os.read(reader, 5) == b"hello"
     for descriptor in (reader, writer, *wire.descriptors):
         os.close(descriptor)
-    left.close()
-    right.close()
 
 
-def test_a_rank_that_took_its_orders_and_ended_is_no_error() -> None:
+def test_a_rank_that_took_its_orders_and_ended_is_no_error(pair: Pair) -> None:
     # An empty send after the message failed with EPIPE when the rank was that quick, and took its supervisor along.
-    left, right = socket.socketpair()
+    left, right = pair
     reader, writer = os.pipe()
 
     class Quick(socket.socket):
@@ -59,10 +66,8 @@ def test_a_rank_that_took_its_orders_and_ended_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1", b"\x00\x00\x00\x02[]", b"\x00\x00\x00\x01{"])
-def test_nonsense_is_refused(data: bytes) -> None:
-    left, right = socket.socketpair()
+def test_nonsense_is_refused(pair: Pair, data: bytes) -> None:
+    left, right = pair
     left.send(data)
     with pytest.raises(WireError):
         Wire(right, limit=100).receive()
-    left.close()
-    right.close()

@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from herringbone.backends.process import ProcessBackend
 from herringbone.home import Home
 
+# Where the tests were started with SIGINT ignored (`nohup`, a shell's `&`), their children would ignore it as well.
+_INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
-def running_in(folder: Path) -> list[str]:
-    """Return the command lines of the processes that have a path below `folder` in their environment."""
+
+def running_in(folder: Path) -> dict[int, str]:
+    """Return pid and command line of the processes that have a path below `folder` in their environment."""
     mark = os.fsencode(folder)
-    found = []
+    found = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             if mark in (entry / "environ").read_bytes():
-                found.append((entry / "cmdline").read_bytes().replace(b"\0", b" ").decode())
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
             pass  # it ended while we looked
     return found
@@ -50,13 +57,31 @@ def _checked_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[H
     deadline = time.monotonic() + 5
     while (left := running_in(tmp_path / "home")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert left == []
+    for pid in left:
+        # They would slow down the tests that follow, or fail them.
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    assert left == {}
 
 
 @pytest.fixture
 def running(home: Home) -> Callable[[], list[str]]:
     """The command lines of what runs of this test's jobs."""
-    return lambda: running_in(home.path)
+    return lambda: list(running_in(home.path).values())
+
+
+@pytest.fixture
+def start_python(home: Home) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Starts Pythons that run some code, in which Ctrl-C works; none of them, nor a pipe to it, outlives the test."""
+    with contextlib.ExitStack() as stack:
+
+        def start(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+            command = [sys.executable, "-c", _INTERRUPTIBLE + code, *arguments]
+            child = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True, **options))
+            stack.callback(child.kill)
+            return child
+
+        yield start
 
 
 @pytest.fixture

@@ -188,12 +188,12 @@ def test_run_as_json_keeps_standard_output_for_it(herringbone, script):
 
 
 @pytest.mark.e2e
-def test_a_detached_job_is_followed_and_stopped(herringbone, script):
+def test_a_detached_job_is_followed_and_stopped(herringbone, script, start_python):
     script("import time; print('ready', flush=True); time.sleep(60)")
     code, out, _ = herringbone("run", "train.py", "--detach", "--job-name", "a")
     assert (code, out) == (0, "a\n")
-    follower = subprocess.Popen(
-        [sys.executable, "-m", "herringbone.cli", "logs", "-f", "a"], stdout=subprocess.PIPE, text=True
+    follower = start_python(
+        "import sys; from herringbone.cli.__main__ import main; sys.exit(main())", "logs", "-f", "a"
     )
     assert follower.stdout.readline() == "[algo-1:0] ready\n"
     assert herringbone("stop", "a", "--wait", "--grace", "5")[1] == "job a: Stopped\n"

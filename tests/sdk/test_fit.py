@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tarfile
 import time
 from pathlib import Path
@@ -85,15 +84,21 @@ except KeyboardInterrupt:
 """
 
 
-def start_client(text=CLIENT):
-    client = subprocess.Popen([sys.executable, "-c", text], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for line in client.stdout:
-        if "ready" in line:
-            return client
-    raise AssertionError(client.communicate())
+@pytest.fixture
+def start_client(start_python):
+    """Starts a Python that submits job `a`, and waits for "ready" in what it prints."""
+
+    def start(text=CLIENT):
+        client = start_python(text, stderr=subprocess.PIPE)
+        for line in client.stdout:
+            if "ready" in line:
+                return client
+        raise AssertionError(client.communicate())
+
+    return start
 
 
-def test_ctrl_c_stops_the_job_and_reaches_the_caller(script, running):
+def test_ctrl_c_stops_the_job_and_reaches_the_caller(script, running, start_client):
     script(
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('saving', flush=True), sys.exit(0)))\n"
@@ -124,7 +129,7 @@ except KeyboardInterrupt:
 
 
 @pytest.mark.parametrize("delay", [0.03, 0.06, 0.09, 0.12])
-def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(script, running, delay):
+def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(script, running, start_client, delay):
     """Between the client's first file and the rank's first line there are four processes that must not miss it."""
     script("import time; time.sleep(60)")
     client = start_client(IMPATIENT)
@@ -136,7 +141,7 @@ def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(script, running, delay)
     until(lambda: running() == [])
 
 
-def test_a_second_ctrl_c_kills(script, running):
+def test_a_second_ctrl_c_kills(script, running, start_client):
     script(
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(60)"
     )
@@ -151,7 +156,23 @@ def test_a_second_ctrl_c_kills(script, running):
     assert running() == []
 
 
-def test_a_job_goes_on_without_its_client_and_is_finished_by_another(script):
+def test_a_job_submitted_in_the_background_of_a_shell_can_be_stopped(script, start_python):
+    """There SIGINT is ignored, and a child inherits that: the keeper, each supervisor, each rank."""
+    script(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saving', flush=True), sys.exit(0)))\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN, flush=True); time.sleep(60)"
+    )
+    ignore = "import signal\nfor number in (1, 2, 3, 15): signal.signal(number, signal.SIG_IGN)\n"
+    client = start_python(ignore + CLIENT)
+    assert "False" in client.stdout.readline()
+    attach("a").stop()
+    client.communicate(timeout=20)
+    assert attach("a").status == "Stopped"
+    assert [line.text for line in attach("a").logs(rank=1)] == ["False", "saving"]
+
+
+def test_a_job_goes_on_without_its_client_and_is_finished_by_another(script, start_client):
     script("import time; print('ready', flush=True); time.sleep(1.5); print('trained')")
     client = start_client()
     client.kill()
@@ -180,12 +201,9 @@ def test_two_mpi_jobs_at_once(script):
         assert sorted(line.text for line in job.logs()) == ["0", "1"]
 
 
-def test_two_clients_race_for_a_name(script):
+def test_two_clients_race_for_a_name(script, start_python):
     script("print('ready', flush=True)")
-    clients = [
-        subprocess.Popen([sys.executable, "-c", CLIENT], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-        for _ in range(2)
-    ]
+    clients = [start_python(CLIENT, stderr=subprocess.PIPE) for _ in range(2)]
     errors = sorted(client.communicate(timeout=30)[1].strip().rpartition("\n")[2] for client in clients)
     assert errors[0] == ""
     assert errors[1].startswith("herringbone_spec.errors.JobNameError: job name 'a' is taken")

@@ -2,7 +2,6 @@
 
 import sqlite3
 import subprocess
-import sys
 
 import pytest
 
@@ -72,18 +71,12 @@ except JobNameError:
 """
 
 
-def test_one_of_many_racing_processes_gets_the_name(index, tmp_path):
+def test_one_of_many_racing_processes_gets_the_name(index, tmp_path, start_python):
     """The file does not exist either: they race for making the table, too."""
-    racers = [
-        subprocess.Popen(
-            [sys.executable, "-c", RACER, str(tmp_path / "index.sqlite")],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for _ in range(4)
-    ]
-    answers = [racer.communicate()[0].strip() for racer in racers]
+    racers = [start_python(RACER, str(tmp_path / "index.sqlite"), stdin=subprocess.PIPE) for _ in range(4)]
+    for racer in racers:
+        racer.stdin.close()
+    answers = [racer.stdout.read().strip() for racer in racers]
     assert sorted(answers) == ["taken", "taken", "taken", "won"]
 
 
