@@ -7,8 +7,8 @@ ranks has no graph of its own, so its parts are checkpointed, each where it is.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch.utils.checkpoint
 from torch import nn
 
 from herringbone_parallel.torch import microbatch, state
-from herringbone_parallel.torch.placement import _HOME, Home
+from herringbone_parallel.torch.placement import HOME_ATTRIBUTE, Home
 from herringbone_spec.errors import ParallelError
 
 _EACH, _CONTIGUOUS = "each", "contiguous"
@@ -69,7 +69,7 @@ def checkpoint(module: nn.Module, *args: Any, preserve_rng_state: bool = True) -
         )
     if not _on_every_rank():
         return _recomputed(module, preserve_rng_state, *args)
-    home = module.__dict__.get(_HOME)
+    home = module.__dict__.get(HOME_ATTRIBUTE)
     if home is None:
         set_activation_checkpointing(module, preserve_rng_state)
         return module(*args)
@@ -90,7 +90,7 @@ def checkpoint_sequential(
     if not isinstance(sequential, nn.Sequential):
         raise ParallelError(f"smp.checkpoint_sequential takes an nn.Sequential, not a {type(sequential).__qualname__}")
     limit = _limit(sequential, strategy)
-    home = sequential.__dict__.get(_HOME)
+    home = sequential.__dict__.get(HOME_ATTRIBUTE)
     run = partial(_run_sequential, sequential, limit, preserve_rng_state)
     if home is None or not _on_every_rank():
         return run(input)
@@ -128,7 +128,7 @@ def _units(sequential: nn.Sequential, limit: int | None) -> list[tuple[Home | No
     units: list[tuple[Home | None, list[nn.Module]]] = []
     apart = _on_every_rank()
     for child in sequential:
-        home: Home | None = child.__dict__.get(_HOME) if apart else None
+        home: Home | None = child.__dict__.get(HOME_ATTRIBUTE) if apart else None
         if units and (limit is None or len(units[-1][1]) < limit):
             before, unit = units[-1]
             if not apart or (home is not None and before is not None and home.rank == before.rank):
@@ -164,15 +164,5 @@ def _recomputed(function: Callable[..., Any], preserve: bool, *args: Any, **kwar
 
 
 def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    return nullcontext(), _inside_module()
-
-
-@contextmanager
-def _inside_module() -> Iterator[None]:
-    """Run a module's own code from a microbatch's backward: on the CPU, autograd recomputes in the caller's thread."""
-    before = microbatch.current()
-    microbatch._here.microbatch = None
-    try:
-        yield
-    finally:
-        microbatch._here.microbatch = before
+    # On the CPU, autograd recomputes in the thread of the microbatch's backward: there too it is a module's own code.
+    return nullcontext(), microbatch.inside(None)

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from herringbone_parallel.torch import state
-from herringbone_parallel.torch.placement import _WISH
+from herringbone_parallel.torch.placement import WISH_ATTRIBUTE
 from herringbone_spec.errors import ParallelError
 
 
@@ -30,7 +30,7 @@ def set_partition(module: nn.Module, idx: int) -> None:
     if here.model is not None and here.model.partitioned and here.settings.partitions > 1:
         raise ParallelError("smp.set_partition after the model was partitioned; call it before the first step")
     for inner in module.modules():
-        inner.__dict__[_WISH] = idx
+        inner.__dict__[WISH_ATTRIBUTE] = idx
 
 
 @contextmanager

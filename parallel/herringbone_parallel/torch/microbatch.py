@@ -10,7 +10,8 @@ which a call is seen with such inputs; from the next step on they are known (`Sh
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -42,6 +43,17 @@ def current() -> Microbatch | None:
     return microbatch
 
 
+@contextmanager
+def inside(microbatch: Microbatch | None) -> Iterator[None]:
+    """Make this the thread's microbatch for a `with` block; None is the inside of a module that runs on one rank."""
+    before = current()
+    _here.microbatch = microbatch
+    try:
+        yield
+    finally:
+        _here.microbatch = before
+
+
 class Microbatch:
     """The state of one microbatch; entered by its thread while the user's step function runs.
 
@@ -62,13 +74,12 @@ class Microbatch:
         self._parameters: dict[int, PlacedTensor] = {}
         self._visits: dict[tuple[int, Hashable], int] = {}
 
-    def __enter__(self) -> Microbatch:
-        _here.microbatch = self
-        start_stream(self._seed_of_calls)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        _here.microbatch = None
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Be this thread's microbatch, with its own stream of random numbers."""
+        with inside(self):
+            start_stream(self._seed_of_calls)
+            yield
 
     def call(
         self,
@@ -179,16 +190,13 @@ class Microbatch:
 
         turn = self._turn(FORWARD, order)
         seed = seed_of(self._seed_of_calls, name, self._serial)
-        with self._post.turn(turn), seeded(seed):
-            _here.microbatch = None
+        with self._post.turn(turn), seeded(seed), inside(None):
             try:
                 result = function(*replace_leaves(args, real), **replace_leaves(kwargs, real))
             except Exception as error:
                 if order is not None and not hasattr(error, MODULE_ATTRIBUTE):
                     setattr(error, MODULE_ATTRIBUTE, order)
                 raise
-            finally:
-                _here.microbatch = self
         run.leaves = [_gradient_leaf(leaf) for leaf in leaf_of.values()]
         run.roots = [leaf for leaf in leaves_of(result) if isinstance(leaf, torch.Tensor)]
         run.turn = self._turn(BACKWARD, order)

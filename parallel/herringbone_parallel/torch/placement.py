@@ -20,8 +20,9 @@ from herringbone_parallel.torch.microbatch import OWNER_ATTRIBUTE, current
 from herringbone_parallel.torch.placed import METADATA
 from herringbone_spec.errors import ParallelError
 
-_HOME = "_smp_home"
-_WISH = "_smp_partition"
+# On a module: its `Home`, and the partition that the user put it on.
+HOME_ATTRIBUTE = "_smp_home"
+WISH_ATTRIBUTE = "_smp_partition"
 _original_call = nn.Module.__call__
 _original_init = nn.Module.__init__
 
@@ -60,7 +61,7 @@ def partition(index: int) -> Iterator[None]:
 
     def marked_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         _original_init(self, *args, **kwargs)
-        self.__dict__[_WISH] = index
+        self.__dict__[WISH_ATTRIBUTE] = index
 
     nn.Module.__init__ = marked_init  # type: ignore[method-assign]
     try:
@@ -86,7 +87,7 @@ def assign_by_hand(model: nn.Module, partitions: int, default: int) -> dict[str,
     assigned = {}
     where: dict[int, tuple[str, int]] = {}
     for path, module in model.named_modules():
-        index = module.__dict__.get(_WISH, default)
+        index = module.__dict__.get(WISH_ATTRIBUTE, default)
         if index >= partitions:
             raise ParallelError(f"module {path!r} is put on partition {index}; there are {partitions}, from 0")
         for tensor in _own_tensors(module):
@@ -116,7 +117,7 @@ def settle(model: nn.Module, assigned: dict[str, int], rank: int, device: torch.
 @functools.wraps(_original_call)
 def _placed_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     microbatch = current()
-    home: Home | None = self.__dict__.get(_HOME) if microbatch is not None else None
+    home: Home | None = self.__dict__.get(HOME_ATTRIBUTE) if microbatch is not None else None
     if microbatch is None or home is None:
         return _original_call(self, *args, **kwargs)
     return microbatch.call(home.path, home.rank, functools.partial(_original_call, self), args, kwargs)
@@ -132,7 +133,7 @@ def _give_homes(model: nn.Module, assigned: dict[str, int]) -> None:
     def visit(module: nn.Module, path: str) -> None:
         below = {rank_of[id(inner)] for inner in module.modules() if id(inner) in rank_of}
         if len(below) <= 1:
-            module.__dict__[_HOME] = Home(path or type(module).__name__, next(iter(below), None))
+            module.__dict__[HOME_ATTRIBUTE] = Home(path or type(module).__name__, next(iter(below), None))
             return
         for name, child in module.named_children():
             visit(child, f"{path}.{name}" if path else name)
@@ -141,7 +142,9 @@ def _give_homes(model: nn.Module, assigned: dict[str, int]) -> None:
 
 
 def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device: torch.device) -> None:
-    housed = {id(inner) for module in model.modules() if _HOME in module.__dict__ for inner in module.modules()}
+    housed = {
+        id(inner) for module in model.modules() if HOME_ATTRIBUTE in module.__dict__ for inner in module.modules()
+    }
     replaced: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():
         if path not in assigned:

@@ -127,7 +127,8 @@ def _run_with_peers(here: state.State, transport: Transport, baton: Baton, resul
 
     def deliver(source: int, key: Key, content: Any) -> None:
         if key.purpose == Purpose.FAILURE:
-            baton.fail(PeerFailedError(f"pipeline rank {source} failed in this step: {content}"))
+            lost = source == here.pp_rank
+            baton.fail(PeerFailedError(content if lost else f"pipeline rank {source} failed in this step: {content}"))
         else:
             baton.deliver((source, key), content)
 
@@ -158,7 +159,7 @@ def _run_with_peers(here: state.State, transport: Transport, baton: Baton, resul
 
 
 def _run_one(microbatch: Microbatch, function: Callable[..., Any], args: Any, kwargs: Any, detach: bool) -> Any:
-    with microbatch:
+    with microbatch.running():
         result = function(*args, **kwargs)
 
     def detached(leaf: Any) -> Any:

@@ -1,7 +1,7 @@
 """Messages between the ranks of one pipeline: keyed, delivered in any order to whoever waits for them.
 
 A message is an envelope on the CPU group (gloo): a header, and behind it the content if it is small; if not, that
-follows. One thread per process receives envelopes from any rank, then what follows each, and hands it to `deliver`. So
+follows. One thread per peer receives its envelopes, then what follows each, and hands it to `deliver`. So
 nobody has to know a shape beforehand, and ranks may run their microbatches in different orders. CUDA contents go over
 NCCL, one communicator per directed pair (opposite sends on a shared one would deadlock on a stream), posted in the
 order of the envelopes.
@@ -88,8 +88,16 @@ class Transport:
         self._lost: str | None = None
         self._deliver: Deliver | None = None
         self._early: list[_Message] = []
-        self._thread = threading.Thread(target=self._receive_forever, name="smp-mail", daemon=True)
-        self._thread.start()
+        # CUDA's current device belongs to a thread.
+        self._cuda_device = torch.cuda.current_device() if pair_groups else None
+        # One thread per peer: gloo's receive from any source may wait for ever after a peer has died.
+        self._threads = [
+            threading.Thread(target=self._receive_from, args=(peer,), name=f"smp-mail-{peer}", daemon=True)
+            for peer in range(len(self._ranks))
+            if peer != self._me
+        ]
+        for thread in self._threads:
+            thread.start()
 
     def listen(self, step: int, deliver: Deliver) -> None:
         """Hand each message of this step to `deliver(source, key, content)`, those already here first.
@@ -135,7 +143,8 @@ class Transport:
             if peer != self._me:
                 self._send(peer, _GOODBYE, Key(0, 0, 0, 0), None, 0, ())
         self.flush()
-        self._thread.join(timeout=_GOODBYE_SECONDS)
+        for thread in self._threads:
+            thread.join(timeout=_GOODBYE_SECONDS)
 
     def _send(
         self, peer: int, kind: int, key: Key, payload: torch.Tensor | None, dtype: int, shape: Sequence[int]
@@ -165,32 +174,29 @@ class Transport:
                 assert payload is not None
                 self._in_flight.append((dist.isend(payload, target, group=self._group, tag=tag), payload))
 
-    def _receive_forever(self) -> None:
+    def _receive_from(self, peer: int) -> None:
+        if self._cuda_device is not None:
+            torch.cuda.set_device(self._cuda_device)
+        envelope = torch.empty(_ENVELOPE_BYTES, dtype=torch.uint8)
         try:
-            self._receive_until_goodbye()
+            while True:
+                _receive(envelope, self._ranks[peer], self._group, _HEADER_TAG)
+                kind, step, microbatch, serial, purpose, *rest = _HEADER.unpack_from(_bytes(envelope))
+                if kind == _GOODBYE:
+                    return
+                content = self._open(peer, kind, rest, envelope)
+                with self._mail_lock:
+                    self._hand_on((peer, Key(step, microbatch, serial, purpose), content))
         except _PeerGoneError as error:
             # Peers that have parted may be gone before the last goodbye is here.
             if not self._closing:
                 with self._mail_lock:
-                    self._lost = str(error)
+                    self._lost = f"lost contact with pipeline rank {peer}: {error}"
                     self._report_loss()
 
     def _report_loss(self) -> None:
         if self._lost is not None and self._deliver is not None:
-            self._deliver(self._me, Key(self._step, 0, 0, Purpose.FAILURE), f"lost contact with a peer: {self._lost}")
-
-    def _receive_until_goodbye(self) -> None:
-        envelope = torch.empty(_ENVELOPE_BYTES, dtype=torch.uint8)
-        goodbyes = 0
-        while goodbyes < len(self._ranks) - 1:
-            source = _receive(envelope, None, self._group, _HEADER_TAG)
-            kind, step, microbatch, serial, purpose, *rest = _HEADER.unpack_from(_bytes(envelope))
-            if kind == _GOODBYE:
-                goodbyes += 1
-                continue
-            content = self._open(source, kind, rest, envelope)
-            with self._mail_lock:
-                self._hand_on((self._ranks.index(source), Key(step, microbatch, serial, purpose), content))
+            self._deliver(self._me, Key(self._step, 0, 0, Purpose.FAILURE), self._lost)
 
     def _hand_on(self, message: _Message) -> None:
         source, key, content = message
@@ -199,17 +205,18 @@ class Transport:
         elif key.step == self._step and self._deliver is not None:
             self._deliver(source, key, content)
 
-    def _open(self, source: int, kind: int, rest: Sequence[int], envelope: torch.Tensor) -> Any:
+    def _open(self, peer: int, kind: int, rest: Sequence[int], envelope: torch.Tensor) -> Any:
         """Return what came in the envelope or comes behind it."""
         tag, follows, code, dimensions, *shape = rest
         dtype, shape = _DTYPES[code], shape[:dimensions]
         if kind == _CUDA:
-            buffer = torch.empty(shape, dtype=dtype, device=torch.device("cuda", torch.cuda.current_device()))
-            _receive(buffer, source, self._pair_groups[self._ranks.index(source), self._me], 0)
+            assert self._cuda_device is not None
+            buffer = torch.empty(shape, dtype=dtype, device=torch.device("cuda", self._cuda_device))
+            _receive(buffer, self._ranks[peer], self._pair_groups[peer, self._me], 0)
             return buffer
         if follows:
             buffer = torch.empty(shape, dtype=dtype)
-            _receive(buffer, source, self._group, tag)
+            _receive(buffer, self._ranks[peer], self._group, tag)
         else:
             size = dtype.itemsize * math.prod(shape)
             buffer = envelope[_HEADER.size : _HEADER.size + size].clone().view(dtype).reshape(shape)
@@ -224,8 +231,8 @@ class _PeerGoneError(Exception):
     """The backend says that a peer is gone."""
 
 
-def _receive(buffer: torch.Tensor, source: int | None, group: dist.ProcessGroup, tag: int) -> int:
+def _receive(buffer: torch.Tensor, source: int, group: dist.ProcessGroup, tag: int) -> None:
     try:
-        return dist.recv(buffer, source, group=group, tag=tag)
+        dist.recv(buffer, source, group=group, tag=tag)
     except RuntimeError as error:
         raise _PeerGoneError(str(error).splitlines()[0]) from error

@@ -44,14 +44,16 @@ def test_tensors_come_back_as_step_outputs_and_the_rest_as_lists(ranks: Ranks) -
     module, inputs, _ = models.build("Chain")
     with torch.no_grad():
         whole = module(inputs) * 2
-    for scores, rows, other, names, requires_grad, stacked, threads in ranks.run(outputs, dict(TWO)):
+    for rank, result in enumerate(ranks.run(outputs, dict(TWO))):
+        scores, rows, other, names, requires_grad, stacked, threads = result
         torch.testing.assert_close(scores, whole)
         assert rows == [2, 2, 2, 2]
         assert torch.equal(other, torch.arange(24).reshape(3, 8)[:, 2:4])
         assert names == ["n"] * 4
         assert not requires_grad
         assert stacked == (4, 2, models.CLASSES)
-        assert sorted(threads) == ["smp-mail"] + ["smp-microbatch"] * 4, "as many as were live, whatever the steps"
+        assert threads.count(f"smp-mail-{1 - rank}") == 1
+        assert 1 <= threads.count("smp-microbatch") == len(threads) - 1 <= 4, "as many as were live, no more"
 
 
 def bad_batch() -> None:
@@ -155,7 +157,7 @@ def test_a_rank_that_is_gone_ends_the_step_on_the_others() -> None:
         ranks.run(die, dict(TWO))
     assert "rank 1:\ndied" in str(caught.value)
     assert "PeerFailedError" in str(caught.value)
-    assert "lost contact with a peer" in str(caught.value)
+    assert "lost contact with pipeline rank 1" in str(caught.value)
 
 
 @pytest.mark.parametrize(
