@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
 import fcntl
 import os
+import termios
 import time
 
 from herringbone_entry.lines import BAR_INTERVAL_SECONDS, LineStream
@@ -44,9 +46,12 @@ class Pipe:
         self._muted = True
 
     def drain(self) -> None:
-        """Take what is in the pipe by now."""
-        while not self.ended and self._read_some():
-            pass
+        """Take what is in the pipe by now, and no more: something that the rank left may write on without end."""
+        waiting = 0 if self.ended else self._waiting()
+        while waiting > 0:
+            waiting -= self._read_some()
+        # Only one more read finds the end of a pipe.
+        self._read_some()
 
     def finish(self) -> None:
         """Give up waiting for the end: something else holds the pipe open."""
@@ -66,18 +71,26 @@ class Pipe:
         if not self.ended:
             self._loop.read(self._reader, self._read)
 
-    def _read_some(self) -> bool:
+    def _waiting(self) -> int:
+        count = array.array("i", [0])
+        fcntl.ioctl(self._reader, termios.FIONREAD, count)
+        return count[0]
+
+    def _read_some(self) -> int:
+        """Read once and return the number of bytes."""
+        if self.ended:
+            return 0
         try:
             chunk = os.read(self._reader, _READ_BYTES)
         except BlockingIOError:
-            return False
+            return 0
         if not chunk:
             self._end()
-            return False
+            return 0
         self._show(self._stream.feed(chunk, time.monotonic()))
         if self._stream.bar and self._timer is None:
             self._timer = self._loop.later(BAR_INTERVAL_SECONDS, self._tick)
-        return True
+        return len(chunk)
 
     def _tick(self) -> None:
         self._timer = None

@@ -25,6 +25,16 @@ def test_p11_what_a_grandchild_prints_at_the_end_is_kept(make_job) -> None:
     assert job.run()["algo-1"].lines == ["[algo-1:0] first", "[algo-1:0] last"]
 
 
+def test_p11_a_grandchild_that_writes_without_end_does_not_hold_the_supervisor(make_job) -> None:
+    # When its rank had failed, the supervisor took what was in the pipe "by now": more came, for ever.
+    job = make_job()
+    job.write("import subprocess; subprocess.Popen(['yes', 'still here']); raise ValueError('boom')")
+    ended = job.run(timeout=10.0)["algo-1"]
+    assert ended.code == 1
+    assert ended.failure.message == "boom"
+    assert job.survivors() == []
+
+
 def test_p11_a_forked_child_does_not_make_its_dead_rank_look_alive(make_job, mpirun) -> None:
     # The child held the rank's link open, and the rank's death was noticed when the child ended.
     job = make_job(HERRINGBONE_MPIRUN=mpirun("openmpi5"))
