@@ -47,6 +47,7 @@ class Evidence:
     failure: Failure
     code: int | None
     from_launcher: bool = False
+    lost_host: bool = False
 
 
 class Coordinator:
@@ -115,7 +116,7 @@ class Coordinator:
         self._lost.add(host)
         failure = Failure(host=host, exit_code=1, message=f"lost contact with {host}")
         if self.phase is not Phase.STOPPING:
-            self._fail(Evidence(self._clock(), failure, 1))
+            self._fail(Evidence(self._clock(), failure, 1, lost_host=True))
         for rank, owner in self._rank_hosts.items():
             if owner == host:
                 self._codes.setdefault(rank, 1)
@@ -139,7 +140,7 @@ class Coordinator:
 
     def _launcher_ended(self, message: Message) -> None:
         self._launcher_code, self._killed_code = message["code"], message["rank_code"]
-        evidence = Evidence(self._clock(), parse_failure(message["failure"]), message["code"] or 1, True)
+        evidence = Evidence(self._clock(), parse_failure(message["failure"]), message["code"] or 1, from_launcher=True)
         if self.phase is Phase.RUNNING and message["code"]:
             self._fail(evidence)
         elif self.phase is Phase.RUNNING:
@@ -209,6 +210,9 @@ class Coordinator:
         if self.phase is Phase.DONE:
             return
         first = min(self._evidence, key=lambda evidence: (evidence.from_launcher, evidence.when))
+        if first.code is None:
+            # When a host goes down, mpirun kills the other hosts' ranks; they may be seen to end before the host is.
+            first = next((evidence for evidence in self._evidence if evidence.lost_host), first)
         code = first.code
         if code is None:
             code = self._killed_code or 1

@@ -127,6 +127,18 @@ def test_a_lost_host_ends_the_job_even_when_others_never_answer() -> None:
     assert parse_failure(finish["failure"]).message == "lost contact with algo-2"
 
 
+def test_a_host_that_went_down_is_the_cause_of_ranks_that_mpirun_killed() -> None:
+    # On a busy machine a killed supervisor's ranks went first, MPICH's mpirun killed the others, and rank 1 was blamed.
+    bench = Bench("algo-1", "algo-2", launcher=True)
+    bench.ready()
+    bench.ended(0, None)
+    bench.turn(SETTLE_SECONDS / 2)
+    bench.coordinator.lost("algo-2")
+    bench.mpirun_ended(137)
+    bench.turn(SETTLE_SECONDS)
+    assert parse_failure(bench.orders[-1]["failure"]).render() == ("algo-2: exit code 1: lost contact with algo-2")
+
+
 def test_a_stop_releases_the_ranks_when_each_has_saved_or_cannot() -> None:
     bench = Bench("algo-1", "algo-2", launcher=True)
     bench.ready()
