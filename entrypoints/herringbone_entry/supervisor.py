@@ -68,6 +68,8 @@ class Supervisor:
         self._launcher_tail = Tail()
         self._holds = False
         self._stopping = False
+        self._deferred: list[RankProcess] = []
+        self._last_signal: signal.Signals | None = None
         self._verdict: Message | None = None
         self._sweeping = False
 
@@ -179,8 +181,11 @@ class Supervisor:
             pid = int(messages[0]["pid"])
             rank.link(connection, pid, self._orders(rank), rank.writers)
             rank.started()
-            if self._stopping:
-                process.send(pid, signal.SIGTERM)
+            if self._last_signal is not None:
+                # mpirun was still starting it when all the others were told.
+                process.send(pid, self._last_signal)
+            elif self._stopping:
+                self._stop_rank(rank)
 
         self._loop.read(connection.fileno(), greet)
 
@@ -250,17 +255,22 @@ class Supervisor:
         self._stopping = True
         self._loop.later(self._host.stop_grace, self._kill)
         for rank in self._living():
-            assert rank.pid is not None
-            if self._is_mpi and not process.handles(rank.pid, signal.SIGTERM):
-                self._tell({"kind": "deferred", "rank": rank.place.rank})
-            else:
-                process.send(rank.pid, signal.SIGTERM)
+            self._stop_rank(rank)
+
+    def _stop_rank(self, rank: RankProcess) -> None:
+        assert rank.pid is not None
+        if self._is_mpi and not process.handles(rank.pid, signal.SIGTERM):
+            self._deferred.append(rank)
+            self._tell({"kind": "deferred", "rank": rank.place.rank})
+        else:
+            process.send(rank.pid, signal.SIGTERM)
 
     def _release(self) -> None:
         self._let_all_go()
         for rank in self._living():
-            assert rank.pid is not None
-            if self._is_mpi and not process.handles(rank.pid, signal.SIGTERM):
+            # Whether or not it handles SIGTERM by now: it has not had one yet.
+            if rank in self._deferred:
+                assert rank.pid is not None
                 process.send(rank.pid, signal.SIGTERM)
 
     def _abort(self, after: float) -> None:
@@ -290,6 +300,7 @@ class Supervisor:
             rank.let_go()
 
     def _signal_ranks(self, number: signal.Signals) -> None:
+        self._last_signal = number
         for rank in self._living():
             assert rank.pid is not None
             process.send(rank.pid, number)
@@ -303,7 +314,7 @@ class Supervisor:
 
     def _finish(self, message: Message) -> None:
         self._verdict = message
-        self._release()
+        self._let_all_go()
         self._loop.later(ABORT_GRACE_SECONDS, self._kill)
         self._sweep()
 

@@ -81,6 +81,42 @@ def test_p5_p25_the_same_under_each_mpi(make_job, mpirun, kind: str, how: str, r
     ends_every_host(job, how, rank)
 
 
+# Starts rank 1 when rank 0's failure has had all its consequences but the last, mpirun's own end.
+SLOW_MPIRUN = """#!/bin/sh
+[ "$1" = --version ] && exec echo "mpirun (Open MPI) 5.0.11"
+trap "" TERM
+shift 8
+OMPI_COMM_WORLD_RANK=0 "$@" &
+sleep 1.3
+OMPI_COMM_WORLD_RANK=1 "$@" &
+wait
+"""
+
+
+def test_p5_a_rank_that_comes_after_the_failure_does_not_run(make_job, tmp_path) -> None:
+    # Only the ranks that had attached by then were signalled.
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(SLOW_MPIRUN)
+    mpirun.chmod(0o755)
+    job = make_job(HERRINGBONE_MPIRUN=str(mpirun))
+    job.write(
+        """
+        import os, time
+        if os.environ["RANK"] == "0":
+            raise ValueError("boom")
+        time.sleep(0.3)
+        open(os.environ["ROOT"] + "/late", "w")
+        time.sleep(60)
+        """,
+        sagemaker_mpi_enabled=True,
+        sagemaker_mpi_num_of_processes_per_host=2,
+    )
+    ended = job.run(timeout=15.0)["algo-1"]
+    assert (ended.code, ended.failure.rank, ended.failure.message) == (1, 0, "boom")
+    assert not (job.root / "late").exists()
+    assert job.survivors() == []
+
+
 @pytest.mark.parametrize("code", [1, 2, 42, 125])
 def test_p12_the_exit_code_is_the_ranks_own(make_job, code: int) -> None:
     job = make_job()

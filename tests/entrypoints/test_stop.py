@@ -82,6 +82,23 @@ def test_p10_a_rank_without_a_handler_does_not_end_those_that_save(make_job, mpi
     assert (job.root / "saved-0").exists()
 
 
+def test_p10_a_rank_that_learns_to_save_after_the_stop_saves(make_job, mpirun) -> None:
+    # Rank 1 was passed over, for it could not save yet; when all others had saved it could, and was passed over again.
+    script = HANDLER.replace(
+        "    signal.signal(",
+        """
+    if rank == "1":
+        (root / "up-1").touch()
+        while not (root / "told-0").exists():
+            time.sleep(0.01)
+    signal.signal(""",
+    )
+    job, _ = prepared(make_job, mpirun, "openmpi5", script, SAVE_SECONDS="0.8")
+    job.processes["algo-1"].send_signal(signal.SIGTERM)
+    assert job.wait(timeout=10.0)["algo-1"].code == 0
+    assert (job.root / "saved-1").exists()
+
+
 @pytest.mark.parametrize("told", ["algo-1", "algo-2"])
 def test_p10_one_host_told_stops_all_hosts(make_job, told: str) -> None:
     job = make_job(hosts=2)
