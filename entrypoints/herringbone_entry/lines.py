@@ -92,7 +92,7 @@ class LineStream:
         out = []
         for line in whole:
             body, ending = (line[:-1], b"\r\n") if line.endswith(b"\r") else (line, b"\n")
-            state = _last_state(body)
+            state = _last_state(body) if b"\r" in body else body
             if self.bar and state == self._shown:
                 state = b""
             if state or b"\r" not in body:
@@ -109,7 +109,7 @@ class LineStream:
         return b"".join(out)
 
     def _show(self, state: bytes, now: float) -> bytes:
-        if not state or state == self._shown:
+        if not state.strip() or state == self._shown:
             return b""
         self._shown, self._shown_at = state, now
         return self._whole(state + b"\n")
@@ -135,5 +135,8 @@ class LineStream:
 
 
 def _last_state(text: bytes) -> bytes:
-    """Return what a terminal would still show of redraws: the text after the last carriage return that has any."""
-    return next((part for part in reversed(text.split(b"\r")) if part), b"")
+    """Return what a terminal would still show of redraws: the text after the last carriage return that has any.
+
+    Blanks are a bar that was wiped, to make room for a message: they are no state of it.
+    """
+    return next((part for part in reversed(text.split(b"\r")) if part.strip()), b"")

@@ -54,6 +54,26 @@ def test_p14_a_bar_that_stands_still_shows_its_state() -> None:
     assert not lines.bar
 
 
+WIPED = b"\r" + b" " * 6 + b"\r"
+
+
+@pytest.mark.parametrize("cut", range(len(WIPED) + 1))
+def test_p14_a_bar_wiped_for_a_message_leaves_no_line_of_blanks(cut: int) -> None:
+    # What `tqdm.write` does: wipe the bar, print, draw the bar again.
+    lines, out = stream(), []
+    for now, text in enumerate([b"\r 10/30", WIPED[:cut], WIPED[cut:], b"saved\n", b"\r 11/30", b"\r 30/30", WIPED]):
+        out += lines.feed(text, now=float(now)).splitlines()
+        out += lines.tick(now=now + 0.5).splitlines()
+    out += lines.close().splitlines()
+    assert out == [P + b" 10/30", P + b"saved", P + b" 11/30", P + b" 30/30"]
+
+
+def test_p14_a_printed_line_of_blanks_is_kept_beside_a_bar() -> None:
+    assert stream().feed(b"\r1/2\r2/2\n   \n \r\nend\n", 0.0) == b"".join(
+        P + line + b"\n" for line in (b"2/2", b"   ", b" \r", b"end")
+    )
+
+
 @pytest.mark.parametrize("cut", range(8))
 def test_p14_windows_line_ends_are_no_progress_bar(cut: int) -> None:
     data, lines = b"a\r\nbc\r\n", stream()
