@@ -74,18 +74,20 @@ class Host:
         return self.exit_code is not None and self.output is None
 
     def drain(self) -> None:
-        """File what the pipe holds; at its end, close it."""
-        while self.output is not None:
-            try:
-                chunk = os.read(self.output, _READ_BYTES)
-            except BlockingIOError:
-                return
-            if not chunk:
-                self.hang_up()
-                return
+        """File what the pipe holds, once: a host that writes without end must not keep us from all else.
+
+        At the pipe's end, close it.
+        """
+        if self.output is None:
+            return
+        try:
+            chunk = os.read(self.output, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if chunk:
             self.log.feed(chunk, time.time())
-            if len(chunk) < _READ_BYTES:
-                return
+        else:
+            self.hang_up()
 
     def hang_up(self) -> None:
         """Stop reading, whoever still holds the other end."""
