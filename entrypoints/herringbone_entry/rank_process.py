@@ -31,6 +31,7 @@ class RankProcess:
         prefix = line_prefix(place.host, place.rank)
         self._pipes = [Pipe(loop, output, LineStream(prefix, self.tail), self._changed) for _ in range(2)]
         self._wire: Wire | None = None
+        self._orders = memoryview(b"")
         self.pid: int | None = None
         self.report: dict[str, Any] | None = None
         self.code: int | None = None
@@ -53,13 +54,15 @@ class RankProcess:
     def link(self, connection: socket.socket, pid: int, orders: Message, descriptors: tuple[int, ...] = ()) -> None:
         """Take the rank's link and pid, and give it its orders; `descriptors` are its output, unless it has them."""
         self.pid = pid
-        self._wire = Wire(connection)
-        # Orders are larger than what a socket takes at once; the rank has nothing else to do than to read them.
-        connection.setblocking(True)
-        with contextlib.suppress(OSError):  # it died; the end of the link will say so
-            self._wire.send(orders, descriptors)
         connection.setblocking(False)
-        self._loop.read(connection.fileno(), self._hear)
+        self._wire = Wire(connection)
+        with contextlib.suppress(OSError):  # it died; the end of the link will say so
+            self._orders = self._wire.begin(orders, descriptors)
+        if self._orders:
+            # Larger than what the socket takes before the rank reads, which it may never do.
+            self._loop.write(connection.fileno(), self._give)
+        else:
+            self._loop.read(connection.fileno(), self._hear)
 
     def started(self) -> None:
         """The rank has its own copies of the pipes' ends."""
@@ -104,6 +107,18 @@ class RankProcess:
     @property
     def waits(self) -> bool:
         return self._waits
+
+    def _give(self) -> None:
+        assert self._wire is not None
+        try:
+            self._orders = self._wire.go_on(self._orders)
+        except BlockingIOError:
+            return
+        except OSError:
+            self._orders = memoryview(b"")
+        if not self._orders:
+            self._loop.forget(self._wire.fileno())
+            self._loop.read(self._wire.fileno(), self._hear)
 
     def _hear(self) -> None:
         assert self._wire is not None

@@ -52,14 +52,24 @@ class Wire:
 
         Raises OSError when the other side is gone, or (non-blocking) so far behind that its buffer is full.
         """
-        body = json.dumps(message).encode()
-        data = len(body).to_bytes(_LENGTH_BYTES, "big") + body
-        if descriptors:
-            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))]
-            data = data[self.connection.sendmsg([data], rights) :]
+        rest = self.begin(message, descriptors)
         # Even an empty send fails once the other side has gone, and it may have all it needed.
-        if data:
-            self.connection.sendall(data)
+        if rest:
+            self.connection.sendall(rest)
+
+    def begin(self, message: Message, descriptors: tuple[int, ...] = ()) -> memoryview:
+        """Send the descriptors and as much of one message as goes at once; return what is left for `go_on`.
+
+        For a message that may be larger than what the socket takes, to a side that may be slow. Raises OSError.
+        """
+        body = json.dumps(message).encode()
+        data = memoryview(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
+        return data[self.connection.sendmsg([data], rights) :]
+
+    def go_on(self, rest: memoryview) -> memoryview:
+        """Send as much as goes at once of what is left of a message, and return what is then left. Raises OSError."""
+        return rest[self.connection.send(rest) :]
 
     def receive(self) -> list[Message]:
         """Return the messages that are complete by now.

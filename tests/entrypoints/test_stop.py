@@ -164,3 +164,16 @@ def test_p10_a_job_started_with_signals_ignored_can_be_stopped(make_job, number:
     job.processes["algo-1"].send_signal(number)
     assert job.wait(timeout=10.0)["algo-1"].code == 0
     assert (job.root / "saved-0").exists()
+
+
+def test_a_rank_that_never_takes_its_orders_can_be_stopped(make_job) -> None:
+    # Orders of more than a socket holds were sent in one blocking call; a Python stuck on a dead disk never read them.
+    job = make_job()
+    job.write("print('never')", **{f"name{number}": "x" * 2_400 for number in range(45)})
+    stuck = "import os, sys, time\nif sys.orig_argv[1] == '-c': open(os.environ['ROOT'] + '/up-0', 'w'); time.sleep(60)"
+    (job.root / "sitecustomize.py").write_text(stuck)
+    job.environment["PYTHONPATH"] = str(job.root)
+    job.start()
+    job.seen("up-")
+    job.processes["algo-1"].send_signal(signal.SIGTERM)
+    assert job.wait(timeout=5.0)["algo-1"].code == 143
