@@ -1,6 +1,5 @@
 """The keeper and the handle, with real processes and the stand-in supervisor."""
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -24,7 +23,6 @@ from herringbone import (
 )
 from herringbone.backends.process import ProcessBackend
 from herringbone.jobs import JobIndex, JobRecord
-from herringbone.keeper.hosts import Host
 from herringbone.processes import pid_of
 
 
@@ -115,32 +113,6 @@ def test_what_a_dead_host_leaves_is_killed(script, backend, running):
     job = submit(backend).wait(timeout=10)
     assert job.status == "Completed"
     assert running() == []
-
-
-class SlowLog:
-    """While it files one chunk, the host fills the pipe again."""
-
-    def __init__(self, writer):
-        self.writer, self.filed = writer, 0
-
-    def feed(self, chunk, now):
-        self.filed += 1
-        assert self.filed < 5, "it files for ever"
-        os.write(self.writer, chunk)
-
-
-@pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipes have a fixed size here")
-def test_a_host_that_writes_without_end_does_not_hold_the_keeper():
-    """With a slow disk the pipe was full again after each read, and neither a stop nor max_run was ever looked at."""
-    reader, writer = os.pipe()
-    os.set_blocking(reader, False)
-    os.write(writer, bytes(fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)))
-    host = Host({"name": "algo-1", "base": "", "environment": {}}, SlowLog(writer))
-    host.output = reader
-    host.drain()
-    assert host.log.filed == 1
-    host.hang_up()
-    os.close(writer)
 
 
 def test_a_supervisor_that_cannot_start_says_why(script, home):
