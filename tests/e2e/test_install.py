@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,14 @@ HEAVY = ["boto3", "botocore", "docker", "numpy", "torch", "tensorflow", "sqlite3
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A fresh environment with the base wheel in it and nothing else; yields its python."""
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The python of a fresh environment with the base wheel in it and nothing else."""
     folder = tmp_path_factory.mktemp("install") / "venv"
     subprocess.run([sys.executable, "-m", "venv", folder], check=True)
     python = folder / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     subprocess.run([*install, "-c", ROOT / "scripts" / "constraints.txt", ROOT], check=True)
-    yield python
+    return python
 
 
 def run(python: Path, program: str) -> str:
