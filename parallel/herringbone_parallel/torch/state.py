@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 # Set by the entry point from the `mp_parameters` hyperparameter.
 _PARAMETERS_VARIABLE = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
+# What `optimize: memory` stands for, and what balancing bytes serves.
+_MEMORY_WEIGHT_OF_BYTES = 0.8
 
 
 @dataclass
@@ -160,19 +163,29 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         "shard_optimizer_state": settings.shard_optimizer_state,
         "fp16": settings.fp16,
         "fp16_params": settings.fp16_params,
+        "bf16 (use torch.autocast)": settings.bf16,
         "prescaled_batch": settings.prescaled_batch,
+        "load_partition": settings.load_partition,
+        "partition_file": settings.partition_file is not None,
+        f"pipeline {settings.pipeline!r}": settings.pipeline not in ("simple", "interleaved"),
     }
     asked = [name for name, value in wished.items() if value]
     if asked:
         raise ParallelError(
             f"not available in this release: {', '.join(asked)}. What there is: partitions, microbatches,"
-            " active_microbatches, pipeline (simple, interleaved), optimize, placement_strategy, auto_partition,"
+            " active_microbatches, pipeline (simple, interleaved), placement_strategy, auto_partition,"
             " default_partition."
         )
     if grid.data > 1:
         raise ParallelError(
             f"{grid.world_size} ranks with {grid.pipeline} partitions make {grid.data} replicas of the pipeline; data"
             f" parallelism beside model parallelism is not available in this release. Start {grid.pipeline} ranks."
+        )
+    if settings.auto_partition and settings.memory_weight != _MEMORY_WEIGHT_OF_BYTES and grid.pipeline > 1:
+        warnings.warn(
+            "optimize 'speed' and memory_weight have no effect in this release: the automatic partition balances"
+            " parameter bytes. Place modules by hand (auto_partition False, smp.partition) to balance time.",
+            stacklevel=3,
         )
 
 

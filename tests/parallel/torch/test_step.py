@@ -165,6 +165,8 @@ def test_a_rank_that_is_gone_ends_the_step_on_the_others() -> None:
     [
         ({"ddp": True}, "not available in this release: ddp"),
         ({"fp16": True}, "not available in this release: fp16"),
+        ({"pipeline": "_only_forward"}, "not available in this release: pipeline '_only_forward'"),
+        ({"load_partition": True, "partition_file": "p.json"}, "release: load_partition, partition_file"),
         ({"replicas": 2}, "make 2 replicas of the pipeline"),
     ],
 )
