@@ -34,7 +34,8 @@ GOLDEN = {
     " --mca ras ^slurm -x NAME=a b python -c start",
     Implementation.OPEN_MPI_5: "mpirun -n 24 --host localhost:24 --map-by :OVERSUBSCRIBE --bind-to none"
     " -x NAME=a b python -c start",
-    Implementation.MPICH: "mpirun -n 24 -launcher fork -hosts localhost -bind-to none -x NAME=a b python -c start",
+    Implementation.MPICH: "mpirun -n 24 -launcher fork -hosts localhost -bind-to none"
+    " -disable-auto-cleanup -x NAME=a b python -c start",
 }
 
 

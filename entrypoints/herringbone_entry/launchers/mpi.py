@@ -103,7 +103,12 @@ def argv(mpi: MPI, layout: Layout, command: Sequence[str], custom_options: str) 
             *("--mca", "plm", "isolated", "--mca", "ras", "^slurm"),
         ],
         Implementation.OPEN_MPI_5: ["--host", f"localhost:{count}", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"],
-        Implementation.MPICH: ["-launcher", "fork", "-hosts", "localhost", "-bind-to", "none"],
+        # Without its clean-up MPICH kills nobody when a rank dies, so the rank that ends first is the one to blame;
+        # with it, the others end within the same millisecond, and MPICH itself may name one of them.
+        Implementation.MPICH: [
+            *("-launcher", "fork", "-hosts", "localhost", "-bind-to", "none"),
+            "-disable-auto-cleanup",
+        ],
     }[mpi.implementation]
     return [mpi.path, "-n", count, *options, *custom, *command]
 
