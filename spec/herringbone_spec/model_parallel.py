@@ -19,7 +19,7 @@ Port = Annotated[int, Meta(ge=0, le=65_535)]
 Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
 NonNegativeFloat = Annotated[float, Meta(ge=0.0, le=sys.float_info.max)]  # JSON has no NaN and no infinity
 
-Pipeline = Literal["interleaved", "simple", "_only_forward"]
+Pipeline = Literal["interleaved", "simple", "zero_bubble", "_only_forward"]
 Optimize = Literal["memory", "speed"]
 PlacementStrategy = Literal["cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"]
 CommunicationBackend = Literal["auto", "nccl", "gloo"]

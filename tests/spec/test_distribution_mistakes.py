@@ -107,7 +107,8 @@ def test_wrong_type(raw, expected):
         (
             "pipeline",
             "gpipe",
-            "pipeline must be a value in: ['_only_forward', 'interleaved', 'simple']. Got 'gpipe' (str).",
+            "pipeline must be a value in: ['_only_forward', 'interleaved', 'simple', 'zero_bubble']."
+            " Got 'gpipe' (str).",
         ),
         ("optimize", "space", "optimize must be a value in: ['memory', 'speed']. Got 'space' (str)."),
         (

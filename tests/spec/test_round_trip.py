@@ -22,7 +22,7 @@ def version1_parameters(draw):
             optional={
                 "microbatches": degrees,
                 "active_microbatches": degrees,
-                "pipeline": st.sampled_from(["interleaved", "simple", "_only_forward"]),
+                "pipeline": st.sampled_from(["interleaved", "simple", "zero_bubble", "_only_forward"]),
                 "optimize": st.sampled_from(["memory", "speed"]),
                 "placement_strategy": st.sampled_from(["cluster", "spread", "DPT", "DTP", "PDT", "PTD", "TDP", "TPD"]),
                 "partition_file": options,

@@ -97,19 +97,12 @@ def zero_bubble(active: int) -> Schedule:
 
 
 def only_forward(active: int) -> Schedule:
-    """Forwards under way first, then a new one while fewer than `active` are live; for steps without a backward.
-
-    Raises `ParallelError` when a microbatch wants to go back all the same.
-    """
+    """Forwards under way first, then a new one while fewer than `active` are live; for steps without a backward."""
     choice: int | None = None
     while True:
         ready = yield choice
         choice = None
-        if ready.backward:
-            raise ParallelError(
-                "pipeline '_only_forward' runs forwards alone, but the step called backward(): leave the call out, or"
-                " set `pipeline` to interleaved, simple or zero_bubble"
-            )
+        assert not ready.backward, "the call of backward() should have been refused"
         if ready.forward:
             choice = ready.forward[0]
         elif ready.fresh and ready.live < active:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from herringbone_parallel.core.schedule import Ready, Schedule
 
-FRESH, FORWARD, BACKWARD, ENDED = range(4)
+FRESH, FORWARD, BACKWARD, WEIGHT, ENDED = range(5)
 
 
 class Turn(NamedTuple):
@@ -207,6 +207,15 @@ class Baton:
             restore = self._lie_down(runner)
         self._sleep(restore, runner)
 
+    def enter_weight(self, index: int) -> None:
+        """Go on with the gradients of parameters, when the schedule says so and the microbatch before has ended."""
+        runner = self._runners[index]
+        with self._lock:
+            runner.phase = WEIGHT
+            runner.wanted = Turn(WEIGHT, "all of it", 1)
+            restore = self._lie_down(runner)
+        self._sleep(restore, runner)
+
     def _lie_down(self, runner: _Runner) -> Callable[[], None]:
         if self._failure is not None:
             raise StepAbandonedError
@@ -243,13 +252,20 @@ class Baton:
             runner.rouse()
 
     def _ready(self) -> Ready:
-        able: dict[int, list[int]] = {FRESH: [], FORWARD: [], BACKWARD: []}
+        able: dict[int, list[int]] = {FRESH: [], FORWARD: [], BACKWARD: [], WEIGHT: []}
         forwards_left = 0
         for runner in self._runners:
             forwards_left += runner.phase in (FRESH, FORWARD)
             if runner.phase != ENDED and self._able(runner):
                 able[runner.phase].append(runner.index)
-        return Ready(tuple(able[FORWARD]), tuple(able[BACKWARD]), tuple(able[FRESH]), self._live(), forwards_left)
+        return Ready(
+            forward=tuple(able[FORWARD]),
+            backward=tuple(able[BACKWARD]),
+            fresh=tuple(able[FRESH]),
+            live=self._live(),
+            forwards_left=forwards_left,
+            weight=tuple(able[WEIGHT]),
+        )
 
     def _able(self, runner: _Runner) -> bool:
         wanted = runner.wanted
@@ -264,7 +280,7 @@ class Baton:
         return before.phase > turn.phase or turn in before.turns
 
     def _live(self) -> int:
-        return sum(runner.phase in (FORWARD, BACKWARD) for runner in self._runners)
+        return sum(runner.phase in (FORWARD, BACKWARD, WEIGHT) for runner in self._runners)
 
     def _run_one(self, runner: _Runner) -> None:
         try:

@@ -108,6 +108,11 @@ class DistributedModel(nn.Module):
         microbatch = current()
         if microbatch is None:
             raise ParallelError("model.backward() belongs inside a function decorated with @smp.step")
+        if state.get().settings.pipeline == "_only_forward":
+            raise ParallelError(
+                "model.backward() under pipeline '_only_forward', which runs forwards alone: leave the call out, or set"
+                " `pipeline` to interleaved or simple"
+            )
         several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         gradients = [grad_tensors] if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
         if grad_tensors is None:

@@ -50,5 +50,8 @@ class Post:
     def enter_backward(self) -> None:
         self._baton.enter_backward(self._microbatch)
 
+    def enter_weight(self) -> None:
+        self._baton.enter_weight(self._microbatch)
+
     def _key(self, serial: int, purpose: int) -> Key:
         return Key(self._step, self._microbatch, serial, purpose)

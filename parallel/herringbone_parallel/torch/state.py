@@ -167,13 +167,13 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         "prescaled_batch": settings.prescaled_batch,
         "load_partition": settings.load_partition,
         "partition_file": settings.partition_file is not None,
-        f"pipeline {settings.pipeline!r}": settings.pipeline not in ("simple", "interleaved"),
+        f"pipeline {settings.pipeline!r}": settings.pipeline == "zero_bubble",
     }
     asked = [name for name, value in wished.items() if value]
     if asked:
         raise ParallelError(
             f"not available in this release: {', '.join(asked)}. What there is: partitions, microbatches,"
-            " active_microbatches, pipeline (simple, interleaved), placement_strategy, auto_partition,"
+            " active_microbatches, pipeline (simple, interleaved, _only_forward), placement_strategy, auto_partition,"
             " default_partition."
         )
     if grid.data > 1:

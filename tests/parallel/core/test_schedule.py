@@ -61,11 +61,6 @@ def test_only_forward_goes_on_before_it_starts_another() -> None:
     assert choice("_only_forward", Ready((), (), (4,), live=4, forwards_left=2)) is None
 
 
-def test_a_backward_under_only_forward_is_an_error_and_no_wait_for_ever() -> None:
-    with pytest.raises(ParallelError, match="leave the call out"):
-        choice("_only_forward", Ready((), (0,), (), live=1, forwards_left=0))
-
-
 @pytest.mark.parametrize("pipeline", PHASES)
 def test_with_nothing_to_do_every_schedule_waits(pipeline: str) -> None:
     assert choice(pipeline, Ready((), (), (), live=1, forwards_left=0)) is None

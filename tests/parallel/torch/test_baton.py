@@ -32,6 +32,27 @@ def test_backwards_go_first_and_waiting_hands_the_baton_on() -> None:
     assert baton.peak_live == 2
 
 
+def test_weights_wait_for_a_gap_and_go_in_the_order_of_the_microbatches() -> None:
+    """Microbatch 1 has come to its weights first, and lets 2 begin; 0, 1 and 2 then end in their order."""
+    done: list[str] = []
+
+    def body(index: int) -> None:
+        done.append(f"F{index}")
+        if index == 0:
+            baton.wait(0, "late")
+        baton.enter_backward(index)
+        done.append(f"B{index}")
+        if index == 2:
+            baton.deliver("late", None)
+        baton.enter_weight(index)
+        done.append(f"W{index}")
+
+    baton = baton_of(body, count=4, pipeline="zero_bubble")
+    baton.run()
+    assert done == ["F0", "F1", "B1", "F2", "B2", "B0", "W0", "F3", "B3", "W1", "W2", "W3"]
+    assert baton.peak_live == 3, "a microbatch is live until its weights are done"
+
+
 def test_turns_keep_the_order_of_the_microbatches() -> None:
     done: list[int] = []
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 
+from herringbone_spec.errors import ParallelError
 from tests.parallel.torch import models
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
@@ -83,6 +84,29 @@ def loss_backward() -> None:
     module, inputs, _ = models.build("Chain")
     model = smp.DistributedModel(module)
     smp.step(lambda inputs: model(inputs).sum().backward())(inputs)
+
+
+def backward_under_only_forward() -> None:
+    import herringbone_parallel.torch as smp
+
+    model = smp.DistributedModel(models.build("Chain")[0])
+    train = smp.step(lambda inputs: model.backward(model(inputs).sum()))
+    with pytest.raises(ParallelError, match=r"backward\(\) under pipeline '_only_forward'.*leave the call out"):
+        train(models.build("Chain")[1])
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_only_forward_refuses_a_backward_on_every_rank(ranks: Ranks, partitions: int) -> None:
+    ranks.run(backward_under_only_forward, {**TWO, "partitions": partitions, "pipeline": "_only_forward"})
+
+
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_only_forward_evaluates(ranks: Ranks, partitions: int) -> None:
+    module, inputs, _ = models.build("Chain")
+    with torch.no_grad():
+        whole = module(inputs) * 2
+    for result in ranks.run(outputs, {**TWO, "partitions": partitions, "pipeline": "_only_forward"}):
+        torch.testing.assert_close(result[0], whole)
 
 
 def two_models() -> None:
@@ -165,7 +189,7 @@ def test_a_rank_that_is_gone_ends_the_step_on_the_others() -> None:
     [
         ({"ddp": True}, "not available in this release: ddp"),
         ({"fp16": True}, "not available in this release: fp16"),
-        ({"pipeline": "_only_forward"}, "not available in this release: pipeline '_only_forward'"),
+        ({"pipeline": "zero_bubble"}, "not available in this release: pipeline 'zero_bubble'"),
         ({"load_partition": True, "partition_file": "p.json"}, "release: load_partition, partition_file"),
         ({"replicas": 2}, "make 2 replicas of the pipeline"),
     ],
