@@ -140,7 +140,8 @@ def _units(sequential: nn.Sequential, limit: int | None) -> list[tuple[Home | No
 
 def _on_every_rank() -> bool:
     """Say whether this code runs on every rank of a pipeline, and not inside a module at home on this one."""
-    return microbatch.current() is not None and state.get().settings.partitions > 1
+    here = state.get()
+    return microbatch.current() is not None and here.settings.partitions > 1 and not here.tracing
 
 
 def _in_turn(children: Sequence[nn.Module], value: Any) -> Any:

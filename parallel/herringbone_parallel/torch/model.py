@@ -17,16 +17,13 @@ from herringbone_parallel.torch import optimizer_state, state
 from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.microbatch import OWNER_ATTRIBUTE, current
 from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY
-from herringbone_parallel.torch.placement import assign_by_bytes, assign_by_hand, settle
+from herringbone_parallel.torch.partitioning import Run, Tracing, agree
+from herringbone_parallel.torch.placement import assign_by_hand, settle
 from herringbone_spec.errors import ParallelError
 
 # SMP v1's other arguments and their defaults, with what they concern.
-_TRACING = "how SMP v1 traces a model"
 _REPLICAS = "replicas of the pipeline, and this job has none"
 _WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
-    "trace_device": ("gpu", _TRACING),
-    "trace_execution_times": (False, _TRACING),
-    "trace_memory_usage": (False, _TRACING),
     "overlapping_allreduce": (True, _REPLICAS),
     "backward_passes_per_step": (1, _REPLICAS),
     "bucket_cap_mb": (25, _REPLICAS),
@@ -45,15 +42,28 @@ class DistributedModel(nn.Module):
     own part, and elsewhere they are on the `meta` device. Initialise from the same seed on every rank, or do not mind:
     a parameter's first value is that of the rank that keeps it.
 
+    `trace_device="cpu"` traces a model that does not fit one GPU on the CPU. With `trace_execution_times=True` the
+    automatic partition goes by the clock; otherwise by what operations compute and touch, the same in every run. What
+    backward keeps is measured whatever `trace_memory_usage` says; SMP v1 guesses it unless told.
     `average_grads_across_microbatches=False` sums instead. SMP v1's other arguments are accepted; one that changes
     nothing here gives a warning unless it is at its default, an unknown one `ParallelError`.
     Source: SMP v1, `smp.DistributedModel`.
     """
 
-    def __init__(self, module: nn.Module, *, average_grads_across_microbatches: bool = True, **others: Any) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        trace_device: str = "gpu",
+        trace_execution_times: bool = False,
+        *,
+        average_grads_across_microbatches: bool = True,
+        trace_memory_usage: bool = False,  # noqa: ARG002  SMP v1's; measured in any case
+        **others: Any,
+    ) -> None:
         super().__init__()
         here = state.get()
         _warn_of(others)
+        self._tracing = Tracing(device=trace_device, clock=trace_execution_times)
         if here.model is not None:
             raise ParallelError("a script has one DistributedModel; put several models in one module")
         if current() is not None:
@@ -65,7 +75,8 @@ class DistributedModel(nn.Module):
         self._after_partition: OrderedDict[int, Callable[[DistributedModel], Any]] = OrderedDict()
         here.model = self
         if here.settings.partitions == 1:
-            self.settle()
+            module.to(here.device)
+            self._settled({})
 
     @property
     def partitioned(self) -> bool:
@@ -77,21 +88,21 @@ class DistributedModel(nn.Module):
         """The partition of each module that has parameters or buffers of its own, by dotted path."""
         return dict(self._assigned or {})
 
-    def settle(self) -> None:
-        """Partition the model; a second call does nothing."""
+    def settle(self, run: Run) -> None:
+        """Partition the model; a second call does nothing. `run` runs the step function, to measure the model."""
         if self._assigned is not None:
             return
         here = state.get()
         settings = here.settings
-        if settings.partitions == 1:
-            self._assigned = {}
-            self.module.to(here.device)
+        if settings.auto_partition:
+            assigned = agree(here, self.module, run, self._tracing)
         else:
-            if settings.auto_partition:
-                self._assigned = assign_by_bytes(self.module, settings.partitions)
-            else:
-                self._assigned = assign_by_hand(self.module, settings.partitions, settings.default_partition)
-            settle(self.module, self._assigned, here.pp_rank, here.device)
+            assigned = assign_by_hand(self.module, settings.partitions, settings.default_partition)
+        settle(self.module, assigned, here.pp_rank, here.device)
+        self._settled(assigned)
+
+    def _settled(self, assigned: dict[str, int]) -> None:
+        self._assigned = assigned
         while self._after_partition:
             _, hook = self._after_partition.popitem(last=False)
             hook(self)

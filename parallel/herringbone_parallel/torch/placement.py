@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from herringbone_parallel.core.partition import ModuleCost, by_bytes
 from herringbone_parallel.torch.microbatch import OWNER_ATTRIBUTE, current
 from herringbone_parallel.torch.placed import METADATA
 from herringbone_spec.errors import ParallelError
@@ -68,15 +67,6 @@ def partition(index: int) -> Iterator[None]:
         yield
     finally:
         nn.Module.__init__ = before  # type: ignore[method-assign]
-
-
-def assign_by_bytes(model: nn.Module, partitions: int) -> dict[str, int]:
-    """Return the partition of each module with parameters or buffers of its own, balanced by their bytes."""
-    costs = [
-        ModuleCost(path, {id(tensor): tensor.numel() * tensor.element_size() for tensor in _own_tensors(module)})
-        for path, module in model.named_modules()
-    ]
-    return by_bytes(costs, partitions)
 
 
 def assign_by_hand(model: nn.Module, partitions: int, default: int) -> dict[str, int]:

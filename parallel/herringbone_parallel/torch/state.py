@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
 
 # Set by the entry point from the `mp_parameters` hyperparameter.
 _PARAMETERS_VARIABLE = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
-# What `optimize: memory` stands for, and what balancing bytes serves.
-_MEMORY_WEIGHT_OF_BYTES = 0.8
 
 
 @dataclass
@@ -50,6 +47,7 @@ class State:
     model: DistributedModel | None = None
     optimizers: list[DistributedOptimizer] = field(default_factory=list)
     steps: int = 0
+    tracing: bool = False
 
     @property
     def pp_rank(self) -> int:
@@ -72,8 +70,14 @@ def is_initialized() -> bool:
 
 
 def is_tracing() -> bool:
-    """Say whether the model is being traced; never: scripts written for SMP v1 branch on it."""
-    return False
+    """Say whether this call of the step function only measures the model, for the automatic partition.
+
+        if not smp.is_tracing():
+            examples_seen += len(images)
+
+    That is the first call of the first step, on rank 0 only; what it computes is thrown away.
+    """
+    return _state is not None and _state.tracing
 
 
 def init() -> None:
@@ -165,8 +169,6 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         "fp16_params": settings.fp16_params,
         "bf16 (use torch.autocast)": settings.bf16,
         "prescaled_batch": settings.prescaled_batch,
-        "load_partition": settings.load_partition,
-        "partition_file": settings.partition_file is not None,
         f"pipeline {settings.pipeline!r}": settings.pipeline == "zero_bubble",
     }
     asked = [name for name, value in wished.items() if value]
@@ -174,18 +176,18 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         raise ParallelError(
             f"not available in this release: {', '.join(asked)}. What there is: partitions, microbatches,"
             " active_microbatches, pipeline (simple, interleaved, _only_forward), placement_strategy, auto_partition,"
-            " default_partition."
+            " default_partition, optimize, memory_weight, skip_tracing, partition_file, load_partition."
         )
     if grid.data > 1:
         raise ParallelError(
             f"{grid.world_size} ranks with {grid.pipeline} partitions make {grid.data} replicas of the pipeline; data"
             f" parallelism beside model parallelism is not available in this release. Start {grid.pipeline} ranks."
         )
-    if settings.auto_partition and settings.memory_weight != _MEMORY_WEIGHT_OF_BYTES and grid.pipeline > 1:
-        warnings.warn(
-            "optimize 'speed' and memory_weight have no effect in this release: the automatic partition balances"
-            " parameter bytes. Place modules by hand (auto_partition False, smp.partition) to balance time.",
-            stacklevel=3,
+    automatic = settings.auto_partition and grid.pipeline > 1
+    if settings.partition_file is not None and not automatic:
+        raise ParallelError(
+            "partition_file keeps an automatic partition, and this job has none: set `auto_partition`, with more than"
+            " one partition, or unset `partition_file` and `load_partition`"
         )
 
 

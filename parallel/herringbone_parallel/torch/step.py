@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, overload
 
 import torch
@@ -13,20 +14,18 @@ from herringbone_parallel.core.schedule import make_schedule
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch import randomness, state
 from herringbone_parallel.torch.baton import Baton
+from herringbone_parallel.torch.failures import PeerFailedError
 from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE, Microbatch, current
 from herringbone_parallel.torch.modes import entered, thread_modes
 from herringbone_parallel.torch.placed import PlacedTensor
 from herringbone_parallel.torch.post import Post
 from herringbone_parallel.torch.results import collect, share
+from herringbone_parallel.torch.shapes import ShapeBook
 from herringbone_parallel.torch.split import Splitter
 from herringbone_parallel.torch.transport import Key, Purpose, Transport
 from herringbone_spec.errors import ParallelError
 
 _FIRST_WORD_SECONDS = 0.5
-
-
-class PeerFailedError(ParallelError):
-    """Another rank of the pipeline raised inside the step; its own traceback says where."""
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -77,11 +76,37 @@ def step(
             raise ParallelError(f"{function.__qualname__}: a step inside another step")
         parts = splitter.split(args, kwargs, here.settings.microbatches)
         if here.model is not None:
-            here.model.settle()
+            here.model.settle(functools.partial(_run_alone, here, function, parts[0]))
         results = _run(here, function, parts, detach_outputs)
         return collect(results)
 
     return stepped
+
+
+def _run_alone(
+    here: state.State,
+    function: Callable[..., Any],
+    part: Any,
+    device: torch.device,
+    watch: AbstractContextManager[None],
+) -> None:
+    """Run one microbatch as a pipeline of this rank alone would, before the model is partitioned."""
+    modes = thread_modes()
+
+    def copied(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        return leaf.detach().to(device, copy=True).requires_grad_(leaf.requires_grad)
+
+    args, kwargs = replace_leaves(part, copied)
+
+    def body(index: int) -> None:
+        microbatch = Microbatch(Post(0, 0, index, None, baton), 1, device, ShapeBook(), scale=1.0, seed=0)
+        with entered(modes), watch:
+            _run_one(microbatch, function, args, kwargs, detach=True)
+
+    baton = Baton(make_schedule("simple", active=1), here.crew, 1, body, randomness.keep)
+    baton.run()
 
 
 def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], detach: bool) -> list[Any]:

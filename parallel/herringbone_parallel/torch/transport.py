@@ -113,7 +113,9 @@ class Transport:
 
     def send_tensor(self, peer: int, key: Key, tensor: torch.Tensor) -> None:
         """Start sending; the tensor must not change before `flush`."""
-        tensor = tensor.detach().contiguous()
+        # A parameter of a split module would take this for the user's operation.
+        with torch._C.DisableTorchFunctionSubclass():
+            tensor = tensor.detach().contiguous()
         kind = _CUDA if tensor.is_cuda else _TENSOR
         self._send(peer, kind, key, tensor, _CODES[tensor.dtype], tensor.shape)
 

@@ -120,7 +120,7 @@ def accepted() -> tuple[list[str], torch.dtype]:
         warnings.simplefilter("always")
         with smp.delay_param_initialization(), smp.model_creation(dtype=torch.float64):
             module = nn.Linear(2, 2)
-        smp.DistributedModel(module, trace_device="cpu", bucket_cap_mb=50, broadcast_buffers=True)
+        smp.DistributedModel(module, trace_memory_usage=True, bucket_cap_mb=50, broadcast_buffers=True)
     with smp.delay_param_initialization(enabled=False):
         assert nn.Linear(1, 1).weight.dtype == torch.float32
     return [str(warning.message).split(" has no effect")[0] for warning in caught], module.weight.dtype
@@ -131,7 +131,6 @@ def test_what_changes_nothing_is_warned_of(ranks: Ranks) -> None:
         assert dtype == torch.float64
         assert warned == [
             "smp.delay_param_initialization",
-            "smp.DistributedModel(trace_device='cpu')",
             "smp.DistributedModel(bucket_cap_mb=50)",
         ]
 

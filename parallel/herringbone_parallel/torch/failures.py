@@ -1,0 +1,9 @@
+"""What a rank raises when another one has failed."""
+
+from __future__ import annotations
+
+from herringbone_spec.errors import ParallelError
+
+
+class PeerFailedError(ParallelError):
+    """Another rank of the pipeline raised; its own traceback says where."""
