@@ -7,7 +7,7 @@ import importlib
 
 import pytest
 
-ROOMS = ("costs", "partition", "partition_chain", "partition_exhaustive")
+ROOMS = ("costs", "partition_chain", "partition_exhaustive", "work")
 
 
 @pytest.mark.parametrize("room", ROOMS)
