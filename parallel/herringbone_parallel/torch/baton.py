@@ -14,6 +14,9 @@ from typing import Any, NamedTuple
 
 from herringbone_parallel.core.schedule import Ready, Schedule
 
+# Who waits for a step looks this often whether it still goes on.
+_LOOK_SECONDS = 0.5
+
 FRESH, FORWARD, BACKWARD, WEIGHT, ENDED = range(5)
 
 
@@ -23,6 +26,20 @@ class Turn(NamedTuple):
     phase: int
     what: Hashable
     visit: int
+
+
+class Wait(NamedTuple):
+    """A message that has not come: its key, and the microbatch that waits, None for the step's own thread."""
+
+    microbatch: int | None
+    key: Any
+
+
+class Standing(NamedTuple):
+    """What a rank on which nothing runs waits for; another one whenever it has moved in between."""
+
+    phases: tuple[int, ...]
+    waits: tuple[Wait, ...]
 
 
 class StepAbandonedError(BaseException):
@@ -135,14 +152,17 @@ class Baton:
         self._running = 0
         self._started = False
         self._done = threading.Event()
+        self._wanted_outside: Any = None
         self.peak_live = 0
 
-    def run(self) -> None:
-        """Run all microbatches; raises the first exception that one of them raised."""
+    def run(self, look: Callable[[], None] | None = None) -> None:
+        """Run all microbatches; raises the first exception that one of them raised. Calls `look` now and then."""
         with self._lock:
             self._started = True
             self._pass_on()
-        self._done.wait()
+        while not self._done.wait(None if look is None else _LOOK_SECONDS):
+            if look is not None:
+                look()
         if self._failure is not None:
             raise self._failure
 
@@ -176,13 +196,30 @@ class Baton:
         with self._lock:
             return self._mail.pop(key)
 
-    def wait_outside(self, key: Any) -> Any:
+    def wait_outside(self, key: Any, look: Callable[[], None]) -> Any:
         """Return the message with this key, for the thread that called `run`, when all microbatches are done."""
-        with self._arrival:
-            self._arrival.wait_for(lambda: key in self._mail or self._failure is not None)
-            if self._failure is not None:
-                raise self._failure
-            return self._mail.pop(key)
+        while True:
+            with self._arrival:
+                self._wanted_outside = key
+                if self._arrival.wait_for(lambda: key in self._mail or self._failure is not None, _LOOK_SECONDS):
+                    self._wanted_outside = None
+                    if self._failure is not None:
+                        raise self._failure
+                    return self._mail.pop(key)
+            look()
+
+    def standing(self) -> Standing | None:
+        """Return what is waited for, None while something runs."""
+        with self._lock:
+            if self._holder is not None or self._failure is not None:
+                return None
+            waits = [Wait(runner.index, runner.wanted) for runner in self._runners if self._lacks(runner.wanted)]
+            if self._lacks(self._wanted_outside):
+                waits.append(Wait(None, self._wanted_outside))
+            return Standing(tuple(runner.phase for runner in self._runners), tuple(waits))
+
+    def _lacks(self, wanted: Any) -> bool:
+        return wanted is not None and not isinstance(wanted, Turn) and wanted not in self._mail
 
     def await_turn(self, index: int, turn: Turn) -> None:
         """Return once the microbatch before has passed this turn, or has ended the phase it belongs to."""

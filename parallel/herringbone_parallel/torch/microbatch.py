@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from herringbone_parallel.core.divergence import EVERYWHERE, Call
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.torch.baton import BACKWARD, FORWARD, Turn
 from herringbone_parallel.torch.modes import thread_modes
@@ -71,6 +72,8 @@ class Microbatch:
         self._scale = scale
         self._seed_of_calls = seed
         self._serial = 0
+        # What was called, and on which rank: the same on every rank.
+        self.trace: list[Call] = []
         self._parameters: dict[int, PlacedTensor] = {}
         self._visits: dict[tuple[int, Hashable], int] = {}
 
@@ -102,6 +105,7 @@ class Microbatch:
         if target is None and not values:
             return function(*args, **kwargs)
         home = target if target is not None else _most_bytes(values)
+        self.trace.append((name, home))
         for value in values:
             self._move(value, home)
         call = (identity or name, home, thread_modes(), tuple(_describe(leaf) for leaf in leaves))
@@ -122,6 +126,7 @@ class Microbatch:
 
     def backward(self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
         """Run the backward of everything the tensors depend on, when the schedule says so."""
+        self.trace.append(("model.backward", EVERYWHERE))
         self._post.enter_backward()
         seeds: list[tuple[Value, torch.Tensor | None]] = []
         for tensor, gradient in zip(tensors, gradients, strict=True):

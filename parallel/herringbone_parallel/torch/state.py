@@ -48,6 +48,8 @@ class State:
     optimizers: list[DistributedOptimizer] = field(default_factory=list)
     steps: int = 0
     tracing: bool = False
+    # The last one that did not end well here; 0 when all did.
+    failed_step: int = 0
 
     @property
     def pp_rank(self) -> int:
@@ -127,9 +129,10 @@ def shutdown() -> None:
         return
     state, _state = _state, None
     state.crew.dismiss()
-    if state.transport is not None:
-        state.transport.close()
-    if dist.is_initialized():
+    well = not 0 < state.failed_step == state.steps
+    parted = state.transport is None or state.transport.close(patient=well)
+    # What threads still use must not be destroyed; the end of the process does it.
+    if parted and dist.is_initialized():
         dist.destroy_process_group()
 
 

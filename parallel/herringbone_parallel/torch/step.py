@@ -10,6 +10,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
+from herringbone_parallel.core.divergence import Progress
 from herringbone_parallel.core.schedule import make_schedule
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch import randomness, state
@@ -22,6 +23,7 @@ from herringbone_parallel.torch.post import Post
 from herringbone_parallel.torch.results import collect, share
 from herringbone_parallel.torch.shapes import ShapeBook
 from herringbone_parallel.torch.split import Splitter
+from herringbone_parallel.torch.stall import STALL_PURPOSES, RanksDivergedError, StallProbe
 from herringbone_parallel.torch.transport import Key, Purpose, Transport
 from herringbone_spec.errors import ParallelError
 
@@ -119,6 +121,7 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
     scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
     seed = randomness.draw_seed()
     restore = randomness.keep()
+    traces = [Progress() for _ in parts]
 
     def body(index: int) -> None:
         if here.device.type == "cuda":
@@ -127,9 +130,11 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
         microbatch = Microbatch(
             post, settings.partitions, here.device, here.book, scale=scale, seed=randomness.seed_of(seed, index)
         )
+        traces[index].calls = microbatch.trace
         args, kwargs = parts[index]
         with entered(modes):
             results[index] = _run_one(microbatch, function, args, kwargs, detach)
+        traces[index].ended = True
         if here.transport is not None:
             here.transport.reap()
 
@@ -139,36 +144,54 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
         if here.transport is None:
             baton.run()
         else:
-            results = _run_with_peers(here, here.transport, baton, results)
+            results = _run_with_peers(here, here.transport, baton, results, traces)
+    except BaseException:
+        here.failed_step = number
+        raise
     finally:
         restore()
     here.book.turn_page()
     return results
 
 
-def _run_with_peers(here: state.State, transport: Transport, baton: Baton, results: list[Any]) -> list[Any]:
+def _run_with_peers(
+    here: state.State, transport: Transport, baton: Baton, results: list[Any], traces: list[Progress]
+) -> list[Any]:
     """Run the step and share its results; a failure reaches every peer, and a peer's failure ends the step here."""
-    outputs = Key(here.steps, 0, 0, Purpose.RESULTS)
+    probe = StallProbe(here.pp_rank, here.steps, transport, baton, lambda: [progress.snapshot() for progress in traces])
 
     def deliver(source: int, key: Key, content: Any) -> None:
+        if key.step <= here.failed_step:
+            # Of a step that has failed here too.
+            return
         if key.purpose == Purpose.FAILURE:
             lost = source == here.pp_rank
             baton.fail(PeerFailedError(content if lost else f"pipeline rank {source} failed in this step: {content}"))
+        elif key.purpose in STALL_PURPOSES:
+            probe.receive(source, key.purpose, content)
         else:
             baton.deliver((source, key), content)
 
+    def outputs() -> Key:
+        # Ranks that have not made as many calls do not find each other's results, and the probe tells them why.
+        return Key(here.steps, 0, sum(len(progress.calls) for progress in traces), Purpose.RESULTS)
+
     def send(peer: int, packed: torch.Tensor) -> None:
-        transport.send_tensor(peer, outputs, packed)
+        transport.send_tensor(peer, outputs(), packed)
 
     def wait(owner: int) -> torch.Tensor:
-        received: torch.Tensor = baton.wait_outside((owner, outputs))
+        received: torch.Tensor = baton.wait_outside((owner, outputs()), probe.look)
         return received
 
     transport.listen(here.steps, deliver)
     try:
-        baton.run()
+        baton.run(probe.look)
         shared = share(results, here.pp_rank, here.settings.partitions, send, wait)
+        probe.over()
         transport.flush()
+    except RanksDivergedError:
+        # Every rank says so by itself.
+        raise
     except PeerFailedError:
         # The rank that failed should be the first to be heard.
         time.sleep(_FIRST_WORD_SECONDS)
@@ -176,9 +199,8 @@ def _run_with_peers(here: state.State, transport: Transport, baton: Baton, resul
     except BaseException as failure:
         module = getattr(failure, MODULE_ATTRIBUTE, None)
         reason = f"{type(failure).__name__}: {failure}" + (f" (in module {module})" if module else "")
-        for peer in range(here.settings.partitions):
-            if peer != here.pp_rank:
-                transport.send_object(peer, Key(here.steps, 0, 0, Purpose.FAILURE), reason)
+        for peer in transport.peers:
+            transport.send_object(peer, Key(here.steps, 0, 0, Purpose.FAILURE), reason)
         raise
     return shared
 

@@ -15,6 +15,7 @@ import math
 import pickle
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple
@@ -27,6 +28,7 @@ from herringbone_spec.errors import ParallelError
 # A receiver may idle for as long as the user's script does other things.
 NEVER = timedelta(days=365)
 _GOODBYE_SECONDS = 10
+_GOODBYE_SECONDS_AFTER_FAILURE = 2
 _HEADER_TAG = 0
 _TAGS = 2**30
 _MAX_DIMENSIONS = 8
@@ -35,7 +37,8 @@ _HEADER = struct.Struct(f"=9q{_MAX_DIMENSIONS}q")
 # A page: a header, and behind it a payload that fits, so that most messages about shapes and losses are one message.
 _ENVELOPE_BYTES = 4096
 _ROOM_BYTES = _ENVELOPE_BYTES - _HEADER.size
-_TENSOR, _OBJECT, _CUDA, _GOODBYE = range(4)
+# A goodbye says that nothing more is asked for, the last word that nothing more is answered either.
+_TENSOR, _OBJECT, _CUDA, _GOODBYE, _LAST_WORD = range(5)
 _DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool, torch.complex64, torch.complex128,
@@ -59,6 +62,14 @@ class Purpose:
     OUTPUT = 3
     RESULTS = 4
     FAILURE = 5
+    # Of a step that stands still, see stall.py.
+    PROBE = 6
+    ENDED = 7
+    DIVERGED = 8
+
+
+# The end of the step, whatever else was to come.
+VERDICTS = (Purpose.FAILURE, Purpose.DIVERGED)
 
 
 Deliver = Callable[[int, Key, Any], None]
@@ -86,6 +97,7 @@ class Transport:
         self._step = 0
         self._closing = False
         self._lost: str | None = None
+        self._parted: set[int] = set()
         self._deliver: Deliver | None = None
         self._early: list[_Message] = []
         # CUDA's current device belongs to a thread.
@@ -93,16 +105,27 @@ class Transport:
         # One thread per peer: gloo's receive from any source may wait for ever after a peer has died.
         self._threads = [
             threading.Thread(target=self._receive_from, args=(peer,), name=f"smp-mail-{peer}", daemon=True)
-            for peer in range(len(self._ranks))
-            if peer != self._me
+            for peer in self.peers
         ]
         for thread in self._threads:
             thread.start()
 
+    @property
+    def peers(self) -> list[int]:
+        """The other ranks of the pipeline, by their index in it."""
+        return [peer for peer in range(len(self._ranks)) if peer != self._me]
+
+    def departed(self) -> dict[int, str]:
+        """Return the peers that will send nothing more in this step, as they are further on, with what they did."""
+        with self._mail_lock:
+            ahead = {source: f"has gone on to step {key.step}" for source, key, _ in self._early}
+            return ahead | dict.fromkeys(self._parted, "has ended its script")
+
     def listen(self, step: int, deliver: Deliver) -> None:
         """Hand each message of this step to `deliver(source, key, content)`, those already here first.
 
-        Messages of later steps are kept: a peer may be ahead. Those of earlier ones, left by a failure, are dropped.
+        Messages of later steps are kept: a peer may be ahead. Those of earlier ones, left by a failure, are dropped,
+        but for the news of a failure in a step that went well here.
         """
         with self._mail_lock:
             self._step, self._deliver = step, deliver
@@ -136,17 +159,31 @@ class Transport:
         self.reap()
         self.reap()
 
-    def close(self) -> None:
-        """Say goodbye to every peer and wait until all have said it too."""
-        self._closing = True
-        if self._lost is not None:
-            return
-        for peer in range(len(self._ranks)):
-            if peer != self._me:
-                self._send(peer, _GOODBYE, Key(0, 0, 0, 0), None, 0, ())
+    def close(self, *, patient: bool) -> bool:
+        """Say goodbye to every peer, wait until all have said it too, and have the last word with each.
+
+        Without patience, after a failure, the wait is short: a peer may compute for long before it hears of it.
+        Returns whether all has been said; if not, the groups are still in use.
+        """
+        with self._mail_lock:
+            self._closing = True
+            if self._lost is not None:
+                return False
+            for peer in self.peers:
+                self._say(peer, _GOODBYE)
+            for peer in self._parted:
+                self._say(peer, _LAST_WORD)
         self.flush()
+        deadline = time.monotonic() + (_GOODBYE_SECONDS if patient else _GOODBYE_SECONDS_AFTER_FAILURE)
         for thread in self._threads:
-            thread.join(timeout=_GOODBYE_SECONDS)
+            thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        if any(thread.is_alive() for thread in self._threads):
+            return False
+        self.flush()
+        return True
+
+    def _say(self, peer: int, kind: int) -> None:
+        self._send(peer, kind, Key(0, 0, 0, 0), None, 0, ())
 
     def _send(
         self, peer: int, kind: int, key: Key, payload: torch.Tensor | None, dtype: int, shape: Sequence[int]
@@ -184,8 +221,11 @@ class Transport:
             while True:
                 _receive(envelope, self._ranks[peer], self._group, _HEADER_TAG)
                 kind, step, microbatch, serial, purpose, *rest = _HEADER.unpack_from(_bytes(envelope))
-                if kind == _GOODBYE:
+                if kind == _LAST_WORD:
                     return
+                if kind == _GOODBYE:
+                    self._part(peer)
+                    continue
                 content = self._open(peer, kind, rest, envelope)
                 with self._mail_lock:
                     self._hand_on((peer, Key(step, microbatch, serial, purpose), content))
@@ -196,6 +236,12 @@ class Transport:
                     self._lost = f"lost contact with pipeline rank {peer}: {error}"
                     self._report_loss()
 
+    def _part(self, peer: int) -> None:
+        with self._mail_lock:
+            self._parted.add(peer)
+            if self._closing:
+                self._say(peer, _LAST_WORD)
+
     def _report_loss(self) -> None:
         if self._lost is not None and self._deliver is not None:
             self._deliver(self._me, Key(self._step, 0, 0, Purpose.FAILURE), self._lost)
@@ -204,7 +250,7 @@ class Transport:
         source, key, content = message
         if key.step > self._step:
             self._early.append(message)
-        elif key.step == self._step and self._deliver is not None:
+        elif self._deliver is not None and (key.step == self._step or key.purpose in VERDICTS):
             self._deliver(source, key, content)
 
     def _open(self, peer: int, kind: int, rest: Sequence[int], envelope: torch.Tensor) -> Any:
