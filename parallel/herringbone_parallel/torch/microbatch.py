@@ -136,7 +136,9 @@ class Microbatch:
                 seeds.append((tensor.value, self._seed(tensor.value, gradient)))
             else:
                 torch.autograd.backward(tensor, _start(tensor, gradient) * self._scale)
-        self._tape.backward(seeds, self._post)
+        # Each rank goes its own part of the way back; what it does to a parameter there is no call of the user's.
+        with inside(None):
+            self._tape.backward(seeds, self._post)
 
     def fetch(self, tensor: PlacedTensor) -> torch.Tensor:
         """Return the data, detached, on every rank of the pipeline."""
