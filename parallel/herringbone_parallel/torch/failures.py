@@ -6,4 +6,4 @@ from herringbone_spec.errors import ParallelError
 
 
 class PeerFailedError(ParallelError):
-    """Another rank of the pipeline raised; its own traceback says where."""
+    """Another rank of the pipeline, or of a replica of it, failed; its own traceback says where."""

@@ -35,3 +35,17 @@ def open_groups(grid: Grid, rank: int) -> Mapping[CommGroup, dist.ProcessGroup]:
             if tuple(sorted(ranks)) not in made:
                 made[tuple(sorted(ranks))] = dist.new_group(list(ranks))
     return {kind: made[tuple(sorted(grid.group(kind.value, rank)))] for kind in CommGroup}
+
+
+def open_reduction_group(grid: Grid, rank: int, backend: str) -> dist.ProcessGroup | None:
+    """Make every partition's group for gradients, as `open_groups` does, and return this rank's, None without replicas.
+
+    It is apart from `DP_GROUP`: gradients leave in the middle of a step, where a script's own collectives may too.
+    """
+    mine: dist.ProcessGroup | None = None
+    if grid.data > 1:
+        for ranks in grid.groups(CommGroup.RDP_GROUP.value):
+            group = dist.new_group(list(ranks), backend=backend)
+            if rank in ranks:
+                mine = group
+    return mine

@@ -6,6 +6,7 @@ import itertools
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 from typing import Any, NoReturn
 
 import torch
@@ -19,18 +20,13 @@ from herringbone_parallel.torch.microbatch import OWNER_ATTRIBUTE, current
 from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.partitioning import Run, Tracing, agree
 from herringbone_parallel.torch.placement import assign_by_hand, settle
+from herringbone_parallel.torch.reducer import Hook, Reducer, ReductionOptions
+from herringbone_parallel.torch.replicas import Replicas
 from herringbone_spec.errors import ParallelError
 
-# SMP v1's other arguments and their defaults, with what they concern.
-_REPLICAS = "replicas of the pipeline, and this job has none"
-_WITHOUT_EFFECT: dict[str, tuple[Any, str]] = {
-    "overlapping_allreduce": (True, _REPLICAS),
-    "backward_passes_per_step": (1, _REPLICAS),
-    "bucket_cap_mb": (25, _REPLICAS),
-    "broadcast_buffers": (True, _REPLICAS),
-    "gradient_as_bucket_view": (False, _REPLICAS),
-    "find_unused_parameters": (False, _REPLICAS),
-}
+# SMP v1's other arguments, with their defaults.
+_OF_REPLICAS = {option.name: option.default for option in fields(ReductionOptions)}
+_TORCHS_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
 
 
 class DistributedModel(nn.Module):
@@ -45,9 +41,10 @@ class DistributedModel(nn.Module):
     `trace_device="cpu"` traces a model that does not fit one GPU on the CPU. With `trace_execution_times=True` the
     automatic partition goes by the clock; otherwise by what operations compute and touch, the same in every run. What
     backward keeps is measured whatever `trace_memory_usage` says; SMP v1 guesses it unless told.
-    `average_grads_across_microbatches=False` sums instead. SMP v1's other arguments are accepted; one that changes
-    nothing here gives a warning unless it is at its default, an unknown one `ParallelError`.
-    Source: SMP v1, `smp.DistributedModel`.
+    `average_grads_across_microbatches=False` sums instead. With replicas (`ddp`) the fields of `ReductionOptions` are
+    arguments too: the gradients are averaged over the replicas when a step with a backward returns, and every replica
+    starts from the first one's parameters. Without replicas one of them gives a warning unless it is at its default. An
+    unknown argument raises `ParallelError`. Source: SMP v1, `smp.DistributedModel`.
     """
 
     def __init__(
@@ -62,7 +59,7 @@ class DistributedModel(nn.Module):
     ) -> None:
         super().__init__()
         here = state.get()
-        _warn_of(others)
+        options = _options(others, replicated=here.replicas is not None)
         self._tracing = Tracing(device=trace_device, clock=trace_execution_times)
         if here.model is not None:
             raise ParallelError("a script has one DistributedModel; put several models in one module")
@@ -72,6 +69,10 @@ class DistributedModel(nn.Module):
         self.average_grads_across_microbatches = average_grads_across_microbatches
         self._assigned: dict[str, int] | None = None
         self._gathered = False
+        self._replicas = here.replicas
+        self._options = options
+        self._comm_hook: tuple[Any, Hook] | None = None
+        self.reducer: Reducer | None = None
         self._after_partition: OrderedDict[int, Callable[[DistributedModel], Any]] = OrderedDict()
         here.model = self
         if here.settings.partitions == 1:
@@ -103,9 +104,19 @@ class DistributedModel(nn.Module):
 
     def _settled(self, assigned: dict[str, int]) -> None:
         self._assigned = assigned
+        here = state.get()
+        if here.replicas is not None:
+            self._join_replicas(here.replicas)
         while self._after_partition:
             _, hook = self._after_partition.popitem(last=False)
             hook(self)
+
+    def _join_replicas(self, replicas: Replicas) -> None:
+        # Here the parameters are compared, so what follows sends the same from each replica.
+        self.reducer = Reducer(replicas, self.local_named_parameters, self._options, self._comm_hook)
+        same = list(self.local_parameters())
+        buffers = list(self.local_buffers()) if self._options.broadcast_buffers else []
+        replicas.take_after_first([tensor.detach() for tensor in (*same, *buffers)])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if current() is None:
@@ -128,6 +139,8 @@ class DistributedModel(nn.Module):
         gradients = [grad_tensors] if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors
         if grad_tensors is None:
             gradients = [None] * len(several)
+        if self.reducer is not None:
+            self.reducer.expect()
         microbatch.backward(several, gradients)
 
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -235,11 +248,34 @@ class DistributedModel(nn.Module):
 
     def join(self, *_: Any, **__: Any) -> NoReturn:
         """Refuse SMP v1's context for uneven inputs over replicas."""
-        raise ParallelError("model.join() is for replicas of the pipeline (ddp), which this job has not")
+        raise ParallelError(
+            "model.join() is not in this release: give every replica as many batches, as DistributedSampler does"
+        )
 
-    def register_comm_hook(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse a hook on the reduction of gradients over replicas."""
-        raise ParallelError("model.register_comm_hook() is for replicas of the pipeline (ddp), which this job has not")
+    def register_comm_hook(self, state: Any, hook: Hook) -> None:
+        """Let `hook(state, bucket)` average the gradients over the replicas; it returns a future, as torch's hooks do.
+
+            from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+            model.register_comm_hook(smp.get_dp_process_group(), default_hooks.fp16_compress_hook)
+
+        `bucket` has the methods of `torch.distributed.GradBucket`. Torch's own hooks talk to all ranks of the job when
+        `state` is None, also to those of other partitions, whose buckets are others: that raises `ParallelError`.
+        May be called before or after the model is partitioned, by every rank.
+        """
+        if self._replicas is None:
+            raise ParallelError(
+                "model.register_comm_hook() is for replicas of the pipeline (ddp), which this job has not"
+            )
+        if state is None and self._replicas.in_several_partitions and hook.__module__.startswith(_TORCHS_HOOKS):
+            raise ParallelError(
+                f"model.register_comm_hook(None, {hook.__qualname__}): without a process group this hook would mix the"
+                " gradients of all partitions; pass smp.get_dp_process_group() as its state"
+            )
+        if self._comm_hook is not None:
+            raise ParallelError("register_comm_hook was called before; a model has one communication hook")
+        self._comm_hook = (state, hook)
+        if self.reducer is not None:
+            self.reducer.hook = self._comm_hook
 
 
 def _present(state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,16 +283,21 @@ def _present(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in state_dict.items() if not (torch.is_tensor(value) and value.is_meta)}
 
 
-def _warn_of(others: Mapping[str, Any]) -> None:
+def _options(others: Mapping[str, Any], *, replicated: bool) -> ReductionOptions:
+    """Return the arguments about replicas, and warn of those that change nothing because there are none."""
     for name, value in others.items():
-        if name not in _WITHOUT_EFFECT:
+        if name not in _OF_REPLICAS:
             raise ParallelError(
-                f"smp.DistributedModel has no argument {name!r}; there are average_grads_across_microbatches,"
-                f" {', '.join(_WITHOUT_EFFECT)}"
+                f"smp.DistributedModel has no argument {name!r}; there are trace_device, trace_execution_times,"
+                f" trace_memory_usage, average_grads_across_microbatches, {', '.join(_OF_REPLICAS)}"
             )
-        default, concern = _WITHOUT_EFFECT[name]
-        if value != default:
-            warnings.warn(f"smp.DistributedModel({name}={value!r}) has no effect: it concerns {concern}", stacklevel=3)
+        if not replicated and value != _OF_REPLICAS[name]:
+            warnings.warn(
+                f"smp.DistributedModel({name}={value!r}) has no effect: it concerns replicas of the pipeline, and this"
+                " job has none",
+                stacklevel=3,
+            )
+    return ReductionOptions(**others)
 
 
 def owner_of(parameter: nn.Parameter) -> int | None:

@@ -40,7 +40,9 @@ class Value:
         if gradient is None:
             return
         if isinstance(self.local, torch.nn.Parameter):
-            self.local.grad = gradient if self.local.grad is None else self.local.grad + gradient
+            # As autograd does it, so that hooks on the gradient hear of it.
+            with torch._C.DisableTorchFunctionSubclass():
+                torch.autograd.backward(self.local, gradient)
         else:
             self.gradient = gradient if self.gradient is None else self.gradient + gradient
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ import torch.distributed as dist
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.torch.allocator import keep_pages
 from herringbone_parallel.torch.baton import Crew
-from herringbone_parallel.torch.groups import CommGroup, open_groups
+from herringbone_parallel.torch.groups import CommGroup, open_groups, open_reduction_group
+from herringbone_parallel.torch.replicas import Replicas, job_store
 from herringbone_parallel.torch.shapes import ShapeBook
 from herringbone_parallel.torch.transport import NEVER, Transport
 from herringbone_spec.contract import Key, RankVariable
@@ -43,6 +45,7 @@ class State:
     transport: Transport | None
     groups: Mapping[CommGroup, dist.ProcessGroup]
     book: ShapeBook = field(default_factory=ShapeBook)
+    replicas: Replicas | None = None
     crew: Crew = field(default_factory=Crew)
     model: DistributedModel | None = None
     optimizers: list[DistributedOptimizer] = field(default_factory=list)
@@ -54,6 +57,11 @@ class State:
     @property
     def pp_rank(self) -> int:
         return self.grid.coordinates(self.rank)["P"]
+
+    def reducing(self) -> AbstractContextManager[None]:
+        """Average the gradients that the `with` block adds up over the replicas, if there are any."""
+        reducer = None if self.model is None else self.model.reducer
+        return nullcontext() if reducer is None else reducer.step()
 
 
 _state: State | None = None
@@ -107,18 +115,22 @@ def init() -> None:
     grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
     _refuse(settings, grid)
     device = torch.device("cpu")
-    backend = "gloo"
+    both = "gloo"
     if torch.cuda.is_available():
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        backend = "cpu:gloo,cuda:nccl"
+        both = "cpu:gloo,cuda:nccl"
     if not dist.is_initialized():
-        dist.init_process_group(backend, init_method="env://", rank=rank, world_size=size)
+        dist.init_process_group(both, init_method=_meeting_place(settings), rank=rank, world_size=size)
     if grid.pipeline > 1:
         keep_pages()
     groups = open_groups(grid, rank)
     transport = _open_mail(grid, rank, device)
-    _state = State(settings, grid, rank, local_rank, local_size, device, transport, groups)
+    replicas = None
+    reduction = open_reduction_group(grid, rank, "gloo" if settings.ddp_dist_backend == "gloo" else both)
+    if reduction is not None:
+        replicas = Replicas(grid.group("D", rank), rank, grid.group("P", rank), reduction, job_store())
+    _state = State(settings, grid, rank, local_rank, local_size, device, transport, groups, replicas=replicas)
     atexit.register(shutdown)
 
 
@@ -128,6 +140,8 @@ def shutdown() -> None:
     if _state is None:
         return
     state, _state = _state, None
+    if state.replicas is not None:
+        state.replicas.leave()
     state.crew.dismiss()
     well = not 0 < state.failed_step == state.steps
     parted = state.transport is None or state.transport.close(patient=well)
@@ -146,6 +160,17 @@ def _variable(name: str) -> str:
     return value
 
 
+def _meeting_place(settings: ResolvedModelParallel) -> str:
+    """Return where the ranks meet: where the launcher says, on the port of `ddp_port` if that is set."""
+    if settings.ddp_port is None:
+        return "env://"
+    if settings.ddp_port == 0:
+        raise ParallelError(
+            "ddp_port 0: the ranks cannot agree on a port that the system picks; name one, or leave it out"
+        )
+    return f"tcp://{_variable(RankVariable.MASTER_ADDRESS)}:{settings.ddp_port}"
+
+
 def _settings() -> ResolvedModelParallel:
     raw = os.environ.get(_PARAMETERS_VARIABLE)
     if raw is None:
@@ -162,8 +187,7 @@ def _settings() -> ResolvedModelParallel:
 def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
     """Name what SMP v1 has and this release has not; nothing is silently ignored."""
     wished = {
-        "ddp": settings.ddp,
-        "horovod": settings.horovod,
+        "horovod (for PyTorch there is ddp)": settings.horovod,
         "tensor_parallel_degree > 1": settings.tensor_parallel_degree > 1,
         "sharded_data_parallel_degree > 1": settings.sharded_data_parallel_degree > 1,
         "offload_activations": settings.offload_activations,
@@ -179,13 +203,15 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         raise ParallelError(
             f"not available in this release: {', '.join(asked)}. What there is: partitions, microbatches,"
             " active_microbatches, pipeline (simple, interleaved, _only_forward), placement_strategy, auto_partition,"
-            " default_partition, optimize, memory_weight, skip_tracing, partition_file, load_partition."
+            " default_partition, optimize, memory_weight, skip_tracing, partition_file, load_partition, ddp."
         )
-    if grid.data > 1:
+    if grid.data > 1 and not settings.ddp:
         raise ParallelError(
-            f"{grid.world_size} ranks with {grid.pipeline} partitions make {grid.data} replicas of the pipeline; data"
-            f" parallelism beside model parallelism is not available in this release. Start {grid.pipeline} ranks."
+            f"{grid.world_size} ranks with {grid.pipeline} partitions make {grid.data} replicas of the pipeline, and"
+            f" nothing would average their gradients: set 'ddp': True, or start {grid.pipeline} ranks."
         )
+    if settings.ddp_dist_backend == "nccl" and not torch.cuda.is_available():
+        raise ParallelError("ddp_dist_backend 'nccl' needs CUDA devices, and this rank has none; use 'gloo' or 'auto'")
     automatic = settings.auto_partition and grid.pipeline > 1
     if settings.partition_file is not None and not automatic:
         raise ParallelError(

@@ -79,7 +79,8 @@ def step(
         parts = splitter.split(args, kwargs, here.settings.microbatches)
         if here.model is not None:
             here.model.settle(functools.partial(_run_alone, here, function, parts[0]))
-        results = _run(here, function, parts, detach_outputs)
+        with here.reducing():
+            results = _run(here, function, parts, detach_outputs)
         return collect(results)
 
     return stepped

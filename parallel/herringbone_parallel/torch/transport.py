@@ -233,7 +233,7 @@ class Transport:
             # Peers that have parted may be gone before the last goodbye is here.
             if not self._closing:
                 with self._mail_lock:
-                    self._lost = f"lost contact with pipeline rank {peer}: {error}"
+                    self._lost = f"lost contact with pipeline rank {peer} (rank {self._ranks[peer]}): {error}"
                     self._report_loss()
 
     def _part(self, peer: int) -> None:

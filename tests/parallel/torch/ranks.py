@@ -68,9 +68,9 @@ class Ranks:
             connection.send((function, count, port, parameters, args))
         answers = []
         for _, connection in self._workers[:count]:
-            if not connection.poll(30):
+            if not connection.poll(60):
                 self.close()
-                raise RankFailedError(f"rank {len(answers)} did not answer within 30 s")
+                raise RankFailedError(f"rank {len(answers)} did not answer within 60 s")
             try:
                 answers.append(connection.recv())
             except EOFError:

@@ -195,14 +195,15 @@ def test_a_rank_that_is_gone_ends_the_step_on_the_others() -> None:
 @pytest.mark.parametrize(
     ("setting", "named"),
     [
-        ({"ddp": True}, "not available in this release: ddp"),
         ({"fp16": True}, "not available in this release: fp16"),
         ({"pipeline": "zero_bubble"}, "not available in this release: pipeline 'zero_bubble'"),
         (
             {"auto_partition": False, "default_partition": 0, "partition_file": "p"},
             "keeps an automatic partition, and this job has none",
         ),
-        ({"replicas": 2}, "make 2 replicas of the pipeline"),
+        ({"replicas": 2}, "nothing would average their gradients: set 'ddp': True, or start 2 ranks"),
+        ({"horovod": True}, "not available in this release: horovod .for PyTorch there is ddp."),
+        ({"ddp": True, "ddp_dist_backend": "nccl"}, "ddp_dist_backend 'nccl' needs CUDA devices"),
     ],
 )
 def test_a_setting_that_cannot_be_served_is_named_at_init(ranks: Ranks, setting: dict[str, Any], named: str) -> None:

@@ -1,0 +1,106 @@
+"""A bucket of gradients: one flat buffer that is summed over the replicas at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from herringbone_spec.errors import ParallelError
+
+
+class Bucket:
+    """The gradients of some parameters of one dtype and device, side by side in `buffer`; `views` are its parts."""
+
+    def __init__(self, index: int, parameters: Sequence[nn.Parameter]) -> None:
+        self.index = index
+        self.parameters = list(parameters)
+        first = self.parameters[0]
+        count = sum(parameter.numel() for parameter in self.parameters)
+        self.buffer = torch.zeros(count, dtype=first.dtype, device=first.device)
+        self.views = self.parts_of(self.buffer)
+        self._view_of = {id(parameter): view for parameter, view in zip(self.parameters, self.views, strict=True)}
+
+    def parts_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
+        """Return the part of each parameter in a tensor laid out as the buffer is, in the parameter's shape."""
+        parts, start = [], 0
+        for parameter in self.parameters:
+            parts.append(flat[start : start + parameter.numel()].view(parameter.shape))
+            start += parameter.numel()
+        return parts
+
+    def fill(self) -> None:
+        """Copy the gradients that there are; a parameter without one counts as zero."""
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            if parameter.grad is None:
+                view.zero_()
+            elif not _same(parameter.grad, view):
+                view.copy_(parameter.grad)
+
+    def adopt(self, parameter: torch.Tensor) -> None:
+        """Make the parameter's gradient a part of the buffer."""
+        view = self._view_of[id(parameter)]
+        if parameter.grad is not None and not _same(parameter.grad, view):
+            parameter.grad = view.copy_(parameter.grad)
+
+    def write_back(self, result: Any, wanted: Collection[int], *, as_views: bool) -> None:
+        """Give the parameters whose `id` is in `wanted` their gradients from the reduced tensor, or a list of it."""
+        flat = result[0] if isinstance(result, (list, tuple)) else result
+        if not isinstance(flat, torch.Tensor) or flat.numel() != self.buffer.numel():
+            raise ParallelError(
+                f"the communication hook's future holds {_described(flat)} for a bucket of {self.buffer.numel()}"
+                " elements; it has to hold the averaged gradients, flat, as bucket.buffer() is"
+            )
+        for parameter, view, part in zip(self.parameters, self.views, self.parts_of(flat.view(-1)), strict=True):
+            if id(parameter) not in wanted:
+                continue
+            if as_views:
+                parameter.grad = view if _same(part, view) else view.copy_(part)
+            elif parameter.grad is None:
+                parameter.grad = torch.empty_like(parameter).copy_(part)
+            else:
+                parameter.grad.copy_(part)
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Say whether both show the same memory in the same way."""
+    return one.data_ptr() == other.data_ptr() and one.dtype == other.dtype and one.stride() == other.stride()
+
+
+def _described(result: Any) -> str:
+    return f"a tensor of {result.numel()}" if isinstance(result, torch.Tensor) else f"a {type(result).__qualname__}"
+
+
+class GradBucket:
+    """What a communication hook gets: the methods of `torch.distributed.GradBucket`, which Python cannot make."""
+
+    def __init__(self, bucket: Bucket, is_last: bool) -> None:
+        self._bucket = bucket
+        self._buffer = bucket.buffer
+        self._is_last = is_last
+
+    def index(self) -> int:
+        """Return the bucket's place in the order of reduction, from 0."""
+        return self._bucket.index
+
+    def buffer(self) -> torch.Tensor:
+        """Return the flat tensor of all gradients, of this replica alone."""
+        return self._buffer
+
+    def gradients(self) -> list[torch.Tensor]:
+        """Return the gradient of each parameter, as views of the buffer."""
+        return self._bucket.parts_of(self._buffer)
+
+    def parameters(self) -> list[torch.Tensor]:
+        """Return the parameters, in the order of their gradients."""
+        return list(self._bucket.parameters)
+
+    def is_last(self) -> bool:
+        """Say whether this is the last bucket of the step."""
+        return self._is_last
+
+    def set_buffer(self, buffer: torch.Tensor) -> None:
+        """Put another flat tensor of as many elements in the buffer's place."""
+        self._buffer = buffer
