@@ -8,6 +8,7 @@ such as the loss, belong to the model.
 
 from __future__ import annotations
 
+import functools
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
@@ -58,8 +59,10 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.seen = {"": Seen(0)}
         self._device = device
         self._kept = kept
-        # What a GPU is handed returns at once; only a clock has to wait for it.
+        # What a GPU is handed returns at once; only a clock has to wait for it. On the CPU other work takes no part in
+        # the thread's own time.
         self._waits = clock and torch.cuda.is_available()
+        self._now = time.perf_counter if self._waits else time.thread_time
         self._path_of = {id(inner): path for path, inner in module.named_modules()}
         self._inside = [""]
         # From which autograd node on code of which module recorded.
@@ -120,12 +123,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func._schema.is_mutable:
             for tensor in given:
                 self._kept.before_write(tensor)
-        start = time.perf_counter()
+        start = self._now()
         result = func(*args, **kwargs)
         if self._waits:
             torch.cuda.synchronize()
         seen = self.seen.setdefault(path, Seen(len(self.seen)))
-        seen.clocked += time.perf_counter() - start
+        seen.clocked += self._now() - start
         made = _tensors(result)
         if not (_is_view(func) or func in _FREE):
             seen.estimated += self._device.seconds(
@@ -197,6 +200,11 @@ def watching(trace: Trace) -> Iterator[None]:
 _FREE = {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default, torch.ops.aten.empty_strided.default}
 
 
+# Whole layers in one operation, for which torch has no formula: how often their matrices are multiplied.
+_RECURRENT = {"mkldnn_rnn_layer": 1, "mkldnn_rnn_layer_backward": 2, "_cudnn_rnn": 1, "_cudnn_rnn_backward": 2}
+
+
+@functools.cache
 def _is_view(func: Any) -> bool:
     returns = func._schema.returns
     return bool(returns) and not func._schema.is_mutable and any(one.alias_info is not None for one in returns)
@@ -204,7 +212,15 @@ def _is_view(func: Any) -> bool:
 
 def _operations(func: Any, args: Any, kwargs: Any, result: Any) -> int:
     count = flop_registry.get(func.overloadpacket)
-    return 0 if count is None else int(count(*args, **kwargs, out_val=result))
+    if count is not None:
+        return int(count(*args, **kwargs, out_val=result))
+    times = _RECURRENT.get(func.overloadpacket.__name__)
+    if times is None:
+        return 0
+    inputs = args[0]
+    matrices = [tensor for tensor in _tensors(args[1:3]) if tensor.dim() == 2]
+    rows: int = inputs.numel() // inputs.shape[-1]
+    return 2 * times * rows * sum(matrix.numel() for matrix in matrices)
 
 
 def _tensors(structure: Any) -> list[torch.Tensor]:

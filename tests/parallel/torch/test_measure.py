@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from herringbone_parallel.core.costs import CostTree, Link, Value
+from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.core.work import CPU, Device
 from herringbone_parallel.torch.measure import Live, measure, optimizer_state_of, suppose
 from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE
@@ -26,7 +27,7 @@ COUNTING = Device(
 def train(module: nn.Module, inputs: torch.Tensor) -> Callable[[AbstractContextManager[None]], None]:
     def run(watch: AbstractContextManager[None]) -> None:
         with watch:
-            module(inputs).sum().backward()
+            leaves_of(module(inputs))[0].sum().backward()
 
     return run
 
@@ -56,6 +57,12 @@ def test_operations_of_forward_and_backward_belong_to_their_module() -> None:
     # The inputs of the first layer need no gradient.
     seconds = {"": 0, "0": 2 * product, "1": 0, "1.fc": 3 * product, "1.act": 0}
     assert column(tree, "seconds") == pytest.approx(seconds, abs=1e-9)
+
+
+def test_a_recurrent_layer_is_counted_by_its_matrices() -> None:
+    seconds = column(cost(nn.LSTM(4, 8, batch_first=True), torch.ones(2, 5, 4)), "seconds")
+    forward = 2 * (2 * 5) * (4 * 8) * (4 + 8)
+    assert 2 * forward <= seconds[""] <= 3 * forward * 1.05
 
 
 def test_kept_bytes_are_counted_once_for_every_live_microbatch() -> None:
