@@ -1,14 +1,16 @@
 """Activation checkpointing: what a module computed is dropped after its forward, and computed again for its backward.
 
 It happens on the rank that runs the module, inside the graph of that one call. A module whose parts live on several
-ranks has no graph of its own, so its parts are checkpointed, each where it is.
+ranks has no graph of its own, so its parts are checkpointed, each where it is. So it is with a function that code on
+every rank gives to `torch.utils.checkpoint.checkpoint`: torch itself would run it again on those ranks only that miss a
+tensor, and wait there for the others.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -95,6 +97,46 @@ def checkpoint_sequential(
     if home is None or not _on_every_rank():
         return run(input)
     return _call_at_home(home, run, input)
+
+
+def serve_torch() -> None:
+    """Let `torch.utils.checkpoint.checkpoint` find ours in code that runs on every rank; elsewhere it is torch's own.
+
+    Scripts may have imported the function already, so what it looks up at each call is replaced, not the function.
+    """
+    torch.utils.checkpoint._checkpoint_without_reentrant_generator = _without_reentrant  # type: ignore[assignment]
+    torch.utils.checkpoint.CheckpointFunction = _Reentrant  # type: ignore[misc]
+
+
+_torch_without_reentrant = torch.utils.checkpoint._checkpoint_without_reentrant_generator
+
+
+def _without_reentrant(function: Any, preserve: bool, *args: Any, **kwargs: Any) -> Iterator[None]:
+    if _on_every_rank():
+        with _each_call_checkpointed(preserve):
+            yield
+    else:
+        yield from _torch_without_reentrant(function, preserve, *args, **kwargs)
+
+
+class _Reentrant(torch.utils.checkpoint.CheckpointFunction):
+    @classmethod
+    def apply(cls, function: Callable[..., Any], preserve: bool, *args: Any) -> Any:
+        if not _on_every_rank():
+            return super().apply(function, preserve, *args)  # type: ignore[no-untyped-call]
+        with _each_call_checkpointed(preserve):
+            return function(*args)
+
+
+@contextmanager
+def _each_call_checkpointed(preserve: bool) -> Iterator[None]:
+    here = microbatch.current()
+    assert here is not None
+    before, here.wrap = here.wrap, lambda function: partial(_recomputed, function, preserve)
+    try:
+        yield
+    finally:
+        here.wrap = before
 
 
 def _limit(module: nn.Module, strategy: str) -> int | None:

@@ -64,6 +64,8 @@ class Microbatch:
     def __init__(
         self, post: Post, partitions: int, device: torch.device, book: ShapeBook, *, scale: float, seed: int
     ) -> None:
+        # Applied to the code of each module before it runs, in a part of the forward that is checkpointed.
+        self.wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
         self._post = post
         self._tape = Tape()
         self._peers = [rank for rank in range(partitions) if rank != post.rank]
@@ -129,13 +131,17 @@ class Microbatch:
         self.trace.append(("model.backward", EVERYWHERE))
         self._post.enter_backward()
         seeds: list[tuple[Value, torch.Tensor | None]] = []
+        # Those in a graph that autograd knows whole; they may share it, so they go together.
+        plain: list[tuple[torch.Tensor, torch.Tensor]] = []
         for tensor, gradient in zip(tensors, gradients, strict=True):
             if not tensor.requires_grad:
                 raise ParallelError("backward() of a tensor that depends on no parameter that requires a gradient")
             if isinstance(tensor, PlacedTensor):
                 seeds.append((tensor.value, self._seed(tensor.value, gradient)))
             else:
-                torch.autograd.backward(tensor, _start(tensor, gradient) * self._scale)
+                plain.append((tensor, _start(tensor, gradient) * self._scale))
+        if plain:
+            torch.autograd.backward([tensor for tensor, _ in plain], [gradient for _, gradient in plain])
         # Each rank goes its own part of the way back; what it does to a parameter there is no call of the user's.
         with inside(None):
             self._tape.backward(seeds, self._post)

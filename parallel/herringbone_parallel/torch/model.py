@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from herringbone_parallel.torch import optimizer_state, state
+from herringbone_parallel.torch.checkpointing import serve_torch
 from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.microbatch import OWNER_ATTRIBUTE, current
 from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY
@@ -100,6 +101,7 @@ class DistributedModel(nn.Module):
         else:
             assigned = assign_by_hand(self.module, settings.partitions, settings.default_partition)
         settle(self.module, assigned, here.pp_rank, here.device)
+        serve_torch()
         self._settled(assigned)
 
     def _settled(self, assigned: dict[str, int]) -> None:

@@ -1,14 +1,14 @@
 """Gives each module of a model its home: the pipeline rank that holds its parameters and runs it.
 
-topmost module whose parameters all live on one rank   has that rank as home: its calls run there, whole
-module with parameters on several ranks                has none: its code runs on every rank
-module without parameters or buffers                   is at home where its inputs are
+module whose parameters all live on one rank   has that rank as home: called from outside, it runs there, whole
+module with parameters on several ranks        has none: its code runs on every rank
+module without parameters or buffers           is at home where its inputs are
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -110,7 +110,10 @@ def _placed_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     home: Home | None = self.__dict__.get(HOME_ATTRIBUTE) if microbatch is not None else None
     if microbatch is None or home is None:
         return _original_call(self, *args, **kwargs)
-    return microbatch.call(home.path, home.rank, functools.partial(_original_call, self), args, kwargs)
+    function: Callable[..., Any] = functools.partial(_original_call, self)
+    if microbatch.wrap is not None:
+        function = microbatch.wrap(function)
+    return microbatch.call(home.path, home.rank, function, args, kwargs)
 
 
 def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
@@ -119,21 +122,20 @@ def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
 
 def _give_homes(model: nn.Module, assigned: dict[str, int]) -> None:
     rank_of = {id(module): assigned[path] for path, module in model.named_modules() if path in assigned}
-
-    def visit(module: nn.Module, path: str) -> None:
+    # Inner modules too: the code around may call them without the module that they are a part of.
+    for path, module in model.named_modules():
         below = {rank_of[id(inner)] for inner in module.modules() if id(inner) in rank_of}
         if len(below) <= 1:
             module.__dict__[HOME_ATTRIBUTE] = Home(path or type(module).__name__, next(iter(below), None))
-            return
-        for name, child in module.named_children():
-            visit(child, f"{path}.{name}" if path else name)
-
-    visit(model, "")
 
 
 def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device: torch.device) -> None:
+    # A container (ParameterList) has no code of its own: its parameters are used by the code around it.
     housed = {
-        id(inner) for module in model.modules() if HOME_ATTRIBUTE in module.__dict__ for inner in module.modules()
+        id(inner)
+        for module in model.modules()
+        if HOME_ATTRIBUTE in module.__dict__ and type(module).forward is not nn.Module.forward
+        for inner in module.modules()
     }
     replaced: dict[int, nn.Parameter] = {}
     for path, module in model.named_modules():

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 from tests.parallel.torch.ranks import RankFailedError, Ranks
@@ -42,6 +43,8 @@ class Net(nn.Module):
                 x = checkpoint(layer, x)
         elif self.how == "whole":
             x = checkpoint(self.layers, x)
+        elif self.how == "torch's own":
+            x = torch.utils.checkpoint.checkpoint(self.layers, x, use_reentrant=False)
         elif self.how.startswith("sequential "):
             x = smp.checkpoint_sequential(self.layers, x, strategy=self.how.split()[1])
         else:
@@ -102,6 +105,7 @@ def plain(ranks: Ranks) -> dict[tuple[int, float], Any]:
         "model",
         "one by one",
         "whole",
+        "torch's own",
         "sequential each",
         "sequential contiguous",
         "sequential group_4",
