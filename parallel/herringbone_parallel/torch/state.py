@@ -144,9 +144,9 @@ def shutdown() -> None:
         state.replicas.leave()
     state.crew.dismiss()
     well = not 0 < state.failed_step == state.steps
-    parted = state.transport is None or state.transport.close(patient=well)
-    # What threads still use must not be destroyed; the end of the process does it.
-    if parted and dist.is_initialized():
+    if state.transport is not None:
+        state.transport.close(patient=well)
+    if dist.is_initialized():
         dist.destroy_process_group()
 
 

@@ -17,6 +17,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, NamedTuple
 
@@ -159,28 +160,27 @@ class Transport:
         self.reap()
         self.reap()
 
-    def close(self, *, patient: bool) -> bool:
+    def close(self, *, patient: bool) -> None:
         """Say goodbye to every peer, wait until all have said it too, and have the last word with each.
 
         Without patience, after a failure, the wait is short: a peer may compute for long before it hears of it.
-        Returns whether all has been said; if not, the groups are still in use.
         """
-        with self._mail_lock:
-            self._closing = True
-            if self._lost is not None:
-                return False
-            for peer in self.peers:
-                self._say(peer, _GOODBYE)
-            for peer in self._parted:
-                self._say(peer, _LAST_WORD)
-        self.flush()
-        deadline = time.monotonic() + (_GOODBYE_SECONDS if patient else _GOODBYE_SECONDS_AFTER_FAILURE)
-        for thread in self._threads:
-            thread.join(timeout=max(0.0, deadline - time.monotonic()))
-        if any(thread.is_alive() for thread in self._threads):
-            return False
-        self.flush()
-        return True
+        # A peer that is gone by now has no use for a goodbye.
+        with suppress(RuntimeError):
+            with self._mail_lock:
+                self._closing = True
+                if self._lost is not None:
+                    return
+                for peer in self.peers:
+                    self._say(peer, _GOODBYE)
+                for peer in self._parted:
+                    self._say(peer, _LAST_WORD)
+            self.flush()
+            deadline = time.monotonic() + (_GOODBYE_SECONDS if patient else _GOODBYE_SECONDS_AFTER_FAILURE)
+            for thread in self._threads:
+                thread.join(timeout=max(0.0, deadline - time.monotonic()))
+            if not any(thread.is_alive() for thread in self._threads):
+                self.flush()
 
     def _say(self, peer: int, kind: int) -> None:
         self._send(peer, kind, Key(0, 0, 0, 0), None, 0, ())
@@ -240,7 +240,9 @@ class Transport:
         with self._mail_lock:
             self._parted.add(peer)
             if self._closing:
-                self._say(peer, _LAST_WORD)
+                # It said goodbye too late, when the group was gone here.
+                with suppress(RuntimeError, ValueError):
+                    self._say(peer, _LAST_WORD)
 
     def _report_loss(self) -> None:
         if self._lost is not None and self._deliver is not None:
