@@ -140,7 +140,8 @@ class Reducer:
             raise
 
     def _begin(self) -> None:
-        if [parameter for _, parameter in self._named() if parameter.requires_grad] != self._parameters:
+        trained = [id(parameter) for _, parameter in self._named() if parameter.requires_grad]
+        if trained != [id(parameter) for parameter in self._parameters]:
             self._adopt()
         self._backward = False
         self._added = [0] * len(self._parameters)
@@ -225,7 +226,8 @@ class Reducer:
             return self._peers.start_sum(bucket.buffer)
         state, hook = self.hook
         future = hook(state, GradBucket(bucket, is_last=bucket.index == len(self._buckets) - 1))
-        if not isinstance(future, torch.futures.Future):
+        # `then` returns the base class.
+        if not isinstance(future, torch._C.Future):
             raise ParallelError(
                 f"the communication hook returned a {type(future).__qualname__}; it has to return a"
                 " torch.futures.Future of the averaged gradients, as torch's ddp_comm_hooks do"

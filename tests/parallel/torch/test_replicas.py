@@ -136,6 +136,202 @@ def test_how_gradients_travel_changes_no_result(ranks: Ranks, name: str, options
     assert_equal(found, train_alone(name, torch.float32, 8), 1e-6)
 
 
+class Detour(nn.Module):
+    """Takes a way of its own for inputs that ask for it, before all else: its gradients are the last to come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.detour = nn.Linear(models.WIDTH, models.WIDTH)
+        self.first = nn.Linear(models.WIDTH, 16)
+        self.never = nn.Linear(3, 3)
+        self.head = nn.Linear(16, models.CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x[0, 0] > 5:
+            x = self.detour(x)
+        return self.head(self.first(x))
+
+
+def batch_with_detours(step: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of four microbatches the last two ask for the detour from the second step on."""
+    _, inputs, target = models.build("Chain")
+    inputs[:, 0] = 0.0
+    if step:
+        inputs[4:, 0] = 9.0
+    return inputs, target
+
+
+def train_with_detours() -> Any:
+    import herringbone_parallel.torch as smp
+
+    torch.manual_seed(3)
+    model = smp.DistributedModel(Detour())
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
+        model.backward(loss_of(model(inputs), target))
+
+    unused = []
+    for step in range(STEPS):
+        inputs, target = (tensor.chunk(2)[smp.dp_rank()] for tensor in batch_with_detours(step))
+        optimizer.zero_grad()
+        train_step(inputs, target)
+        unused.append(sorted(name for name, p in model.local_named_parameters() if p.grad is None))
+        optimizer.step()
+    return unused, model.state_dict()
+
+
+def test_a_module_that_one_replica_uses_is_trained_in_all(ranks: Ranks) -> None:
+    """Replica 1 adds to gradients that had left, as unused before; replica 0 has to hear of it."""
+    torch.manual_seed(3)
+    module = Detour()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for step in range(STEPS):
+        inputs, target = batch_with_detours(step)
+        optimizer.zero_grad()
+        for part, wanted in zip(inputs.chunk(4), target.chunk(4), strict=True):
+            (loss_of(module(part), wanted) / 4).backward()
+        optimizer.step()
+    for unused, weights in (found := ranks.run(train_with_detours, {**FOUR, "microbatches": 2})):
+        for step, names in enumerate(unused):
+            assert not [name for name in names if not name.startswith(("never", "detour") if step == 0 else "never")]
+        for name, weight in module.state_dict().items():
+            torch.testing.assert_close(weights[name], weight, atol=1e-6, rtol=0)
+    of_all = {name for unused, _ in found for name in unused[-1]}
+    assert of_all == {"never.weight", "never.bias"}
+
+
+def unequal_starts(dropout: bool) -> Any:
+    """Each replica makes other parameters and buffers; what they have after the partition, and one loss each."""
+    import herringbone_parallel.torch as smp
+
+    inputs = models.build("Chain")[1]
+    torch.manual_seed(smp.dp_rank())
+    module = models.Dropped() if dropout else models.Normed()
+    for buffer in module.buffers():
+        buffer.add_(smp.dp_rank())
+    model = smp.DistributedModel(module, broadcast_buffers=not dropout)
+    states = []
+    model.register_post_partition_hook(lambda model: states.append(model.local_state_dict()))
+    evaluate = smp.step(lambda inputs: model(inputs))
+    with torch.no_grad():
+        output = evaluate(inputs).concat()
+    return states[0], output
+
+
+def test_every_replica_starts_from_the_first_ones_parameters_and_buffers(ranks: Ranks) -> None:
+    zero, one, two, three = (state for state, _ in ranks.run(unequal_starts, dict(FOUR), False))
+    assert zero.keys() == two.keys()
+    assert all(torch.equal(zero[key], two[key]) for key in zero if torch.is_tensor(zero[key]))
+    assert all(torch.equal(one[key], three[key]) for key in one if torch.is_tensor(one[key]))
+
+
+def test_replicas_that_are_seeded_apart_drop_apart(ranks: Ranks) -> None:
+    """The generator is each process's own, as with DistributedDataParallel."""
+    zero, one, two, three = (output for _, output in ranks.run(unequal_starts, dict(FOUR), True))
+    assert torch.equal(zero, one)
+    assert torch.equal(two, three)
+    assert not torch.equal(zero, two)
+
+
+def overlap() -> Any:
+    """The order of events in the second step: gradients that become final, and buckets that leave."""
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    import herringbone_parallel.torch as smp
+
+    module, inputs, target = models.build("Chain")
+    model = smp.DistributedModel(module, bucket_cap_mb=0.0001)
+    events: list[str] = []
+
+    def hook(group: Any, bucket: Any) -> Any:
+        events.append(f"bucket {bucket.index()}")
+        return allreduce_hook(group, bucket)
+
+    model.register_comm_hook(smp.get_dp_process_group(), hook)
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
+        model.backward(loss_of(model(inputs), target))
+        events.append("a backward ended")
+
+    train_step(inputs, target)
+    events.clear()
+    train_step(inputs, target)
+    return events
+
+
+def test_buckets_leave_before_the_last_backward_ends(ranks: Ranks) -> None:
+    for events in ranks.run(overlap, {**FOUR, "microbatches": 4}):
+        last = max(place for place, event in enumerate(events) if event == "a backward ended")
+        assert events.index("bucket 0") < last
+        buckets = [event for event in events if event.startswith("bucket")]
+        assert buckets == [f"bucket {index}" for index in range(len(buckets))]
+        assert len(buckets) > 1
+
+
+def train_with_hook(name: str) -> Any:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    import herringbone_parallel.torch as smp
+
+    module, inputs, target = models.build("Tied")
+    model = smp.DistributedModel(module)
+    hook = {
+        "allreduce": default_hooks.allreduce_hook,
+        "fp16": default_hooks.fp16_compress_hook,
+        "bf16 around": default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook),
+    }[name]
+    model.register_comm_hook(smp.get_dp_process_group(), hook)
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
+        model.backward(loss_of(model(inputs), target))
+
+    for _ in range(2):
+        model.zero_grad()
+        train_step(*(tensor.chunk(2)[smp.dp_rank()] for tensor in (inputs, target)))
+    return {name: p.grad for name, p in model.local_named_parameters()}
+
+
+@pytest.mark.parametrize(("name", "tolerance"), [("allreduce", 1e-6), ("fp16", 1e-3), ("bf16 around", 1e-2)])
+def test_torchs_communication_hooks_serve(ranks: Ranks, name: str, tolerance: float) -> None:
+    module, inputs, target = models.build("Tied")
+    for part, wanted in zip(inputs.chunk(4), target.chunk(4), strict=True):
+        (loss_of(module(part), wanted) / 4).backward()
+    expected = {name: p.grad for name, p in module.named_parameters()}
+    for gradients in ranks.run(train_with_hook, {**FOUR, "microbatches": 2}, name):
+        for key, gradient in gradients.items():
+            torch.testing.assert_close(gradient, expected[key], atol=tolerance, rtol=0)
+
+
+def register(*hooks: str) -> None:
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    import herringbone_parallel.torch as smp
+
+    model = smp.DistributedModel(models.build("Chain")[0])
+    for hook in hooks:
+        state = None if hook == "no group" else smp.get_dp_process_group()
+        model.register_comm_hook(state, default_hooks.allreduce_hook)
+
+
+@pytest.mark.parametrize(
+    ("parameters", "hooks", "message"),
+    [
+        (FOUR, ["no group"], r"pass smp\.get_dp_process_group\(\) as its state"),
+        (FOUR, ["one", "another"], "a model has one communication hook"),
+        ({"partitions": 2}, ["one"], "for replicas of the pipeline .ddp., which this job has not"),
+    ],
+)
+def test_a_hook_that_would_do_harm_is_refused(
+    ranks: Ranks, parameters: dict[str, Any], hooks: list[str], message: str
+) -> None:
+    with pytest.raises(RankFailedError, match=message):
+        ranks.run(register, dict(parameters), *hooks)
+
+
 def part(how: str) -> None:
     """Rank 3 leaves the others in the third step, each time in another way."""
     import herringbone_parallel.torch as smp
