@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from typing import Any
 
 import pytest
@@ -11,7 +9,8 @@ import torch
 from torch import nn
 
 from tests.parallel.torch import models
-from tests.parallel.torch.ranks import RankFailedError, Ranks
+from tests.parallel.torch.models.layers import Dropped, Normed
+from tests.parallel.torch.ranks import Ranks
 
 STEPS = 5
 FOUR = {"partitions": 2, "replicas": 2, "ddp": True}
@@ -208,7 +207,7 @@ def unequal_starts(dropout: bool) -> Any:
 
     inputs = models.build("Chain")[1]
     torch.manual_seed(smp.dp_rank())
-    module = models.Dropped() if dropout else models.Normed()
+    module = Dropped() if dropout else Normed()
     for buffer in module.buffers():
         buffer.add_(smp.dp_rank())
     model = smp.DistributedModel(module, broadcast_buffers=not dropout)
@@ -233,168 +232,3 @@ def test_replicas_that_are_seeded_apart_drop_apart(ranks: Ranks) -> None:
     assert torch.equal(zero, one)
     assert torch.equal(two, three)
     assert not torch.equal(zero, two)
-
-
-def overlap() -> Any:
-    """The order of events in the second step: gradients that become final, and buckets that leave."""
-    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-
-    import herringbone_parallel.torch as smp
-
-    module, inputs, target = models.build("Chain")
-    model = smp.DistributedModel(module, bucket_cap_mb=0.0001)
-    events: list[str] = []
-
-    def hook(group: Any, bucket: Any) -> Any:
-        events.append(f"bucket {bucket.index()}")
-        return allreduce_hook(group, bucket)
-
-    model.register_comm_hook(smp.get_dp_process_group(), hook)
-
-    @smp.step
-    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
-        model.backward(loss_of(model(inputs), target))
-        events.append("a backward ended")
-
-    train_step(inputs, target)
-    events.clear()
-    train_step(inputs, target)
-    return events
-
-
-def test_buckets_leave_before_the_last_backward_ends(ranks: Ranks) -> None:
-    for events in ranks.run(overlap, {**FOUR, "microbatches": 4}):
-        last = max(place for place, event in enumerate(events) if event == "a backward ended")
-        assert events.index("bucket 0") < last
-        buckets = [event for event in events if event.startswith("bucket")]
-        assert buckets == [f"bucket {index}" for index in range(len(buckets))]
-        assert len(buckets) > 1
-
-
-def train_with_hook(name: str) -> Any:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    import herringbone_parallel.torch as smp
-
-    module, inputs, target = models.build("Tied")
-    model = smp.DistributedModel(module)
-    hook = {
-        "allreduce": default_hooks.allreduce_hook,
-        "fp16": default_hooks.fp16_compress_hook,
-        "bf16 around": default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook),
-    }[name]
-    model.register_comm_hook(smp.get_dp_process_group(), hook)
-
-    @smp.step
-    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
-        model.backward(loss_of(model(inputs), target))
-
-    for _ in range(2):
-        model.zero_grad()
-        train_step(*(tensor.chunk(2)[smp.dp_rank()] for tensor in (inputs, target)))
-    return {name: p.grad for name, p in model.local_named_parameters()}
-
-
-@pytest.mark.parametrize(("name", "tolerance"), [("allreduce", 1e-6), ("fp16", 1e-3), ("bf16 around", 1e-2)])
-def test_torchs_communication_hooks_serve(ranks: Ranks, name: str, tolerance: float) -> None:
-    module, inputs, target = models.build("Tied")
-    for part, wanted in zip(inputs.chunk(4), target.chunk(4), strict=True):
-        (loss_of(module(part), wanted) / 4).backward()
-    expected = {name: p.grad for name, p in module.named_parameters()}
-    for gradients in ranks.run(train_with_hook, {**FOUR, "microbatches": 2}, name):
-        for key, gradient in gradients.items():
-            torch.testing.assert_close(gradient, expected[key], atol=tolerance, rtol=0)
-
-
-def register(*hooks: str) -> None:
-    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-    import herringbone_parallel.torch as smp
-
-    model = smp.DistributedModel(models.build("Chain")[0])
-    for hook in hooks:
-        state = None if hook == "no group" else smp.get_dp_process_group()
-        model.register_comm_hook(state, default_hooks.allreduce_hook)
-
-
-@pytest.mark.parametrize(
-    ("parameters", "hooks", "message"),
-    [
-        (FOUR, ["no group"], r"pass smp\.get_dp_process_group\(\) as its state"),
-        (FOUR, ["one", "another"], "a model has one communication hook"),
-        ({"partitions": 2}, ["one"], "for replicas of the pipeline .ddp., which this job has not"),
-    ],
-)
-def test_a_hook_that_would_do_harm_is_refused(
-    ranks: Ranks, parameters: dict[str, Any], hooks: list[str], message: str
-) -> None:
-    with pytest.raises(RankFailedError, match=message):
-        ranks.run(register, dict(parameters), *hooks)
-
-
-def part(how: str) -> None:
-    """Rank 3 leaves the others in the third step, each time in another way."""
-    import herringbone_parallel.torch as smp
-    from herringbone_parallel.torch.failures import PeerFailedError
-
-    class Last(nn.Linear):
-        calls = 0
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            Last.calls += 1
-            if smp.rank() == 3 and Last.calls > 4:
-                if how == "dies":
-                    os._exit(9)
-                if how == "raises":
-                    raise ZeroDivisionError("boom in the last layer")
-            return super().forward(x)
-
-    torch.manual_seed(0)
-    model = smp.DistributedModel(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6), Last(6, 1)))
-
-    @smp.step
-    def train_step(inputs: torch.Tensor) -> None:
-        model.backward(model(inputs).mean())
-
-    for step in range(4):
-        if how == "ends" and step == 2 and smp.dp_rank() == 1:
-            return
-        began = time.monotonic()
-        try:
-            train_step(torch.randn(4, 6))
-        except PeerFailedError:
-            assert time.monotonic() - began < 5
-            with pytest.raises(PeerFailedError, match="an earlier step failed"):
-                train_step(torch.randn(4, 6))
-            raise
-
-
-def test_a_failure_in_one_replica_is_named_in_all(ranks: Ranks) -> None:
-    with pytest.raises(RankFailedError) as caught:
-        ranks.run(part, {**FOUR, "microbatches": 2}, "raises")
-    told = (
-        "PeerFailedError: another replica failed: rank 3, of the replica on ranks [2, 3]:"
-        " ZeroDivisionError: boom in the last layer (in module 2)"
-    )
-    for rank, text in enumerate(str(caught.value).split("\nrank ")):
-        assert (told if rank < 2 else "boom in the last layer") in text
-
-
-def test_a_replica_that_dies_is_named_in_the_others() -> None:
-    """One rank sees a broken connection, of three it is waiting for: who is gone, the dead one's pipeline knows."""
-    pool = Ranks()
-    with pytest.raises(RankFailedError) as caught:
-        pool.run(part, {**FOUR, "microbatches": 2}, "dies")
-    text = str(caught.value)
-    assert "rank 3:\ndied" in text
-    assert (
-        text.count("of the replica on ranks [2, 3]: PeerFailedError: lost contact with pipeline rank 1 (rank 3)") == 2
-    )
-
-
-def test_a_replica_that_makes_fewer_steps_is_named_not_waited_for(ranks: Ranks) -> None:
-    with pytest.raises(RankFailedError) as caught:
-        ranks.run(part, {**FOUR, "microbatches": 2}, "ends")
-    text = str(caught.value)
-    for rank in (0, 1):
-        assert f"rank {rank + 2} has ended while rank {rank} waits for its gradients" in text
