@@ -20,7 +20,7 @@ from herringbone_parallel.core.partition_bounds import least_greatest_cost
 from herringbone_parallel.core.partition_chain import split_contiguous
 from herringbone_parallel.core.partition_exhaustive import search
 from herringbone_parallel.core.partition_milp import certify
-from herringbone_parallel.core.partition_problem import Loads, Problem, make_problem, weigh
+from herringbone_parallel.core.partition_problem import Loads, Problem, make_problem, revisits, weigh
 from herringbone_parallel.core.partition_search import improve, shake
 from herringbone_spec.errors import ParallelError
 from herringbone_spec.partition_file import PartitionLoad
@@ -60,6 +60,7 @@ def decide(
     memory_weight: float,
     memory_cap: int | None = None,
     budget_seconds: float = 0.0,
+    revisit_cost: float = 0.0,
 ) -> Decision:
     """Split a model so that its costliest partition costs least; among such splits, so that least moves.
 
@@ -68,6 +69,8 @@ def decide(
 
     `memory_weight` is the share of memory, as opposed to time, in a partition's cost. No partition holds more than
     `memory_cap` bytes. `budget_seconds` lets HiGHS look for proof, and a better split, when the gap is not closed.
+    A split that comes back to a partition it has left is taken only if it is better by the fraction `revisit_cost`: the
+    costs of partitions do not see how a schedule copes with that. The bound and the gap are those of all splits.
 
     Raises `ParallelError` when there are fewer separable modules than partitions, or the cap cannot be kept; it names
     the smallest cap that can.
@@ -78,7 +81,7 @@ def decide(
         raise _too_few(problem.size, named, partitions)
     if memory_cap is not None:
         _check_indivisible(problem, memory_cap)
-    climb = _Climb(problem, partitions, memory_cap)
+    climb = _Climb(problem, partitions, memory_cap, revisit_cost)
     climb.run(budget_seconds)
     numbers: dict[int, int] = {}
     for label in climb.labels:
@@ -102,8 +105,9 @@ def decide(
 class _Climb:
     """The ladder under way: the best split so far, and what is proven about it."""
 
-    def __init__(self, problem: Problem, partitions: int, memory_cap: int | None) -> None:
+    def __init__(self, problem: Problem, partitions: int, memory_cap: int | None, revisit_cost: float = 0.0) -> None:
         self._problem, self._partitions, self._cap = problem, partitions, memory_cap
+        self._revisit_factor = 1.0 + revisit_cost
         self.labels: list[int] = []
         self.method = "contiguous"
         self.certificate = "counting"
@@ -135,17 +139,23 @@ class _Climb:
 
     def _adopt(self, labels: list[int], method: str) -> None:
         """Keep the split if it is better than the one so far."""
-        rank = weigh(self._problem, labels, self._partitions).rank
-        if not self.labels or rank < weigh(self._problem, self.labels, self._partitions).rank:
-            self.labels, self._cost, self.method = labels, rank[0], method
+        if not self.labels or self._rank(labels) < self._rank(self.labels):
+            self.labels, self.method = labels, method
+            self._cost = weigh(self._problem, labels, self._partitions).rank[0]
+
+    def _rank(self, labels: list[int]) -> tuple[float, float]:
+        greatest, communication = weigh(self._problem, labels, self._partitions).rank
+        return greatest * (self._revisit_factor if revisits(self._problem, labels) else 1.0), communication
 
     def _exhaust(self) -> None:
         found = search(self._problem, self._partitions, self._cost, self._cap)
         if found is None:
             return
-        if found.labels is not None:
-            self._adopt(improve(self._problem, found.labels, self._partitions, self._cap), "exhaustive")
         self.bound, self.certificate = self._cost, "exhaustive search"
+        if found.labels is not None:
+            best = improve(self._problem, found.labels, self._partitions, self._cap)
+            self.bound = weigh(self._problem, best, self._partitions).rank[0]
+            self._adopt(best, "exhaustive")
 
     def _certify(self, budget_seconds: float) -> None:
         known = self.bound, self._cost

@@ -95,6 +95,12 @@ def weigh(problem: Problem, labels: Sequence[int], partitions: int) -> Loads:
     )
 
 
+def revisits(problem: Problem, labels: Sequence[int]) -> bool:
+    """Say whether the call order comes back to a partition it has left; scattered groups are left out, as they must."""
+    order = [label for group, label in enumerate(labels) if group not in problem.scattered]
+    return sum(before != label for before, label in pairwise(order)) >= len(set(order))
+
+
 def make_problem(tree: CostTree, memory_weight: float) -> Problem:
     """Return the problem that a cost tree poses.
 

@@ -104,6 +104,8 @@ def _run_alone(
     args, kwargs = replace_leaves(part, copied)
 
     def body(index: int) -> None:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         microbatch = Microbatch(Post(0, 0, index, None, baton), 1, device, ShapeBook(), scale=1.0, seed=0)
         with entered(modes), watch:
             _run_one(microbatch, function, args, kwargs, detach=True)

@@ -81,6 +81,23 @@ def test_without_times_memory_alone_decides():
     assert decision.assigned == {"a": 0, "b": 1, "c": 1}
 
 
+@pytest.mark.parametrize(
+    ("revisit_cost", "partitions", "gap"),
+    [(0.0, [0, 1, 0, 1], 0.0), (0.09, [0, 1, 0, 1], 0.0), (0.2, [0, 0, 1, 1], 0.1)],
+)
+def test_coming_back_to_a_partition_has_to_be_worth_it(revisit_cost, partitions, gap):
+    model = tree(layer("a", 60), layer("b", 50), layer("c", 40), layer("d", 50))
+    decision = decide(model, 2, memory_weight=1.0, revisit_cost=revisit_cost)
+    assert list(decision.assigned.values()) == partitions
+    assert decision.gap == pytest.approx(gap), "the bound is that of all splits"
+
+
+def test_what_shares_a_parameter_with_the_start_comes_back_in_any_split():
+    ends = CostNode(path="embed", parameters={1: 30}), CostNode(path="head", parameters={1: 30})
+    decision = decide(tree(ends[0], layer("x", 30), layer("y", 30), ends[1]), 3, memory_weight=1.0, revisit_cost=1.0)
+    assert (decision.bottleneck, decision.assigned["embed"]) == (pytest.approx(1 / 3), decision.assigned["head"])
+
+
 def test_a_cap_that_only_a_split_out_of_order_keeps_is_kept():
     model = tree(layer("a", 60), layer("b", 50), layer("c", 40), layer("d", 50))
     decision = decide(model, 2, memory_weight=1.0, memory_cap=100)
