@@ -8,6 +8,7 @@ ready, the next message decides.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Hashable
 from functools import partial
 from typing import Any, NamedTuple
@@ -127,7 +128,8 @@ class Baton:
 
     Inside a body, `wait` returns a message, `enter_backward` changes the phase, and `await_turn` before and `pass_turn`
     after an action keep that action in the order of the microbatches, so that sums and running statistics come out the
-    same to the last bit whatever the timing. `deliver(key, content)` may be called from any thread.
+    same to the last bit whatever the timing. `deliver(key, content)` may be called from any thread. `note(phase, index,
+    start, end)` hears of each stretch that a microbatch has held the baton, in seconds of `time.monotonic`.
     """
 
     def __init__(
@@ -137,11 +139,14 @@ class Baton:
         count: int,
         body: Callable[[int], None],
         keep: Callable[[], Callable[[], None]],
+        note: Callable[[int, int, float, float], None] | None = None,
     ) -> None:
         self._schedule = schedule
         self._crew = crew
         self._keep = keep
         self._body = body
+        self._note = note
+        self._held = (FRESH, 0.0)
         self._runners = [_Runner(index) for index in range(count)]
         self._lock = threading.Lock()
         self._arrival = threading.Condition(self._lock)
@@ -258,6 +263,8 @@ class Baton:
             raise StepAbandonedError
         runner.asleep = True
         restore = self._keep()
+        if self._note is not None:
+            self._note_stretch(self._note, runner)
         self._hand_over()
         return restore
 
@@ -270,6 +277,12 @@ class Baton:
         restore()
         if self._failure is not None:
             raise StepAbandonedError
+        if self._note is not None:
+            self._held = (runner.phase, time.monotonic())
+
+    def _note_stretch(self, note: Callable[[int, int, float, float], None], runner: _Runner) -> None:
+        phase, start = self._held
+        note(phase, runner.index, start, time.monotonic())
 
     def _pass_on(self) -> None:
         if not self._started or self._holder is not None or self._failure is not None:
@@ -320,6 +333,8 @@ class Baton:
         return sum(runner.phase in (FORWARD, BACKWARD, WEIGHT) for runner in self._runners)
 
     def _run_one(self, runner: _Runner) -> None:
+        if self._note is not None:
+            self._held = (runner.phase, time.monotonic())
         try:
             self._body(runner.index)
         except StepAbandonedError:
@@ -327,6 +342,8 @@ class Baton:
         except BaseException as failure:  # noqa: BLE001  handed to the caller of run()
             self.fail(failure)
         with self._lock:
+            if self._note is not None and self._holder is runner:
+                self._note_stretch(self._note, runner)
             runner.phase = ENDED
             self._running -= 1
             self._left -= 1

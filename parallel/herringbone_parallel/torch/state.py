@@ -18,6 +18,7 @@ from herringbone_parallel.torch.baton import Crew
 from herringbone_parallel.torch.groups import CommGroup, open_groups, open_reduction_group
 from herringbone_parallel.torch.replicas import Replicas, job_store
 from herringbone_parallel.torch.shapes import ShapeBook
+from herringbone_parallel.torch.timeline import Timeline, open_timeline
 from herringbone_parallel.torch.transport import NEVER, Transport
 from herringbone_spec.contract import Key, RankVariable
 from herringbone_spec.errors import ParallelError
@@ -53,6 +54,7 @@ class State:
     tracing: bool = False
     # The last one that did not end well here; 0 when all did.
     failed_step: int = 0
+    timeline: Timeline | None = None
 
     @property
     def pp_rank(self) -> int:
@@ -130,7 +132,10 @@ def init() -> None:
     reduction = open_reduction_group(grid, rank, "gloo" if settings.ddp_dist_backend == "gloo" else both)
     if reduction is not None:
         replicas = Replicas(grid.group("D", rank), rank, grid.group("P", rank), reduction, job_store())
-    _state = State(settings, grid, rank, local_rank, local_size, device, transport, groups, replicas=replicas)
+    timeline = open_timeline(rank, size, os.environ)
+    _state = State(
+        settings, grid, rank, local_rank, local_size, device, transport, groups, replicas=replicas, timeline=timeline
+    )
     atexit.register(shutdown)
 
 
@@ -144,6 +149,8 @@ def shutdown() -> None:
         state.replicas.leave()
     state.crew.dismiss()
     well = not 0 < state.failed_step == state.steps
+    if state.timeline is not None and well:
+        state.timeline.hand_in(job_store())
     if state.transport is not None:
         state.transport.close(patient=well)
     if dist.is_initialized():

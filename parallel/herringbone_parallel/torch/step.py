@@ -141,8 +141,9 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
         if here.transport is not None:
             here.transport.reap()
 
+    note = None if here.timeline is None else here.timeline.of_step(number)
     schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
-    baton = Baton(schedule, here.crew, count, body, randomness.keep)
+    baton = Baton(schedule, here.crew, count, body, randomness.keep, note)
     try:
         if here.transport is None:
             baton.run()
@@ -150,6 +151,8 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
             results = _run_with_peers(here, here.transport, baton, results, traces)
     except BaseException:
         here.failed_step = number
+        if here.timeline is not None:
+            here.timeline.write_own()
         raise
     finally:
         restore()
