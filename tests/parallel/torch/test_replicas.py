@@ -205,7 +205,7 @@ def unequal_starts(dropout: bool) -> Any:
     """Each replica makes other parameters and buffers; what they have after the partition, and one loss each."""
     import herringbone_parallel.torch as smp
 
-    inputs = models.build("Dropped" if dropout else "Normed")[1]
+    inputs = models.build("Chain" if dropout else "Normed")[1]
     torch.manual_seed(smp.dp_rank())
     module = Dropped() if dropout else Normed()
     for buffer in module.buffers():
