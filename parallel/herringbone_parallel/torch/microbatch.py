@@ -10,11 +10,13 @@ which a call is seen with such inputs; from the next step on they are known (`Sh
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
+from torch import nn
 
 from herringbone_parallel.core.divergence import EVERYWHERE, Call
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
@@ -25,7 +27,7 @@ from herringbone_parallel.torch.placed import PlacedTensor, Value
 from herringbone_parallel.torch.post import Post
 from herringbone_parallel.torch.randomness import seed_of, seeded, start_stream
 from herringbone_parallel.torch.shapes import ShapeBook, TensorSpec, shapes_of
-from herringbone_parallel.torch.tape import Move, Run, Tape
+from herringbone_parallel.torch.tape import Entrance, Flow, Move, Run, Segment, Tape
 from herringbone_parallel.torch.transport import Purpose
 from herringbone_spec.errors import ParallelError
 
@@ -101,50 +103,66 @@ class Microbatch:
         without a target the function runs on every rank alike. `name` is for messages; calls of one `identity` (the
         name, if not given) return the same shapes for inputs of the same shapes.
         """
-        args, kwargs = replace_leaves((args, kwargs), self._place_parameter)
-        leaves = leaves_of((args, kwargs))
-        values = list({leaf.value.serial: leaf.value for leaf in leaves if isinstance(leaf, PlacedTensor)}.values())
+        leaves: list[Any] = []
+        values: dict[int, Value] = {}
+
+        def note(leaf: Any) -> Any:
+            if isinstance(leaf, torch.Tensor):
+                leaf = self._place_parameter(leaf)
+                if isinstance(leaf, PlacedTensor):
+                    values[leaf.value.serial] = leaf.value
+            leaves.append(leaf)
+            return leaf
+
+        args, kwargs = replace_leaves((args, kwargs), note)
         if target is None and not values:
             return function(*args, **kwargs)
-        home = target if target is not None else _most_bytes(values)
+        home = target if target is not None else _most_bytes(values.values())
         self.trace.append((name, home))
-        for value in values:
-            self._move(value, home)
         call = (identity or name, home, thread_modes(), tuple(_describe(leaf) for leaf in leaves))
+        for value in values.values():
+            self._move(value, home)
         known = self._book.get(call)
         serial = self._next_serial()
-        run = Run(home, values)
-        roots: Sequence[torch.Tensor] = ()
+        segment = self._tape.segment(home)
+        run = Run([value.flow for value in values.values() if value.flow is not None], ())
+        made: Sequence[torch.Tensor] = ()
         if home == self._post.rank:
             # Gradients of parameters, and running statistics, add up in the order of the microbatches.
-            ordered = target is not None or any(isinstance(value.local, torch.nn.Parameter) for value in values)
-            shapes, roots = self._run_here(run, name, ordered, function, args, kwargs)
+            ordered = target is not None or any(isinstance(value.local, nn.Parameter) for value in values.values())
+            enter = partial(_enter, segment)
+            real = partial(function, *replace_leaves(args, enter), **replace_leaves(kwargs, enter))
+            result = self._run_here(run, name, ordered, real)
+            made = [leaf for leaf in leaves_of(result) if isinstance(leaf, torch.Tensor)]
+            shapes = shapes_of(result)
             self._tell_shapes(name, known, serial, shapes)
         else:
             shapes = known if known is not None else self._post.wait(serial, Purpose.SHAPES, source=home)
         if known is None:
             self._book.learn(call, shapes)
-        return self._wrap(run, shapes, roots)
+        return self._wrap(segment, run, shapes, made)
 
-    def backward(self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None]) -> None:
+    def backward(
+        self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, retain: bool
+    ) -> None:
         """Run the backward of everything the tensors depend on, when the schedule says so."""
         self.trace.append(("model.backward", EVERYWHERE))
         self._post.enter_backward()
-        seeds: list[tuple[Value, torch.Tensor | None]] = []
+        seeds: list[tuple[Flow, torch.Tensor | None]] = []
         # Those in a graph that autograd knows whole; they may share it, so they go together.
         plain: list[tuple[torch.Tensor, torch.Tensor]] = []
         for tensor, gradient in zip(tensors, gradients, strict=True):
             if not tensor.requires_grad:
                 raise ParallelError("backward() of a tensor that depends on no parameter that requires a gradient")
             if isinstance(tensor, PlacedTensor):
-                seeds.append((tensor.value, self._seed(tensor.value, gradient)))
+                seeds.append((tensor.value.anchor(), self._seed(tensor.value, gradient)))
             else:
                 plain.append((tensor, _start(tensor, gradient) * self._scale))
         if plain:
-            torch.autograd.backward([tensor for tensor, _ in plain], [gradient for _, gradient in plain])
+            torch.autograd.backward([t for t, _ in plain], [g for _, g in plain], retain_graph=retain)
         # Each rank goes its own part of the way back; what it does to a parameter there is no call of the user's.
         with inside(None):
-            self._tape.backward(seeds, self._post)
+            self._tape.backward(seeds, self._post, retain=retain)
 
     def fetch(self, tensor: PlacedTensor) -> torch.Tensor:
         """Return the data, detached, on every rank of the pipeline."""
@@ -167,7 +185,7 @@ class Microbatch:
 
     def _place_parameter(self, leaf: Any) -> Any:
         """Return the placed tensor for a parameter that lives on one rank; anything else as it is."""
-        owner = getattr(leaf, OWNER_ATTRIBUTE, None) if isinstance(leaf, torch.nn.Parameter) else None
+        owner = getattr(leaf, OWNER_ATTRIBUTE, None) if isinstance(leaf, nn.Parameter) else None
         if owner is None:
             return leaf
         placed = self._parameters.get(id(leaf))
@@ -176,14 +194,19 @@ class Microbatch:
             placed = self._parameters[id(leaf)] = self._place(owner, TensorSpec.of(leaf), local)
         return placed
 
-    def _place(self, owner: int, spec: TensorSpec, local: torch.Tensor | None) -> PlacedTensor:
-        return PlacedTensor.wrap(Value(owner, self._next_serial(), spec, local), self._device, self.operate)
+    def _place(
+        self, owner: int, spec: TensorSpec, made: torch.Tensor | None, segment: Segment | None = None
+    ) -> PlacedTensor:
+        value = Value(owner, self._next_serial(), spec, made, segment)
+        return PlacedTensor.wrap(value, self._device, self.operate)
 
     def _move(self, value: Value, target: int) -> None:
         if target in value.holders:
             return
-        if value.spec.requires_grad:
-            self._tape.add(Move(value, target))
+        if value.flow is not None:
+            shared = isinstance(value.made, nn.Parameter)
+            turn = self._turn(BACKWARD, (id(value.made), target)) if shared else None
+            self._tape.move(Move(value.anchor(), target, turn))
         if self._post.rank == value.owner:
             assert value.local is not None
             self._post.send_tensor(target, value.serial, Purpose.VALUE, value.local)
@@ -191,33 +214,21 @@ class Microbatch:
             value.local = self._post.wait(value.serial, Purpose.VALUE, source=value.owner)
         value.holders.add(target)
 
-    def _run_here(
-        self, run: Run, name: str, ordered: bool, function: Callable[..., Any], args: Any, kwargs: Any
-    ) -> tuple[Any, Sequence[torch.Tensor]]:
-        """Run the call on real tensors; fill in the run's leaves and roots, return the shapes and the roots."""
-        leaf_of = {value.serial: _as_leaf(value) for value in run.inputs}
-        order = name if ordered else None
-
-        def real(leaf: Any) -> Any:
-            return leaf_of[leaf.value.serial] if isinstance(leaf, PlacedTensor) else leaf
-
-        turn = self._turn(FORWARD, order)
+    def _run_here(self, run: Run, name: str, ordered: bool, function: Callable[[], Any]) -> Any:
+        """Run the call with real tensors, in its turn and with its own random numbers."""
+        turns = [self._turn(FORWARD, name)] if ordered else []
+        if ordered:
+            run.turn = self._turn(BACKWARD, name)
         seed = seed_of(self._seed_of_calls, name, self._serial)
-        with self._post.turn(turn), seeded(seed), inside(None):
+        with self._post.turns(turns), seeded(seed), inside(None):
             try:
-                result = function(*replace_leaves(args, real), **replace_leaves(kwargs, real))
+                return function()
             except Exception as error:
-                if order is not None and not hasattr(error, MODULE_ATTRIBUTE):
-                    setattr(error, MODULE_ATTRIBUTE, order)
+                if ordered and not hasattr(error, MODULE_ATTRIBUTE):
+                    setattr(error, MODULE_ATTRIBUTE, name)
                 raise
-        run.leaves = [_gradient_leaf(leaf) for leaf in leaf_of.values()]
-        run.roots = [leaf for leaf in leaves_of(result) if isinstance(leaf, torch.Tensor)]
-        run.turn = self._turn(BACKWARD, order)
-        return shapes_of(result), run.roots
 
-    def _turn(self, phase: int, what: str | None) -> Turn | None:
-        if what is None:
-            return None
+    def _turn(self, phase: int, what: Hashable) -> Turn:
         visit = self._visits[phase, what] = self._visits.get((phase, what), 0) + 1
         return Turn(phase, what, visit)
 
@@ -232,23 +243,23 @@ class Microbatch:
                 " operation inside a module of one partition."
             )
 
-    def _wrap(self, run: Run, shapes: Any, roots: Sequence[torch.Tensor]) -> Any:
+    def _wrap(self, segment: Segment, run: Run, shapes: Any, made: Sequence[torch.Tensor]) -> Any:
         """Return the result with placed tensors in it, and note the run on the tape if gradients flow through it."""
-        remaining = iter(roots)
-        outputs: list[Value] = []
+        remaining = iter(made)
+        outputs: list[Flow] = []
 
         def place(leaf: Any) -> Any:
             if not isinstance(leaf, TensorSpec):
                 return leaf
-            root = next(remaining, None)
-            placed = self._place(run.rank, leaf, None if root is None else root.detach())
-            outputs.append(placed.value)
+            placed = self._place(segment.rank, leaf, next(remaining, None), segment)
+            if placed.value.flow is not None:
+                outputs.append(placed.value.flow)
             return placed
 
         result = replace_leaves(shapes, place)
-        run.outputs = outputs
-        if any(value.spec.requires_grad for value in outputs):
-            self._tape.add(run)
+        if outputs:
+            run.outputs = outputs
+            self._tape.add(segment, run)
         return result
 
     def _seed(self, value: Value, gradient: torch.Tensor | None) -> torch.Tensor | None:
@@ -276,20 +287,37 @@ def _start(tensor: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
     return torch.ones_like(tensor)
 
 
-def _as_leaf(value: Value) -> torch.Tensor:
-    assert value.local is not None
-    if isinstance(value.local, torch.nn.Parameter):
+def _enter(segment: Segment, leaf: Any) -> Any:
+    """Return the tensor that stands for a placed one in the segment's graph; anything else as it is."""
+    if not isinstance(leaf, PlacedTensor):
+        return leaf
+    value = leaf.value
+    if value.flow is None or isinstance(value.local, nn.Parameter) or not torch.is_grad_enabled():
         return value.local
-    leaf = value.local.detach()
-    return leaf.requires_grad_() if value.spec.requires_grad and torch.is_grad_enabled() else leaf
+    if value.flow.segment is segment:
+        return value.made
+    known = segment.entrances.get(value.serial)
+    if known is None:
+        assert value.local is not None
+        start = value.local.detach().requires_grad_()
+        known = segment.entrances[value.serial] = Entrance(value.anchor(), start, _Alias.apply(start))  # type: ignore[no-untyped-call]
+    return known.tensor
 
 
-def _gradient_leaf(leaf: torch.Tensor) -> torch.Tensor | None:
-    """Return the leaf when its gradient is to be taken from it; a parameter keeps its own."""
-    return leaf if leaf.requires_grad and not isinstance(leaf, torch.nn.Parameter) else None
+class _Alias(torch.autograd.Function):
+    """The same data, no leaf of the graph: a module may write into its input, as `nn.ReLU(inplace=True)` does."""
+
+    @staticmethod
+    def forward(_: Any, leaf: torch.Tensor) -> torch.Tensor:
+        alias = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
+        return alias.set_(leaf.untyped_storage(), leaf.storage_offset(), leaf.shape, leaf.stride())
+
+    @staticmethod
+    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient
 
 
-def _most_bytes(values: Sequence[Value]) -> int:
+def _most_bytes(values: Iterable[Value]) -> int:
     """Return the rank with most of the bytes; among equals, the one whose value is newest."""
     weight: dict[int, tuple[int, int]] = {}
     for value in values:

@@ -127,8 +127,13 @@ class DistributedModel(nn.Module):
             raise ParallelError("model.cpu() has ended the training of this model; call model.module outside of steps")
         return self.module(*args, **kwargs)
 
-    def backward(self, tensors: torch.Tensor | Sequence[torch.Tensor], grad_tensors: Any = None) -> None:
-        """Compute the gradients of all parameters, each on its own rank; replaces `loss.backward()` inside a step."""
+    def backward(
+        self, tensors: torch.Tensor | Sequence[torch.Tensor], grad_tensors: Any = None, *, retain_graph: bool = False
+    ) -> None:
+        """Compute the gradients of all parameters, each on its own rank; replaces `loss.backward()` inside a step.
+
+        model.backward(loss, retain_graph=True)    # then another loss of the same forward may follow
+        """
         microbatch = current()
         if microbatch is None:
             raise ParallelError("model.backward() belongs inside a function decorated with @smp.step")
@@ -143,7 +148,7 @@ class DistributedModel(nn.Module):
             gradients = [None] * len(several)
         if self.reducer is not None:
             self.reducer.expect()
-        microbatch.backward(several, gradients)
+        microbatch.backward(several, gradients, retain=retain_graph)
 
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters that live on this rank, with their names in the wrapped module."""

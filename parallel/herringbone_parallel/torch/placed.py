@@ -12,6 +12,7 @@ import torch
 
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.torch.shapes import TensorSpec
+from herringbone_parallel.torch.tape import Flow, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,28 +24,28 @@ class Value:
     """One value of one microbatch.
 
     `owner` is the pipeline rank that made it, `holders` all ranks that have its data by now (the same set everywhere).
-    `local` is the data, detached, where this rank holds it; `gradient` what this rank's own uses of it have sent back.
+    Where this rank holds the data, `local` is it, detached; on the owner `made` is it in its graph. `flow` is where its
+    gradients come together, None when it needs none.
     """
 
-    __slots__ = ("gradient", "holders", "local", "owner", "serial", "spec")
+    __slots__ = ("flow", "holders", "local", "made", "owner", "serial", "spec")
 
-    def __init__(self, owner: int, serial: int, spec: TensorSpec, local: torch.Tensor | None) -> None:
+    def __init__(
+        self, owner: int, serial: int, spec: TensorSpec, made: torch.Tensor | None, segment: Segment | None = None
+    ) -> None:
         self.owner = owner
         self.serial = serial
         self.spec = spec
-        self.local = local
+        self.made = made
+        self.local = made if made is None or isinstance(made, torch.nn.Parameter) else made.detach()
         self.holders = {owner}
-        self.gradient: torch.Tensor | None = None
+        self.flow = Flow(owner, serial, segment) if spec.requires_grad else None
 
-    def add_gradient(self, gradient: torch.Tensor | None) -> None:
-        if gradient is None:
-            return
-        if isinstance(self.local, torch.nn.Parameter):
-            # As autograd does it, so that hooks on the gradient hear of it.
-            with torch._C.DisableTorchFunctionSubclass():
-                torch.autograd.backward(self.local, gradient)
-        else:
-            self.gradient = gradient if self.gradient is None else self.gradient + gradient
+    def anchor(self) -> Flow:
+        """Return the flow, for gradients from outside the value's own graph."""
+        assert self.flow is not None
+        self.flow.root = self.made
+        return self.flow
 
     @property
     def bytes(self) -> int:

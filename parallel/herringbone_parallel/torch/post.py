@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -38,14 +38,13 @@ class Post:
         return self._baton.wait(self._microbatch, (source, self._key(serial, purpose)))
 
     @contextmanager
-    def turn(self, turn: Turn | None) -> Iterator[None]:
+    def turns(self, turns: Sequence[Turn]) -> Iterator[None]:
         """Do what stands in the `with` block after the microbatch before did the same."""
-        if turn is None:
-            yield
-            return
-        self._baton.await_turn(self._microbatch, turn)
+        for turn in turns:
+            self._baton.await_turn(self._microbatch, turn)
         yield
-        self._baton.pass_turn(self._microbatch, turn)
+        for turn in turns:
+            self._baton.pass_turn(self._microbatch, turn)
 
     def enter_backward(self) -> None:
         self._baton.enter_backward(self._microbatch)

@@ -1,113 +1,200 @@
 """What a microbatch did, kept as a list that is the same on every rank, and replayed backwards for the gradients.
 
-    Run    an operation or a module call, on one rank: inputs -> outputs, with a small autograd graph of its own there
-    Move   a value's data went from its owner to another rank
+    Segment   calls on one rank with no other rank's between them: one autograd graph there, of several `Run`s
+    Move      a value's data went from its owner to another rank
 
-Backward walks the list in reverse. A Run whose outputs have gradients runs its own autograd graph, on the rank that ran
-it, down to its inputs; a Move sends the gradient back the way the value came. Each graph is walked once, nothing waits
-inside autograd, and as the list is the same everywhere each rank knows which messages to expect.
+Backward walks the list in reverse. A segment whose outputs have gradients runs its own autograd graph, on the rank that
+ran it, down to its inputs; a move sends the gradient back the way the value came. Nothing waits inside autograd, and as
+the list is the same everywhere each rank knows which messages to expect. The list keeps no data of a value, except what
+another rank or segment has used: the rest is kept, or not, by autograd, as without partitions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from herringbone_parallel.torch.baton import Turn
 from herringbone_parallel.torch.transport import Purpose
+from herringbone_spec.errors import ParallelError
 
 if TYPE_CHECKING:
-    from herringbone_parallel.torch.placed import Value
     from herringbone_parallel.torch.post import Post
 
 
-@dataclass(slots=True)
-class Run:
-    """One call on `rank`. There, `leaves` stand for the inputs and `roots` for the outputs in the call's own graph.
+class Flow:
+    """Where the gradients of one value come together on a rank.
 
-    `turn` is set when the call adds to gradients of parameters: microbatches then do so in their order.
+    `root` is the tensor in its maker's autograd graph, on the owner, once something outside that graph has used it: the
+    gradient goes on from there. `segment` is the entry that made the value, None for a parameter. The gradient of a
+    `spent` one was asked for before, and its graph is gone.
     """
 
-    rank: int
-    inputs: Sequence[Value]
-    outputs: Sequence[Value] = ()
-    leaves: Sequence[torch.Tensor | None] = ()
-    roots: Sequence[torch.Tensor] = ()
+    __slots__ = ("gradient", "owner", "root", "segment", "serial", "spent")
+
+    def __init__(self, owner: int, serial: int, segment: Segment | None) -> None:
+        self.owner = owner
+        self.serial = serial
+        self.segment = segment
+        self.root: torch.Tensor | None = None
+        self.gradient: torch.Tensor | None = None
+        self.spent = False
+
+    def add(self, gradient: torch.Tensor | None) -> None:
+        if gradient is None:
+            return
+        if isinstance(self.root, torch.nn.Parameter):
+            # As autograd does it, so that hooks on the gradient hear of it.
+            with torch._C.DisableTorchFunctionSubclass():
+                torch.autograd.backward(self.root, gradient)
+        else:
+            self.gradient = gradient if self.gradient is None else self.gradient + gradient
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """One call: the flows it used and made. `turn` is set on its rank when it adds to gradients of parameters."""
+
+    inputs: Sequence[Flow]
+    outputs: Sequence[Flow]
     turn: Turn | None = None
+
+
+class Entrance(NamedTuple):
+    """How a value enters a segment's graph: the calls use `tensor`, its gradient is found at `leaf`."""
+
+    flow: Flow
+    leaf: torch.Tensor
+    tensor: torch.Tensor
+
+
+@dataclass(slots=True, eq=False)
+class Segment:
+    """Calls on `rank`; there, `entrances` are the inputs from outside, by serial."""
+
+    rank: int
+    runs: list[Run] = field(default_factory=list)
+    entrances: dict[int, Entrance] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Move:
-    """A value's data went to `target` too."""
+    """A value went to `target` too. `turn` is set on the owner of a parameter, whose gradient comes back."""
 
-    value: Value
+    flow: Flow
     target: int
+    turn: Turn | None = None
 
 
-@dataclass(slots=True)
 class Tape:
     """The entries of one microbatch, in the order of its Python."""
 
-    entries: list[Run | Move] = field(default_factory=list)
+    def __init__(self) -> None:
+        self._entries: list[Segment | Move] = []
+        # The newest segment: a call on its rank joins it.
+        self._open: Segment | None = None
 
-    def add(self, entry: Run | Move) -> None:
-        self.entries.append(entry)
+    def segment(self, rank: int) -> Segment:
+        """Return the segment that a call on this rank belongs to; `add` puts it on the tape."""
+        if self._open is not None and self._open.rank == rank:
+            return self._open
+        return Segment(rank)
 
-    def backward(self, seeds: Sequence[tuple[Value, torch.Tensor | None]], post: Post) -> None:
+    def add(self, segment: Segment, run: Run) -> None:
+        segment.runs.append(run)
+        if segment is not self._open:
+            self._entries.append(segment)
+            self._open = segment
+
+    def move(self, move: Move) -> None:
+        if self._open is not None and self._open.rank == move.target:
+            # The value is older than the segment that it goes into, or it would not come from another rank.
+            self._entries.insert(self._entries.index(self._open), move)
+        else:
+            self._entries.append(move)
+
+    def backward(self, seeds: Sequence[tuple[Flow, torch.Tensor | None]], post: Post, *, retain: bool) -> None:
         """Propagate the seeds' gradients to all parameters this rank owns.
 
-        A seed's tensor is its gradient on the rank that owns the value, None elsewhere. The entries are used up.
+        A seed's tensor is its gradient on the rank that owns the value, None elsewhere. What the gradients flowed
+        through is used up, unless `retain`. Raises `ParallelError` for a gradient through what was used up before.
         """
-        needed = self._needed([value for value, _ in seeds])
-        for value, gradient in seeds:
-            if value.owner == post.rank:
-                value.add_gradient(gradient)
-        entries, self.entries = self.entries, []
+        needed = self._needed([flow for flow, _ in seeds])
+        for flow, gradient in seeds:
+            flow.add(gradient)
+        entries, self._entries, self._open = self._entries, [], None
+        kept: list[Segment | Move] = []
         while entries:
             entry = entries.pop()
-            if isinstance(entry, Run):
-                if entry.rank == post.rank and any(value.serial in needed for value in entry.outputs):
-                    with post.turn(entry.turn):
-                        _run_backward(entry)
-            elif entry.value.serial in needed:
-                _move_backward(entry, post)
+            if isinstance(entry, Move):
+                if entry.flow in needed:
+                    _move_backward(entry, post)
+                if retain or entry.flow not in needed:
+                    kept.append(entry)
+                continue
+            runs = [run for run in entry.runs if not needed.isdisjoint(run.outputs)]
+            others = [] if len(runs) == len(entry.runs) else [run for run in entry.runs if run not in runs]
+            if runs and entry.rank == post.rank:
+                with post.turns([run.turn for run in reversed(runs) if run.turn is not None]):
+                    _run_backward(entry, runs, retain)
+            if not retain:
+                for run in runs:
+                    _spend(run)
+                entry.runs = others
+            if entry.runs:
+                kept.append(entry)
+        self._entries = kept[::-1]
 
-    def _needed(self, seeds: Sequence[Value]) -> set[int]:
-        """Return the serials of the values that a gradient flows through: the same answer on every rank."""
-        needed = {value.serial for value in seeds if value.spec.requires_grad}
-        for entry in reversed(self.entries):
-            if isinstance(entry, Run) and any(value.serial in needed for value in entry.outputs):
-                needed.update(value.serial for value in entry.inputs if value.spec.requires_grad)
+    def _needed(self, seeds: Sequence[Flow]) -> set[Flow]:
+        """Return the flows that a gradient goes through: the same on every rank."""
+        needed = set(seeds)
+        for entry in reversed(self._entries):
+            if isinstance(entry, Segment):
+                for run in reversed(entry.runs):
+                    if not needed.isdisjoint(run.outputs):
+                        needed.update(run.inputs)
+        if any(flow.spent for flow in needed):
+            raise ParallelError(
+                "a second backward() through the same calls, whose graph the first has used up; call the first as"
+                " model.backward(loss, retain_graph=True)"
+            )
         return needed
 
 
-def _run_backward(entry: Run) -> None:
-    pairs = [
-        (root, value.gradient)
-        for root, value in zip(entry.roots, entry.outputs, strict=True)
-        if value.gradient is not None and root.requires_grad
-    ]
-    if pairs:
-        torch.autograd.backward([root for root, _ in pairs], [gradient for _, gradient in pairs])
-    for value, leaf in zip(entry.inputs, entry.leaves, strict=True):
-        if leaf is not None:
-            value.add_gradient(leaf.grad)
-            leaf.grad = None
-    for value in entry.outputs:
-        value.gradient = None
+def _spend(run: Run) -> None:
+    for flow in run.outputs:
+        flow.spent = True
+        flow.root = flow.gradient = None
 
 
-def _move_backward(entry: Move, post: Post) -> None:
-    value = entry.value
-    if post.rank == entry.target:
-        gradient = value.gradient
-        if gradient is None:
-            assert value.local is not None
-            gradient = torch.zeros_like(value.local)
-        post.send_tensor(value.owner, value.serial, Purpose.GRADIENT, gradient)
-        value.gradient = None
-    elif post.rank == value.owner:
-        value.add_gradient(post.wait(value.serial, Purpose.GRADIENT, source=entry.target))
+def _run_backward(segment: Segment, runs: Sequence[Run], retain: bool) -> None:
+    roots, gradients = [], []
+    for run in runs:
+        for flow in run.outputs:
+            if flow.gradient is not None:
+                assert flow.root is not None
+                roots.append(flow.root)
+                gradients.append(flow.gradient)
+                flow.gradient = None
+    if roots:
+        torch.autograd.backward(roots, gradients, retain_graph=retain)
+        for entrance in segment.entrances.values():
+            entrance.flow.add(entrance.leaf.grad)
+            entrance.leaf.grad = None
+
+
+def _move_backward(move: Move, post: Post) -> None:
+    flow = move.flow
+    if post.rank == move.target:
+        if flow.gradient is None:
+            post.send_object(flow.owner, flow.serial, Purpose.GRADIENT, None)
+        else:
+            post.send_tensor(flow.owner, flow.serial, Purpose.GRADIENT, flow.gradient)
+        flow.gradient = None
+    elif post.rank == flow.owner:
+        gradient = post.wait(flow.serial, Purpose.GRADIENT, source=move.target)
+        with post.turns([] if move.turn is None else [move.turn]):
+            flow.add(gradient)
