@@ -16,9 +16,6 @@ from tests.parallel.torch.models.case import wishes
 from tests.parallel.torch.ranks import Ranks
 
 STEPS = 5
-# Served once neighbouring calls of a rank are one graph.
-AWAITING = {"SeveralBackwards", "ConvNet"}
-NAMES = [pytest.param(name, marks=pytest.mark.xfail(strict=False)) if name in AWAITING else name for name in models.ALL]
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
 
 Tensors = dict[str, torch.Tensor]
@@ -122,7 +119,7 @@ def settings(partitions: int, microbatches: int, pipeline: str, split: str) -> d
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", models.ALL)
 @pytest.mark.parametrize("pipeline", ["simple", "interleaved"])
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
 @pytest.mark.parametrize("partitions", [2, 3, 4])
@@ -133,7 +130,7 @@ def test_double_precision(ranks: Ranks, name: str, partitions: int, microbatches
     assert_equal(found, train_alone(name, microbatches, torch.float64), torch.float64)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", models.ALL)
 @pytest.mark.parametrize(("partitions", "split"), [(2, "automatic"), (3, "scattered")])
 def test_single_precision(ranks: Ranks, name: str, partitions: int, split: str) -> None:
     found = ranks.run(train, settings(partitions, 4, "interleaved", split), name, split, torch.float32)
