@@ -22,8 +22,9 @@ def save(
         smp.save(model.local_state_dict(), "/opt/ml/model/part.pt")                     # part.pt_0, part.pt_1, ...
         smp.save(model.state_dict(), "/opt/ml/model/model.pt", partial=False)           # model.pt, loads without us
 
-    Every rank calls it. With `partial` each writes `f` with its own model-parallel rank appended; without, only rank 0
-    writes. The file appears whole or not at all. Source: SMP v1, `smp.save`.
+    Every rank calls it. With `partial` each writes `f` with its own model-parallel rank appended; replicas write the
+    same, so that on a disk they share `if smp.rdp_rank() == 0:` may stand before it. Without, only rank 0 writes. The
+    file appears whole or not at all. Source: SMP v1, `smp.save`.
     """
     here = state.get()
     if not partial and here.rank != 0:
@@ -56,7 +57,8 @@ def load(
 
 def write_whole(path: Path, content: Any, **options: Any) -> None:
     """Write a file with `torch.save` that appears whole or not at all."""
-    unfinished = path.with_name(f".{path.name}.unfinished")
+    # Of this rank alone: replicas may write the same file, each the same content.
+    unfinished = path.with_name(f".{path.name}.{state.get().rank}.unfinished")
     try:
         torch.save(content, unfinished, **options)
         unfinished.replace(path)

@@ -21,7 +21,7 @@ def clip_grad_norm_(
         smp.clip_grad_norm_(model.parameters(), 1.0)
 
     Every rank calls it, between the step function and `optimizer.step()`. The norm and the result are those of
-    `torch.nn.utils.clip_grad_norm_` in one process.
+    `torch.nn.utils.clip_grad_norm_` in one process: replicas have the same gradients, which count once.
     """
     if not norm_type > 0:
         raise ParallelError(f"norm_type must be above 0 (math.inf for the largest element), not {norm_type!r}")

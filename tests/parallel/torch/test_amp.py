@@ -13,6 +13,8 @@ from tests.parallel.torch import models
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 TWO = {"partitions": 2, "microbatches": 2}
+# Every replica gets the same batch here, so that the result is that of one.
+FOUR = {**TWO, "replicas": 2, "ddp": True}
 
 
 def scaled(steps: int) -> Any:
@@ -34,7 +36,7 @@ def scaled(steps: int) -> Any:
     for step in range(steps):
         optimizer.zero_grad()
         train_step(inputs, target)
-        if step == 1 and smp.pp_rank() == 1:
+        if step == 1 and smp.rank() == 1:
             next(parameter for parameter in model.local_parameters()).grad.fill_(math.inf)
         before = [parameter.detach().clone() for parameter in model.local_parameters()]
         scaler.step(optimizer)
@@ -44,8 +46,9 @@ def scaled(steps: int) -> Any:
     return scales, moved, model.state_dict()
 
 
-def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(ranks: Ranks) -> None:
-    found = ranks.run(scaled, dict(TWO), 3)
+@pytest.mark.parametrize("parameters", [TWO, FOUR])
+def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(ranks: Ranks, parameters: dict[str, Any]) -> None:
+    found = ranks.run(scaled, dict(parameters), 3)
     module, inputs, target = models.build("Chain")
     optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
     for _ in range(2):
@@ -85,9 +88,11 @@ def clipped(norm_type: float) -> Any:
     return norm, {name: parameter.grad for name, parameter in model.local_named_parameters()}
 
 
-@pytest.mark.parametrize("norm_type", [1.0, 2.0, math.inf])
-def test_clipping_is_by_the_norm_of_the_whole_model(ranks: Ranks, norm_type: float) -> None:
-    found = ranks.run(clipped, dict(TWO), norm_type)
+@pytest.mark.parametrize(
+    ("parameters", "norm_type"), [(TWO, 1.0), (TWO, 2.0), (TWO, math.inf), (FOUR, 1.0), (FOUR, 2.0)]
+)
+def test_clipping_is_by_the_norm_of_the_whole_model(ranks: Ranks, parameters: dict[str, Any], norm_type: float) -> None:
+    found = ranks.run(clipped, dict(parameters), norm_type)
     module, inputs, target = models.build("Tied")
     nn.functional.cross_entropy(module(inputs), target).backward()
     expected = torch.nn.utils.clip_grad_norm_(module.parameters(), 0.05, norm_type)

@@ -16,6 +16,8 @@ from tests.parallel.torch import models
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 TWO = {"partitions": 2, "microbatches": 2}
+# Replicas get the same batches here, so that each trains as one pipeline alone does.
+FOUR = {**TWO, "replicas": 2, "ddp": True}
 BEFORE, AFTER = 2, 2
 
 
@@ -125,6 +127,31 @@ def test_a_full_checkpoint_resumes_and_loads_without_the_library(ranks: Ranks, t
     assert_same([(losses, module.state_dict())], expected)
 
 
+@pytest.mark.parametrize("partial", [True, False])
+def test_replicas_save_one_checkpoint_and_resume_from_one(ranks: Ranks, tmp_path: Path, partial: bool) -> None:
+    expected = ranks.run(train_and_save, dict(FOUR), str(tmp_path), partial)[0]
+    assert len(list(tmp_path.rglob("model_*.pt"))) == (2 if partial else 0)
+    for parameters in (FOUR, TWO, {**FOUR, "partitions": 1}):
+        assert_same(ranks.run(resume_and_train, dict(parameters), str(tmp_path), partial, 0, None), expected)
+
+
+def gather_on_the_first_replica() -> Any:
+    import herringbone_parallel.torch as smp
+
+    model, optimizer, train = build("Tied")
+    train(1)
+    if smp.dp_rank() == 0:
+        return model.state_dict(), optimizer.state_dict()
+    return None
+
+
+def test_state_dicts_are_gathered_inside_a_pipeline(ranks: Ranks) -> None:
+    zero, one, two, three = ranks.run(gather_on_the_first_replica, dict(FOUR))
+    assert two is three is None
+    assert zero[0].keys() == one[0].keys() == models.build("Tied")[0].state_dict().keys()
+    assert zero[1]["state"].keys() == one[1]["state"].keys()
+
+
 def local_round_trip(file: str) -> bool:
     import herringbone_parallel.torch as smp
 
@@ -139,8 +166,12 @@ def local_round_trip(file: str) -> bool:
     return losses == train(2)
 
 
-def test_local_state_dicts_load_on_the_rank_that_saved_them(ranks: Ranks, tmp_path: Path) -> None:
-    assert ranks.run(local_round_trip, dict(TWO), str(tmp_path / "part.pt")) == [True, True]
+@pytest.mark.parametrize("parameters", [TWO, FOUR])
+def test_local_state_dicts_load_on_the_rank_that_saved_them(
+    ranks: Ranks, tmp_path: Path, parameters: dict[str, Any]
+) -> None:
+    assert set(ranks.run(local_round_trip, dict(parameters), str(tmp_path / "part.pt"))) == {True}
+    assert {path.name for path in tmp_path.iterdir()} == {"part.pt_0", "part.pt_1"}
 
 
 def save_several(folder: str) -> None:
