@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from herringbone_parallel.torch import state
+from herringbone_parallel.torch.delayed import delaying
 from herringbone_parallel.torch.placement import WISH_ATTRIBUTE
 from herringbone_spec.errors import ParallelError
 
@@ -35,14 +35,20 @@ def set_partition(module: nn.Module, idx: int) -> None:
 
 @contextmanager
 def delay_param_initialization(enabled: bool = True) -> Iterator[None]:
-    """Accept SMP v1's way to save host memory; parameters are initialised at once all the same, with a warning."""
-    if enabled:
-        warnings.warn(
-            "smp.delay_param_initialization has no effect in this release: each rank makes the whole model, and drops"
-            " what lives elsewhere at the first step. The parameters' values are the same",
-            stacklevel=3,
-        )
-    yield
+    """Make a model without memory for its parameters: each gets its values after the partition, on its own rank.
+
+        with smp.delay_param_initialization():
+            model = Net()
+        model = smp.DistributedModel(model)
+
+    torch's own layers, `torch.nn.init` and in-place operations in the model's code all count, only later. A parameter
+    that is computed from other tensors has its values at once. The values belong to the seed, and are the same for any
+    number of partitions; without the delay they are others. The model is not traced then: an automatic partition goes
+    by the sizes of the parameters. Raises `ParallelError` when the model's code reads the values of a parameter that
+    has none yet. Source: SMP v1, `smp.delay_param_initialization`.
+    """
+    with delaying() if enabled else nullcontext():
+        yield
 
 
 @contextmanager
@@ -54,6 +60,7 @@ def model_creation(
         with smp.model_creation(dtype=torch.bfloat16):
             model = Net()
 
+    With `delayed_parameter_initialization` among the job's settings it is `smp.delay_param_initialization` as well.
     Raises `ParallelError` for tensor parallelism and its settings. Source: SMP v1, `smp.model_creation`.
     """
     if tensor_parallelism or tensor_parallel_config:
@@ -64,6 +71,7 @@ def model_creation(
     before = torch.get_default_dtype()
     torch.set_default_dtype(before if dtype is None else dtype)
     try:
-        yield
+        with delay_param_initialization(state.get().settings.delayed_parameter_initialization):
+            yield
     finally:
         torch.set_default_dtype(before)

@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from herringbone_parallel.torch import optimizer_state, state
 from herringbone_parallel.torch.checkpointing import serve_torch
+from herringbone_parallel.torch.delayed import any_delayed, make_values
 from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.microbatch import OWNER_ATTRIBUTE, current
 from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY
@@ -77,6 +78,7 @@ class DistributedModel(nn.Module):
         self._after_partition: OrderedDict[int, Callable[[DistributedModel], Any]] = OrderedDict()
         here.model = self
         if here.settings.partitions == 1:
+            make_values(module)
             module.to(here.device)
             self._settled({})
 
@@ -100,6 +102,7 @@ class DistributedModel(nn.Module):
             assigned = agree(here, self.module, run, self._tracing)
         else:
             assigned = assign_by_hand(self.module, settings.partitions, settings.default_partition)
+        make_values(self.module, assigned, here.pp_rank)
         settle(self.module, assigned, here.pp_rank, here.device)
         serve_torch()
         self._settled(assigned)
@@ -189,6 +192,11 @@ class DistributedModel(nn.Module):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> Any:  # torch's overloads, passed on
         """Return the whole state dict, on the CPU, gathered from the pipeline; every one of its ranks must call it."""
+        if not self.partitioned and any_delayed(self.module):
+            raise ParallelError(
+                "state_dict() before the first step: made inside smp.delay_param_initialization, the parameters have no"
+                " values yet. Run a step first"
+            )
         own = self.module.state_dict(*args, **kwargs)
         here = state.get()
         if here.settings.partitions == 1 or not self.partitioned:
@@ -205,7 +213,7 @@ class DistributedModel(nn.Module):
         Raises `ParallelError` when `strict` and the names are not those of the model, or of this rank's part of it.
         """
         given = {name: value for name, value in state_dict.items() if name != PARTIAL_KEY}
-        if state_dict.get(PARTIAL_KEY) and not self.partitioned:
+        if not self.partitioned and (state_dict.get(PARTIAL_KEY) or any_delayed(self.module)):
             self.register_post_partition_hook(lambda _: self.load_state_dict(state_dict, strict, assign))
             return None
         if not self.partitioned or state.get().settings.partitions == 1:

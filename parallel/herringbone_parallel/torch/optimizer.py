@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from herringbone_parallel.torch import optimizer_state, state
+from herringbone_parallel.torch.delayed import with_values
 from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.model import DistributedModel
 from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY
@@ -118,14 +119,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _names_of(self, group: Mapping[str, Any]) -> list[str]:
         name_of = {id(parameter): name for name, parameter in self._model.module.named_parameters()}
-        strangers = [parameter for parameter in group["params"] if id(parameter) not in name_of]
+        given = [with_values(parameter) for parameter in group["params"]]
+        strangers = [parameter for parameter in given if id(parameter) not in name_of]
         if strangers:
             raise ParallelError(
                 f"the optimizer has a parameter of shape {list(strangers[0].shape)} that the DistributedModel has not."
                 " Make the module that it belongs to a part of the model; and make the DistributedOptimizer before the"
                 " first step, or the inner optimizer over the distributed model's parameters()"
             )
-        return [name_of[id(parameter)] for parameter in group["params"]]
+        return [name_of[id(parameter)] for parameter in given]
 
     def _keep_local(self) -> None:
         """Let go of the parameters that live elsewhere, and of their memory."""

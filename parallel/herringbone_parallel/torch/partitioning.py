@@ -2,7 +2,7 @@
 
 partition_file      the first rank writes what it decided, and what that costs
 load_partition      it reads the file instead: no trace, and the same split as last time
-skip_tracing        it decides on the sizes of the parameters alone
+skip_tracing        it decides on the sizes of the parameters alone; so it does when they have no values yet
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from herringbone_parallel.core.costs import CostTree, Link
 from herringbone_parallel.core.partition import decide
 from herringbone_parallel.core.partition_file import record
 from herringbone_parallel.core.work import CPU, CUDA
+from herringbone_parallel.torch.delayed import any_delayed
 from herringbone_parallel.torch.failures import PeerFailedError
 from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.link import clock_link
@@ -102,7 +103,7 @@ def _settled(here: State, module: nn.Module, run: Run, tracing: Tracing, link: L
         assert settings.partition_file is not None, "the grammar asks for both"
         return load(Path(settings.partition_file), module, settings.partitions)
     states = optimizer_state_of(optimizer.optimizer for optimizer in here.optimizers)
-    if settings.skip_tracing:
+    if settings.skip_tracing or any_delayed(module):
         tree = suppose(module, states)
     else:
         tree = _traced(here, module, run, tracing, states, link)
