@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import tempfile
 import time
 from collections import defaultdict
 from itertools import product
@@ -24,7 +26,7 @@ from torch import nn
 
 import herringbone_parallel.torch as smp
 from herringbone_parallel.core.simulate import Link, Segment, Simulation, simulate
-from herringbone_parallel.core.timeline import Event, side_by_side, write_trace
+from herringbone_parallel.core.timeline import Event, read_trace, side_by_side, write_trace
 
 MARGIN = 0.02
 ROWS, WIDTH = 4, 256
@@ -36,7 +38,7 @@ LONGEST_MESSAGE_S = 0.005
 
 
 class Step(NamedTuple):
-    """One measured step: when it was called and had returned, by rank, and what the stages did, by one clock."""
+    """One measured step: when it was called and had returned, by rank, and what the ranks ran, by one clock."""
 
     called_s: list[float]
     returned_s: list[float]
@@ -47,57 +49,44 @@ class Step(NamedTuple):
         """From rank 0's call, with which the pipeline begins to fill, to the last rank's return."""
         return max(self.returned_s) - self.called_s[0]
 
-    @property
-    def idle(self) -> float:
-        """The part of all ranks' time in which no stage ran; what the runtime takes counts as idle."""
-        busy = sum(event.end_s - event.start_s for event in self.events)
-        return 1 - busy / (self.seconds * len(self.called_s))
-
 
 class _Rest(torch.autograd.Function):
     """Hands on its input, and its gradient on the way back, and takes its time for each."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, stage: Stage) -> torch.Tensor:
-        start = time.monotonic()
-        # Every element holds the number of its microbatch.
-        ctx.stage, ctx.microbatch = stage, int(x[0, 0])
-        result = x * scale
-        stage.rest("forward", ctx.microbatch, start, stage.forward_s)
-        return result
+        ctx.stage = stage
+        return stage.rest(time.monotonic() + stage.forward_s, x * scale)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        start = time.monotonic()
-        of_scale = torch.zeros(1)
-        ctx.stage.rest("backward", ctx.microbatch, start, BACKWARD_OVER_FORWARD * ctx.stage.forward_s)
-        return gradient, of_scale, None
+        end_s = time.monotonic() + BACKWARD_OVER_FORWARD * ctx.stage.forward_s
+        return gradient, ctx.stage.rest(end_s, torch.zeros(1)), None
 
 
 class Stage(nn.Module):
-    """Takes `forward_s` in its forward and twice that in its backward, nearly all of it asleep, and notes when."""
+    """Takes `forward_s` in its forward and twice that in its backward, nearly all of it asleep."""
 
-    def __init__(self, rank: int, forward_s: float) -> None:
+    def __init__(self, forward_s: float) -> None:
         super().__init__()
-        self.rank = rank
         self.forward_s = forward_s
         self.scale = nn.Parameter(torch.ones(1))
-        self.events: list[Event] = []
 
-    def rest(self, what: str, microbatch: int, start_s: float, seconds: float) -> None:
-        time.sleep(max(0.0, start_s + seconds - time.monotonic()))
-        self.events.append(Event(self.rank, what, microbatch, start_s, time.monotonic()))
+    @staticmethod
+    def rest(end_s: float, result: torch.Tensor) -> torch.Tensor:
+        time.sleep(max(0.0, end_s - time.monotonic()))
+        return result
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return _Rest.apply(x, self.scale, self)
 
 
-def run_steps(partitions: int, microbatches: int, forward_s: float, repeats: int) -> list[Any]:
-    """On a rank: run the steps; return for each the time of the call, of the return, and this rank's events."""
+def run_steps(partitions: int, microbatches: int, forward_s: float, repeats: int) -> list[tuple[float, float]]:
+    """On a rank: run the steps; return when each was called and when it had returned."""
     stages = []
     for rank in range(partitions):
         with smp.partition(rank):
-            stages.append(Stage(rank, WARM_UP_FORWARD_S))
+            stages.append(Stage(WARM_UP_FORWARD_S))
     model = smp.DistributedModel(nn.Sequential(*stages))
 
     @smp.step
@@ -106,18 +95,17 @@ def run_steps(partitions: int, microbatches: int, forward_s: float, repeats: int
         model.backward(loss)
         return loss
 
-    numbers = torch.arange(microbatches, dtype=torch.float32).repeat_interleave(ROWS)
-    inputs = numbers[:, None].expand(-1, WIDTH).contiguous()
-    mine = stages[smp.pp_rank()]
+    inputs = torch.ones(microbatches * ROWS, WIDTH)
     found = []
     for count in range(WARM_UP + repeats):
         if count == WARM_UP:
-            mine.forward_s = forward_s
-        mine.events = []
+            stages[smp.pp_rank()].forward_s = forward_s
         dist.barrier()
         called_s = time.monotonic()
         train(inputs)
-        found.append((called_s, time.monotonic(), mine.events))
+        found.append((called_s, time.monotonic()))
+    # Writes the timeline.
+    smp.shutdown()
     return found[WARM_UP:]
 
 
@@ -128,11 +116,21 @@ def measure(ranks: Ranks, pipeline: str, shape: tuple[int, int], forward_s: floa
         "auto_partition": False, "default_partition": 0,
     }  # fmt: skip
     by_rank = ranks.run(run_steps, parameters, partitions, microbatches, forward_s, repeats)
-    steps = []
-    for parts in zip(*by_rank, strict=True):
-        events = [event for _, _, events in parts for event in events]
-        steps.append(Step([part[0] for part in parts], [part[1] for part in parts], events))
-    return steps
+    events: dict[int, list[Event]] = defaultdict(list)
+    for event in read_trace(os.environ["SMP_TIMELINE"]):
+        events[event.step].append(event)
+    return [
+        Step([part[0] for part in parts], [part[1] for part in parts], events[number])
+        for number, parts in enumerate(zip(*by_rank, strict=True), start=WARM_UP + 1)
+    ]
+
+
+def work_of(step: Step) -> list[Event]:
+    """Return the stretches in which a stage ran, by their start: a microbatch also runs to find that it must wait."""
+    longest: dict[tuple[int, str, int], Event] = {}
+    for event in sorted(step.events, key=lambda event: event.end_s - event.start_s):
+        longest[event[:3]] = event
+    return sorted(longest.values(), key=lambda event: event.start_s)
 
 
 class Calibration(NamedTuple):
@@ -146,8 +144,8 @@ class Calibration(NamedTuple):
 def calibrate(steps: list[Step]) -> Calibration:
     """Read the costs off a few steps.
 
-    A stage that its rank could have begun earlier, had it been free, began late by what the runtime takes between two
-    stages. One that found its rank free began late by that and a message.
+    A stretch that its rank could have begun earlier, had it been free, began late by what the runtime takes between two
+    of them. One that found its rank free began late by that and a message.
     """
     ranks = len(steps[0].called_s)
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
@@ -155,9 +153,9 @@ def calibrate(steps: list[Step]) -> Calibration:
     waited: list[tuple[str, float]] = []
     around = []
     for step in steps:
-        ends = {event[:3]: event.end_s for event in step.events}
+        ordered = work_of(step)
+        ends = {event[:3]: event.end_s for event in ordered}
         free_at = dict(enumerate(step.called_s))
-        ordered = sorted(step.events, key=lambda event: event.start_s)
         around.append(step.seconds - (ordered[-1].end_s - ordered[0].start_s))
         for event in ordered:
             seconds[event.rank, event.what].append(event.end_s - event.start_s)
@@ -192,7 +190,8 @@ def compare(
     measured_s = statistics.median(step.seconds for step in steps)
     predicted_s = predicted.step_s + around_s
     theory = (partitions - 1) / (microbatches + partitions - 1)
-    idle = statistics.median(step.idle for step in steps)
+    # All that is not sleep counts as idle, what the runtime takes too.
+    idle = 1 - microbatches * (1 + BACKWARD_OVER_FORWARD) * forward_s / measured_s
     return {
         "partitions": partitions,
         "microbatches": microbatches,
@@ -258,8 +257,11 @@ def main() -> None:
     parser.add_argument("--timelines", type=Path, help="an existing folder for Chrome traces of each case")
     arguments = parser.parse_args()
     print("pipeline      p   m     idle  theory   step s  [min    max]     predicted  ratio  overhead ms")
-    with Ranks(max(arguments.partitions)) as ranks:
-        cases = run_cases(ranks, arguments)
+    with tempfile.TemporaryDirectory() as folder:
+        # The ranks inherit it.
+        os.environ["SMP_TIMELINE"] = f"{folder}/timeline.json"
+        with Ranks(max(arguments.partitions)) as ranks:
+            cases = run_cases(ranks, arguments)
     print(json.dumps({"forward_ms": arguments.forward_ms, "ok": all(case["ok"] for case in cases), "cases": cases}))
 
 
