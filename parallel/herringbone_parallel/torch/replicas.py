@@ -29,6 +29,8 @@ _FIRST_WORD_SECONDS = 0.5
 _NEWS_SECONDS = 2.0
 _FAILURE = "failure"
 _LEFT = "left"
+_BROKEN = "broken"
+_ALIVE = "alive"
 
 
 class Replicas:
@@ -111,23 +113,28 @@ class Replicas:
 
     def leave(self) -> None:
         """Let those that still wait for this rank know that it has ended."""
-        self._write(f"{_LEFT}/{self._me}", "")
+        self._write(f"{_LEFT}/{self._me}")
 
-    def _write(self, key: str, text: str) -> None:
+    def _write(self, key: str, text: str = "yes") -> None:
         try:
-            self._store.compare_set(key, "", text or key)
+            self._store.compare_set(key, "", text)
         except RuntimeError:
             # The store is gone with the rank that keeps it, and who waits has heard of that.
             return
 
-    def _raise_news(self, arrived: threading.Event) -> None:
+    def _written(self, key: str) -> bool:
         try:
-            if self._store.check([_FAILURE]):
-                time.sleep(_FIRST_WORD_SECONDS)
-                raise PeerFailedError(f"another replica failed: {self._store.get(_FAILURE).decode()}")
-            left = [rank for rank in self._ranks if rank != self._me and self._store.check([f"{_LEFT}/{rank}"])]
+            return self._store.check([key])
         except dist.DistError as error:
             raise PeerFailedError("lost contact with rank 0, which keeps the job's store") from error
+
+    def _raise_news(self, arrived: threading.Event) -> None:
+        if self._written(_FAILURE):
+            time.sleep(_FIRST_WORD_SECONDS)
+            raise PeerFailedError(f"another replica failed: {self._store.get(_FAILURE).decode()}")
+        if self._written(_BROKEN):
+            self._write(f"{_ALIVE}/{self._me}")
+        left = [rank for rank in self._ranks if rank != self._me and self._written(f"{_LEFT}/{rank}")]
         # What it had sent before it left may still be on its way.
         if left and not arrived.wait(_NEWS_SECONDS):
             raise PeerFailedError(
@@ -140,12 +147,14 @@ class Replicas:
             return talk()
         except RuntimeError as error:
             # The backend's word for a peer that is gone. It does not say which: those who know have seconds to tell.
+            self._write(_BROKEN)
             until = time.monotonic() + _NEWS_SECONDS
             while time.monotonic() < until:
                 self._raise_news(threading.Event())
                 time.sleep(_POLL_SECONDS)
-            others = [rank for rank in self._ranks if rank != self._me]
-            lost = f"rank {others[0]}" if len(others) == 1 else f"one of ranks {others}"
+            # Who waits has said that it lives; who does not may be at work, and hears of it later.
+            silent = [rank for rank in self._ranks if not self._written(f"{_ALIVE}/{rank}")]
+            lost = f"rank {silent[0]}" if len(silent) == 1 else f"one of ranks {silent or self._ranks}"
             raise PeerFailedError(f"the all-reduce with {lost} broke: {str(error).splitlines()[0]}") from error
 
 

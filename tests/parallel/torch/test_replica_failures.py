@@ -74,6 +74,16 @@ def test_a_replica_that_dies_is_named_in_the_others() -> None:
     )
 
 
+def test_of_several_replicas_the_dead_one_is_named() -> None:
+    """No pipeline is there to miss it: the one that does not say that it lives is the one."""
+    pool = Ranks()
+    with pytest.raises(RankFailedError) as caught:
+        pool.run(part, {"partitions": 1, "replicas": 4, "ddp": True, "microbatches": 2}, "dies")
+    text = str(caught.value)
+    assert "rank 3:\ndied" in text
+    assert "PeerFailedError: the all-reduce with rank 3 broke" in text
+
+
 def test_a_replica_that_makes_fewer_steps_is_named_not_waited_for(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError) as caught:
         ranks.run(part, {**FOUR, "microbatches": 2}, "ends")
