@@ -108,7 +108,7 @@ class Microbatch:
 
         def note(leaf: Any) -> Any:
             if isinstance(leaf, torch.Tensor):
-                leaf = self._place_parameter(leaf)
+                leaf = self.place_parameter(leaf)
                 if isinstance(leaf, PlacedTensor):
                     values[leaf.value.serial] = leaf.value
             leaves.append(leaf)
@@ -183,7 +183,7 @@ class Microbatch:
             return operate(self, func, args, kwargs)
         return operate_inside(func, args, kwargs)
 
-    def _place_parameter(self, leaf: Any) -> Any:
+    def place_parameter(self, leaf: Any) -> Any:
         """Return the placed tensor for a parameter that lives on one rank; anything else as it is."""
         owner = getattr(leaf, OWNER_ATTRIBUTE, None) if isinstance(leaf, nn.Parameter) else None
         if owner is None:

@@ -153,6 +153,15 @@ class DistributedModel(nn.Module):
             self.reducer.expect()
         microbatch.backward(several, gradients, retain=retain_graph)
 
+    def named_parameters(self, *args: Any, **kwargs: Any) -> Iterator[tuple[str, nn.Parameter]]:
+        """Yield all parameters with their names; in a step, those that live on one rank as tensors that are there.
+
+        loss = loss + 1e-4 * sum(parameter.square().sum() for parameter in model.parameters())
+        """
+        microbatch = current()
+        for name, parameter in super().named_parameters(*args, **kwargs):
+            yield name, parameter if microbatch is None else microbatch.place_parameter(parameter)
+
     def local_named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Yield the parameters that live on this rank, with their names in the wrapped module."""
         for name, parameter in self.module.named_parameters():

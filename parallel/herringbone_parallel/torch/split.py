@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from herringbone_parallel.core.microbatch import microbatch_size
-from herringbone_parallel.core.structure import replace_leaves
+from herringbone_parallel.core.structure import leaves_of, replace_leaves
+from herringbone_spec.errors import ParallelError
 
 
 class Splitter:
@@ -26,13 +27,18 @@ class Splitter:
         self._axes = dict(axes)
 
     def split(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], microbatches: int
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], microbatches: int, device: torch.device
     ) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Return the arguments of each microbatch.
+        """Return the arguments of each microbatch, for a rank that computes on `device`.
 
-        Raises `ParallelError` when `microbatches` does not divide a batch, TypeError for arguments that do not fit.
+        Raises `ParallelError` when `microbatches` does not divide a batch, and for a tensor on a device that is neither
+        the rank's nor the CPU; TypeError for arguments that do not fit.
         """
         bound = self._signature.bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            for leaf in leaves_of(value):
+                if isinstance(leaf, torch.Tensor):
+                    _check_device(name, leaf, device)
         cuts = {name: self._cut(name, value, microbatches) for name, value in bound.arguments.items()}
         found = []
         for index in range(microbatches):
@@ -54,6 +60,21 @@ class Splitter:
             return cut[id(leaf)][index]
 
         return [replace_leaves(value, partial(piece, index)) for index in range(microbatches)]
+
+
+def _check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
+    there = tensor.device
+    if there in (device, torch.device("cpu")):
+        return
+    if there.type == "meta":
+        raise ParallelError(
+            f"argument {name!r} of the step is on the device 'meta', which has shapes and no data;"
+            " pass a tensor with data"
+        )
+    raise ParallelError(
+        f"argument {name!r} of the step is on {there}, and this rank computes on {device}: move it with"
+        f" .to({str(device)!r}), or let the script take its device from smp.local_rank()"
+    )
 
 
 def _pieces(name: str, leaf: Any, microbatches: int, axis: int) -> Sequence[Any]:

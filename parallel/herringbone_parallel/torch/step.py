@@ -63,7 +63,8 @@ def step(
     are passed whole). Tensors come back as `StepOutput`, on every rank of the pipeline; other results as a list by
     microbatch. Source: SMP v1, `smdistributed.modelparallel.torch.step`.
 
-    Raises `ParallelError` when the number of microbatches does not divide the batch, before anything runs.
+    Raises `ParallelError` before anything runs when the number of microbatches does not divide the batch, or a tensor
+    is on another device than this rank's.
     """
     if function is None:
         return functools.partial(
@@ -76,7 +77,7 @@ def step(
         here = state.get()
         if current() is not None:
             raise ParallelError(f"{function.__qualname__}: a step inside another step")
-        parts = splitter.split(args, kwargs, here.settings.microbatches)
+        parts = splitter.split(args, kwargs, here.settings.microbatches, here.device)
         if here.model is not None:
             here.model.settle(functools.partial(_run_alone, here, function, parts[0]))
         with here.reducing():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import warnings
 
 import pytest
 import torch
@@ -26,13 +25,13 @@ REFUSED = [
 ]
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "cut", "error"), REFUSED)
 def test_refused_there_and_equal_here(ranks: Ranks, name: str, cut: str, error: str) -> None:
     module, inputs, _ = models.build(name)
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings(), pytest.raises((RuntimeError, AttributeError), match=error):
-            warnings.simplefilter("ignore")
+        with pytest.raises((RuntimeError, AttributeError), match=error):
             pipelining.pipeline(module, (inputs[:2],), split_spec={cut: pipelining.SplitPoint.BEGINNING})
     finally:
         logging.disable(logging.NOTSET)

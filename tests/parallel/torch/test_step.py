@@ -65,6 +65,14 @@ def bad_batch() -> None:
     smp.step(lambda inputs: model(inputs))(inputs[:7])
 
 
+def no_data() -> None:
+    import herringbone_parallel.torch as smp
+
+    module, inputs, _ = models.build("Chain")
+    model = smp.DistributedModel(module)
+    smp.step(lambda inputs: model(inputs["rows"]))({"rows": inputs.to("meta")})
+
+
 def outside_step() -> None:
     import herringbone_parallel.torch as smp
 
@@ -126,6 +134,7 @@ def optimizer_first() -> None:
     ("wrong", "message"),
     [
         (bad_batch, "4 microbatches do not divide a batch of 7 (argument 'inputs', axis 0)"),
+        (no_data, "argument 'inputs' of the step is on the device 'meta', which has shapes and no data"),
         (outside_step, "runs inside a function decorated with @smp.step"),
         (backward_outside_step, "model.backward() belongs inside a function decorated with @smp.step"),
         (loss_backward, "call model.backward(loss) instead"),

@@ -210,6 +210,17 @@ class MultiLoss(CodeBetween):
         return loss + size.detach()
 
 
+class Regularised(Chain):
+    """The loss has a term over all parameters, wherever they are."""
+
+    @staticmethod
+    def step(model: Callable[..., Any], backward: Backward, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        size = sum(parameter.square().sum() for parameter in model.parameters() if parameter.requires_grad)
+        loss = nn.functional.cross_entropy(model(inputs), target) + 0.01 * size
+        backward(loss)
+        return loss
+
+
 class SeveralBackwards(nn.Module):
     """Two heads on trunks of their own, each with a backward of its own; the second waits for the first."""
 
@@ -247,6 +258,6 @@ CASES = {
             Chain, Residual, Revisited, BranchOnData, LoopOnData, InPlace, Frozen, UnusedModule, Reversed, Nested,
             StopGradient, CodeBetween,
         )),
-        *(Case(module, step=module.step) for module in (MultiLoss, SeveralBackwards, GivenGradient)),
+        *(Case(module, step=module.step) for module in (MultiLoss, Regularised, SeveralBackwards, GivenGradient)),
     )
 }  # fmt: skip
