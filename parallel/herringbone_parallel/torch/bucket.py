@@ -12,40 +12,50 @@ from herringbone_spec.errors import ParallelError
 
 
 class Bucket:
-    """The gradients of some parameters of one dtype and device, side by side in `buffer`; `views` are its parts."""
+    """The gradients of some parameters of one dtype and device, side by side in `buffer`; `views` are its parts.
 
-    def __init__(self, index: int, parameters: Sequence[nn.Parameter]) -> None:
+    With `as_views` the gradients are those parts, otherwise they are copied there and back.
+    """
+
+    def __init__(self, index: int, parameters: Sequence[nn.Parameter], *, as_views: bool) -> None:
         self.index = index
         self.parameters = list(parameters)
         first = self.parameters[0]
         count = sum(parameter.numel() for parameter in self.parameters)
         self.buffer = torch.zeros(count, dtype=first.dtype, device=first.device)
         self.views = self.parts_of(self.buffer)
+        self._as_views = as_views
         self._view_of = {id(parameter): view for parameter, view in zip(self.parameters, self.views, strict=True)}
+        if as_views:
+            self.fill()
 
     def parts_of(self, flat: torch.Tensor) -> list[torch.Tensor]:
         """Return the part of each parameter in a tensor laid out as the buffer is, in the parameter's shape."""
-        parts, start = [], 0
-        for parameter in self.parameters:
-            parts.append(flat[start : start + parameter.numel()].view(parameter.shape))
-            start += parameter.numel()
-        return parts
+        parts = torch.split(flat, [parameter.numel() for parameter in self.parameters])
+        return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
 
     def fill(self) -> None:
-        """Copy the gradients that there are; a parameter without one counts as zero."""
+        """Put the gradients that there are into the buffer; a parameter without one counts as zero."""
+        targets, sources = [], []
         for parameter, view in zip(self.parameters, self.views, strict=True):
-            if parameter.grad is None:
+            gradient = parameter.grad
+            if gradient is None:
                 view.zero_()
-            elif not _same(parameter.grad, view):
-                view.copy_(parameter.grad)
+            elif self._as_views:
+                self.adopt(parameter)
+            else:
+                targets.append(view)
+                sources.append(gradient)
+        if targets:
+            torch._foreach_copy_(targets, sources)
 
     def adopt(self, parameter: torch.Tensor) -> None:
-        """Make the parameter's gradient a part of the buffer."""
+        """Make the parameter's gradient a part of the buffer, if it is to be one."""
         view = self._view_of[id(parameter)]
-        if parameter.grad is not None and not _same(parameter.grad, view):
+        if self._as_views and parameter.grad is not None and not _same(parameter.grad, view):
             parameter.grad = view.copy_(parameter.grad)
 
-    def write_back(self, result: Any, wanted: Collection[int], *, as_views: bool) -> None:
+    def write_back(self, result: Any, wanted: Collection[int]) -> None:
         """Give the parameters whose `id` is in `wanted` their gradients from the reduced tensor, or a list of it."""
         flat = result[0] if isinstance(result, (list, tuple)) else result
         if not isinstance(flat, torch.Tensor) or flat.numel() != self.buffer.numel():
@@ -53,15 +63,20 @@ class Bucket:
                 f"the communication hook's future holds {_described(flat)} for a bucket of {self.buffer.numel()}"
                 " elements; it has to hold the averaged gradients, flat, as bucket.buffer() is"
             )
-        for parameter, view, part in zip(self.parameters, self.views, self.parts_of(flat.view(-1)), strict=True):
+        flat = flat.view(-1)
+        parts = self.views if _same(flat, self.buffer) else self.parts_of(flat)
+        targets, sources = [], []
+        for parameter, view, part in zip(self.parameters, self.views, parts, strict=True):
             if id(parameter) not in wanted:
                 continue
-            if as_views:
-                parameter.grad = view if _same(part, view) else view.copy_(part)
-            elif parameter.grad is None:
-                parameter.grad = torch.empty_like(parameter).copy_(part)
-            else:
-                parameter.grad.copy_(part)
+            gradient = parameter.grad
+            if self._as_views or gradient is None:
+                gradient = view if self._as_views else torch.empty_like(parameter)
+                parameter.grad = gradient
+            targets.append(gradient)
+            sources.append(part)
+        if targets and not _same(targets[0], sources[0]):
+            torch._foreach_copy_(targets, sources)
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -147,10 +147,9 @@ class Reducer:
         self._added = [0] * len(self._parameters)
         self._late.clear()
         self._under_way = []
-        self._missing = [
-            sum(self._usual[index] > 0 for index, owner in enumerate(self._bucket_of) if owner is bucket)
-            for bucket in self._buckets
-        ]
+        self._missing = [0] * len(self._buckets)
+        for bucket, usual in zip(self._bucket_of, self._usual, strict=True):
+            self._missing[bucket.index] += usual > 0
         due = (self._passes + 1) % self._options.backward_passes_per_step == 0
         overlap = self._options.overlapping_allreduce and not self._options.gradient_as_bucket_view
         self._eager = due and overlap and self._ordered
@@ -188,12 +187,10 @@ class Reducer:
         sizes = [((p.dtype, p.device), p.numel() * p.element_size()) for p in chosen]
         most = max(1, int(self._options.bucket_cap_mb * _MEBIBYTE))
         cut = cut_buckets(sizes, first_bytes=min(_FIRST_BUCKET_BYTES, most), most_bytes=most)
-        self._buckets = [Bucket(number, [chosen[index] for index in indices]) for number, indices in enumerate(cut)]
+        as_views = self._options.gradient_as_bucket_view
+        self._buckets = [Bucket(n, [chosen[i] for i in indices], as_views=as_views) for n, indices in enumerate(cut)]
         by_id = {id(parameter): bucket for bucket in self._buckets for parameter in bucket.parameters}
         self._bucket_of = [by_id[id(parameter)] for parameter in self._parameters]
-        if self._options.gradient_as_bucket_view:
-            for parameter, bucket in zip(self._parameters, self._bucket_of, strict=True):
-                bucket.adopt(parameter)
 
     def _note(self, index: int, parameter: torch.Tensor) -> None:
         """A gradient was added to; called inside the backward that did."""
@@ -206,8 +203,7 @@ class Reducer:
             raise ParallelError(
                 "a sparse gradient cannot be averaged over replicas; make the embedding with sparse=False"
             )
-        if self._options.gradient_as_bucket_view:
-            bucket.adopt(parameter)
+        bucket.adopt(parameter)
         if bucket.index < len(self._under_way):
             self._late.add(bucket.index)
         elif self._eager and self._added[index] == self._usual[index]:
@@ -252,7 +248,7 @@ class Reducer:
             if count:
                 bucket.fill()
                 result = self._peers.wait(self._reduced(bucket))
-            bucket.write_back(result, wanted, as_views=self._options.gradient_as_bucket_view)
+            bucket.write_back(result, wanted)
         self._used = [False] * len(self._used)
         if not self._ordered:
             self._order()

@@ -128,7 +128,7 @@ def test_replicas_of_a_whole_model(ranks: Ranks, microbatches: int) -> None:
         {"find_unused_parameters": True, "broadcast_buffers": False},
     ],
 )
-@pytest.mark.parametrize("name", ["Chain", "BranchOnData"])
+@pytest.mark.parametrize("name", ["Chain", "BranchOnData", "OwnParameter"])
 def test_how_gradients_travel_changes_no_result(ranks: Ranks, name: str, options: dict[str, Any]) -> None:
     """Of BranchOnData's two branches a microbatch takes one, by its data: replicas use different parameters."""
     found = ranks.run(train, {**FOUR, "microbatches": 4}, name, torch.float32, options)
