@@ -67,6 +67,21 @@ def difference(microbatch: int, traces: Mapping[int, Trace]) -> str | None:
     return None
 
 
+def all_stand(news: Mapping[int, tuple[int, Mapping[int, int]]]) -> bool:
+    """Say whether ranks that each wait for a message will wait for ever, as no message can be on its way.
+
+    By rank: how often it had moved when it said that it waits, and the same number of each other rank as it had heard
+    it by then. Whoever has heard the last word of a rank has also got all that it had sent before, and who waits sends
+    nothing.
+
+    >>> all_stand({0: (3, {1: 5}), 1: (5, {0: 3})}), all_stand({0: (4, {1: 5}), 1: (5, {0: 3})})
+    (True, False)
+    """
+    return all(
+        heard.get(other) == news[other][0] for rank, (_, heard) in news.items() for other in news if other != rank
+    )
+
+
 _END: Call = ("", EVERYWHERE)
 
 

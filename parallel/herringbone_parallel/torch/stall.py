@@ -12,10 +12,10 @@ proof alone, never for being slow:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from herringbone_parallel.core.divergence import Trace, difference
+from herringbone_parallel.core.divergence import Trace, all_stand, difference
 from herringbone_parallel.torch.baton import Baton, Standing
 from herringbone_parallel.torch.transport import Key, Purpose, Transport
 from herringbone_spec.errors import ParallelError
@@ -94,7 +94,9 @@ class StallProbe:
                 self._end(f"pipeline rank {wait.key[0]} {left[wait.key[0]]}, but {self._describe(standing)}. {_ADVICE}")
                 return
         everyone = {self._rank: own, **probes}
-        if len(everyone) == 1 + len(self._transport.peers) and _all_stand(everyone):
+        if len(everyone) == 1 + len(self._transport.peers) and all_stand(
+            {rank: (each.moves, each.heard) for rank, each in everyone.items()}
+        ):
             waits = "; ".join(everyone[rank].waits for rank in sorted(everyone))
             self._end(f"no rank of the pipeline can go on in step {self._step}: {waits}. {_ADVICE}")
 
@@ -141,9 +143,3 @@ class StallProbe:
 
 def _after(trace: Trace) -> str:
     return f" (its last call: {trace.calls[-1][0]!r})" if trace.calls else ""
-
-
-def _all_stand(probes: dict[int, Probe]) -> bool:
-    """Say whether each has heard from each other after that one had last moved [3]."""
-    ranks: Sequence[int] = list(probes)
-    return all(probes[one].heard.get(other) == probes[other].moves for one in ranks for other in ranks if one != other)
