@@ -55,15 +55,15 @@ class Bucket:
         if self._as_views and parameter.grad is not None and not _same(parameter.grad, view):
             parameter.grad = view.copy_(parameter.grad)
 
-    def write_back(self, result: Any, wanted: Collection[int]) -> None:
-        """Give the parameters whose `id` is in `wanted` their gradients from the reduced tensor, or a list of it."""
+    def write_back(self, result: Any, wanted: Collection[int], *, scale: float = 1.0) -> None:
+        """Give the parameters whose `id` is in `wanted` their parts of the reduced tensor, or of a list of it, scaled."""
         flat = result[0] if isinstance(result, (list, tuple)) else result
         if not isinstance(flat, torch.Tensor) or flat.numel() != self.buffer.numel():
             raise ParallelError(
                 f"the communication hook's future holds {_described(flat)} for a bucket of {self.buffer.numel()}"
                 " elements; it has to hold the averaged gradients, flat, as bucket.buffer() is"
             )
-        flat = flat.view(-1)
+        flat = flat.view(-1) if scale == 1.0 else flat.view(-1) * scale
         parts = self.views if _same(flat, self.buffer) else self.parts_of(flat)
         targets, sources = [], []
         for parameter, view, part in zip(self.parameters, self.views, parts, strict=True):

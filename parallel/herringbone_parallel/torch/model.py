@@ -6,8 +6,9 @@ import itertools
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,7 @@ from herringbone_parallel.torch.microbatch import OWNER_ATTRIBUTE, current
 from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.partitioning import Run, Tracing, agree
 from herringbone_parallel.torch.placement import assign_by_hand, settle
-from herringbone_parallel.torch.reducer import Hook, Reducer, ReductionOptions
+from herringbone_parallel.torch.reducer import Hook, Reducer, ReductionOptions, Uneven
 from herringbone_parallel.torch.replicas import Replicas
 from herringbone_spec.errors import ParallelError
 
@@ -74,6 +75,7 @@ class DistributedModel(nn.Module):
         self._replicas = here.replicas
         self._options = options
         self._comm_hook: tuple[Any, Hook] | None = None
+        self._uneven: Uneven | None = None
         self.reducer: Reducer | None = None
         self._after_partition: OrderedDict[int, Callable[[DistributedModel], Any]] = OrderedDict()
         here.model = self
@@ -119,9 +121,9 @@ class DistributedModel(nn.Module):
     def _join_replicas(self, replicas: Replicas) -> None:
         # Here the parameters are compared, so what follows sends the same from each replica.
         self.reducer = Reducer(replicas, self.local_named_parameters, self._options, self._comm_hook)
-        same = list(self.local_parameters())
+        self.reducer.uneven = self._uneven
         buffers = list(self.local_buffers()) if self._options.broadcast_buffers else []
-        replicas.take_after_first([tensor.detach() for tensor in (*same, *buffers)])
+        replicas.take_after(0, [tensor.detach() for tensor in (*self.local_parameters(), *buffers)])
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         if current() is None:
@@ -270,11 +272,49 @@ class DistributedModel(nn.Module):
         self._gathered = True
         return self
 
-    def join(self, *_: Any, **__: Any) -> NoReturn:
-        """Refuse SMP v1's context for uneven inputs over replicas."""
-        raise ParallelError(
-            "model.join() is not in this release: give every replica as many batches, as DistributedSampler does"
-        )
+    @contextmanager
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+    ) -> Iterator[None]:
+        """Let replicas make unequal numbers of steps inside; one that has ended waits for the others at the end.
+
+            with model.join():
+                for images, labels in loader:           # longer on one replica than on another
+                    ...
+
+        At the end every replica takes model and optimizers from one that made the last step. Gradients are divided by
+        the number of all replicas, or, without `divide_by_initial_world_size`, of those that have batches left. With
+        `throw_on_early_termination` the first that ends ends all, by a `ParallelError`. Other collectives of all
+        replicas inside, as `GradScaler`'s, would wait for one that has ended. Arguments are those of torch's
+        DistributedDataParallel. Raises `ParallelError` without replicas, and for one that makes no step at all.
+        """
+        if self._replicas is None:
+            raise ParallelError("model.join() is for replicas of the pipeline (ddp), which this job has not")
+        self._uneven = Uneven(not divide_by_initial_world_size, throw_on_early_termination) if enable else None
+        if self.reducer is not None:
+            self.reducer.uneven = self._uneven
+        try:
+            yield
+            if enable:
+                self._leave_together(self._replicas)
+        finally:
+            self._uneven = None
+            if self.reducer is not None:
+                self.reducer.uneven = None
+
+    def _leave_together(self, replicas: Replicas) -> None:
+        if self.reducer is None:
+            raise ParallelError("model.join() without a step inside or before: the model is not partitioned yet")
+        self.reducer.accompany()
+        source = self.reducer.active[0]
+        tensors = [tensor.detach() for tensor in (*self.local_parameters(), *self.local_buffers())]
+        replicas.take_after(source, tensors)
+        for optimizer in state.get().optimizers:
+            content = optimizer_state.on_cpu(optimizer.optimizer.state_dict()) if replicas.index == source else None
+            optimizer.optimizer.load_state_dict(replicas.object_of(source, content))
 
     def register_comm_hook(self, state: Any, hook: Hook) -> None:
         """Let `hook(state, bucket)` average the gradients over the replicas; it returns a future, as torch's hooks do.

@@ -6,7 +6,9 @@ the steps before; what is in a bucket then leaves, in an order that is the same 
 bucket is reduced a second time at the end of the step: a wrong guess costs time, never the result.
 
     during the backward   bucket 0 leaves, bucket 1 leaves, ...
-    after it              the other buckets; which parameters and which late buckets anyone has; the late ones again
+    after it              the other buckets; votes; the late buckets again
+
+The votes say which parameters anyone has used, which buckets are late anywhere, and which replicas have not ended.
 """
 
 from __future__ import annotations
@@ -39,9 +41,11 @@ class Peers(Protocol):
 
     @property
     def size(self) -> int: ...
+    @property
+    def index(self) -> int: ...
     def start_sum(self, tensor: torch.Tensor) -> Future: ...
     def wait(self, future: Future) -> Any: ...
-    def take_after_first(self, tensors: list[torch.Tensor]) -> None: ...
+    def take_after(self, index: int, tensors: list[torch.Tensor]) -> None: ...
     def gather(self, number: int) -> dict[int, int]: ...
     def check(self) -> None: ...
     def tell(self, failure: BaseException) -> None: ...
@@ -79,6 +83,18 @@ class ReductionOptions:
             raise ParallelError(f"smp.DistributedModel(bucket_cap_mb={cap!r}): it is a number of MiB above 0")
 
 
+@dataclass(frozen=True)
+class Uneven:
+    """What to do once some replicas have no batches left: `model.join`'s arguments.
+
+    rescale    divide by the number of replicas that have some, not by that of all
+    throw      end the step with an error on all of them
+    """
+
+    rescale: bool
+    throw: bool
+
+
 class Reducer:
     """Averages the gradients of this rank's parameters over `peers`, in buckets.
 
@@ -97,6 +113,9 @@ class Reducer:
         self._named = named
         self._options = options
         self.hook = hook
+        self.uneven: Uneven | None = None
+        # The replicas that had a backward in the last reduction.
+        self.active = list(range(peers.size))
         self._handles: list[Any] = []
         self._parameters: list[nn.Parameter] = []
         self._buckets: list[Bucket] = []
@@ -138,6 +157,7 @@ class Reducer:
         except BaseException as failure:
             self._peers.tell(failure)
             raise
+        self._refuse_uneven()
 
     def _begin(self) -> None:
         trained = [id(parameter) for _, parameter in self._named() if parameter.requires_grad]
@@ -232,31 +252,66 @@ class Reducer:
 
     def _finish(self) -> None:
         self._usual = [max(usual, added) for usual, added in zip(self._usual, self._added, strict=True)]
-        if not self._backward or not self._parameters:
+        if not self._backward:
             return
         self._passes += 1
         if self._passes % self._options.backward_passes_per_step:
             return
         while len(self._under_way) < len(self._buckets):
             self._start(self._buckets[len(self._under_way)])
+        self._conclude(ended=False)
+
+    def accompany(self) -> None:
+        """Take part in the reductions of replicas that have batches left, with nothing to add, until none has any."""
+        self._peers.check()
+        with torch.no_grad():
+            while True:
+                self._under_way, self._used = [], [False] * len(self._parameters)
+                self._late.clear()
+                for bucket in self._buckets:
+                    bucket.buffer.zero_()
+                    self._under_way.append(self._reduced(bucket))
+                if not self._conclude(ended=True):
+                    break
+                self._refuse_uneven()
+        self._passes = 0
+
+    def _conclude(self, *, ended: bool) -> bool:
+        """End the reduction whose buckets are all under way; say whether any replica has batches left."""
+        size, count = self._peers.size, len(self._parameters)
         late = [bucket.index in self._late for bucket in self._buckets]
-        votes = torch.tensor([*self._used, *late], dtype=torch.int32)
+        present = [index == self._peers.index and not ended for index in range(size)]
+        votes = torch.tensor([*self._used, *late, *present], dtype=torch.int32)
         total = self._peers.wait(self._peers.start_sum(votes))[0].tolist()
-        wanted = {id(parameter) for parameter, count in zip(self._parameters, total, strict=False) if count}
-        for bucket, count in zip(self._buckets, total[len(self._parameters) :], strict=True):
+        active = [index for index, vote in enumerate(total[-size:]) if vote]
+        wanted = {id(parameter) for parameter, vote in zip(self._parameters, total, strict=False) if vote}
+        for bucket, vote in zip(self._buckets, total[count:-size], strict=True):
             result = self._peers.wait(self._under_way[bucket.index])
-            if count:
-                bucket.fill()
+            if vote:
+                bucket.buffer.zero_() if ended else bucket.fill()
                 result = self._peers.wait(self._reduced(bucket))
-            bucket.write_back(result, wanted)
-        self._used = [False] * len(self._used)
-        if not self._ordered:
+            if not ended:
+                rescale = self.uneven is not None and self.uneven.rescale
+                bucket.write_back(result, wanted, scale=size / len(active) if rescale else 1.0)
+        self._used = [False] * count
+        self.active = active or self.active
+        if self._parameters and not self._ordered:
             self._order()
+        return bool(active)
+
+    def _refuse_uneven(self) -> None:
+        """Raise when replicas have ended, and that is not to be borne; the others are as equal as before."""
+        ended = sorted(set(range(self._peers.size)) - set(self.active))
+        if ended and (self.uneven is None or self.uneven.throw):
+            raise ParallelError(
+                f"replica {ended[0]} has no batches left and replica {self.active[0]} has some: "
+                + ("throw_on_early_termination is set" if self.uneven else "train inside `with model.join():` on both")
+            )
 
     def _order(self) -> None:
         """Cut the buckets anew, now that it is known in which order gradients become final."""
         order = sorted(range(len(self._parameters)), key=lambda i: (self._last_added[i] == 0, self._last_added[i]))
         agreed = torch.tensor(order)
-        self._peers.take_after_first([agreed])
+        self._peers.take_after(0, [agreed])
         self._cut(agreed.tolist())
         self._ordered = True

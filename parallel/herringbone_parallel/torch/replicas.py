@@ -6,6 +6,7 @@ cannot see who broke it. So whoever fails writes it into the job's store, and wh
 
 from __future__ import annotations
 
+import pickle
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -54,9 +55,9 @@ class Replicas:
         return len(self._ranks)
 
     @property
-    def first(self) -> bool:
-        """Say whether this rank is the one that the others take after."""
-        return self._me == self._ranks[0]
+    def index(self) -> int:
+        """The place of this rank's replica among them."""
+        return self._ranks.index(self._me)
 
     @property
     def in_several_partitions(self) -> bool:
@@ -77,9 +78,9 @@ class Replicas:
             self._raise_news(arrived)
         return self._heard(future.wait)
 
-    def take_after_first(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Give every replica the first one's values."""
-        source = self._ranks[0]
+    def take_after(self, index: int, tensors: Sequence[torch.Tensor]) -> None:
+        """Give every replica the values of the one with this index."""
+        source = self._ranks[index]
         under_way = []
         for tensor in tensors:
             dense = tensor.contiguous()
@@ -96,6 +97,17 @@ class Replicas:
         own = torch.tensor([number])
         self.wait(self._heard(lambda: dist.all_gather(found, own, group=self._group, async_op=True)).get_future())
         return {rank: int(tensor) for rank, tensor in zip(self._ranks, found, strict=True)}
+
+    def object_of(self, index: int, content: Any) -> Any:
+        """Return what the replica with this index passed; objects are pickled, as between all ranks of a job."""
+        source = self._ranks[index]
+        data = torch.frombuffer(bytearray(pickle.dumps(content)), dtype=torch.uint8)
+        size = torch.tensor([data.numel()])
+        self.take_after(index, [size])
+        if self._me != source:
+            data = torch.empty(int(size), dtype=torch.uint8)
+        self.take_after(index, [data])
+        return content if self._me == source else pickle.loads(data.numpy().tobytes())  # noqa: S301  same trust domain
 
     def check(self) -> None:
         """Raise `PeerFailedError` when a step has failed: what the replicas have reduced since differs."""
@@ -139,7 +151,8 @@ class Replicas:
         if left and not arrived.wait(_NEWS_SECONDS):
             raise PeerFailedError(
                 f"rank {left[0]} has ended while rank {self._me} waits for its gradients: every replica has to make as"
-                " many steps. Give each as many batches, as DistributedSampler does"
+                " many steps. Give each as many batches, as DistributedSampler does, or train inside"
+                " `with model.join():`"
             )
 
     def _heard(self, talk: Callable[[], Result]) -> Result:

@@ -19,23 +19,28 @@ SMALL = {"bucket_cap_mb": 16 / (1 << 20)}
 class Twin:
     """Peers of a replica that has a twin: a sum is twice what is given. `events` are the sums, by elements."""
 
-    size = 2
+    size, index = 2, 0
 
     def __init__(self, *, same: bool = True) -> None:
         self.events: list[Any] = []
         self.failures: list[BaseException] = []
         self._same = same
+        self.ended = 0
 
     def start_sum(self, tensor: torch.Tensor) -> torch.futures.Future[Any]:
-        self.events.append("votes" if tensor.dtype == torch.int32 else f"sum of {tensor.numel()}")
+        votes = tensor.dtype == torch.int32
+        self.events.append("votes" if votes else f"sum of {tensor.numel()}")
+        tensor.mul_(2)
+        if votes:
+            tensor[-1] = tensor[-2] = 1 - self.ended
         future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result([tensor.mul_(2)])
+        future.set_result([tensor])
         return future
 
     def wait(self, future: torch.futures.Future[Any]) -> Any:
         return future.wait()
 
-    def take_after_first(self, tensors: list[torch.Tensor]) -> None:
+    def take_after(self, index: int, tensors: list[torch.Tensor]) -> None:
         self.events.append("order")
 
     def gather(self, number: int) -> dict[int, int]:
