@@ -16,7 +16,7 @@ def train_step(model, images, labels):
 import importlib
 from typing import Any
 
-from herringbone_parallel.torch import nn
+from herringbone_parallel.torch import nn, patches
 from herringbone_parallel.torch.checkpoint import load, save
 from herringbone_parallel.torch.checkpointing import checkpoint_sequential, set_activation_checkpointing
 from herringbone_parallel.torch.clipping import clip_grad_norm_
@@ -78,7 +78,7 @@ from herringbone_parallel.torch.unavailable import NAMES, refuse
 __all__ = [
     "init", "is_initialized", "is_tracing", "shutdown",
     "step", "StepOutput", "DistributedModel", "DistributedOptimizer", "partition",
-    "set_partition", "delay_param_initialization", "model_creation", "nn",
+    "set_partition", "delay_param_initialization", "model_creation", "nn", "patches",
     "save", "load", "save_checkpoint", "resume_from_checkpoint",
     "set_activation_checkpointing", "checkpoint_sequential", "clip_grad_norm_",
     "rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "pp_rank", "pp_size", "dp_rank", "dp_size",

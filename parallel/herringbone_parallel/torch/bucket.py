@@ -56,7 +56,7 @@ class Bucket:
             parameter.grad = view.copy_(parameter.grad)
 
     def write_back(self, result: Any, wanted: Collection[int], *, scale: float = 1.0) -> None:
-        """Give the parameters whose `id` is in `wanted` their parts of the reduced tensor, or of a list of it, scaled."""
+        """Give the parameters whose `id` is in `wanted` their parts of the reduced tensor or list of it, scaled."""
         flat = result[0] if isinstance(result, (list, tuple)) else result
         if not isinstance(flat, torch.Tensor) or flat.numel() != self.buffer.numel():
             raise ParallelError(

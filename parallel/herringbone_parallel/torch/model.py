@@ -19,7 +19,7 @@ from herringbone_parallel.torch import optimizer_state, state
 from herringbone_parallel.torch.checkpointing import serve_torch
 from herringbone_parallel.torch.delayed import any_delayed, make_values
 from herringbone_parallel.torch.groups import CommGroup
-from herringbone_parallel.torch.microbatch import OWNER_ATTRIBUTE, current
+from herringbone_parallel.torch.microbatch import current
 from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.partitioning import Run, Tracing, agree
 from herringbone_parallel.torch.placement import assign_by_hand, settle
@@ -362,9 +362,3 @@ def _options(others: Mapping[str, Any], *, replicated: bool) -> ReductionOptions
                 stacklevel=3,
             )
     return ReductionOptions(**others)
-
-
-def owner_of(parameter: nn.Parameter) -> int | None:
-    """Return the pipeline rank a parameter lives on, None before the partition."""
-    owner: int | None = getattr(parameter, OWNER_ATTRIBUTE, None)
-    return owner

@@ -1,10 +1,18 @@
-"""`smp.nn`: SMP v1 keeps its tensor-parallel and fused layers here, and this release has none of them."""
+"""`smp.nn`: of SMP v1's layers those that are torch's own; the tensor-parallel ones are not in this release."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch.nn import LayerNorm
+
+from herringbone_parallel.torch.checkpointing import checkpoint, checkpoint_sequential, set_activation_checkpointing
 from herringbone_parallel.torch.unavailable import LAYERS, refuse
+
+__all__ = ["FusedLayerNorm", "checkpoint", "checkpoint_sequential", "set_activation_checkpointing"]
+
+# torch's LayerNorm is one kernel too, and takes the same arguments.
+FusedLayerNorm = LayerNorm
 
 
 def __getattr__(name: str) -> Any:

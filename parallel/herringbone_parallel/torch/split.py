@@ -23,6 +23,14 @@ class Splitter:
 
     def __init__(self, function: Callable[..., Any], whole: Collection[str], axes: Mapping[str, int]) -> None:
         self._signature = inspect.signature(function)
+        known = self._signature.parameters
+        for setting, names in (("non_split_inputs", whole), ("input_split_axes", axes)):
+            for name in names:
+                if name not in known:
+                    raise ParallelError(
+                        f"smp.step({setting}=...): {getattr(function, '__qualname__', function)} has no argument"
+                        f" {name!r}; it has {', '.join(known) or 'none'}"
+                    )
         self._whole = set(whole)
         self._axes = dict(axes)
 

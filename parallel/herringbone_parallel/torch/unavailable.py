@@ -19,7 +19,6 @@ LAYERS = frozenset(
         "DistributedAttentionLayer",
         "DistributedTransformerOutputLayer",
         "FlashAttentionLayer",
-        "FusedLayerNorm",
         "huggingface",
     }
 )
@@ -28,7 +27,7 @@ LAYERS = frozenset(
 def refuse(name: str) -> NoReturn:
     """Raise the `ParallelError` for a name that SMP v1 has."""
     raise ParallelError(
-        f"{name} is not available: there is no tensor parallelism and there are no fused layers or optimizers in this"
+        f"{name} is not available: there is no tensor parallelism and there are no fused optimizers in this"
         " release. What there is: any torch.nn layer and torch.optim optimizer, split over the ranks by"
         " smp.DistributedModel, smp.partition and smp.set_partition; smp.set_activation_checkpointing for memory."
     )

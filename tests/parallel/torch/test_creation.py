@@ -104,7 +104,7 @@ def test_what_there_is_not_is_named(ranks: Ranks) -> None:
         "smp.nn.DistributedLinear is not available",
         "smp.model_creation(tensor_parallelism): there is no tensor parallelism",
         "smp.model_creation(fused_softmax): there is no tensor parallelism",
-        "model.join() is not in this release",
+        "model.join() is for replicas",
         "model.register_comm_hook() is for replicas",
         "the optimizer has a parameter of shape [3] that the DistributedModel has not",
         "DistributedOptimizer does not scale the loss: scale it with smp.amp.GradScaler",
