@@ -5,19 +5,22 @@
     contiguous    dynamic programming over the call order; exact for chains               (partition_chain)
     moves         groups change places, contiguous or not                                 (partition_search)
     exhaustive    branch and bound over all splits, for few groups; exact                 (partition_exhaustive)
-    milp          HiGHS, if given a budget and scipy is there; its bound certifies        (partition_milp)
+    prices        a higher bound, if given a budget and scipy is there                    (partition_columns)
+    milp          HiGHS on the whole of it, with what is left; its bound certifies        (partition_milp)
 
 The cost model is in partition_problem. Without a budget the answer depends on the tree alone, not on the machine.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from herringbone_parallel.core.costs import CostTree
 from herringbone_parallel.core.partition_bounds import least_greatest_cost
 from herringbone_parallel.core.partition_chain import split_contiguous
+from herringbone_parallel.core.partition_columns import raise_bound
 from herringbone_parallel.core.partition_exhaustive import search
 from herringbone_parallel.core.partition_milp import certify
 from herringbone_parallel.core.partition_problem import Loads, Problem, make_problem, revisits, weigh
@@ -158,10 +161,21 @@ class _Climb:
             self._adopt(best, "exhaustive")
 
     def _certify(self, budget_seconds: float) -> None:
+        start = time.monotonic()
         known = self.bound, self._cost
-        certified = certify(self._problem, self._partitions, known, budget_seconds, self._cap)
+        raised = raise_bound(self._problem, self._partitions, known, budget_seconds / 2)
+        if raised is not None and raised > self.bound:
+            self.bound, self.certificate = raised, "prices (column generation)"
+        left = start + budget_seconds - time.monotonic()
+        if self.gap and left > 0:
+            self._solve(left)
+
+    def _solve(self, seconds: float) -> None:
+        known = self.bound, self._cost
+        certified = certify(self._problem, self._partitions, known, seconds, self._cap)
         if certified is None:
-            self.certificate = "counting (scipy is not installed, or the model is too large for it)"
+            if self.certificate == "counting":
+                self.certificate = "counting (scipy is not installed, or the model is too large for it)"
             return
         if certified.labels is not None and self._fits(certified.labels):
             self._adopt(improve(self._problem, certified.labels, self._partitions, self._cap), "milp")
