@@ -83,7 +83,7 @@ def refused() -> list[str]:
         lambda: smp.nn.DistributedLinear,
         lambda: smp.model_creation(tensor_parallelism=True).__enter__(),
         lambda: smp.model_creation(fused_softmax=True).__enter__(),
-        lambda: model.join(),
+        lambda: model.join().__enter__(),
         lambda: model.register_comm_hook(None, print),
         lambda: smp.DistributedOptimizer(torch.optim.SGD([nn.Parameter(torch.zeros(3))], lr=1.0)),
         lambda: smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1.0), dynamic_loss_scale=True),
