@@ -150,7 +150,8 @@ class Baton:
         self._runners = [_Runner(index) for index in range(count)]
         self._lock = threading.Lock()
         self._arrival = threading.Condition(self._lock)
-        self._mail: dict[Any, Any] = {}
+        # By key, in the order of arrival: each backward through a value sends its gradient under the same key.
+        self._mail: dict[Any, list[Any]] = {}
         self._holder: _Runner | None = None
         self._failure: BaseException | None = None
         self._left = count
@@ -173,7 +174,7 @@ class Baton:
 
     def deliver(self, key: Any, content: Any) -> None:
         with self._lock:
-            self._mail[key] = content
+            self._mail.setdefault(key, []).append(content)
             self._arrival.notify_all()
             self._pass_on()
 
@@ -194,12 +195,12 @@ class Baton:
         runner = self._runners[index]
         with self._lock:
             if key in self._mail:
-                return self._mail.pop(key)
+                return self._open(key)
             runner.wanted = key
             restore = self._lie_down(runner)
         self._sleep(restore, runner)
         with self._lock:
-            return self._mail.pop(key)
+            return self._open(key)
 
     def wait_outside(self, key: Any, look: Callable[[], None]) -> Any:
         """Return the message with this key, for the thread that called `run`, when all microbatches are done."""
@@ -210,7 +211,7 @@ class Baton:
                     self._wanted_outside = None
                     if self._failure is not None:
                         raise self._failure
-                    return self._mail.pop(key)
+                    return self._open(key)
             look()
 
     def standing(self) -> Standing | None:
@@ -225,6 +226,13 @@ class Baton:
 
     def _lacks(self, wanted: Any) -> bool:
         return wanted is not None and not isinstance(wanted, Turn) and wanted not in self._mail
+
+    def _open(self, key: Any) -> Any:
+        contents = self._mail[key]
+        first = contents.pop(0)
+        if not contents:
+            del self._mail[key]
+        return first
 
     def await_turn(self, index: int, turn: Turn) -> None:
         """Return once the microbatch before has passed this turn, or has ended the phase it belongs to."""

@@ -207,5 +207,18 @@ def _recomputed(function: Callable[..., Any], preserve: bool, *args: Any, **kwar
 
 
 def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
-    # On the CPU, autograd recomputes in the thread of the microbatch's backward: there too it is a module's own code.
-    return nullcontext(), microbatch.inside(None)
+    return nullcontext(), _OwnCode()
+
+
+class _OwnCode(AbstractContextManager[None]):
+    """On the CPU, autograd recomputes in the thread of the microbatch's backward: there too it is a module's own code.
+
+    Entered once for each backward through the call.
+    """
+
+    def __enter__(self) -> None:
+        self._inside = microbatch.inside(None)
+        self._inside.__enter__()
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self._inside.__exit__(*exception)

@@ -32,6 +32,21 @@ def test_backwards_go_first_and_waiting_hands_the_baton_on() -> None:
     assert baton.peak_live == 2
 
 
+def test_messages_of_one_key_are_opened_in_the_order_of_their_arrival() -> None:
+    """Two backwards through one value: the second gradient came before the first was wanted, and took its place."""
+    opened: list[int] = []
+
+    def body(index: int) -> None:
+        opened.append(baton.wait(index, "gradient"))
+        opened.append(baton.wait(index, "gradient"))
+
+    baton = baton_of(body, count=1)
+    baton.deliver("gradient", 1)
+    baton.deliver("gradient", 2)
+    baton.run()
+    assert opened == [1, 2]
+
+
 def test_weights_wait_for_a_gap_and_go_in_the_order_of_the_microbatches() -> None:
     """Microbatch 1 has come to its weights first, and lets 2 begin; 0, 1 and 2 then end in their order."""
     done: list[str] = []
