@@ -21,6 +21,7 @@ from torch import nn
 from herringbone_parallel.core.divergence import EVERYWHERE, Call
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.torch.baton import BACKWARD, FORWARD, Turn
+from herringbone_parallel.torch.deferral import Deferral
 from herringbone_parallel.torch.modes import thread_modes
 from herringbone_parallel.torch.operations import operate, operate_inside
 from herringbone_parallel.torch.placed import PlacedTensor, Value
@@ -60,16 +61,25 @@ def inside(microbatch: Microbatch | None) -> Iterator[None]:
 class Microbatch:
     """The state of one microbatch; entered by its thread while the user's step function runs.
 
-    `scale` multiplies the gradients that `backward` starts from: 1 / microbatches averages over them.
+    `scale` multiplies the gradients that `backward` starts from: 1 / microbatches averages over them. With a
+    `deferral`, backward leaves the gradients of parameters to it.
     """
 
     def __init__(
-        self, post: Post, partitions: int, device: torch.device, book: ShapeBook, *, scale: float, seed: int
+        self,
+        post: Post,
+        partitions: int,
+        device: torch.device,
+        book: ShapeBook,
+        *,
+        scale: float,
+        seed: int,
+        deferral: Deferral | None = None,
     ) -> None:
         # Applied to the code of each module before it runs, in a part of the forward that is checkpointed.
         self.wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
         self._post = post
-        self._tape = Tape()
+        self._tape = Tape(deferral)
         self._peers = [rank for rank in range(partitions) if rank != post.rank]
         self._device = device
         self._book = book

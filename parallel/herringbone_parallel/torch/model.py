@@ -145,7 +145,7 @@ class DistributedModel(nn.Module):
         if state.get().settings.pipeline == "_only_forward":
             raise ParallelError(
                 "model.backward() under pipeline '_only_forward', which runs forwards alone: leave the call out, or set"
-                " `pipeline` to interleaved or simple"
+                " `pipeline` to interleaved, simple or zero_bubble"
             )
         several = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
         gradients = [grad_tensors] if grad_tensors is None or isinstance(grad_tensors, torch.Tensor) else grad_tensors

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from herringbone_parallel.core.grid import Grid
+from herringbone_parallel.torch import deferral
 from herringbone_parallel.torch.allocator import keep_pages
 from herringbone_parallel.torch.baton import Crew
 from herringbone_parallel.torch.groups import CommGroup, open_groups, open_reduction_group
@@ -203,13 +204,13 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         "fp16_params": settings.fp16_params,
         "bf16 (use torch.autocast)": settings.bf16,
         "prescaled_batch": settings.prescaled_batch,
-        f"pipeline {settings.pipeline!r}": settings.pipeline == "zero_bubble",
+        "pipeline 'zero_bubble' (with this torch)": settings.pipeline == "zero_bubble" and not deferral.is_supported(),
     }
     asked = [name for name, value in wished.items() if value]
     if asked:
         raise ParallelError(
             f"not available in this release: {', '.join(asked)}. What there is: partitions, microbatches,"
-            " active_microbatches, pipeline (simple, interleaved, _only_forward), placement_strategy, auto_partition,"
+            " active_microbatches, pipeline, placement_strategy, auto_partition,"
             " default_partition, optimize, memory_weight, skip_tracing, partition_file, load_partition, ddp."
         )
     if grid.data > 1 and not settings.ddp:

@@ -15,6 +15,7 @@ from herringbone_parallel.core.schedule import make_schedule
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch import randomness, state
 from herringbone_parallel.torch.baton import Baton
+from herringbone_parallel.torch.deferral import Deferral
 from herringbone_parallel.torch.failures import PeerFailedError
 from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE, Microbatch, current
 from herringbone_parallel.torch.modes import entered, thread_modes
@@ -131,14 +132,19 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
         if here.device.type == "cuda":
             torch.cuda.set_device(here.device)
         post = Post(here.pp_rank, number, index, here.transport, baton)
+        deferral = Deferral() if settings.pipeline == "zero_bubble" else None
+        own_seed = randomness.seed_of(seed, index)
         microbatch = Microbatch(
-            post, settings.partitions, here.device, here.book, scale=scale, seed=randomness.seed_of(seed, index)
+            post, settings.partitions, here.device, here.book, scale=scale, seed=own_seed, deferral=deferral
         )
         traces[index].calls = microbatch.trace
         args, kwargs = parts[index]
         with entered(modes):
             results[index] = _run_one(microbatch, function, args, kwargs, detach)
         traces[index].ended = True
+        if deferral:
+            post.enter_weight()
+            deferral.run()
         if here.transport is not None:
             here.transport.reap()
 

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
 from herringbone_parallel.torch.baton import Turn
+from herringbone_parallel.torch.deferral import Deferral
 from herringbone_parallel.torch.transport import Purpose
 from herringbone_spec.errors import ParallelError
 
@@ -90,9 +92,13 @@ class Move:
 
 
 class Tape:
-    """The entries of one microbatch, in the order of its Python."""
+    """The entries of one microbatch, in the order of its Python.
 
-    def __init__(self) -> None:
+    With a `deferral`, it gets what is to be done for the gradients of parameters.
+    """
+
+    def __init__(self, deferral: Deferral | None = None) -> None:
+        self._deferral = deferral
         self._entries: list[Segment | Move] = []
         # The newest segment: a call on its rank joins it.
         self._open: Segment | None = None
@@ -131,7 +137,7 @@ class Tape:
             entry = entries.pop()
             if isinstance(entry, Move):
                 if entry.flow in needed:
-                    _move_backward(entry, post)
+                    _move_backward(entry, post, self._deferral)
                 if retain or entry.flow not in needed:
                     kept.append(entry)
                 continue
@@ -139,7 +145,7 @@ class Tape:
             others = [] if len(runs) == len(entry.runs) else [run for run in entry.runs if run not in runs]
             if runs and entry.rank == post.rank:
                 with post.turns([run.turn for run in reversed(runs) if run.turn is not None]):
-                    _run_backward(entry, runs, retain)
+                    _run_backward(entry, runs, retain, self._deferral)
             if not retain:
                 for run in runs:
                     _spend(run)
@@ -170,7 +176,7 @@ def _spend(run: Run) -> None:
         flow.root = flow.gradient = None
 
 
-def _run_backward(segment: Segment, runs: Sequence[Run], retain: bool) -> None:
+def _run_backward(segment: Segment, runs: Sequence[Run], retain: bool, deferral: Deferral | None) -> None:
     roots, gradients = [], []
     for run in runs:
         for flow in run.outputs:
@@ -179,14 +185,19 @@ def _run_backward(segment: Segment, runs: Sequence[Run], retain: bool) -> None:
                 roots.append(flow.root)
                 gradients.append(flow.gradient)
                 flow.gradient = None
-    if roots:
+    if roots and deferral is not None and not retain:
+        entrances = list(segment.entrances.values())
+        found = deferral.backward(roots, gradients, [entrance.leaf for entrance in entrances])
+        for entrance, gradient in zip(entrances, found, strict=True):
+            entrance.flow.add(gradient)
+    elif roots:
         torch.autograd.backward(roots, gradients, retain_graph=retain)
         for entrance in segment.entrances.values():
             entrance.flow.add(entrance.leaf.grad)
             entrance.leaf.grad = None
 
 
-def _move_backward(move: Move, post: Post) -> None:
+def _move_backward(move: Move, post: Post, deferral: Deferral | None) -> None:
     flow = move.flow
     if post.rank == move.target:
         if flow.gradient is None:
@@ -196,5 +207,8 @@ def _move_backward(move: Move, post: Post) -> None:
         flow.gradient = None
     elif post.rank == flow.owner:
         gradient = post.wait(flow.serial, Purpose.GRADIENT, source=move.target)
+        if deferral is not None and move.turn is not None:
+            deferral.add(partial(flow.add, gradient))
+            return
         with post.turns([] if move.turn is None else [move.turn]):
             flow.add(gradient)

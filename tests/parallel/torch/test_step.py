@@ -205,7 +205,6 @@ def test_a_rank_that_is_gone_ends_the_step_on_the_others() -> None:
     ("setting", "named"),
     [
         ({"fp16": True}, "not available in this release: fp16"),
-        ({"pipeline": "zero_bubble"}, "not available in this release: pipeline 'zero_bubble'"),
         (
             {"auto_partition": False, "default_partition": 0, "partition_file": "p"},
             "keeps an automatic partition, and this job has none",
