@@ -68,6 +68,11 @@ class DistributedModel(nn.Module):
             raise ParallelError("a script has one DistributedModel; put several models in one module")
         if current() is not None:
             raise ParallelError("DistributedModel inside a step; make it before the first one")
+        if here.settings.delayed_parameter_initialization and not any_delayed(module):
+            warnings.warn(
+                "delayed_parameter_initialization has no effect: the model was made outside of smp.model_creation()",
+                stacklevel=2,
+            )
         self.module = module
         self.average_grads_across_microbatches = average_grads_across_microbatches
         self._assigned: dict[str, int] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import pytest
@@ -144,3 +145,19 @@ def loads_early() -> tuple[bool, torch.Tensor]:
 def test_a_setting_delays_what_model_creation_makes_and_a_checkpoint_loaded_before_wins(ranks: Ranks) -> None:
     found = ranks.run(loads_early, {**DELAYED, "delayed_parameter_initialization": True})
     assert found == [(True, True)] * 2
+
+
+def made_outside() -> list[str]:
+    import herringbone_parallel.torch as smp
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        smp.DistributedModel(nn.Linear(2, 2))
+    return [str(warning.message) for warning in caught]
+
+
+def test_a_setting_that_comes_to_nothing_is_warned_of(ranks: Ranks) -> None:
+    (said,) = ranks.run(made_outside, {"partitions": 1, "delayed_parameter_initialization": True})
+    assert said == [
+        "delayed_parameter_initialization has no effect: the model was made outside of smp.model_creation()"
+    ]
