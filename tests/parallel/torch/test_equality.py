@@ -131,6 +131,12 @@ def test_double_precision(ranks: Ranks, name: str, partitions: int, microbatches
 
 
 @pytest.mark.parametrize("name", models.ALL)
+def test_zero_bubble(ranks: Ranks, name: str) -> None:
+    found = ranks.run(train, settings(3, 4, "zero_bubble", "scattered"), name, "scattered", torch.float64)
+    assert_equal(found, train_alone(name, 4, torch.float64), torch.float64)
+
+
+@pytest.mark.parametrize("name", models.ALL)
 @pytest.mark.parametrize(("partitions", "split"), [(2, "automatic"), (3, "scattered")])
 def test_single_precision(ranks: Ranks, name: str, partitions: int, split: str) -> None:
     found = ranks.run(train, settings(partitions, 4, "interleaved", split), name, split, torch.float32)
