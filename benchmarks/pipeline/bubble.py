@@ -1,9 +1,10 @@
 """How long the ranks of a pipeline are idle, against theory and the simulator; stages sleep, so they need no cores.
 
 Usage: python benchmarks/pipeline/bubble.py [--partitions 2 4 8] [--microbatches 4 8 32] [--pipelines interleaved
-       simple] [--forward-ms 50] [--repeats 5] [--timelines FOLDER]
-The last line is JSON: for each case the measured idle fraction and its limit (p - 1) / (m + p - 1) + 0.02, and the step
-in seconds as measured and as predicted from a run of 4 microbatches.
+       simple zero_bubble] [--forward-ms 50] [--repeats 5] [--timelines FOLDER]
+The last line is JSON: for each case the measured idle fraction and its limit (p - 1) / (m + p - 1) + 0.02 (for
+zero_bubble: that of the simulator where the runtime takes no time, + 0.02), and the step in seconds as measured and as
+predicted from a run of 4 microbatches.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from herringbone_parallel.core.timeline import Event, read_trace, side_by_side, 
 
 MARGIN = 0.02
 ROWS, WIDTH = 4, 256
+# Of which half is for the gradients of parameters.
 BACKWARD_OVER_FORWARD = 2
 WARM_UP, WARM_UP_FORWARD_S = 2, 0.001
 CALIBRATION_MICROBATCHES, CALIBRATION_REPEATS = 4, 5
@@ -54,31 +56,30 @@ class _Rest(torch.autograd.Function):
     """Hands on its input, and its gradient on the way back, and takes its time for each."""
 
     @staticmethod
-    def forward(ctx: Any, x: torch.Tensor, scale: torch.Tensor, stage: Stage) -> torch.Tensor:
+    def forward(ctx: Any, x: torch.Tensor, stage: Stage, takes_s: float) -> torch.Tensor:
         ctx.stage = stage
-        return stage.rest(time.monotonic() + stage.forward_s, x * scale)
+        return _rest(x.clone(), takes_s)
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        end_s = time.monotonic() + BACKWARD_OVER_FORWARD * ctx.stage.forward_s
-        return gradient, ctx.stage.rest(end_s, torch.zeros(1)), None
+        return _rest(gradient, ctx.stage.forward_s), None, None
+
+
+def _rest(result: torch.Tensor, seconds: float) -> torch.Tensor:
+    time.sleep(seconds)
+    return result
 
 
 class Stage(nn.Module):
-    """Takes `forward_s` in its forward and twice that in its backward, nearly all of it asleep."""
+    """Takes `forward_s` in its forward, and in its backward as long for its input and once more for its parameter."""
 
     def __init__(self, forward_s: float) -> None:
         super().__init__()
         self.forward_s = forward_s
         self.scale = nn.Parameter(torch.ones(1))
 
-    @staticmethod
-    def rest(end_s: float, result: torch.Tensor) -> torch.Tensor:
-        time.sleep(max(0.0, end_s - time.monotonic()))
-        return result
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return _Rest.apply(x, self.scale, self)
+        return _Rest.apply(x, self, self.forward_s) * _Rest.apply(self.scale, self, 0.0)
 
 
 def run_steps(partitions: int, microbatches: int, forward_s: float, repeats: int) -> list[tuple[float, float]]:
@@ -95,7 +96,8 @@ def run_steps(partitions: int, microbatches: int, forward_s: float, repeats: int
         model.backward(loss)
         return loss
 
-    inputs = torch.ones(microbatches * ROWS, WIDTH)
+    # The first stage, too, has an input that needs a gradient: all stages are alike.
+    inputs = torch.ones(microbatches * ROWS, WIDTH, requires_grad=True)
     found = []
     for count in range(WARM_UP + repeats):
         if count == WARM_UP:
@@ -141,7 +143,7 @@ class Calibration(NamedTuple):
     around_s: float
 
 
-def calibrate(steps: list[Step]) -> Calibration:
+def calibrate(steps: list[Step], forward_s: float) -> Calibration:
     """Read the costs off a few steps.
 
     A stretch that its rank could have begun earlier, had it been free, began late by what the runtime takes between two
@@ -168,7 +170,9 @@ def calibrate(steps: list[Step]) -> Calibration:
                 waited.append((event.what, event.start_s - able_s))
     taken = {what: statistics.median(values) for what, values in between.items()}
     median = {key: statistics.median(values) + taken[key[1]] for key, values in seconds.items()}
-    stages = [Segment(rank, median[rank, "forward"], median[rank, "backward"]) for rank in range(ranks)]
+    stages = [
+        Segment(rank, median[rank, "forward"], median[rank, "backward"], weight_s=forward_s) for rank in range(ranks)
+    ]
     message_s = statistics.median(value - taken[what] for what, value in waited)
     # The first of the stages now includes what the runtime takes before it.
     return Calibration(stages, Link(latency_s=max(0.0, message_s)), statistics.median(around) - taken["forward"])
@@ -183,25 +187,35 @@ def _needed(event: Event, ranks: int) -> tuple[int, str, int]:
     return event.rank + 1, "backward", event.microbatch
 
 
+def theory_of(pipeline: str, shape: tuple[int, int]) -> float:
+    """Return the idle part with a runtime that takes no time; what is not `zero_bubble` has a formula."""
+    partitions, microbatches = shape
+    if pipeline != "zero_bubble":
+        return (partitions - 1) / (microbatches + partitions - 1)
+    stages = [Segment(rank, 1, BACKWARD_OVER_FORWARD, weight_s=1) for rank in range(partitions)]
+    found = simulate([stages] * microbatches, pipeline=pipeline, active=partitions + 2)
+    return 1 - microbatches * (1 + BACKWARD_OVER_FORWARD) / found.step_s
+
+
 def compare(
-    steps: list[Step], predicted: Simulation, around_s: float, shape: tuple[int, int], forward_s: float
+    steps: list[Step], predicted: Simulation, around_s: float, pipeline: str, shape: tuple[int, int], forward_s: float
 ) -> dict[str, Any]:
     partitions, microbatches = shape
     measured_s = statistics.median(step.seconds for step in steps)
     predicted_s = predicted.step_s + around_s
-    theory = (partitions - 1) / (microbatches + partitions - 1)
+    theory = theory_of(pipeline, shape)
     # All that is not sleep counts as idle, what the runtime takes too.
-    idle = 1 - microbatches * (1 + BACKWARD_OVER_FORWARD) * forward_s / measured_s
+    work_s = microbatches * (1 + BACKWARD_OVER_FORWARD) * forward_s
+    idle = 1 - work_s / measured_s
     return {
+        "pipeline": pipeline,
         "partitions": partitions,
         "microbatches": microbatches,
         "idle": round(idle, 4),
         "theory": round(theory, 4),
         "step_s": round(measured_s, 4),
         # What the runtime adds to each of the m + p - 1 pairs of a forward and a backward that follow each other.
-        "overhead_ms": round(
-            1e3 * (measured_s / (microbatches + partitions - 1) - (1 + BACKWARD_OVER_FORWARD) * forward_s), 2
-        ),
+        "overhead_ms": round(1e3 * (measured_s - work_s / (1 - theory)) / (microbatches + partitions - 1), 2),
         "predicted_s": round(predicted_s, 4),
         "predicted_over_measured": round(predicted_s / measured_s, 4),
         "ok": idle <= theory + MARGIN and abs(predicted_s / measured_s - 1) <= 0.03,
@@ -232,13 +246,13 @@ def run_cases(ranks: Ranks, arguments: argparse.Namespace) -> list[dict[str, Any
     cases = []
     for partitions in arguments.partitions:
         short = measure(ranks, "interleaved", (partitions, CALIBRATION_MICROBATCHES), forward_s, CALIBRATION_REPEATS)
-        costs = calibrate(short)
+        costs = calibrate(short, forward_s)
         for pipeline, microbatches in product(arguments.pipelines, arguments.microbatches):
             shape = (partitions, microbatches)
             steps = measure(ranks, pipeline, shape, forward_s, arguments.repeats)
             programs = [costs.stages] * microbatches
             predicted = simulate(programs, pipeline=pipeline, active=partitions + 2, link=costs.link)
-            case = {"pipeline": pipeline, **compare(steps, predicted, costs.around_s, shape, forward_s)}
+            case = compare(steps, predicted, costs.around_s, pipeline, shape, forward_s)
             cases.append(case)
             print(line(case, [step.seconds for step in steps]), flush=True)
             if arguments.timelines:
@@ -251,7 +265,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--partitions", type=int, nargs="+", default=[2, 4, 8])
     parser.add_argument("--microbatches", type=int, nargs="+", default=[4, 8, 32])
-    parser.add_argument("--pipelines", nargs="+", choices=["interleaved", "simple"], default=["interleaved", "simple"])
+    parser.add_argument(
+        "--pipelines", nargs="+", choices=["interleaved", "simple", "zero_bubble"], default=["interleaved", "simple"]
+    )
     parser.add_argument("--forward-ms", type=float, default=50.0, help="a stage's forward; its backward is twice that")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--timelines", type=Path, help="an existing folder for Chrome traces of each case")
