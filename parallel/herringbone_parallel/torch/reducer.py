@@ -114,7 +114,7 @@ class Reducer:
         self._options = options
         self.hook = hook
         self.uneven: Uneven | None = None
-        # The replicas that had a backward in the last reduction.
+        # The replicas that had batches left in the last reduction: the same list on all of them.
         self.active = list(range(peers.size))
         self._handles: list[Any] = []
         self._parameters: list[nn.Parameter] = []
@@ -153,11 +153,12 @@ class Reducer:
             self._begin()
             yield
             with torch.no_grad():
-                self._finish()
+                reduced = self._finish()
         except BaseException as failure:
             self._peers.tell(failure)
             raise
-        self._refuse_uneven()
+        if reduced:
+            self._refuse_uneven()
 
     def _begin(self) -> None:
         trained = [id(parameter) for _, parameter in self._named() if parameter.requires_grad]
@@ -250,16 +251,16 @@ class Reducer:
             )
         return future
 
-    def _finish(self) -> None:
+    def _finish(self) -> bool:
+        """Reduce if it is due, and say whether it was."""
         self._usual = [max(usual, added) for usual, added in zip(self._usual, self._added, strict=True)]
-        if not self._backward:
-            return
-        self._passes += 1
-        if self._passes % self._options.backward_passes_per_step:
-            return
+        self._passes += self._backward
+        if not self._backward or self._passes % self._options.backward_passes_per_step:
+            return False
         while len(self._under_way) < len(self._buckets):
             self._start(self._buckets[len(self._under_way)])
         self._conclude(ended=False)
+        return True
 
     def accompany(self) -> None:
         """Take part in the reductions of replicas that have batches left, with nothing to add, until none has any."""

@@ -32,12 +32,16 @@ def train(rescale: bool, rounds: int) -> dict[str, torch.Tensor]:
     def train_step(inputs: torch.Tensor, target: torch.Tensor) -> None:
         model.backward(nn.functional.cross_entropy(model(inputs), target))
 
+    evaluate = smp.step(lambda inputs, target: model(inputs).detach())
+
     for _ in range(rounds):
         with model.join(divide_by_initial_world_size=not rescale):
             for number in range(BATCHES[smp.dp_rank()]):
                 optimizer.zero_grad()
                 train_step(*batch(smp.dp_rank(), number))
                 optimizer.step()
+            evaluate(*batch(smp.dp_rank(), 0))
+        evaluate(*batch(smp.dp_rank(), 0))
     return model.state_dict()
 
 
