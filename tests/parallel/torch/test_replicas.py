@@ -85,7 +85,7 @@ def assert_equal(found: list[Any], expected: Any, tolerance: float) -> None:
             )
 
 
-@pytest.mark.parametrize("pipeline", ["simple", "interleaved"])
+@pytest.mark.parametrize("pipeline", ["simple", "interleaved", "zero_bubble"])
 @pytest.mark.parametrize("microbatches", [1, 4])
 @pytest.mark.parametrize("name", ["Chain", "Tied", "Revisited", "Frozen", "OwnParameter", "UnusedOutput"])
 def test_two_replicas_of_two_partitions_train_as_one_process_does(
