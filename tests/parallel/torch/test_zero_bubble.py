@@ -1,4 +1,4 @@
-"""`pipeline: "zero_bubble"`: every model of the proof, and what its timeline shows."""
+"""`pipeline: "zero_bubble"`: several modules in one graph, which has to be cut, and what its timeline shows."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ import torch
 from torch import nn
 
 from tests.parallel.torch import models
+from tests.parallel.torch import test_replicas as replicas
 from tests.parallel.torch.ranks import Ranks
 from tests.parallel.torch.test_equality import assert_equal, settings, train, train_alone
 
 
 @pytest.mark.parametrize("name", models.ALL)
-@pytest.mark.parametrize(("partitions", "split"), [(2, "contiguous"), (3, "scattered")])
-def test_every_model_trains_as_in_one_process(ranks: Ranks, name: str, partitions: int, split: str) -> None:
-    found = ranks.run(train, settings(partitions, 4, "zero_bubble", split), name, split, torch.float64)
+def test_neighbours_on_one_rank_train_as_in_one_process(ranks: Ranks, name: str) -> None:
+    """The other split, every module apart from its neighbours, is in the matrix."""
+    found = ranks.run(train, settings(2, 4, "zero_bubble", "contiguous"), name, "contiguous", torch.float64)
     assert_equal(found, train_alone(name, 4, torch.float64), torch.float64)
+
+
+@pytest.mark.parametrize("name", ["Chain", "Tied"])
+def test_replicas_reduce_what_was_put_off(ranks: Ranks, name: str) -> None:
+    parameters = {**replicas.FOUR, "microbatches": 4, "pipeline": "zero_bubble"}
+    found = ranks.run(replicas.train, parameters, name, torch.float64, {})
+    replicas.assert_equal(found, replicas.train_alone(name, torch.float64, 8), 1e-12)
 
 
 def phases() -> list[tuple[str, int]]:
