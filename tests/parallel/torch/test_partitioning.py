@@ -12,16 +12,18 @@ from torch import nn
 
 from herringbone_spec.partition_file import parse
 from tests.parallel.torch import models
+from tests.parallel.torch.models import layers
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 TWO = {"partitions": 2, "microbatches": 2}
+CASES = {**models.ALL, "Dropped": layers.DROPPED}
 
 
 def train(name: str, arguments: dict[str, Any]) -> tuple[list[float], dict[str, int], list[bool]]:
     """Train for three steps; return the losses, the partition, and for each call whether it was traced."""
     import herringbone_parallel.torch as smp
 
-    module, inputs, target = models.build(name)
+    module, inputs, target = CASES[name].build()
     model = smp.DistributedModel(module, **arguments)
     optimizer = smp.DistributedOptimizer(torch.optim.Adam(module.parameters(), lr=0.05))
     traced = []
