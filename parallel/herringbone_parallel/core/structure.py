@@ -13,8 +13,10 @@ import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-# What most leaves are, so that they need not be asked for everything else they might be.
-_ATOMS = {int, float, bool, str, type(None)}
+Change = Callable[[Any], Any]
+
+# How values of a type are taken apart, None for a leaf: asked for once per type, as there are many leaves.
+_TAKEN_APART: dict[type, Callable[[Any, Change], Any] | None] = {}
 
 
 def leaves_of(value: Any) -> list[Any]:
@@ -29,34 +31,46 @@ def leaves_of(value: Any) -> list[Any]:
     return found
 
 
-def replace_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
+def replace_leaves(value: Any, change: Change) -> Any:
     """Return the same structure with each leaf changed.
 
     >>> replace_leaves({"a": [1, (2, None)]}, lambda leaf: leaf and leaf * 10)
     {'a': [10, (20, None)]}
     """
     kind = type(value)
-    if kind in _ATOMS:
-        return change(value)
-    if kind in (list, set):
-        return kind(replace_leaves(item, change) for item in value)
-    if isinstance(value, tuple):
-        items = [replace_leaves(item, change) for item in value]
-        return kind(*items) if hasattr(value, "_fields") else tuple(items) if kind is tuple else kind(items)
-    if isinstance(value, Mapping):
-        return _replace_mapping(value, change)
-    if isinstance(value, list):
-        return kind([replace_leaves(item, change) for item in value])
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field for field in dataclasses.fields(value) if hasattr(value, field.name)]
-        changed = copy.copy(value)
-        for field in fields:
+    if kind not in _TAKEN_APART:
+        _TAKEN_APART[kind] = _way_of(kind)
+    way = _TAKEN_APART[kind]
+    return change(value) if way is None else way(value, change)
+
+
+def _way_of(kind: type) -> Callable[[Any, Change], Any] | None:
+    if issubclass(kind, tuple):
+        return _replace_named if hasattr(kind, "_fields") else _replace_items
+    if issubclass(kind, Mapping):
+        return _replace_mapping
+    if issubclass(kind, list) or kind is set:
+        return _replace_items
+    return _replace_fields if dataclasses.is_dataclass(kind) and not issubclass(kind, type) else None
+
+
+def _replace_items(value: Any, change: Change) -> Any:
+    return type(value)([replace_leaves(item, change) for item in value])
+
+
+def _replace_named(value: Any, change: Change) -> Any:
+    return type(value)(*[replace_leaves(item, change) for item in value])
+
+
+def _replace_fields(value: Any, change: Change) -> Any:
+    changed = copy.copy(value)
+    for field in dataclasses.fields(value):
+        if hasattr(value, field.name):
             object.__setattr__(changed, field.name, replace_leaves(getattr(value, field.name), change))
-        return changed
-    return change(value)
+    return changed
 
 
-def _replace_mapping(value: Mapping[Any, Any], change: Callable[[Any], Any]) -> Any:
+def _replace_mapping(value: Mapping[Any, Any], change: Change) -> Any:
     items = {key: replace_leaves(item, change) for key, item in value.items()}
     if type(value) is dict:
         return items

@@ -26,7 +26,7 @@ from herringbone_parallel.torch.modes import thread_modes
 from herringbone_parallel.torch.operations import operate, operate_inside
 from herringbone_parallel.torch.placed import PlacedTensor, Value
 from herringbone_parallel.torch.post import Post
-from herringbone_parallel.torch.randomness import seed_of, seeded, start_stream
+from herringbone_parallel.torch.randomness import branch, seed_of, start_stream
 from herringbone_parallel.torch.shapes import ShapeBook, TensorSpec, shapes_of
 from herringbone_parallel.torch.tape import Entrance, Flow, Move, Run, Segment, Tape
 from herringbone_parallel.torch.transport import Purpose
@@ -226,17 +226,24 @@ class Microbatch:
 
     def _run_here(self, run: Run, name: str, ordered: bool, function: Callable[[], Any]) -> Any:
         """Run the call with real tensors, in its turn and with its own random numbers."""
-        turns = [self._turn(FORWARD, name)] if ordered else []
         if ordered:
             run.turn = self._turn(BACKWARD, name)
-        seed = seed_of(self._seed_of_calls, name, self._serial)
-        with self._post.turns(turns), seeded(seed), inside(None):
-            try:
-                return function()
-            except Exception as error:
-                if ordered and not hasattr(error, MODULE_ATTRIBUTE):
-                    setattr(error, MODULE_ATTRIBUTE, name)
-                raise
+            turn = self._turn(FORWARD, name)
+            self._post.await_turn(turn)
+        restore = branch(seed_of(self._seed_of_calls, name, self._serial))
+        before, _here.microbatch = current(), None
+        try:
+            result = function()
+        except Exception as error:
+            if ordered and not hasattr(error, MODULE_ATTRIBUTE):
+                setattr(error, MODULE_ATTRIBUTE, name)
+            raise
+        finally:
+            _here.microbatch = before
+            restore()
+        if ordered:
+            self._post.pass_turn(turn)
+        return result
 
     def _turn(self, phase: int, what: Hashable) -> Turn:
         visit = self._visits[phase, what] = self._visits.get((phase, what), 0) + 1

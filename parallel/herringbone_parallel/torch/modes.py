@@ -18,12 +18,24 @@ class Modes(NamedTuple):
 
 def thread_modes() -> Modes:
     """Return the modes of the calling thread."""
+    cuda, cpu = torch.is_autocast_enabled(), _cpu_autocast()
+    if not cuda and not cpu:
+        return Modes(torch.is_grad_enabled(), ())
     autocast = []
-    if torch.is_autocast_enabled():
+    if cuda:
         autocast.append(("cuda", torch.get_autocast_gpu_dtype()))
-    if torch.is_autocast_cpu_enabled():
+    if cpu:
         autocast.append(("cpu", torch.get_autocast_cpu_dtype()))
     return Modes(torch.is_grad_enabled(), tuple(autocast))
+
+
+def _cpu_autocast() -> bool:
+    return torch.is_autocast_enabled("cpu")
+
+
+if not hasattr(torch, "get_autocast_dtype"):
+    # torch before 2.4 asks for it by this name, which later ones answer slowly.
+    _cpu_autocast = torch.is_autocast_cpu_enabled
 
 
 @contextmanager

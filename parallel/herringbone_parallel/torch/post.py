@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,14 +35,13 @@ class Post:
         """Return the message; other microbatches run until it is here."""
         return self._baton.wait(self._microbatch, (source, self._key(serial, purpose)))
 
-    @contextmanager
-    def turns(self, turns: Sequence[Turn]) -> Iterator[None]:
-        """Do what stands in the `with` block after the microbatch before did the same."""
-        for turn in turns:
-            self._baton.await_turn(self._microbatch, turn)
-        yield
-        for turn in turns:
-            self._baton.pass_turn(self._microbatch, turn)
+    def await_turn(self, turn: Turn) -> None:
+        """Return after the microbatch before has passed its turn of the same."""
+        self._baton.await_turn(self._microbatch, turn)
+
+    def pass_turn(self, turn: Turn) -> None:
+        """Let the next microbatch do what this one has done."""
+        self._baton.pass_turn(self._microbatch, turn)
 
     def enter_backward(self) -> None:
         self._baton.enter_backward(self._microbatch)

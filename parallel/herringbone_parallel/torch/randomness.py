@@ -56,11 +56,17 @@ def start_stream(seed: int) -> None:
         generator.manual_seed(seed)
 
 
+def branch(seed: int) -> Callable[[], None]:
+    """Let the generators go on from a seed, and return a function that puts them back to where they are now."""
+    restore = keep()
+    start_stream(seed)
+    return restore
+
+
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Draw from a seed of its own inside the `with` block, and go on afterwards as if nothing had been drawn."""
-    restore = keep()
-    start_stream(seed)
+    restore = branch(seed)
     try:
         yield
     finally:

@@ -144,8 +144,12 @@ class Tape:
             runs = [run for run in entry.runs if not needed.isdisjoint(run.outputs)]
             others = [] if len(runs) == len(entry.runs) else [run for run in entry.runs if run not in runs]
             if runs and entry.rank == post.rank:
-                with post.turns([run.turn for run in reversed(runs) if run.turn is not None]):
-                    _run_backward(entry, runs, retain, self._deferral)
+                turns = [run.turn for run in runs if run.turn is not None]
+                for turn in turns:
+                    post.await_turn(turn)
+                _run_backward(entry, runs, retain, self._deferral)
+                for turn in turns:
+                    post.pass_turn(turn)
             if not retain:
                 for run in runs:
                     _spend(run)
@@ -210,5 +214,8 @@ def _move_backward(move: Move, post: Post, deferral: Deferral | None) -> None:
         if deferral is not None and move.turn is not None:
             deferral.add(partial(flow.add, gradient))
             return
-        with post.turns([] if move.turn is None else [move.turn]):
-            flow.add(gradient)
+        if move.turn is not None:
+            post.await_turn(move.turn)
+        flow.add(gradient)
+        if move.turn is not None:
+            post.pass_turn(move.turn)

@@ -1,10 +1,9 @@
 """Messages between the ranks of one pipeline: keyed, delivered in any order to whoever waits for them.
 
-A message is an envelope on the CPU group (gloo): a header, and behind it the content if it is small; if not, that
-follows. One thread per peer receives its envelopes, then what follows each, and hands it to `deliver`. So
-nobody has to know a shape beforehand, and ranks may run their microbatches in different orders. CUDA contents go over
-NCCL, one communicator per directed pair (opposite sends on a shared one would deadlock on a stream), posted in the
-order of the envelopes.
+A message is a header with its content behind it, on the CPU group (gloo); a content too large for that follows. One
+thread per peer receives its messages and hands them to `deliver`. So nobody has to know a shape beforehand, and ranks
+may run their microbatches in different orders. CUDA contents go over NCCL, one communicator per directed pair (opposite
+sends on a shared one would deadlock on a stream), posted in the order of the headers.
 
 Objects are pickled: ranks of one job are one trust domain, as in `torch.distributed`'s own object collectives.
 """
@@ -35,9 +34,13 @@ _TAGS = 2**30
 _MAX_DIMENSIONS = 8
 # kind, key (4), tag of what follows, whether anything follows, dtype, number of dimensions, dimensions
 _HEADER = struct.Struct(f"=9q{_MAX_DIMENSIONS}q")
-# A page: a header, and behind it a payload that fits, so that most messages about shapes and losses are one message.
-_ENVELOPE_BYTES = 4096
-_ROOM_BYTES = _ENVELOPE_BYTES - _HEADER.size
+# Where the content begins behind the header, aligned for every dtype.
+_START = 192
+# gloo takes a message that is smaller than what was prepared for it. To copy this much behind a header is cheaper than
+# a second message, and what is larger goes without a copy.
+_ROOM_BYTES = 1 << 19
+# A content of this size stays in the buffer it came in; a smaller one is copied out, so as not to keep all the rest.
+_KEPT_BYTES = 1 << 15
 # A goodbye says that nothing more is asked for, the last word that nothing more is answered either.
 _TENSOR, _OBJECT, _CUDA, _GOODBYE, _LAST_WORD = range(5)
 _DTYPES = [
@@ -139,7 +142,7 @@ class Transport:
         """Start sending; the tensor must not change before `flush`."""
         # A parameter of a split module would take this for the user's operation.
         with torch._C.DisableTorchFunctionSubclass():
-            tensor = tensor.detach().contiguous()
+            tensor = tensor.detach()
         kind = _CUDA if tensor.is_cuda else _TENSOR
         self._send(peer, kind, key, tensor, _CODES[tensor.dtype], tensor.shape)
 
@@ -190,43 +193,46 @@ class Transport:
     ) -> None:
         if len(shape) > _MAX_DIMENSIONS:
             raise ParallelError(f"a tensor of {len(shape)} dimensions cannot be sent; at most {_MAX_DIMENSIONS}")
-        target = self._ranks[peer]
-        envelope = torch.empty(_ENVELOPE_BYTES, dtype=torch.uint8)
-        if kind != _CUDA and payload is not None and payload.numel():
-            flat = payload.reshape(-1).view(torch.uint8)
-            if len(flat) <= _ROOM_BYTES:
-                envelope[_HEADER.size : _HEADER.size + len(flat)] = flat
-                payload = None
+        inside = 0 if payload is None or kind == _CUDA else payload.numel() * payload.element_size()
+        follows = kind == _CUDA or inside > _ROOM_BYTES
+        if payload is not None and follows:
+            payload = payload.contiguous()
+            inside = 0
+        message = torch.empty(_START + inside, dtype=torch.uint8)
+        if inside and payload is not None:
+            message[_START:].view(payload.dtype).view(payload.shape).copy_(payload)
         # One at a time: the payloads of a pair travel in the order of their headers.
         with self._lock:
             tag = self._next_tag
             self._next_tag = self._next_tag % _TAGS + 1
-            follows = payload is not None and payload.numel() > 0
             padding = (0,) * (_MAX_DIMENSIONS - len(shape))
-            _HEADER.pack_into(_bytes(envelope), 0, kind, *key, tag, follows, dtype, len(shape), *shape, *padding)
+            _HEADER.pack_into(_bytes(message), 0, kind, *key, tag, follows, dtype, len(shape), *shape, *padding)
             # An unfinished send keeps its work and tensor here: dropping them confuses gloo's matching for good.
-            self._in_flight.append((dist.isend(envelope, target, group=self._group, tag=_HEADER_TAG), envelope))
-            if kind == _CUDA:
-                pair = self._pair_groups[self._me, peer]
-                self._in_flight.append((dist.isend(payload, target, group=pair), payload))  # type: ignore[arg-type]
-            elif follows:
+            self._in_flight.append((self._group.send([message], peer, _HEADER_TAG), message))
+            if follows:
                 assert payload is not None
-                self._in_flight.append((dist.isend(payload, target, group=self._group, tag=tag), payload))
+                if kind == _CUDA:
+                    work = dist.isend(payload, self._ranks[peer], group=self._pair_groups[self._me, peer])
+                else:
+                    work = self._group.send([payload], peer, tag)
+                self._in_flight.append((work, payload))
 
     def _receive_from(self, peer: int) -> None:
         if self._cuda_device is not None:
             torch.cuda.set_device(self._cuda_device)
-        envelope = torch.empty(_ENVELOPE_BYTES, dtype=torch.uint8)
+        buffer = torch.empty(_START + _ROOM_BYTES, dtype=torch.uint8)
         try:
             while True:
-                _receive(envelope, self._ranks[peer], self._group, _HEADER_TAG)
-                kind, step, microbatch, serial, purpose, *rest = _HEADER.unpack_from(_bytes(envelope))
+                _receive(buffer, peer, self._group, _HEADER_TAG)
+                kind, step, microbatch, serial, purpose, *rest = _HEADER.unpack_from(_bytes(buffer))
                 if kind == _LAST_WORD:
                     return
                 if kind == _GOODBYE:
                     self._part(peer)
                     continue
-                content = self._open(peer, kind, rest, envelope)
+                content = self._open(peer, kind, rest, buffer)
+                if isinstance(content, torch.Tensor) and content.untyped_storage().data_ptr() == buffer.data_ptr():
+                    buffer = torch.empty_like(buffer)
                 with self._mail_lock:
                     self._hand_on((peer, Key(step, microbatch, serial, purpose), content))
         except _PeerGoneError as error:
@@ -255,26 +261,32 @@ class Transport:
         elif self._deliver is not None and (key.step == self._step or key.purpose in VERDICTS):
             self._deliver(source, key, content)
 
-    def _open(self, peer: int, kind: int, rest: Sequence[int], envelope: torch.Tensor) -> Any:
-        """Return what came in the envelope or comes behind it."""
+    def _open(self, peer: int, kind: int, rest: Sequence[int], buffer: torch.Tensor) -> Any:
+        """Return what came behind the header in the buffer, or comes after it; a large one may stay in the buffer."""
         tag, follows, code, dimensions, *shape = rest
         dtype, shape = _DTYPES[code], shape[:dimensions]
         if kind == _CUDA:
             assert self._cuda_device is not None
-            buffer = torch.empty(shape, dtype=dtype, device=torch.device("cuda", self._cuda_device))
-            _receive(buffer, self._ranks[peer], self._pair_groups[peer, self._me], 0)
-            return buffer
+            content = torch.empty(shape, dtype=dtype, device=torch.device("cuda", self._cuda_device))
+            _receive(content, self._pair_index(peer), self._pair_groups[peer, self._me], 0)
+            return content
         if follows:
-            buffer = torch.empty(shape, dtype=dtype)
-            _receive(buffer, self._ranks[peer], self._group, tag)
+            content = torch.empty(shape, dtype=dtype)
+            _receive(content, peer, self._group, tag)
         else:
             size = dtype.itemsize * math.prod(shape)
-            buffer = envelope[_HEADER.size : _HEADER.size + size].clone().view(dtype).reshape(shape)
-        return pickle.loads(buffer.numpy().tobytes()) if kind == _OBJECT else buffer  # noqa: S301  same trust domain
+            content = buffer[_START : _START + size]
+            content = (content if size >= _KEPT_BYTES else content.clone()).view(dtype).view(shape)
+        return pickle.loads(_bytes(content)) if kind == _OBJECT else content  # noqa: S301  same trust domain
+
+    def _pair_index(self, peer: int) -> int:
+        # A group counts its ranks in ascending order.
+        return int(self._ranks[peer] > self._ranks[self._me])
 
 
-def _bytes(envelope: torch.Tensor) -> Any:
-    return envelope.numpy()
+def _bytes(tensor: torch.Tensor) -> Any:
+    """Return what `struct` and `pickle` take for a buffer."""
+    return tensor.numpy()
 
 
 class _PeerGoneError(Exception):
@@ -283,6 +295,6 @@ class _PeerGoneError(Exception):
 
 def _receive(buffer: torch.Tensor, source: int, group: dist.ProcessGroup, tag: int) -> None:
     try:
-        dist.recv(buffer, source, group=group, tag=tag)
+        group.recv([buffer], source, tag).wait()
     except RuntimeError as error:
         raise _PeerGoneError(str(error).splitlines()[0]) from error
