@@ -120,7 +120,8 @@ def test_what_cannot_be_sent_is_named(ranks: Ranks) -> None:
     assert "'PP_RANK' is not a rank type; take one of smp.RankType.WORLD_RANK, " in first[3]
     assert "is not a group; take one of smp.CommGroup.WORLD, smp.CommGroup.MP_GROUP" in first[4]
     assert "a lock cannot be sent to another rank" in first[5]
-    assert first[6] == "smp.barrier inside a step; call it before or after the step"
+    # The other rank may be the first to say so.
+    assert "smp.barrier inside a step; call it before or after the step" in first[6]
 
 
 def leave() -> None:
