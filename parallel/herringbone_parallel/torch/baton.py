@@ -169,6 +169,8 @@ class Baton:
         while not self._done.wait(None if look is None else _LOOK_SECONDS):
             if look is not None:
                 look()
+        # It knows the baton: together they would keep the step's tensors until the next collection of garbage.
+        del self._body
         if self._failure is not None:
             raise self._failure
 

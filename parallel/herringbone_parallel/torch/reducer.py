@@ -175,10 +175,15 @@ class Reducer:
         overlap = self._options.overlapping_allreduce and not self._options.gradient_as_bucket_view
         self._eager = due and overlap and self._ordered
 
-    def _adopt(self) -> None:
-        """Watch the parameters that are trained now: at first in the reverse of the order of their definition."""
+    def retire(self) -> None:
+        """Watch no parameters any more; they would keep the reducer, and its group with it."""
         for handle in self._handles:
             handle.remove()
+        self._handles = []
+
+    def _adopt(self) -> None:
+        """Watch the parameters that are trained now: at first in the reverse of the order of their definition."""
+        self.retire()
         named = list(self._named())
         self._require_equal([(name, list(p.shape), str(p.dtype), p.requires_grad) for name, p in named])
         self._parameters = [parameter for _, parameter in named if parameter.requires_grad]

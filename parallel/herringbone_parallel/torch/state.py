@@ -148,6 +148,8 @@ def shutdown() -> None:
     state, _state = _state, None
     if state.replicas is not None:
         state.replicas.leave()
+    if state.model is not None and state.model.reducer is not None:
+        state.model.reducer.retire()
     state.crew.dismiss()
     well = not 0 < state.failed_step == state.steps
     if state.timeline is not None and well:

@@ -168,6 +168,8 @@ class Transport:
 
         Without patience, after a failure, the wait is short: a peer may compute for long before it hears of it.
         """
+        # It knows the last step, and with it the whole state; groups would outlive their destruction.
+        self._deliver = None
         # A peer that is gone by now has no use for a goodbye.
         with suppress(RuntimeError):
             with self._mail_lock:
