@@ -168,8 +168,6 @@ class Transport:
 
         Without patience, after a failure, the wait is short: a peer may compute for long before it hears of it.
         """
-        # It knows the last step, and with it the whole state; groups would outlive their destruction.
-        self._deliver = None
         # A peer that is gone by now has no use for a goodbye.
         with suppress(RuntimeError):
             with self._mail_lock:
@@ -186,6 +184,8 @@ class Transport:
                 thread.join(timeout=max(0.0, deadline - time.monotonic()))
             if not any(thread.is_alive() for thread in self._threads):
                 self.flush()
+        # It knows the last step, and with it the whole state: groups would outlive their destruction.
+        self._deliver = None
 
     def _say(self, peer: int, kind: int) -> None:
         self._send(peer, kind, Key(0, 0, 0, 0), None, 0, ())

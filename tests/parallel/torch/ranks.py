@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import multiprocessing
 import os
@@ -43,6 +44,8 @@ def _serve(rank: int, connection: Any) -> None:
             connection.send((False, traceback.format_exc()))
         finally:
             state.shutdown()
+            # A function's model is a cycle with its hooks; each that stays keeps groups, whose threads wake all the time.
+            gc.collect()
 
 
 class Ranks:
