@@ -44,7 +44,7 @@ def _serve(rank: int, connection: Any) -> None:
             connection.send((False, traceback.format_exc()))
         finally:
             state.shutdown()
-            # A function's model is a cycle with its hooks; each that stays keeps groups, whose threads wake all the time.
+            # A model is a cycle with its hooks; one that stays keeps groups, whose threads wake all the time.
             gc.collect()
 
 
