@@ -275,12 +275,9 @@ class Baton:
         restore = self._keep()
         if self._note is not None:
             self._note_stretch(self._note, runner)
-        self._hand_over()
-        return restore
-
-    def _hand_over(self) -> None:
         self._holder = None
         self._pass_on()
+        return restore
 
     def _sleep(self, restore: Callable[[], None], runner: _Runner) -> None:
         runner.wake.acquire()
@@ -295,21 +292,28 @@ class Baton:
         note(phase, runner.index, start, time.monotonic())
 
     def _pass_on(self) -> None:
+        """Give the baton, if it is free, to the microbatch that the schedule names."""
+        fresh = self._choose()
+        if fresh is not None:
+            self._crew.start(partial(self._run_from, fresh))
+
+    def _choose(self) -> _Runner | None:
+        """Do so, and return the microbatch if it is a fresh one, for which the caller finds a thread."""
         if not self._started or self._holder is not None or self._failure is not None:
-            return
+            return None
         choice = self._schedule.send(self._ready())
         if choice is None:
-            return
+            return None
         runner = self._runners[choice]
         self._holder = runner
         runner.wanted = None
-        if runner.phase == FRESH:
-            runner.phase = FORWARD
-            self._running += 1
-            self.peak_live = max(self.peak_live, self._live())
-            self._crew.start(partial(self._run_one, runner))
-        else:
+        if runner.phase != FRESH:
             runner.rouse()
+            return None
+        runner.phase = FORWARD
+        self._running += 1
+        self.peak_live = max(self.peak_live, self._live())
+        return runner
 
     def _ready(self) -> Ready:
         able: dict[int, list[int]] = {FRESH: [], FORWARD: [], BACKWARD: [], WEIGHT: []}
@@ -342,7 +346,12 @@ class Baton:
     def _live(self) -> int:
         return sum(runner.phase in (FORWARD, BACKWARD, WEIGHT) for runner in self._runners)
 
-    def _run_one(self, runner: _Runner) -> None:
+    def _run_from(self, runner: _Runner | None) -> None:
+        """Run a microbatch, and as long as a fresh one is next, that one on the same thread."""
+        while runner is not None:
+            runner = self._run_one(runner)
+
+    def _run_one(self, runner: _Runner) -> _Runner | None:
         if self._note is not None:
             self._held = (runner.phase, time.monotonic())
         try:
@@ -357,6 +366,8 @@ class Baton:
             runner.phase = ENDED
             self._running -= 1
             self._left -= 1
+            self._holder = None
+            fresh = self._choose()
             if self._running == 0 and (self._left == 0 or self._failure is not None):
                 self._done.set()
-            self._hand_over()
+        return fresh

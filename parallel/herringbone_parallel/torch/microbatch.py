@@ -90,6 +90,7 @@ class Microbatch:
         self.trace: list[Call] = []
         self._parameters: dict[int, PlacedTensor] = {}
         self._visits: dict[tuple[int, Hashable], int] = {}
+        self._seeded: dict[str, int] = {}
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -106,12 +107,14 @@ class Microbatch:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
         identity: Hashable = None,
+        seed: int | None = None,
     ) -> Any:
         """Run `function` on one rank and return what it returned, with its tensors placed there.
 
         `target` is the pipeline rank, or None for the rank that holds most of the inputs. Without a placed input and
         without a target the function runs on every rank alike. `name` is for messages; calls of one `identity` (the
-        name, if not given) return the same shapes for inputs of the same shapes.
+        name, if not given) return the same shapes for inputs of the same shapes. Random numbers are drawn from `seed`,
+        by default that of the name.
         """
         leaves: list[Any] = []
         values: dict[int, Value] = {}
@@ -129,6 +132,8 @@ class Microbatch:
             return function(*args, **kwargs)
         home = target if target is not None else _most_bytes(values.values())
         self.trace.append((name, home))
+        if seed is None:
+            seed = self.seed(name)
         call = (identity or name, home, thread_modes(), tuple(_describe(leaf) for leaf in leaves))
         for value in values.values():
             self._move(value, home)
@@ -142,7 +147,7 @@ class Microbatch:
             ordered = target is not None or any(isinstance(value.local, nn.Parameter) for value in values.values())
             enter = partial(_enter, segment)
             real = partial(function, *replace_leaves(args, enter), **replace_leaves(kwargs, enter))
-            result = self._run_here(run, name, ordered, real)
+            result = self._run_here(run, name, seed, ordered, real)
             made = [leaf for leaf in leaves_of(result) if isinstance(leaf, torch.Tensor)]
             shapes = shapes_of(result)
             self._tell_shapes(name, known, serial, shapes)
@@ -224,13 +229,13 @@ class Microbatch:
             value.local = self._post.wait(value.serial, Purpose.VALUE, source=value.owner)
         value.holders.add(target)
 
-    def _run_here(self, run: Run, name: str, ordered: bool, function: Callable[[], Any]) -> Any:
+    def _run_here(self, run: Run, name: str, seed: int, ordered: bool, function: Callable[[], Any]) -> Any:
         """Run the call with real tensors, in its turn and with its own random numbers."""
         if ordered:
             run.turn = self._turn(BACKWARD, name)
             turn = self._turn(FORWARD, name)
             self._post.await_turn(turn)
-        restore = branch(seed_of(self._seed_of_calls, name, self._serial))
+        restore = branch(seed)
         before, _here.microbatch = current(), None
         try:
             result = function()
@@ -244,6 +249,11 @@ class Microbatch:
         if ordered:
             self._post.pass_turn(turn)
         return result
+
+    def seed(self, name: str) -> int:
+        """Return the seed of the next call of that name; every rank has to ask, whoever needs it."""
+        visit = self._seeded[name] = self._seeded.get(name, 0) + 1
+        return seed_of(self._seed_of_calls, name, visit)
 
     def _turn(self, phase: int, what: Hashable) -> Turn:
         visit = self._visits[phase, what] = self._visits.get((phase, what), 0) + 1

@@ -25,6 +25,7 @@ from herringbone_parallel.torch.partitioning import Run, Tracing, agree
 from herringbone_parallel.torch.placement import assign_by_hand, settle
 from herringbone_parallel.torch.reducer import Hook, Reducer, ReductionOptions, Uneven
 from herringbone_parallel.torch.replicas import Replicas
+from herringbone_parallel.torch.sequential import join_children
 from herringbone_spec.errors import ParallelError
 
 # SMP v1's other arguments, with their defaults.
@@ -111,6 +112,7 @@ class DistributedModel(nn.Module):
             assigned = assign_by_hand(self.module, settings.partitions, settings.default_partition)
         make_values(self.module, assigned, here.pp_rank)
         settle(self.module, assigned, here.pp_rank, here.device)
+        join_children(self.module)
         serve_torch()
         self._settled(assigned)
 

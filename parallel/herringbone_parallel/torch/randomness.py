@@ -2,12 +2,13 @@
 
 torch draws from one generator per device, whoever comes first. Here every microbatch has a stream of its own for the
 code that runs on all ranks, and every call a seed of its own, made of the step's seed, the microbatch, the call's name
-and its place in the microbatch. So a seed gives the same dropout masks whichever microbatch ran first, and code that
-runs on every rank draws the same numbers on each.
+and how many of that name were before it. So a seed gives the same dropout masks whichever microbatch ran first, and
+code that runs on every rank draws the same numbers on each.
 """
 
 from __future__ import annotations
 
+import functools
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,9 +18,14 @@ import torch
 _SEEDS = 2**63 - 1
 
 
+@functools.cache
+def _has_cuda() -> bool:
+    return torch.cuda.is_available()
+
+
 def _generators() -> list[torch.Generator]:
     found = [torch.default_generator]
-    if torch.cuda.is_available():
+    if _has_cuda():
         found.append(torch.cuda.default_generators[torch.cuda.current_device()])
     return found
 

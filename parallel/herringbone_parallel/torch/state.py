@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 import torch
@@ -57,7 +58,7 @@ class State:
     failed_step: int = 0
     timeline: Timeline | None = None
 
-    @property
+    @cached_property
     def pp_rank(self) -> int:
         return self.grid.coordinates(self.rank)["P"]
 

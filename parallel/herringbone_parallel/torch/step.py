@@ -127,11 +127,12 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
     seed = randomness.draw_seed()
     restore = randomness.keep()
     traces = [Progress() for _ in parts]
+    rank = here.pp_rank
 
     def body(index: int) -> None:
         if here.device.type == "cuda":
             torch.cuda.set_device(here.device)
-        post = Post(here.pp_rank, number, index, here.transport, baton)
+        post = Post(rank, number, index, here.transport, baton)
         deferral = Deferral() if settings.pipeline == "zero_bubble" else None
         own_seed = randomness.seed_of(seed, index)
         microbatch = Microbatch(
