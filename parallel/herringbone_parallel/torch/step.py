@@ -202,7 +202,7 @@ def _run_with_peers(
         baton.run(probe.look)
         shared = share(results, here.pp_rank, here.settings.partitions, send, wait)
         probe.over()
-        transport.flush()
+        transport.release()
     except RanksDivergedError:
         # Every rank says so by itself.
         raise

@@ -41,6 +41,8 @@ _START = 192
 _ROOM_BYTES = 1 << 19
 # A content of this size stays in the buffer it came in; a smaller one is copied out, so as not to keep all the rest.
 _KEPT_BYTES = 1 << 15
+# What is on its way is looked after when it comes to this much: a look costs more than a small message holds.
+_REAPED_BYTES = 1 << 23
 # A goodbye says that nothing more is asked for, the last word that nothing more is answered either.
 _TENSOR, _OBJECT, _CUDA, _GOODBYE, _LAST_WORD = range(5)
 _DTYPES = [
@@ -98,6 +100,9 @@ class Transport:
         self._mail_lock = threading.Lock()
         self._in_flight: list[tuple[Any, torch.Tensor | None]] = []
         self._leaving: list[tuple[Any, torch.Tensor | None]] = []
+        self._bytes_in_flight = 0
+        # Whether tensors of the caller's are on their way, and not copies alone.
+        self._lent = False
         self._step = 0
         self._closing = False
         self._lost: str | None = None
@@ -139,7 +144,7 @@ class Transport:
             self._report_loss()
 
     def send_tensor(self, peer: int, key: Key, tensor: torch.Tensor) -> None:
-        """Start sending; the tensor must not change before `flush`."""
+        """Start sending; the tensor must not change before `release`."""
         # A parameter of a split module would take this for the user's operation.
         with torch._C.DisableTorchFunctionSubclass():
             tensor = tensor.detach()
@@ -152,16 +157,28 @@ class Transport:
         self._send(peer, _OBJECT, key, data, _CODES[torch.uint8], data.shape)
 
     def reap(self) -> None:
-        """Let go of what was sent before the last call of this; it has left long ago, so there is no wait."""
-        with self._lock:
-            leaving, self._leaving, self._in_flight = self._leaving, self._in_flight, []
-        for work, _ in leaving:
-            work.wait()
+        """Let go, when it is worth it, of what has left long ago."""
+        if self._bytes_in_flight > _REAPED_BYTES:
+            self._reap()
+
+    def release(self) -> None:
+        """Wait until no tensor of the caller's is on its way."""
+        if self._lent:
+            self.flush()
 
     def flush(self) -> None:
         """Wait until everything sent so far has left."""
-        self.reap()
-        self.reap()
+        self._lent = False
+        self._reap()
+        self._reap()
+
+    def _reap(self) -> None:
+        """Let go of what was sent before the last call of this."""
+        with self._lock:
+            leaving, self._leaving, self._in_flight = self._leaving, self._in_flight, []
+            self._bytes_in_flight = 0
+        for work, _ in leaving:
+            work.wait()
 
     def close(self, *, patient: bool) -> None:
         """Say goodbye to every peer, wait until all have said it too, and have the last word with each.
@@ -211,8 +228,11 @@ class Transport:
             _HEADER.pack_into(_bytes(message), 0, kind, *key, tag, follows, dtype, len(shape), *shape, *padding)
             # An unfinished send keeps its work and tensor here: dropping them confuses gloo's matching for good.
             self._in_flight.append((self._group.send([message], peer, _HEADER_TAG), message))
+            self._bytes_in_flight += message.numel()
             if follows:
                 assert payload is not None
+                self._lent = True
+                self._bytes_in_flight += payload.numel() * payload.element_size()
                 if kind == _CUDA:
                     work = dist.isend(payload, self._ranks[peer], group=self._pair_groups[self._me, peer])
                 else:
