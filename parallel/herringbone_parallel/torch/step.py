@@ -10,7 +10,7 @@ from typing import Any, TypeVar, overload
 
 import torch
 
-from herringbone_parallel.core.divergence import Progress
+from herringbone_parallel.core.divergence import Progress, digest
 from herringbone_parallel.core.schedule import make_schedule
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch import randomness, state
@@ -187,8 +187,8 @@ def _run_with_peers(
             baton.deliver((source, key), content)
 
     def outputs() -> Key:
-        # Ranks that have not made as many calls do not find each other's results, and the probe tells them why.
-        return Key(here.steps, 0, sum(len(progress.calls) for progress in traces), Purpose.RESULTS)
+        # Ranks that have not made the same calls do not find each other's results, and the probe tells them why.
+        return Key(here.steps, 0, digest(progress.calls for progress in traces), Purpose.RESULTS)
 
     def send(peer: int, packed: torch.Tensor) -> None:
         transport.send_tensor(peer, outputs(), packed)

@@ -56,6 +56,12 @@ def another_module(model: Any, rank: int, x: torch.Tensor) -> Any:
     return net.third(net.second(net.first(x)) if rank == 0 else net.third(net.first(x)))
 
 
+def another_operation(model: Any, rank: int, x: torch.Tensor) -> Any:
+    """As many calls, on the same ranks: no message went astray, and each rank had numbers of its own idea."""
+    score = model.module.second(x)
+    return torch.relu(score) if rank == 0 else torch.tanh(score)
+
+
 def one_ends_early(model: Any, rank: int, x: torch.Tensor) -> Any:
     net = model.module
     hidden = net.second(net.first(x))
@@ -94,6 +100,7 @@ def test_ranks_that_diverge_are_named_on_each(ranks: Ranks, body: Body, said: st
 @pytest.mark.parametrize(
     ("body", "said"),
     [
+        (another_operation, "pipeline rank 0 called 'torch.relu', rank 1 called 'torch.tanh'"),
         (one_ends_early, "after 'second': pipeline rank 0 called 'first', rank 1 ended the step function"),
         (one_goes_no_way_back, "pipeline rank 0 ended the step function, rank 1 called 'model.backward'"),
     ],
