@@ -22,6 +22,7 @@ from herringbone_parallel.core.divergence import EVERYWHERE, Call
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.torch.baton import BACKWARD, FORWARD, Turn
 from herringbone_parallel.torch.deferral import Deferral
+from herringbone_parallel.torch.failures import note_module
 from herringbone_parallel.torch.modes import thread_modes
 from herringbone_parallel.torch.operations import operate, operate_inside
 from herringbone_parallel.torch.placed import PlacedTensor, Value
@@ -34,9 +35,6 @@ from herringbone_spec.errors import ParallelError
 
 # On a parameter of a partitioned model: the pipeline rank it lives on.
 OWNER_ATTRIBUTE = "_smp_owner"
-
-# On an exception: the module in whose code it was raised.
-MODULE_ATTRIBUTE = "_smp_module"
 
 _here = threading.local()
 
@@ -240,8 +238,8 @@ class Microbatch:
         try:
             result = function()
         except Exception as error:
-            if ordered and not hasattr(error, MODULE_ATTRIBUTE):
-                setattr(error, MODULE_ATTRIBUTE, name)
+            if ordered:
+                note_module(error, name)
             raise
         finally:
             _here.microbatch = before

@@ -24,11 +24,10 @@ from herringbone_parallel.core.partition import decide
 from herringbone_parallel.core.partition_file import record
 from herringbone_parallel.core.work import CPU, CUDA
 from herringbone_parallel.torch.delayed import any_delayed
-from herringbone_parallel.torch.failures import PeerFailedError
+from herringbone_parallel.torch.failures import PeerFailedError, described
 from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.link import clock_link
 from herringbone_parallel.torch.measure import Live, measure, optimizer_state_of, suppose
-from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE
 from herringbone_parallel.torch.partition_file import load, write
 from herringbone_spec.errors import ParallelError
 
@@ -85,8 +84,7 @@ def agree(here: State, module: nn.Module, run: Run, tracing: Tracing) -> dict[st
             outcome = [_settled(here, module, run, tracing, link)]
         except Exception as error:  # noqa: BLE001  everything must reach the other ranks
             failure = error
-            inside = getattr(error, MODULE_ATTRIBUTE, None)
-            outcome = [f"{type(error).__name__}: {error}" + (f" (in module {inside})" if inside else "")]
+            outcome = [described(error)]
     _tell(here, outcome)
     if failure is not None:
         raise failure

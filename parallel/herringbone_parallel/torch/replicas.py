@@ -17,15 +17,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from herringbone_parallel.torch.failures import PeerFailedError
-from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE
+from herringbone_parallel.torch.failures import FIRST_WORD_SECONDS, PeerFailedError, described
 
 Result = TypeVar("Result")
 Future = torch.futures.Future[Any]
 
 _POLL_SECONDS = 0.2
-# The rank that failed should be the first to be heard, also by the launcher.
-_FIRST_WORD_SECONDS = 0.5
 # For the news to come from those that know more than that a connection broke.
 _NEWS_SECONDS = 2.0
 _FAILURE = "failure"
@@ -119,8 +116,7 @@ class Replicas:
 
     def tell(self, failure: BaseException) -> None:
         """Let the ranks that wait for this one know why it does not come; the first word stays."""
-        module = getattr(failure, MODULE_ATTRIBUTE, None)
-        self._failure = f"{type(failure).__name__}: {failure}" + (f" (in module {module})" if module else "")
+        self._failure = described(failure)
         self._write(_FAILURE, f"rank {self._me}, of the replica on ranks {self._pipeline}: {self._failure}")
 
     def leave(self) -> None:
@@ -143,7 +139,7 @@ class Replicas:
 
     def _raise_news(self, arrived: threading.Event) -> None:
         if self._written(_FAILURE):
-            time.sleep(_FIRST_WORD_SECONDS)
+            time.sleep(FIRST_WORD_SECONDS)
             raise PeerFailedError(f"another replica failed: {self._store.get(_FAILURE).decode()}")
         if self._written(_BROKEN):
             self._write(f"{_ALIVE}/{self._me}")

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import nn
 
-from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE, Microbatch, current
+from herringbone_parallel.torch.failures import note_module
+from herringbone_parallel.torch.microbatch import Microbatch, current
 from herringbone_parallel.torch.placement import HOME_ATTRIBUTE, Home
 from herringbone_parallel.torch.randomness import start_stream
 
@@ -76,7 +77,6 @@ def _run(unit: Unit, seeds: Sequence[int], value: Any) -> Any:
         try:
             value = child(value)
         except Exception as error:
-            if not hasattr(error, MODULE_ATTRIBUTE):
-                setattr(error, MODULE_ATTRIBUTE, path)
+            note_module(error, path)
             raise
     return value

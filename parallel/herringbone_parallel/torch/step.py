@@ -16,8 +16,8 @@ from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch import randomness, state
 from herringbone_parallel.torch.baton import Baton
 from herringbone_parallel.torch.deferral import Deferral
-from herringbone_parallel.torch.failures import PeerFailedError
-from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE, Microbatch, current
+from herringbone_parallel.torch.failures import FIRST_WORD_SECONDS, PeerFailedError, described
+from herringbone_parallel.torch.microbatch import Microbatch, current
 from herringbone_parallel.torch.modes import entered, thread_modes
 from herringbone_parallel.torch.placed import PlacedTensor
 from herringbone_parallel.torch.post import Post
@@ -27,9 +27,6 @@ from herringbone_parallel.torch.split import Splitter
 from herringbone_parallel.torch.stall import STALL_PURPOSES, RanksDivergedError, StallProbe
 from herringbone_parallel.torch.transport import Key, Purpose, Transport
 from herringbone_spec.errors import ParallelError
-
-_FIRST_WORD_SECONDS = 0.5
-
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -127,12 +124,11 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
     seed = randomness.draw_seed()
     restore = randomness.keep()
     traces = [Progress() for _ in parts]
-    rank = here.pp_rank
 
     def body(index: int) -> None:
         if here.device.type == "cuda":
             torch.cuda.set_device(here.device)
-        post = Post(rank, number, index, here.transport, baton)
+        post = Post(here.pp_rank, number, index, here.transport, baton)
         deferral = Deferral() if settings.pipeline == "zero_bubble" else None
         own_seed = randomness.seed_of(seed, index)
         microbatch = Microbatch(
@@ -208,11 +204,10 @@ def _run_with_peers(
         raise
     except PeerFailedError:
         # The rank that failed should be the first to be heard.
-        time.sleep(_FIRST_WORD_SECONDS)
+        time.sleep(FIRST_WORD_SECONDS)
         raise
     except BaseException as failure:
-        module = getattr(failure, MODULE_ATTRIBUTE, None)
-        reason = f"{type(failure).__name__}: {failure}" + (f" (in module {module})" if module else "")
+        reason = described(failure)
         for peer in transport.peers:
             transport.send_object(peer, Key(here.steps, 0, 0, Purpose.FAILURE), reason)
         raise

@@ -24,7 +24,7 @@ from torch.utils.flop_counter import flop_registry
 
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.core.work import Device
-from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE
+from herringbone_parallel.torch.failures import note_module
 from herringbone_parallel.torch.untouched import Kept, storage_key
 
 
@@ -98,8 +98,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             yield
         except Exception as error:
-            if not hasattr(error, MODULE_ATTRIBUTE):
-                setattr(error, MODULE_ATTRIBUTE, path or type(module).__name__)
+            note_module(error, path or type(module).__name__)
             raise
         finally:
             self._inside.pop()

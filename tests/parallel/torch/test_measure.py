@@ -15,8 +15,8 @@ from torch import nn
 from herringbone_parallel.core.costs import CostTree, Link, Value
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.core.work import CPU, Device
+from herringbone_parallel.torch.failures import MODULE_ATTRIBUTE
 from herringbone_parallel.torch.measure import Live, measure, optimizer_state_of, suppose
-from herringbone_parallel.torch.microbatch import MODULE_ATTRIBUTE
 
 # A second per operation and nothing else: the seconds are then counts.
 COUNTING = Device(
