@@ -22,8 +22,10 @@ if TYPE_CHECKING:
         ArchiveError,
         ContractError,
         DistributionError,
+        EngineError,
         HerringboneError,
         HyperparameterError,
+        ImageError,
         InputError,
         JobFailedError,
         JobNameError,
@@ -59,6 +61,8 @@ __all__ = [
     "JobNotFoundError",
     "JobFailedError",
     "LaunchError",
+    "EngineError",
+    "ImageError",
 ]
 
 _ROOMS = {

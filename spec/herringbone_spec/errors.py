@@ -13,6 +13,8 @@
     +-- JobNotFoundError           no job of that name is known here                     (also a LookupError)
     +-- JobFailedError             the job ran and failed; carries the `Failure`
     +-- LaunchError                the ranks could not be started (no MPI, a host never came)
+    +-- EngineError                no container engine answers, or it refuses what was asked
+    +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
     +-- ParallelError              a model- or data-parallel library call that cannot be served
 
 Catch `HerringboneError` to catch all of it, `UsageError` for what the user can mend in the call itself.
@@ -81,6 +83,14 @@ class JobFailedError(HerringboneError):
 
 class LaunchError(HerringboneError):
     """The ranks could not be started."""
+
+
+class EngineError(HerringboneError):
+    """No container engine answers, or it refuses what was asked of it."""
+
+
+class ImageError(HerringboneError):
+    """A container image that is missing, cannot be built, or cannot run a job."""
 
 
 class ParallelError(HerringboneError):
