@@ -19,31 +19,14 @@ import secrets
 import socket
 from collections.abc import Callable, Sequence
 
-from herringbone_entry.listener import listen
+from herringbone_entry.address import Address
 from herringbone_entry.loop import Loop
 from herringbone_entry.wire import Message, Wire, WireError
-from herringbone_spec.errors import ContractError, UnsupportedError
 
 MISSED_HEARTBEATS = 3
 _GREETING_BYTES = 4_096
 _MAX_STRANGERS = 64
 _RETRY_SECONDS = 0.05
-
-
-def parse_address(control: str) -> str:
-    """Return the path of the control channel's socket.
-
-    Raises `UnsupportedError` for a network address: hosts on other machines come with a later release.
-
-    >>> parse_address("unix:/tmp/job/control")
-    '/tmp/job/control'
-    """
-    kind, _, path = control.partition(":")
-    if kind != "unix":
-        raise UnsupportedError(f"control channel {control!r}: this release knows 'unix:PATH', hosts of one machine")
-    if not path:
-        raise ContractError(f"control channel {control!r} names no path; it is 'unix:PATH'")
-    return path
 
 
 def proof(key: bytes, role: str, host: str, theirs: str, ours: str) -> str:
@@ -129,25 +112,29 @@ class Door:
     """
 
     def __init__(
-        self, path: str, key: bytes, expected: Sequence[str], loop: Loop, on_join: Callable[[str, Wire], None]
+        self, address: Address, key: bytes, expected: Sequence[str], loop: Loop, on_join: Callable[[str, Wire], None]
     ) -> None:
-        self._key, self._missing, self._loop, self._on_join = key, set(expected), loop, on_join
+        self._address, self._key, self._missing = address, key, set(expected)
+        self._loop, self._on_join = loop, on_join
         self._strangers: dict[int, Wire] = {}
-        self._socket = listen(path, len(expected) + 16)
+        self._socket = address.listen(len(expected) + 16)
         loop.read(self._socket.fileno(), self._open)
 
-    def close(self) -> None:
+    def _close(self) -> None:
+        """All have come: nobody has any more business here."""
         self._loop.forget(self._socket.fileno())
         self._socket.close()
+        for wire in list(self._strangers.values()):
+            self._show_out(wire)
 
     def _open(self) -> None:
         try:
             connection, _ = self._socket.accept()
         except OSError:
             return  # it went away again
+        self._address.set_up(connection)
         if len(self._strangers) >= _MAX_STRANGERS:
             self._show_out(next(iter(self._strangers.values())))
-        connection.setblocking(False)
         wire = Wire(connection, limit=_GREETING_BYTES)
         number = wire.fileno()
         self._strangers[number] = wire
@@ -176,6 +163,8 @@ class Door:
         self._loop.forget(number)
         del self._strangers[number]
         wire.trust()
+        if not self._missing:
+            self._close()
         self._on_join(host, wire)
 
     def _show_out(self, wire: Wire) -> None:
@@ -192,7 +181,7 @@ class Knock:
 
     def __init__(
         self,
-        path: str,
+        address: Address,
         key: bytes,
         host: str,
         loop: Loop,
@@ -200,27 +189,23 @@ class Knock:
         on_join: Callable[[Wire], None],
         on_gone: Callable[[], None],
     ) -> None:
-        self._path, self._key, self._host, self._loop = path, key, host, loop
+        self._address, self._key, self._host, self._loop = address, key, host, loop
         self._on_join, self._on_gone = on_join, on_gone
         self._ours = secrets.token_hex(32)
         self._theirs: str | None = None
         self._try()
 
     def _try(self) -> None:
-        connection = socket.socket(socket.AF_UNIX)
-        connection.setblocking(False)
         try:
-            connection.connect(self._path)
-        except (FileNotFoundError, BlockingIOError):
-            # No door yet, or a crowd before it.
-            connection.close()
+            self._address.connect(self._loop, self._greet)
+        except ConnectionRefusedError:
+            self._loop.later(0.0, self._on_gone)
+
+    def _greet(self, connection: socket.socket | None) -> None:
+        if connection is None:
             self._loop.later(_RETRY_SECONDS, self._try)
             return
-        except OSError:
-            # The socket's file outlives the one who listened (and is never there before; see `listen`).
-            connection.close()
-            self._loop.later(0.0, self._on_gone)
-            return
+        self._address.set_up(connection)
         wire = Wire(connection)
         self._loop.read(wire.fileno(), lambda: self._answer(wire))
 

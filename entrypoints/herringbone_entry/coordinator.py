@@ -7,7 +7,7 @@
 Hosts report events and obey orders; both are messages (`Message`, plain dicts), and it makes no difference here
 whether a host is this one or another. No I/O: time and orders go through the constructor's arguments.
 
-    host -> coordinator   ready {processes, has_launcher} · ended {rank, code, failure, age} · deferred {rank} ·
+    host -> coordinator   ready {processes, has_launcher, port} · ended {rank, code, failure, age} · deferred {rank} ·
                           launcher_ended {code, rank_code, failure} · failed {failure} · stop · kill
     coordinator -> hosts  start {counts, master_port} · stop · release · abort {after} · kill · finish {code, failure}
 """
@@ -64,12 +64,12 @@ class Coordinator:
         clock: Callable[[], float],
         later: Later,
         join_timeout: float,
-        pick_port: Callable[[], int],
     ) -> None:
         self._hosts = hosts
-        self._order, self._clock, self._later, self._pick_port = order, clock, later, pick_port
+        self._order, self._clock, self._later = order, clock, later
         self.phase = Phase.JOINING
         self._counts: dict[str, int] = {}
+        self._ports: dict[str, int] = {}
         self._lost: set[str] = set()
         self._rank_hosts: dict[int, str] = {}
         self._codes: dict[int, int | None] = {}
@@ -123,13 +123,14 @@ class Coordinator:
         self._advance()
 
     def _ready(self, host: str, message: Message) -> None:
-        self._counts[host] = message["processes"]
+        self._counts[host], self._ports[host] = message["processes"], message["port"]
         self._has_launcher = self._has_launcher or message["has_launcher"]
         if self.phase is Phase.JOINING and len(self._counts) == len(self._hosts):
             self.phase = Phase.RUNNING
             layout = lay_out(self._counts)
             self._rank_hosts = {rank: layout.place(rank).host for rank in range(layout.world_size)}
-            self._order({"kind": "start", "counts": self._counts, "master_port": self._pick_port()})
+            port = self._ports[layout.master]
+            self._order({"kind": "start", "counts": self._counts, "master_port": port})
 
     def _ended(self, message: Message) -> None:
         rank, code = message["rank"], message["code"]

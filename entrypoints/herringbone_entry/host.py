@@ -24,7 +24,13 @@ from herringbone_spec.hyperparameters import decode_values, split
 from herringbone_spec.resources import ResourceConfig, parse_resource_config
 
 # What only a supervisor may know; a rank inherits none of it.
-PRIVATE_VARIABLES = (HostVariable.CONTROL, HostVariable.KEY_FILE, HostVariable.LIFELINE, HostVariable.RUN_FOLDER)
+PRIVATE_VARIABLES = (
+    HostVariable.CONTROL,
+    HostVariable.KEY_FILE,
+    HostVariable.LIFELINE,
+    HostVariable.PRIVATE,
+    HostVariable.RUN_FOLDER,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,8 +123,8 @@ def take_key(environ: MutableMapping[str, str]) -> bytes:
     path = environ.pop(HostVariable.KEY_FILE, None)
     if path is None:
         raise ContractError(
-            f"several hosts need a secret to know each other: {HostVariable.KEY_FILE} is not set; "
-            "the backend that starts the hosts must set it"
+            "several hosts need a secret to know each other, and the backend that started them gave none: neither "
+            f"{HostVariable.KEY_FILE} nor {HostVariable.PRIVATE} does"
         )
     try:
         if path.startswith("/dev/fd/"):

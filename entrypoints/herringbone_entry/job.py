@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -9,15 +10,18 @@ import sys
 import tempfile
 import traceback
 from collections.abc import MutableMapping
+from dataclasses import replace
 from types import FrameType
 from typing import NoReturn
 
 from herringbone_entry import failure
-from herringbone_entry.host import Host, base_paths, read_host
+from herringbone_entry.coordinator import STOPPED_CODE
+from herringbone_entry.host import Host, base_paths, read_host, take_key
 from herringbone_entry.loop import Loop
 from herringbone_entry.output import Output
 from herringbone_entry.party import FirstHost, OtherHost, Party
 from herringbone_entry.prepare import prepare
+from herringbone_entry.private import Private, read_private
 from herringbone_entry.supervisor import Supervisor
 from herringbone_spec.errors import HerringboneError
 
@@ -34,12 +38,22 @@ def run(environ: MutableMapping[str, str]) -> int:
     The codes: 0; the first failing rank's own code; 143 after a stop; 1 for what no rank is to blame for.
     """
     own_folder = None
+    for number in _STOP_SIGNALS:
+        # At once: a process that is PID 1 of a container ignores what it does not handle.
+        signal.signal(number, _raise_stopped)
     try:
+        private = read_private(environ)
+        if private is not None:
+            environ.update(private.environment)
         host = read_host(environ)
+        if private is not None:
+            host = replace(host, lifeline=private.lifeline)
         run_folder = host.run_folder
         if run_folder is None:
             run_folder = own_folder = tempfile.mkdtemp(prefix="hb-")
-        return Job(host, run_folder, environ).run()
+        return Job(host, run_folder, _key(host, private, environ)).run()
+    except Stopped:
+        return STOPPED_CODE
     except HerringboneError as error:
         found = failure.of_error(None, error)
         failure.write(base_paths(environ), found)
@@ -60,16 +74,16 @@ class Job:
     Raises `HerringboneError` from the constructor when the hosts cannot even be told of a failure.
     """
 
-    def __init__(self, host: Host, run_folder: str, environ: MutableMapping[str, str]) -> None:
+    def __init__(self, host: Host, run_folder: str, key: bytes | None) -> None:
         self._host = host
         self._loop = Loop()
         self._output = Output(self._loop, sys.stdout.fileno())
         self._stops = 0
         self._party: Party
         if host.is_first:
-            self._party = FirstHost(host, self._loop, environ)
+            self._party = FirstHost(host, self._loop, key)
         else:
-            self._party = OtherHost(host, self._loop, environ)
+            self._party = OtherHost(host, self._loop, key)
         self._supervisor = Supervisor(
             host, run_folder, self._loop, self._output, tell=self._party.tell, on_end=self._party.leave
         )
@@ -90,8 +104,6 @@ class Job:
         return code
 
     def _prepare(self) -> None:
-        for number in _STOP_SIGNALS:
-            signal.signal(number, _raise_stopped)
         prepared = prepare(self._host, self._supervisor.log)
         # Where the ranks begin; ours are imported by now, and nothing of ours is looked for in this folder.
         os.chdir(self._host.paths.code)
@@ -106,18 +118,28 @@ class Job:
             self._party.tell({"kind": "kill"})
 
     def _watch_lifeline(self) -> None:
-        """Stop when the backend dies: it holds the other end of this pipe, and never writes."""
+        """Stop when the backend dies: it holds the other end of this pipe, and has nothing more to say."""
         lifeline = self._host.lifeline
         if lifeline is None:
             return
         os.set_inheritable(lifeline, False)
         os.set_blocking(lifeline, False)
 
-        def cut() -> None:
+        def look() -> None:
+            with contextlib.suppress(OSError):
+                if os.read(lifeline, 4096):
+                    return
             self._loop.forget(lifeline)
             self._stop()
 
-        self._loop.read(lifeline, cut)
+        self._loop.read(lifeline, look)
+
+
+def _key(host: Host, private: Private | None, environ: MutableMapping[str, str]) -> bytes | None:
+    """Return the job's secret, where there are others to share it with."""
+    if host.control is None or len(host.resources.hosts) == 1:
+        return None
+    return private.key if private is not None and private.key is not None else take_key(environ)
 
 
 def _raise_stopped(_number: int, _frame: FrameType | None) -> NoReturn:

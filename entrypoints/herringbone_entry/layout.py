@@ -40,6 +40,11 @@ class Layout:
     def world_size(self) -> int:
         return sum(self.counts)
 
+    @property
+    def master(self) -> str:
+        """The host of rank 0."""
+        return self.hosts[0]
+
     def ranks(self, host: str) -> range:
         """Return the ranks of a host; none when it is not in the layout."""
         if host not in self.hosts:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from herringbone_entry.coordinator import STOPPED_CODE, Coordinator
-from herringbone_entry.host import Host, take_key
+from herringbone_entry.host import Host
 from herringbone_entry.loop import Loop
 from herringbone_entry.wire import Message, Wire
 from herringbone_spec.failure import Failure
@@ -38,7 +37,7 @@ class Party(Protocol):
 class FirstHost:
     """The host where the coordinator lives; alone, or with a door for the others."""
 
-    def __init__(self, host: Host, loop: Loop, environ: MutableMapping[str, str]) -> None:
+    def __init__(self, host: Host, loop: Loop, key: bytes | None) -> None:
         self._host, self._loop = host, loop
         self._links: dict[str, Link] = {}
         self._code: int | None = None
@@ -49,14 +48,14 @@ class FirstHost:
             clock=time.monotonic,
             later=loop.later,
             join_timeout=host.join_timeout,
-            pick_port=free_port,
         )
-        others = [name for name in host.resources.hosts if name != host.name]
-        if others and host.control is not None:
+        if host.control is not None and key is not None:
             # Most jobs have one host and never need this.
-            from herringbone_entry.channel import Door, parse_address
+            from herringbone_entry.address import parse_address
+            from herringbone_entry.channel import Door
 
-            Door(parse_address(host.control), take_key(environ), others, loop, self._join)
+            address = parse_address(host.control, heartbeat=host.heartbeat)
+            Door(address, key, host.resources.hosts[1:], loop, self._join)
 
     def obey(self, orders: Obey) -> None:
         self._obey = orders
@@ -102,19 +101,23 @@ class FirstHost:
 class OtherHost:
     """Any host but the first: knocks at its door, then passes events and takes orders."""
 
-    def __init__(self, host: Host, loop: Loop, environ: MutableMapping[str, str]) -> None:
+    def __init__(self, host: Host, loop: Loop, key: bytes | None) -> None:
         self._host, self._loop = host, loop
         self._link: Link | None = None
         self._waiting: list[Message] = []
         self._obey: Obey = _nobody
         self._stopping = False
         self._over = False
-        if host.control is not None:
-            from herringbone_entry.channel import Knock, parse_address
+        self._started = False
+        if host.control is not None and key is not None:
+            from herringbone_entry.address import parse_address
+            from herringbone_entry.channel import MISSED_HEARTBEATS, Knock
 
-            path, key = parse_address(host.control), take_key(environ)
-            Knock(path, key, host.name, loop, on_join=self._join, on_gone=self._lost)
+            address = parse_address(host.control, heartbeat=host.heartbeat)
+            Knock(address, key, host.name, loop, on_join=self._join, on_gone=self._lost)
             loop.later(host.join_timeout, self._give_up)
+            # By then the first host has started the job or given it up: it has been waiting for at least as long.
+            loop.later(host.join_timeout + MISSED_HEARTBEATS * host.heartbeat, self._never_started)
 
     def obey(self, orders: Obey) -> None:
         self._obey = orders
@@ -145,6 +148,7 @@ class OtherHost:
 
     def _take(self, order: Message) -> None:
         if order["kind"] == "start" and self._link is not None:
+            self._started = True
             self._link.watch()
         self._stopping = self._stopping or order["kind"] == "stop"
         self._over = self._over or order["kind"] == "finish"
@@ -166,6 +170,10 @@ class OtherHost:
             message = f"{first} did not come within {self._host.join_timeout:g} s; is the host up, did it start?"
             self._end(1, Failure(host=self._host.name, exit_code=1, exception="LaunchError", message=message))
 
+    def _never_started(self) -> None:
+        if not self._started:
+            self._lost()
+
     def _end_alone(self, event: Message) -> None:
         """Without a channel there is nobody to tell; only our own failure, or a stop, can end this."""
         if event["kind"] == "failed":
@@ -178,14 +186,6 @@ class OtherHost:
         self._over = True
         self._obey({"kind": "abort", "after": 0.0})
         self._obey({"kind": "finish", "code": code, "failure": None if found is None else found.to_json()})
-
-
-def free_port() -> int:
-    """Return a TCP port that is free on this machine now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _nobody(order: Message) -> None:

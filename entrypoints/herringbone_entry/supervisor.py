@@ -22,6 +22,7 @@ from herringbone_entry.loop import Loop
 from herringbone_entry.orders import orders_of
 from herringbone_entry.output import Output
 from herringbone_entry.pipe import Pipe
+from herringbone_entry.port import ReservedPort
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.rank_process import RankProcess
 from herringbone_entry.wire import Message, Wire, WireError
@@ -60,6 +61,7 @@ class Supervisor:
         self._prepared: Prepared | None = None
         self._layout = Layout((), ())
         self._master = ("", 0)
+        self._port = ReservedPort()
         self._ranks: dict[int, RankProcess] = {}
         self._children: dict[int, RankProcess] = {}
         self._listener: socket.socket | None = None
@@ -85,7 +87,8 @@ class Supervisor:
             path = attach.socket_path(self._run_folder, self._host.name)
             self._listener = listen(path, prepared.num_processes + 16)
             self._loop.read(self._listener.fileno(), self._admit)
-        self._tell({"kind": "ready", "processes": prepared.num_processes, "has_launcher": prepared.mpi is not None})
+        event = {"kind": "ready", "processes": prepared.num_processes, "port": self._port.number}
+        self._tell({**event, "has_launcher": prepared.mpi is not None})
 
     def receive(self, message: Message) -> None:
         """Obey an order of the coordinator's."""
@@ -117,7 +120,8 @@ class Supervisor:
     def _start(self, message: Message) -> None:
         assert self._prepared is not None
         self._layout = lay_out(message["counts"])
-        address = "127.0.0.1" if self._on_one_machine else self._host.resources.first_host
+        self._port.release()
+        address = "127.0.0.1" if self._on_one_machine else self._layout.master
         self._master = (address, int(message["master_port"]))
         for rank in self._layout.ranks(self._host.name):
             place = self._layout.place(rank)

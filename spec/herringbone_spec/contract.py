@@ -144,12 +144,16 @@ class HostVariable:
     """Variables from a backend to the supervisor of one host."""
 
     JOB_NAME = "TRAINING_JOB_NAME"
-    # Where the control channel between supervisors lives: "unix:PATH". Absent on a single host.
+    # Where the control channel between supervisors lives: "unix:PATH" for hosts of one machine, "tcp:HOST:PORT" for
+    # others: the first host listens on all its addresses. Absent on a single host.
     CONTROL = "HERRINGBONE_CONTROL"
     # A path read once for the job's secret (a /dev/fd entry or a file on tmpfs): never argv, never a log.
     KEY_FILE = "HERRINGBONE_KEY_FILE"
     # A file descriptor whose end-of-file says that the backend died: the supervisor then stops its ranks.
     LIFELINE = "HERRINGBONE_LIFELINE_FD"
+    # In place of KEY_FILE and LIFELINE, where others can read the environment of a host: a file descriptor (0 in a
+    # container) that gives one line of JSON, {"environment": {...}, "key": "<hexadecimal>"}, and then is the lifeline.
+    PRIVATE = "HERRINGBONE_PRIVATE_FD"
     # A short-named private folder (0700) for sockets and MPI session files; the backend removes it.
     RUN_FOLDER = "HERRINGBONE_RUN_DIR"
     # Where environments made from requirements.txt are kept between jobs.

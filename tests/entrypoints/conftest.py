@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -48,6 +49,7 @@ class FakeJob:
     run_folder: Path
     hosts: list[str]
     environment: dict[str, str]
+    control: str
     command: tuple[str, ...] = (sys.executable, "-m", "herringbone_entry")
     name: str = field(default_factory=lambda: f"job-{uuid.uuid4().hex[:12]}")
     descriptors: list[int] = field(default_factory=list)
@@ -88,7 +90,7 @@ class FakeJob:
             os.write(writer, b"secret-of-" + self.name.encode())
             os.close(writer)
             descriptors.append(reader)
-            environment["HERRINGBONE_CONTROL"] = f"unix:{self.run_folder}/control"
+            environment["HERRINGBONE_CONTROL"] = self.control
             environment["HERRINGBONE_KEY_FILE"] = f"/dev/fd/{reader}"
         process = subprocess.Popen(
             self.command,
@@ -164,19 +166,27 @@ class FakeJob:
             time.sleep(0.01)
 
 
+def free_port() -> int:
+    """Return a port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return probe.getsockname()[1]
+
+
 @pytest.fixture
 def make_job(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
     """Make jobs; whatever still runs at the end of the test is killed."""
     jobs: list[FakeJob] = []
 
-    def make(hosts: int = 1, **environment: str) -> FakeJob:
+    def make(hosts: int = 1, *, over: str = "unix", **environment: str) -> FakeJob:
         # Sockets live here: a path under pytest's own folders may be too long for one.
         run_folder = Path(tempfile.mkdtemp(prefix="hb-test-"))
         root = tmp_path / f"job{len(jobs)}"
         root.mkdir()
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("HERRINGBONE_", "SM_"))}
         names = [f"algo-{number}" for number in range(1, hosts + 1)]
-        job = FakeJob(root, run_folder, names, {**kept, "ROOT": str(root), **environment})
+        control = f"unix:{run_folder}/control" if over == "unix" else f"tcp:127.0.0.1:{free_port()}"
+        job = FakeJob(root, run_folder, names, {**kept, "ROOT": str(root), **environment}, control)
         jobs.append(job)
         return job
 

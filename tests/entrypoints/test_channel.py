@@ -7,6 +7,7 @@ import socket
 import time
 from pathlib import Path
 
+from herringbone_entry.address import UnixAddress
 from herringbone_entry.channel import Knock, Link
 from herringbone_entry.listener import listen
 from herringbone_entry.loop import Loop
@@ -24,7 +25,7 @@ def test_a_crowd_before_the_door_does_not_stop_the_one_who_knocks(tmp_path: Path
             stranger.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 stranger.connect("door")
-        Knock("door", b"key", "algo-2", loop, on_join=ends.append, on_gone=lambda: ends.append("gone"))
+        Knock(UnixAddress("door"), b"key", "algo-2", loop, on_join=ends.append, on_gone=lambda: ends.append("gone"))
         assert loop.run() == 7
     assert ends == []
 

@@ -21,14 +21,13 @@ class Bench:
             clock=lambda: self.now,
             later=lambda seconds, call: self.timers.append((self.now + seconds, call)),
             join_timeout=600.0,
-            pick_port=lambda: 1234,
         )
         self.hosts, self.launcher = hosts, launcher
 
     def ready(self, processes: int = 1) -> None:
         for host in self.hosts:
             has_launcher = self.launcher and host == self.hosts[0]
-            self.say(host, "ready", processes=processes, has_launcher=has_launcher)
+            self.say(host, "ready", processes=processes, has_launcher=has_launcher, port=1234)
 
     def say(self, host: str, kind: str, **fields: object) -> None:
         self.coordinator.receive(host, {"kind": kind, **fields})
@@ -62,9 +61,9 @@ class Bench:
 
 def test_a_job_starts_when_all_have_come_and_ends_when_all_have_ended() -> None:
     bench = Bench("algo-1", "algo-2")
-    bench.say("algo-2", "ready", processes=2, has_launcher=False)
+    bench.say("algo-2", "ready", processes=2, has_launcher=False, port=1234)
     assert bench.orders == []
-    bench.say("algo-1", "ready", processes=1, has_launcher=False)
+    bench.say("algo-1", "ready", processes=1, has_launcher=False, port=1234)
     assert bench.orders == [{"kind": "start", "counts": {"algo-2": 2, "algo-1": 1}, "master_port": 1234}]
     for rank in range(3):
         bench.say("algo-1", "ended", rank=rank, code=0, age=0.0)
@@ -164,7 +163,7 @@ def test_a_stopped_job_that_ends_well_ended_well(codes: list[int], expected: int
 
 def test_missing_hosts_are_named() -> None:
     bench = Bench("algo-1", "algo-2", "algo-3")
-    bench.say("algo-1", "ready", processes=1, has_launcher=False)
+    bench.say("algo-1", "ready", processes=1, has_launcher=False, port=1234)
     bench.turn(600.0)
     assert "algo-2, algo-3 did not come within 600 s" in parse_failure(bench.orders[-1]["failure"]).message
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import time
+from pathlib import Path
 
 import pytest
 
+# How the hosts of one machine talk, and those of several.
+OVER = pytest.mark.parametrize("over", ["unix", "tcp"])
 SLEEP = "import os, time; open(os.environ['ROOT'] + '/up-' + os.environ['RANK'], 'w'); time.sleep(60)"
 TORCH = {"sagemaker_torch_distributed_enabled": True}
 MPI2 = {"sagemaker_mpi_enabled": True, "sagemaker_mpi_num_of_processes_per_host": 2}
 
 
-@pytest.mark.parametrize("launcher", ["torch", "openmpi5"])
-def test_p4_every_host_ends_within_a_second_of_the_last_rank(make_job, mpirun, launcher: str) -> None:
-    job = make_job(hosts=2)
+@pytest.mark.parametrize(("launcher", "over"), [("torch", "unix"), ("torch", "tcp"), ("openmpi5", "unix")])
+def test_p4_every_host_ends_within_a_second_of_the_last_rank(make_job, mpirun, launcher: str, over: str) -> None:
+    job = make_job(hosts=2, over=over)
     if launcher != "torch":
         job.environment["HERRINGBONE_MPIRUN"] = mpirun(launcher)
     job.write("import time; print(time.time())", **(TORCH if launcher == "torch" else MPI2))
@@ -28,9 +30,11 @@ def test_p4_every_host_ends_within_a_second_of_the_last_rank(make_job, mpirun, l
     assert took < 1.5
 
 
-@pytest.mark.parametrize("launcher", ["torch", "openmpi5", "mpich"])
-def test_p6_another_host_killed_ends_the_first(make_job, mpirun, launcher: str) -> None:
-    job = make_job(hosts=2)
+@pytest.mark.parametrize(
+    ("launcher", "over"), [("torch", "unix"), ("torch", "tcp"), ("openmpi5", "unix"), ("mpich", "unix")]
+)
+def test_p6_another_host_killed_ends_the_first(make_job, mpirun, launcher: str, over: str) -> None:
+    job = make_job(hosts=2, over=over)
     if launcher != "torch":
         job.environment["HERRINGBONE_MPIRUN"] = mpirun(launcher)
     job.write(SLEEP, **(TORCH if launcher == "torch" else MPI2))
@@ -45,9 +49,9 @@ def test_p6_another_host_killed_ends_the_first(make_job, mpirun, launcher: str) 
     assert job.survivors() == []
 
 
-@pytest.mark.parametrize("launcher", ["torch", "openmpi5"])
-def test_p7_the_first_host_killed_ends_the_others(make_job, mpirun, launcher: str) -> None:
-    job = make_job(hosts=3)
+@pytest.mark.parametrize(("launcher", "over"), [("torch", "unix"), ("torch", "tcp"), ("openmpi5", "unix")])
+def test_p7_the_first_host_killed_ends_the_others(make_job, mpirun, launcher: str, over: str) -> None:
+    job = make_job(hosts=3, over=over)
     if launcher != "torch":
         job.environment["HERRINGBONE_MPIRUN"] = mpirun(launcher)
     job.write(SLEEP, **(TORCH if launcher == "torch" else MPI2))
@@ -64,9 +68,10 @@ def test_p7_the_first_host_killed_ends_the_others(make_job, mpirun, launcher: st
     assert job.survivors() == []
 
 
+@OVER
 @pytest.mark.parametrize("frozen", ["algo-1", "algo-2"])
-def test_p8_a_frozen_host_is_noticed(make_job, frozen: str) -> None:
-    job = make_job(hosts=2, HERRINGBONE_HEARTBEAT="0.3")
+def test_p8_a_frozen_host_is_noticed(make_job, over: str, frozen: str) -> None:
+    job = make_job(hosts=2, over=over, HERRINGBONE_HEARTBEAT="0.3")
     job.write(SLEEP, **TORCH)
     job.start()
     job.seen("up-", 2)
@@ -82,9 +87,10 @@ def test_p8_a_frozen_host_is_noticed(make_job, frozen: str) -> None:
     assert job.survivors() == []
 
 
+@OVER
 @pytest.mark.parametrize("missing", ["algo-1", "algo-2"])
-def test_p9_a_host_that_never_comes_is_named(make_job, missing: str) -> None:
-    job = make_job(hosts=2, HERRINGBONE_JOIN_TIMEOUT="0.6")
+def test_p9_a_host_that_never_comes_is_named(make_job, over: str, missing: str) -> None:
+    job = make_job(hosts=2, over=over, HERRINGBONE_JOIN_TIMEOUT="0.6")
     job.write(SLEEP, **TORCH)
     there = "algo-2" if missing == "algo-1" else "algo-1"
     job.start(there)
@@ -104,20 +110,33 @@ def test_a_host_that_cannot_prepare_ends_all_hosts(make_job) -> None:
         assert "'train.py' is not in" in result.failure.message
 
 
-def test_strangers_at_the_door_neither_enter_nor_delay(make_job) -> None:
-    # A handshake in blocking calls would have waited for the first silent stranger for ever.
-    job = make_job(hosts=2)
-    job.write("print('through')", **TORCH)
-    job.start("algo-1")
-    path = str(job.run_folder / "control")
+def reach(control: str) -> socket.socket:
+    """Connect to a control channel, as soon as it is there."""
+    kind, _, rest = control.partition(":")
     deadline = time.monotonic() + 10.0
-    while not os.path.exists(path):
+    while True:
+        try:
+            if kind == "tcp":
+                return socket.create_connection(rest.split(":"))
+            if Path(rest).exists():
+                stranger = socket.socket(socket.AF_UNIX)
+                stranger.connect(rest)
+                return stranger
+        except ConnectionRefusedError:
+            pass
         assert time.monotonic() < deadline, "no door"
         time.sleep(0.02)
+
+
+@OVER
+def test_strangers_at_the_door_neither_enter_nor_delay(make_job, over: str) -> None:
+    # A handshake in blocking calls would have waited for the first silent stranger for ever.
+    job = make_job(hosts=2, over=over)
+    job.write("print('through')", **TORCH)
+    job.start("algo-1")
     with contextlib.ExitStack() as strangers:
         for number in range(70):
-            stranger = strangers.enter_context(socket.socket(socket.AF_UNIX))
-            stranger.connect(path)
+            stranger = strangers.enter_context(reach(job.control))
             if number % 3 == 0:
                 stranger.send(b"GET / HTTP/1.1\r\n\r\n")
         job.start("algo-2")
@@ -125,8 +144,9 @@ def test_strangers_at_the_door_neither_enter_nor_delay(make_job) -> None:
     assert [result.code for result in ended.values()] == [0, 0]
 
 
-def test_a_host_with_another_secret_is_refused(make_job) -> None:
-    job = make_job(hosts=2, HERRINGBONE_JOIN_TIMEOUT="1.5")
+@OVER
+def test_a_host_with_another_secret_is_refused(make_job, over: str) -> None:
+    job = make_job(hosts=2, over=over, HERRINGBONE_JOIN_TIMEOUT="1.5")
     job.write("print('never')", **TORCH)
     job.start("algo-1")
     job.name, right = "another job", job.name
@@ -135,3 +155,23 @@ def test_a_host_with_another_secret_is_refused(make_job) -> None:
     ended = job.wait(timeout=10.0)
     assert "lost contact with algo-1" in ended["algo-2"].failure_text
     assert "algo-2 did not come" in ended["algo-1"].failure_text
+
+
+def test_a_port_that_is_taken_is_named(make_job) -> None:
+    job = make_job(hosts=2, over="tcp")
+    job.write("print('never')", **TORCH)
+    port = job.control.rpartition(":")[2]
+    with socket.create_server(("", int(port))):
+        job.start("algo-1")
+        ended = job.wait(timeout=10.0)["algo-1"]
+    assert ended.code == 1
+    assert f"control channel: cannot listen at port {port} of this host: " in ended.failure_text
+
+
+def test_nobody_can_knock_once_all_have_come(make_job) -> None:
+    job = make_job(hosts=2, over="tcp")
+    job.write(SLEEP, **TORCH)
+    job.start()
+    job.seen("up-", 2)
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(job.control.split(":")[1:])
