@@ -78,6 +78,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     container_log_level: int = 20
     container_entry_point: tuple[str, ...] | None = None
     container_arguments: tuple[str, ...] | None = None
+    shm_size: int | str | None = None  # of /dev/shm in a container: bytes, or "512m", "2g"
+    bake_requirements: bool = False  # requirements.txt into a derived image, once, not at every job's start
     environment: dict[str, str] = {}
     framework_version: str | None = None
     py_version: str | None = None
@@ -139,6 +141,8 @@ ESTIMATOR_ARGUMENTS = (
     "distribution",
 )
 
+_SIZE = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
+_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -169,9 +173,23 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         raise OptionError(explain(error, given)) from None
     options = msgspec.structs.replace(options, sagemaker_session=session)
     _check_environment(options.environment)
+    if options.shm_size is not None:
+        size_in_bytes("shm_size", options.shm_size)
     _check_metrics(options.metric_definitions)
     _check_together(options)
     return options
+
+
+def size_in_bytes(option: str, size: int | str) -> int:
+    """Return a size as Docker and AWS's local mode write it, in bytes.
+
+    >>> size_in_bytes("shm_size", "2g"), size_in_bytes("shm_size", "64M"), size_in_bytes("shm_size", 1024)
+    (2147483648, 67108864, 1024)
+    """
+    match = _SIZE.fullmatch(str(size))
+    if match is None or int(match[1]) == 0:
+        raise OptionError(f"{option}: {size!r} is no size; give bytes, or a number with k, m or g: '512m'")
+    return int(match[1]) << _SHIFTS[match[2].lower()]
 
 
 def given_options(options: Options) -> dict[str, Any]:

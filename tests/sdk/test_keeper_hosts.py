@@ -26,7 +26,7 @@ def test_a_host_that_writes_without_end_does_not_hold_the_keeper():
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.write(writer, bytes(fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)))
-    host = Host({"name": "algo-1", "base": "", "environment": {}}, SlowLog(writer))
+    host = Host({"name": "algo-1", "base": ""}, SlowLog(writer))
     host.output = reader
     host.drain()
     assert host.log.filed == 1

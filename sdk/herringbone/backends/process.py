@@ -1,47 +1,21 @@
-"""`local_process`: hosts are processes of this machine, and a detached keeper plays the platform.
-
-The client writes the job's folder and hands the order to the keeper; all that follows is the keeper's. See
-docs/architecture.md for the processes and the folder.
-"""
+"""`local_process`: hosts are processes of this machine, which the job's keeper starts."""
 
 from __future__ import annotations
 
-import json
 import os
-import secrets
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from herringbone.backends.process_review import output_folder, review
+from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend, search_path
+from herringbone.backends.process_review import review
 from herringbone.backends.process_tree import fill_host, host_environment, job_environment
 from herringbone.home import Home, find_home
-from herringbone.jobs import FAILED, STOPPED, JobIndex, JobRecord
-from herringbone.keeper.inheritance import KEEPER_SIGNALS
-from herringbone.logs import FileLogs
-from herringbone.processes import identity, is_alive, pid_of
-from herringbone_spec.contract import DEFAULT_STOP_GRACE_SECONDS, HostVariable
-from herringbone_spec.errors import JobNameError, JobNotFoundError, LaunchError, OptionError, UnsupportedError
-from herringbone_spec.failure import Failure
+from herringbone_spec.errors import UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.keeper.order import Order
     from herringbone.plan import JobPlan
-
-# A failed host's neighbours hear of it from their own supervisors at once; this is for those that do not.
-_PATIENCE_SECONDS = 5.0
-_KILL_SECONDS = 15.0
-_POLL_SECONDS = 0.01
-_TEMPORARY_FOLDER_CHARS = 60
-_KEEPER = (sys.executable, "-m", "herringbone.keeper")
-_LAST_WORDS_CHARS = 1_000
 
 
 def make_backend() -> ProcessBackend:
@@ -53,11 +27,8 @@ def make_backend() -> ProcessBackend:
     return ProcessBackend(find_home(), (sys.executable, "-m", "herringbone_entry"))
 
 
-class ProcessBackend:
-    """Runs jobs below `home`; `supervisor` is the command that starts one host's supervisor, `keeper` the keeper's.
-
-    `patience` is how long, in seconds, hosts may outlive the first that failed before they are told to stop.
-    """
+class ProcessBackend(KeptBackend):
+    """Runs jobs below `home`; `supervisor` is the command that starts one host's supervisor."""
 
     name = "local_process"
 
@@ -66,218 +37,28 @@ class ProcessBackend:
         home: Home,
         supervisor: tuple[str, ...],
         *,
-        keeper: tuple[str, ...] = _KEEPER,
-        patience: float = _PATIENCE_SECONDS,
+        keeper: tuple[str, ...] = KEEPER,
+        patience: float = PATIENCE_SECONDS,
     ) -> None:
-        self._home = home
-        self._keeper = keeper
-        self._patience = patience
+        super().__init__(home, keeper=keeper, patience=patience)
         self._supervisor = supervisor
-        self._index = JobIndex(home.index)
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         return review(plan)
 
-    def submit(self, plan: JobPlan) -> None:
-        self._home.make()
-        name = plan.job_name
-        record = JobRecord(
-            name=name,
-            backend=self.name,
-            plan=json.dumps(plan.to_dict()),
-            created=time.time(),
-            client=identity(os.getpid()),
-        )
-        folder = self._home.job(name)
-        keeper = None
-        try:
-            self._index.add(record)
-            self._make_folder(folder.path)
-            keeper = self._start_keeper(name)
-            run_folder = _new_run_folder()
-            # First into the index: what is written there is tidied up, whatever happens to us.
-            self._index.update(name, keeper=identity(keeper.pid), run_folder=str(run_folder))
-            run_folder.mkdir(mode=0o700)
-            for host in plan.hosts:
-                fill_host(plan, host, folder, but_not=self._home.path)
-            self._hand_over(keeper, self._order(plan, str(run_folder)))
-        except BaseException as error:
-            self._take_back(record, keeper, error)
-            if isinstance(error, OSError):
-                raise LaunchError(f"job {name} could not be prepared in {folder.path}: {error}") from error
-            raise
-        # It outlives this Python on purpose, which Popen would call a leak; `is_alive` reaps it.
-        keeper.returncode = 0
-
-    def describe(self, name: str) -> JobRecord:
-        record = self._index.get(name)
-        caretaker = record.keeper or record.client
-        if record.done or (caretaker is not None and is_alive(caretaker)):
-            return record
-        # The keeper may have written its last word between the two looks.
-        record = self._index.get(name)
-        if not record.done:
-            self._bury(record)
-        return self._index.get(name)
-
-    def logs(self, name: str) -> FileLogs:
-        hosts = self._index.get(name).plan_dict["hosts"]
-        return FileLogs(self._home.job(name).log(host["name"]) for host in hosts)
-
-    def stop(self, name: str, grace: float | None = None) -> None:
-        if grace is not None:
-            self._index.update(name, unless_done=True, stop_grace=grace)
-        self._signal(name, signal.SIGTERM)
-
-    def kill(self, name: str) -> None:
-        self._signal(name, signal.SIGINT)
-        deadline = time.monotonic() + _KILL_SECONDS
-        while not self.describe(name).done and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-
-    def _signal(self, name: str, number: int) -> None:
-        record = self.describe(name)
-        # For a moment, a job that is being prepared has a name and no keeper yet.
-        while not record.done and record.keeper is None:
-            time.sleep(_POLL_SECONDS)
-            record = self.describe(name)
-        if not record.done and record.keeper is not None:
-            os.kill(pid_of(record.keeper), number)
-
-    def _make_folder(self, folder: Path) -> None:
-        try:
-            folder.mkdir(mode=0o700)
-        except FileExistsError:
-            raise JobNameError(
-                f"job name {folder.name!r}: its folder {folder} is there already, of a job that the index has "
-                "forgotten; choose another name, or move the folder away"
-            ) from None
-
-    def _start_keeper(self, name: str) -> subprocess.Popen[bytes]:
-        """Start the keeper; it comes up while we write the job's folder, and then reads its order."""
-        folder = self._home.job(name)
-        with folder.keeper_log.open("wb") as log, _blocked(KEEPER_SIGNALS):
-            return subprocess.Popen(
-                [*self._keeper, name],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                # `-m` looks for modules in the current folder first: the user's may hold a json.py.
-                cwd=folder.path,
-                env={**os.environ, **_search_path()},
-            )
-
-    def _hand_over(self, keeper: subprocess.Popen[bytes], order: Order) -> None:
-        assert keeper.stdin is not None
-        try:
-            with keeper.stdin as pipe:
-                pipe.write(json.dumps(order).encode())
-        except BrokenPipeError:
-            raise LaunchError(f"the job's keeper did not start: {self._last_words(order['job'])}") from None
-
-    def _last_words(self, name: str) -> str:
-        """Return what the keeper said of its own death."""
-        try:
-            said = self._home.job(name).keeper_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
-        except OSError:
-            said = ""
-        return said or "it left no word"
-
-    def _order(self, plan: JobPlan, run_folder: str) -> Order:
+    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:  # noqa: ARG002
         folder = self._home.job(plan.job_name)
-        grace = _stop_grace()
-        return {
-            "job": plan.job_name,
-            "index": str(self._home.index),
-            "logs": str(folder.logs),
+        for host in plan.hosts:
+            fill_host(plan, host, folder, but_not=self._home.path)
+        order["processes"] = {
             "argv": list(self._supervisor),
             "environment": {
                 **os.environ,
-                **_search_path(),
+                **search_path(),
                 **plan.environment,
-                **job_environment(plan, run_folder=run_folder, cache=self._home.cache, grace=grace),
+                **job_environment(
+                    plan, run_folder=order["run_folder"], cache=self._home.cache, grace=order["stop_grace"]
+                ),
             },
-            "hosts": [
-                {"name": host.name, "base": str(folder.host(host.name)), "environment": host_environment(host, folder)}
-                for host in plan.hosts
-            ],
-            "run_folder": run_folder,
-            "max_run": plan.options.max_run,
-            "stop_grace": grace,
-            "patience": self._patience,
-            "output": str(output_folder(plan, folder)),
-            "compress": not plan.options.disable_output_compression,
+            "host_environments": {host.name: host_environment(host, folder) for host in plan.hosts},
         }
-
-    def _take_back(self, record: JobRecord, keeper: subprocess.Popen[bytes] | None, error: BaseException) -> None:
-        """Leave nothing of a job that could not be submitted; one that Ctrl-C caught half way stays as Stopped."""
-        if keeper is not None:
-            keeper.kill()
-            keeper.communicate()
-        name = record.name
-        try:
-            stored = self._index.get(name)
-        except JobNotFoundError:
-            return
-        if (stored.client, stored.created) != (record.client, record.created):
-            return  # the name is another job's: that is why we are here
-        if stored.run_folder is not None:
-            shutil.rmtree(stored.run_folder, ignore_errors=True)
-        if isinstance(error, KeyboardInterrupt):
-            self._index.update(name, unless_done=True, status=STOPPED, secondary_status=STOPPED, ended=time.time())
-            return
-        self._index.remove(name)
-        if not isinstance(error, JobNameError):
-            shutil.rmtree(self._home.job(name).path, ignore_errors=True)
-
-    def _bury(self, record: JobRecord) -> None:
-        """Write down the end of a job whose keeper was killed; its supervisors stop by themselves."""
-        if record.keeper is None:
-            message = "the Python that was submitting it died before it had a keeper"
-        else:
-            message = f"its keeper died, killed or with its machine: {self._last_words(record.name)}"
-        failure = Failure(message=message)
-        self._index.update(
-            record.name,
-            unless_done=True,
-            status=FAILED,
-            secondary_status=FAILED,
-            ended=time.time(),
-            failure=failure.to_json(),
-        )
-        if record.run_folder is not None:
-            shutil.rmtree(record.run_folder, ignore_errors=True)
-
-
-def _new_run_folder() -> Path:
-    """Name the private folder for sockets; the name is short, for a socket's path has about 100 bytes."""
-    usual = tempfile.gettempdir()
-    return Path(usual if len(usual) <= _TEMPORARY_FOLDER_CHARS else "/tmp", f"hb-{secrets.token_hex(6)}")  # noqa: S108
-
-
-@contextmanager
-def _blocked(numbers: Collection[signal.Signals]) -> Iterator[None]:
-    """Keep signals waiting; a process started meanwhile has them waiting too, until it is ready to take them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _stop_grace() -> float:
-    """Return the seconds between SIGTERM and SIGKILL, which the environment may shorten."""
-    given = os.environ.get(HostVariable.STOP_GRACE)
-    try:
-        return DEFAULT_STOP_GRACE_SECONDS if given is None else float(given)
-    except ValueError:
-        raise OptionError(f"{HostVariable.STOP_GRACE}={given}: expected a number of seconds") from None
-
-
-def _search_path() -> dict[str, str]:
-    """Return PYTHONPATH with absolute entries: the keeper and the hosts run in other folders."""
-    path = os.environ.get("PYTHONPATH")
-    if not path:
-        return {}
-    return {"PYTHONPATH": os.pathsep.join(os.path.abspath(entry) for entry in path.split(os.pathsep))}  # noqa: PTH100

@@ -6,9 +6,9 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
-from herringbone.backends.process_review import all_channels, checkpoint_folder
+from herringbone.backends.host_tree import channels_of, make_folders, place_of, write_config, write_json
+from herringbone.backends.review import checkpoint_folder
 from herringbone.frameworks import MODEL_DIR, SHARED_MODEL_DIR
 from herringbone.home import JobFolder
 from herringbone.inputs import Channel, share
@@ -16,7 +16,6 @@ from herringbone.keeper.inheritance import KEY_FD, LIFELINE_FD
 from herringbone.plan import HostPlan, JobPlan
 from herringbone.source import copy_source
 from herringbone_spec.contract import BASE_VARIABLE, HostVariable, Paths
-from herringbone_spec.resources import HostGroup, ResourceConfig
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
@@ -25,16 +24,13 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path
     """Write all that the host's supervisor will read, and make the folders it will write to."""
     paths = Paths(folder.host(host.name))
     folder.logs.mkdir(exist_ok=True)
-    for path in (paths.config, paths.data, paths.code, paths.model, paths.output_data):
-        Path(path).mkdir(parents=True, exist_ok=True)
+    make_folders(paths)
     _make_checkpoints(plan, Path(paths.checkpoints), Path(paths.checkpoint_config))
-    channels = [channel for channel in all_channels(plan) if _goes_to(channel, host)]
-    for channel in channels:
-        same = [each.name for each in plan.hosts if _goes_to(channel, each)]
-        _link_channel(channel, Path(paths.channel(channel.name)), host=same.index(host.name), hosts=len(same))
-    _write(paths.hyperparameters, _localised(plan.hyperparameters, paths, folder))
-    _write(paths.input_data_config, {channel.name: _channel_config(channel, plan) for channel in channels})
-    _write(paths.resource_config, _resource_config(plan, host).to_json())
+    for channel in channels_of(plan, host):
+        place, places = place_of(channel, plan, host)
+        _link_channel(channel, Path(paths.channel(channel.name)), host=place, hosts=places)
+    hyperparameters = _localised(plan.hyperparameters, paths, folder)
+    write_config(plan, host, paths, hyperparameters=hyperparameters, interface=LOOPBACK)
     assert plan.source is not None
     copy_source(plan.source, Path(paths.code), but_not=but_not)
 
@@ -57,14 +53,6 @@ def job_environment(plan: JobPlan, *, run_folder: str, cache: Path, grace: float
 def host_environment(host: HostPlan, folder: JobFolder) -> dict[str, str]:
     """Return the variables of one host."""
     return {BASE_VARIABLE: str(folder.host(host.name))}
-
-
-def _write(path: Any, content: object) -> None:
-    Path(path).write_text(json.dumps(content))
-
-
-def _goes_to(channel: Channel, host: HostPlan) -> bool:
-    return channel.input.instance_groups is None or host.group in channel.input.instance_groups
 
 
 def _link_channel(channel: Channel, into: Path, *, host: int, hosts: int) -> None:
@@ -90,7 +78,7 @@ def _make_checkpoints(plan: JobPlan, into: Path, config: Path) -> None:
         return
     outliving.mkdir(parents=True, exist_ok=True)
     into.symlink_to(outliving)
-    _write(config, {"S3Uri": plan.options.checkpoint_s3_uri, "LocalPath": str(into)})
+    write_json(config, {"S3Uri": plan.options.checkpoint_s3_uri, "LocalPath": str(into)})
 
 
 def _localised(hyperparameters: dict[str, str], paths: Paths, folder: JobFolder) -> dict[str, str]:
@@ -101,29 +89,3 @@ def _localised(hyperparameters: dict[str, str], paths: Paths, folder: JobFolder)
         return hyperparameters
     os.makedirs(place, exist_ok=True)  # noqa: PTH103
     return {**hyperparameters, "model_dir": json.dumps(place)}
-
-
-def _channel_config(channel: Channel, plan: JobPlan) -> dict[str, str]:
-    config = {
-        "TrainingInputMode": channel.input.input_mode or plan.options.input_mode,
-        "S3DistributionType": channel.input.distribution or "FullyReplicated",
-        "RecordWrapperType": "None",
-    }
-    if channel.input.content_type is not None:
-        config["ContentType"] = channel.input.content_type
-    return config
-
-
-def _resource_config(plan: JobPlan, host: HostPlan) -> ResourceConfig:
-    names = list(dict.fromkeys(each.group for each in plan.hosts))
-    return ResourceConfig(
-        current_host=host.name,
-        hosts=tuple(each.name for each in plan.hosts),
-        current_instance_type=host.instance_type,
-        current_group_name=host.group,
-        groups=tuple(
-            HostGroup(name, host.instance_type, tuple(each.name for each in plan.hosts if each.group == name))
-            for name in names
-        ),
-        network_interface=LOOPBACK,
-    )

@@ -10,6 +10,7 @@ from herringbone.keeper.keeper import Keeper
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from herringbone.keeper.hosts import Site
     from herringbone.keeper.order import Order
 
 
@@ -19,7 +20,7 @@ def main() -> None:
         # The client found, while we started, that the job cannot be prepared.
         return
     order: Order = json.loads(text)
-    keeper = Keeper(order)
+    keeper = Keeper(order, site_of(order))
     try:
         keeper.run()
     except BaseException as error:  # noqa: BLE001 - the last one who can write down that the job is over
@@ -29,6 +30,18 @@ def main() -> None:
         record.broken(order, error)
     # Nothing is left to tidy, and the interpreter's own farewell takes milliseconds.
     os._exit(0)
+
+
+def site_of(order: Order) -> Site:
+    """Return what the job's hosts are; each kind is imported by the jobs that have it."""
+    if order["containers"] is not None:
+        from herringbone.keeper.containers import Containers
+
+        return Containers(order, order["containers"])
+    from herringbone.keeper.processes import Processes
+
+    assert order["processes"] is not None
+    return Processes(order, order["processes"])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from herringbone.jobs import FAILED, UPLOADING, JobIndex
@@ -22,8 +22,18 @@ _TAIL_LINES = 20
 _TAIL_BYTES = 32_768
 
 
-def conclude(order: Order, hosts: Sequence[tuple[Host, bool]], *, stopped: bool, max_run_over: bool) -> None:
-    """Bring the job to its end; `hosts` are in the order of their ends, each with whether it had been told to end."""
+def conclude(
+    order: Order,
+    hosts: Sequence[tuple[Host, bool]],
+    leave: Callable[[], None],
+    *,
+    stopped: bool,
+    max_run_over: bool,
+) -> None:
+    """Bring the job to its end; `hosts` are in the order of their ends, each with whether it had been told to end.
+
+    `leave` returns when nothing is left of the hosts: only then is the job over.
+    """
     ends = [_host_end(order, host, ordered) for host, ordered in hosts]
     verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
     index = JobIndex(Path(order["index"]))
@@ -40,6 +50,7 @@ def conclude(order: Order, hosts: Sequence[tuple[Host, bool]], *, stopped: bool,
             host.log.say(f"[{host.name}] the log is not whole: {host.log.lost} bytes found no room", time.time())
         host.log.close(time.time())
     shutil.rmtree(order["run_folder"], ignore_errors=True)
+    leave()
     index.update(
         order["job"],
         unless_done=True,
@@ -59,7 +70,8 @@ def _host_end(order: Order, host: Host, ordered: bool) -> HostEnd:
     # A host that was killed had no time to write one, or to finish it.
     with contextlib.suppress(OSError, ContractError):
         record = parse_failure(Path(Paths(Path(host.base)).failure_record).read_bytes())
-    return HostEnd(host.name, host.exit_code, ordered, record, _tail(Path(order["logs"]) / f"{host.name}.log"))
+    tail = _tail(Path(order["logs"]) / f"{host.name}.log")
+    return HostEnd(host.name, host.exit_code, ordered, record, tail, host.cause)
 
 
 def _tail(log: Path) -> tuple[str, ...]:

@@ -18,13 +18,12 @@ import selectors
 import signal
 import time
 
-from herringbone.keeper import hosts
-from herringbone.keeper.filing import LogFile
 from herringbone.keeper.hosts import Host
 from herringbone.keeper.inheritance import KEEPER_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from herringbone.keeper.hosts import Site
     from herringbone.keeper.order import Order
 
 # Supervisors kill their ranks when the grace is over; this much later they are killed themselves.
@@ -33,19 +32,17 @@ _MARGIN_SECONDS = 5.0
 _LAST_CHANCE_SECONDS = 2.0
 # How long output is awaited from a pipe that a stranger holds open after the host's end.
 _PIPE_SECONDS = 2.0
-# A killed process is gone in a millisecond, unless it hangs in a disk or a driver.
-_SWEEP_SECONDS = 5.0
-_SECRET_BYTES = 32
 _FAR = float("inf")
 
 
 class Keeper:
-    """Runs one job from its order to its end: `Keeper(order).run()`."""
+    """Runs one job, on the hosts of one site, from its order to its end: `Keeper(order, site).run()`."""
 
-    def __init__(self, order: Order) -> None:
+    def __init__(self, order: Order, site: Site) -> None:
         self._order = order
+        self._site = site
+        self._hosts = site.hosts
         self._selector = selectors.DefaultSelector()
-        self._hosts: list[Host] = []
         # Deadlines of `time.monotonic()`; each is `_FAR` until it is set.
         self._max_run_at = _FAR
         self._stop_at = _FAR
@@ -62,7 +59,6 @@ class Keeper:
         """Keep the job until its end is in the index."""
         wakeup = self._watch_signals()
         self._start_hosts()
-        hosts.become_reaper()
         from herringbone.keeper import record
 
         record.training(self._order)
@@ -70,20 +66,21 @@ class Keeper:
             for key, _ in self._selector.select(self._pause()):
                 if key.fileobj == wakeup:
                     self._take_signals(os.read(wakeup, 4096))
-                else:
+                elif key.data is not None:
                     self._drain(key.data)
+                else:
+                    self._selector.unregister(key.fileobj)
+                    self._take_endings()
             self._act_on_deadlines()
-        self._sweep()
+        self._site.collect()
         from herringbone.keeper.ending import conclude
 
         ends = [(host, host.name in self._ordered) for host in sorted(self._hosts, key=lambda host: host.ended_at)]
-        conclude(self._order, ends, stopped=self._stopped, max_run_over=self._max_run_over)
+        conclude(self._order, ends, self._site.leave, stopped=self._stopped, max_run_over=self._max_run_over)
 
     def abandon(self) -> None:
-        """Kill all that was started, at once."""
-        for host in self._living:
-            host.signal(signal.SIGKILL)
-        self._sweep()
+        """End all that was started, at once."""
+        self._site.abandon()
 
     @property
     def _living(self) -> list[Host]:
@@ -104,22 +101,16 @@ class Keeper:
         return read_end
 
     def _start_hosts(self) -> None:
-        order = self._order
-        self._max_run_at = time.monotonic() + order["max_run"]
-        # The write end stays open as long as we live, and nobody else has it.
-        line, self._lifeline = hosts.lifeline()
-        secret = os.urandom(_SECRET_BYTES).hex().encode() if len(order["hosts"]) > 1 else b""
-        for each in order["hosts"]:
-            host = Host(each, LogFile(f"{order['logs']}/{each['name']}.log"))
-            self._hosts.append(host)
-            host.start(order["argv"], {**order["environment"], **each["environment"]}, lifeline=line, secret=secret)
-            assert host.output is not None
-            self._selector.register(host.output, selectors.EVENT_READ, host)
-        os.close(line)
+        self._max_run_at = time.monotonic() + self._order["max_run"]
+        for descriptor in self._site.start():
+            self._selector.register(descriptor, selectors.EVENT_READ, None)
+        for host in self._hosts:
+            if host.output is not None:
+                self._selector.register(host.output, selectors.EVENT_READ, host)
 
     def _take_signals(self, numbers: bytes) -> None:
         # First the ends: a host that failed before the stop has failed.
-        self._reap()
+        self._take_endings()
         if signal.SIGINT in numbers:
             self._kill()
         elif signal.SIGTERM in numbers:
@@ -129,36 +120,20 @@ class Keeper:
             wished = record.stopping(self._order)
             self._stop(self._grace if wished is None else wished)
 
-    def _reap(self) -> None:
-        """Take note of every child that ended, adopted orphans among them."""
-        by_pid = {host.pid: host for host in self._hosts}
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            host = by_pid.get(pid)
-            if host is not None:
-                self._host_ended(host, os.waitstatus_to_exitcode(status))
+    def _take_endings(self) -> None:
+        for host, code in self._site.endings():
+            self._host_ended(host, code)
 
     def _host_ended(self, host: Host, code: int) -> None:
-        host.exit_code = 128 - code if code < 0 else code
+        host.exit_code = code
         host.ended_at = time.time()
         # Its ranks go with it, as in a container whose first process ends; then nobody holds its pipe.
-        self._sweep()
+        self._site.sweep()
         self._drain(host)
         if host.output is not None:
             self._end_at = min(self._end_at, time.monotonic() + _PIPE_SECONDS)
         if host.exit_code != 0 and host.name not in self._ordered:
             self._stop_at = min(self._stop_at, time.monotonic() + self._order["patience"])
-
-    def _sweep(self) -> None:
-        """Kill what dead hosts left, and what that leaves in turn."""
-        deadline = time.monotonic() + _SWEEP_SECONDS
-        while hosts.kill_orphans({host.pid for host in self._living}) and time.monotonic() < deadline:
-            time.sleep(0.001)
 
     def _drain(self, host: Host) -> None:
         pipe = host.output

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from herringbone.jobs import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED
 from herringbone_spec.failure import Failure
@@ -13,7 +13,8 @@ from herringbone_spec.failure import Failure
 class HostEnd:
     """How one host ended. `record` is its `failure.json`; `tail` the last lines of its log.
 
-    `ordered` says that the keeper had told it to end, so that its exit code says nothing about the job.
+    `ordered` says that the keeper had told it to end, so that its exit code says nothing about the job. `cause` is what
+    ended it, where somebody else than the host knows.
     """
 
     host: str
@@ -21,6 +22,7 @@ class HostEnd:
     ordered: bool = False
     record: Failure | None = None
     tail: tuple[str, ...] = ()
+    cause: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,19 @@ def _first_failure(failed: Sequence[HostEnd], records: Mapping[str, Failure]) ->
     """
     for end in failed:
         if end.record is None and end.exit_code > 128:
-            return Failure(host=end.host, exit_code=end.exit_code, log_tail=end.tail)
+            return Failure(host=end.host, exit_code=end.exit_code, message=end.cause, log_tail=end.tail)
     for end in failed:
         if end.record is not None:
-            return end.record
+            return _explained(end.record, failed)
     for record in records.values():
         return record
     first = failed[0]
-    return Failure(host=first.host, exit_code=first.exit_code, log_tail=first.tail)
+    return Failure(host=first.host, exit_code=first.exit_code, message=first.cause, log_tail=first.tail)
+
+
+def _explained(record: Failure, failed: Sequence[HostEnd]) -> Failure:
+    """Add why a rank was killed, which its own host could not see."""
+    cause = next((end.cause for end in failed if end.host == record.host), "")
+    if record.exit_code <= 128 or record.message or not cause:
+        return record
+    return replace(record, message=cause)

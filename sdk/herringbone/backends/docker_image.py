@@ -1,0 +1,62 @@
+"""Which image runs a job's hosts, and what kind of image it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from herringbone.engine import Engine, EngineError
+from herringbone.images.find import find
+from herringbone.images.labels import CONTRACT, Label
+from herringbone_spec.errors import InputError
+
+if TYPE_CHECKING:
+    from herringbone.plan import JobPlan
+
+_NOT_FOUND = 404
+# The estimator's class -> the framework whose image it wants; None takes any.
+_FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow"}
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image of the engine's. `is_ours`: its `train` is our supervisor, which takes a private line."""
+
+    name: str
+    id: str
+    is_ours: bool
+
+
+def choose_image(engine: Engine, plan: JobPlan) -> Image:
+    """Return the image that the job names, or the newest that was built for its framework and device.
+
+    Raises `InputError` when there is none, with the command that makes or fetches one.
+    """
+    named = plan.arguments.get("image_uri")
+    name = named or _newest(engine, plan)
+    try:
+        found = engine.get(f"/images/{name}/json")
+    except EngineError as error:
+        if error.status != _NOT_FOUND:
+            raise
+        raise InputError(
+            f"image_uri: the engine has no image {name!r}; get it (`docker pull {name}`), or build one (`herringbone "
+            "images build pytorch`) and leave image_uri out"
+        ) from None
+    labels = found["Config"].get("Labels") or {}
+    return Image(name, found["Id"], labels.get(Label.CONTRACT) == CONTRACT)
+
+
+def _newest(engine: Engine, plan: JobPlan) -> str:
+    framework = _FRAMEWORKS.get(plan.estimator)
+    device = "cuda" if any(host.instance_type == "local_gpu" for host in plan.hosts) else "cpu"
+    version = plan.options.framework_version
+    found = find(engine, framework=framework, device=device, version=version)
+    if found is None:
+        what = f"{framework or 'framework'} image for {device}{f', version {version}' * (version is not None)}"
+        gpu = " --device cuda" if device == "cuda" else ""
+        raise InputError(
+            f"no image: the engine has no {what}; build one (`herringbone images build {framework or 'pytorch'}{gpu}`), or "
+            "name yours with image_uri"
+        )
+    return found

@@ -1,0 +1,74 @@
+"""The files of the contract's tree that are the same wherever a host of this machine runs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from herringbone.backends.review import all_channels
+from herringbone.inputs import Channel
+from herringbone.plan import HostPlan, JobPlan
+from herringbone_spec.contract import Paths
+from herringbone_spec.resources import HostGroup, ResourceConfig
+
+
+def make_folders(paths: Paths) -> None:
+    """Make the folders that a host finds, but for its channels and its checkpoints."""
+    for path in (paths.config, paths.data, paths.code, paths.model, paths.output_data):
+        Path(path).mkdir(parents=True, exist_ok=True)
+
+
+def write_config(
+    plan: JobPlan, host: HostPlan, paths: Paths, *, hyperparameters: dict[str, str], interface: str
+) -> None:
+    """Write the files of `input/config`; `interface` is the network's, as the host will see it."""
+    channels = channels_of(plan, host)
+    write_json(paths.hyperparameters, hyperparameters)
+    write_json(paths.input_data_config, {channel.name: _channel_config(channel, plan) for channel in channels})
+    write_json(paths.resource_config, _resource_config(plan, host, interface).to_json())
+
+
+def channels_of(plan: JobPlan, host: HostPlan) -> list[Channel]:
+    """Return the channels that this host gets."""
+    return [channel for channel in all_channels(plan) if _goes_to(channel, host)]
+
+
+def place_of(channel: Channel, plan: JobPlan, host: HostPlan) -> tuple[int, int]:
+    """Return which of the hosts that share a channel this one is, from 0, and how many they are."""
+    same = [each.name for each in plan.hosts if _goes_to(channel, each)]
+    return same.index(host.name), len(same)
+
+
+def write_json(path: Any, content: object) -> None:
+    Path(path).write_text(json.dumps(content))
+
+
+def _goes_to(channel: Channel, host: HostPlan) -> bool:
+    return channel.input.instance_groups is None or host.group in channel.input.instance_groups
+
+
+def _channel_config(channel: Channel, plan: JobPlan) -> dict[str, str]:
+    config = {
+        "TrainingInputMode": channel.input.input_mode or plan.options.input_mode,
+        "S3DistributionType": channel.input.distribution or "FullyReplicated",
+        "RecordWrapperType": "None",
+    }
+    if channel.input.content_type is not None:
+        config["ContentType"] = channel.input.content_type
+    return config
+
+
+def _resource_config(plan: JobPlan, host: HostPlan, interface: str) -> ResourceConfig:
+    names = list(dict.fromkeys(each.group for each in plan.hosts))
+    return ResourceConfig(
+        current_host=host.name,
+        hosts=tuple(each.name for each in plan.hosts),
+        current_instance_type=host.instance_type,
+        current_group_name=host.group,
+        groups=tuple(
+            HostGroup(name, host.instance_type, tuple(each.name for each in plan.hosts if each.group == name))
+            for name in names
+        ),
+        network_interface=interface,
+    )

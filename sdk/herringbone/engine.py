@@ -1,0 +1,239 @@
+"""The container engine's API, spoken over plain sockets: one request, one connection.
+
+docker-py takes 0.1 s of processor time to import, a third of the whole way to a script's first line, and gives no
+stream that another process could go on with. See docs/decisions/010-engine-over-plain-sockets.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+
+from herringbone_spec.errors import LaunchError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any, BinaryIO
+
+ADDRESS_VARIABLE = "DOCKER_HOST"
+_UNIX, _TCP, _SSH = "unix://", "tcp://", "ssh://"
+_DEFAULT_PORT = 2375
+_CONNECT_SECONDS = 10.0
+# A start may wait for a busy disk; an engine that says nothing for so long will not say anything any more.
+_ANSWER_SECONDS = 120.0
+_PIECE_BYTES = 1 << 16
+_MAX_HEAD_BYTES = 1 << 16
+
+
+class EngineError(LaunchError):
+    """The engine refused a request: `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def find_address(environ: Mapping[str, str]) -> str:
+    """Return where the engine is: `DOCKER_HOST`, else the first usual socket that is there.
+
+    >>> find_address({"DOCKER_HOST": "tcp://10.0.0.7:2375"})
+    'tcp://10.0.0.7:2375'
+
+    Raises `LaunchError` when there is none, naming each that was tried, or for an address of another kind.
+    """
+    given = environ.get(ADDRESS_VARIABLE)
+    if given:
+        if not given.startswith((_UNIX, _TCP, _SSH)):
+            raise LaunchError(f"{ADDRESS_VARIABLE}={given}: expected unix://PATH, tcp://HOST:PORT or ssh://USER@HOST")
+        if given.startswith(_TCP) and environ.get("DOCKER_TLS_VERIFY"):
+            raise LaunchError("DOCKER_TLS_VERIFY: an engine behind TLS is not served; use ssh://USER@HOST")
+        return given
+    places = ["/var/run/docker.sock", f"{environ.get('XDG_RUNTIME_DIR', '')}/docker.sock"]
+    places.append(os.path.expanduser("~/.docker/run/docker.sock"))  # noqa: PTH111 - pathlib costs the keeper milliseconds
+    tried = [place for place in places if not place.startswith("/docker.sock")]
+    found = next((place for place in tried if os.path.exists(place)), None)  # noqa: PTH110
+    if found is None:
+        raise LaunchError(
+            f"no container engine: {ADDRESS_VARIABLE} is not set, and there is no {', no '.join(tried)}; install "
+            f"Docker and start it (`systemctl start docker`), or set {ADDRESS_VARIABLE}"
+        )
+    return _UNIX + found
+
+
+class Engine:
+    """One engine.
+
+    >>> Engine("unix:///var/run/docker.sock").get("/version")["Version"]       # doctest: +SKIP
+    '20.10.24'
+
+    Requests name no version of the API: the engine answers in its newest. Raises `EngineError` for what the engine
+    refuses, `LaunchError` when it does not answer.
+    """
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the engine sees this machine's files, so that they can be mounted."""
+        return self.address.startswith(_UNIX)
+
+    def images(self, *, filters: Mapping[str, Any]) -> Any:
+        """Return the local images, as the API lists them; docker-py's method of that name."""
+        return self.get("/images/json", filters=filters)
+
+    def get(self, path: str, **query: object) -> Any:
+        return self.ask("GET", path, query)
+
+    def post(self, path: str, body: object = None, **query: object) -> Any:
+        return self.ask("POST", path, query, body)
+
+    def delete(self, path: str, **query: object) -> None:
+        self.ask("DELETE", path, query)
+
+    def ask(self, method: str, path: str, query: Mapping[str, object] | None = None, body: object = None) -> Any:
+        """Send a request and return the answer's JSON, None where there is none."""
+        with self.open() as connection:
+            try:
+                send(connection, method, path, query, body)
+                return answer(connection, f"{method} {path}")
+            except OSError as error:
+                raise self._silent(error) from error
+
+    def open(self) -> socket.socket:
+        """Return a new connection."""
+        try:
+            connection = self._connect()
+        except OSError as error:
+            raise self._silent(error) from error
+        connection.settimeout(_ANSWER_SECONDS)
+        return connection
+
+    def upload(self, container: str, folder: str, pieces: Iterable[bytes]) -> None:
+        """Unpack a tar, given piece by piece, into a folder of a container."""
+        what = f"PUT /containers/{container}/archive"
+        with self.open() as connection:
+            try:
+                head = _head("PUT", f"/containers/{container}/archive", {"path": folder}, "1.1")
+                connection.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
+                with contextlib.suppress(BrokenPipeError):  # it has refused already; the answer says why
+                    for piece in pieces:
+                        connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+                    connection.sendall(b"0\r\n\r\n")
+                answer(connection, what)
+            except OSError as error:
+                raise self._silent(error) from error
+
+    @contextlib.contextmanager
+    def download(self, container: str, path: str) -> Any:
+        """Give a path of a container, as a tar to read from; `EngineError` with status 404 when it is not there."""
+        with self.open() as connection:
+            send(connection, "GET", f"/containers/{container}/archive", {"path": path})
+            if not 200 <= (status := read_head(connection)) < 300:
+                raise _refusal(status, connection, f"GET {path}")
+            stream: BinaryIO
+            with connection.makefile("rb", buffering=_PIECE_BYTES) as stream:
+                yield stream
+
+    def _connect(self) -> socket.socket:
+        if self.address.startswith(_UNIX):
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(_CONNECT_SECONDS)
+            connection.connect(self.address[len(_UNIX) :])
+            return connection
+        if self.address.startswith(_TCP):
+            host, _, port = self.address[len(_TCP) :].rstrip("/").rpartition(":")
+            place = (host.strip("[]"), int(port)) if host else (port, _DEFAULT_PORT)
+            return socket.create_connection(place, timeout=_CONNECT_SECONDS)
+        return _through_ssh(self.address)
+
+    def _silent(self, error: OSError) -> LaunchError:
+        return LaunchError(
+            f"the container engine at {self.address} does not answer: {error.strerror or error}; is it running, may "
+            "you use it (`docker version`)?"
+        )
+
+
+def _through_ssh(address: str) -> socket.socket:
+    """Let OpenSSH, with the user's own settings and keys, carry the bytes to the engine's socket over there."""
+    import subprocess
+
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = ["ssh", "-o", "BatchMode=yes", "--", address, "docker", "system", "dial-stdio"]
+        # It ends with its connection, which another process may go on with when we are gone: not a child to wait for.
+        process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
+    process.returncode = 0
+    return ours
+
+
+def send(
+    connection: socket.socket, method: str, path: str, query: Mapping[str, object] | None = None, body: object = None
+) -> None:
+    """Send a request. As HTTP/1.0, so that the answer ends where the connection does, and is in one piece."""
+    content = b"" if body is None else json.dumps(body).encode()
+    fields = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    connection.sendall((_head(method, path, query or {}, "1.0") + fields).encode() + content)
+
+
+def hijack(connection: socket.socket, path: str, query: Mapping[str, object]) -> None:
+    """Send a request after which the connection is a plain stream, both ways, until one side closes it."""
+    head = _head("POST", path, query, "1.1")
+    connection.sendall(f"{head}Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n".encode())
+    status = read_head(connection)
+    if status != 101:
+        raise _refusal(status, connection, f"POST {path}")
+
+
+def answer(connection: socket.socket, what: str) -> Any:
+    """Read an answer to its end; return its JSON, None where there is none. Raises `EngineError` or `OSError`."""
+    status = read_head(connection)
+    if not 200 <= status < 300:
+        raise _refusal(status, connection, what)
+    content = _rest(connection)
+    return json.loads(content) if content.strip() else None
+
+
+def read_head(connection: socket.socket) -> int:
+    """Read an answer's status and headers, and not a byte of what follows. Raises `ConnectionError`."""
+    head = b""
+    # Byte by byte: what follows may be a stream that another process goes on reading.
+    while not head.endswith(b"\r\n\r\n"):
+        byte = connection.recv(1)
+        if not byte or len(head) > _MAX_HEAD_BYTES:
+            raise ConnectionError("it closed the connection without an answer")
+        head += byte
+    return int(head.split(None, 2)[1])
+
+
+def _head(method: str, path: str, query: Mapping[str, object], version: str) -> str:
+    from urllib.parse import urlencode
+
+    given = {name: _text(value) for name, value in query.items() if value is not None}
+    return f"{method} {path}{'?' * bool(given)}{urlencode(given)} HTTP/{version}\r\nHost: engine\r\n"
+
+
+def _text(value: object) -> str:
+    """Write a query's value as the API does: 1 and 0 for truth, JSON for what has parts."""
+    if isinstance(value, bool):
+        return str(int(value))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _rest(connection: socket.socket) -> bytes:
+    pieces = []
+    while piece := connection.recv(_PIECE_BYTES):
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _refusal(status: int, connection: socket.socket, what: str) -> EngineError:
+    content = _rest(connection)
+    try:
+        message = str(json.loads(content)["message"])
+    except (ValueError, KeyError, TypeError):
+        message = content.decode("utf-8", "replace").strip()
+    return EngineError(status, f"the container engine refuses {what}: {message or status}")

@@ -1,0 +1,247 @@
+"""Hosts that are containers: the client started them, and we were born with the connections to them.
+
+    stream   what the host writes, in frames; while we hold it open, the host knows that we live
+    ending   the engine's answer, once the container has ended
+
+All else goes to the engine as requests of our own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+import time
+
+from herringbone.engine import Engine, EngineError, answer
+from herringbone.keeper.filing import LogFile
+from herringbone.keeper.hosts import Host
+from herringbone_spec.errors import LaunchError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from threading import Thread
+
+    from herringbone.keeper.order import ContainerOrder, ContainersOrder, HostOrder, Order
+
+_HEADER_BYTES = 8
+# What the shell says of a process that was killed: all that is known of a container that the engine forgot.
+_KILLED_CODE = 137
+_NOT_FOUND, _CONFLICT = 404, 409
+# The kernel's word on memory reaches the engine on another way than the container's end does.
+_MEMORY_SECONDS = 0.3
+
+
+class Frames:
+    """Takes the stream of a container apart: each frame is 4 bytes of kind, 4 of size, then what was written.
+
+    >>> frames = Frames()
+    >>> frames.text(bytes([1, 0, 0, 0, 0, 0, 0, 3]) + b"a"), frames.text(b"bc")
+    (b'a', b'bc')
+    """
+
+    def __init__(self) -> None:
+        self._header = b""
+        self._left = 0
+
+    def text(self, chunk: bytes) -> bytes:
+        found = []
+        while chunk:
+            if self._left:
+                found.append(chunk[: self._left])
+                chunk = chunk[self._left :]
+                self._left -= len(found[-1])
+                continue
+            missing = _HEADER_BYTES - len(self._header)
+            self._header += chunk[:missing]
+            chunk = chunk[missing:]
+            if len(self._header) == _HEADER_BYTES:
+                self._left = int.from_bytes(self._header[4:], "big")
+                self._header = b""
+        return b"".join(found)
+
+
+class ContainerHost(Host):
+    """A container and its stream."""
+
+    def __init__(self, order: HostOrder, log: LogFile, container: ContainerOrder, engine: Engine) -> None:
+        super().__init__(order, log)
+        self.id = container["id"]
+        self.ending = container["ending"]
+        self.output = container["stream"]
+        self._frames = Frames()
+        self._engine = engine
+
+    def signal(self, number: int) -> None:
+        if self.exit_code is not None:
+            return
+        try:
+            self._kill(number)
+        except LaunchError as error:
+            # The engine may be gone, and our connections with it: then the loop hears of that.
+            print(f"{self.name}: signal {number}: {error}", file=sys.stderr)
+
+    def _kill(self, number: int) -> None:
+        for _ in range(2):
+            try:
+                self._engine.post(f"/containers/{self.id}/kill", signal=signal.Signals(number).name)
+            except EngineError as error:
+                if error.status == _NOT_FOUND:
+                    return
+                if error.status != _CONFLICT or not self.state().get("Paused"):
+                    return  # it has just ended
+                # What stands still hears no signal.
+                self._engine.post(f"/containers/{self.id}/unpause")
+            else:
+                return
+
+    def state(self) -> dict[str, object]:
+        """Return what the engine knows of the container, nothing once it has forgotten it."""
+        try:
+            found: dict[str, object] = self._engine.get(f"/containers/{self.id}/json")["State"]
+        except EngineError as error:
+            if error.status != _NOT_FOUND:
+                raise
+            return {}
+        return found
+
+    def take_ending(self) -> int:
+        """Return the exit code that the engine gave, and let go of that connection."""
+        with socket.socket(fileno=self.ending) as connection:
+            self.ending = -1
+            connection.setblocking(True)
+            try:
+                return int(answer(connection, f"the end of {self.name}")["StatusCode"])
+            except (LaunchError, OSError, ValueError, KeyError, TypeError):
+                return self._ending_untold()
+
+    def explain(self) -> None:
+        """Find out whether memory ended it."""
+        deadline = time.monotonic() + _MEMORY_SECONDS
+        try:
+            while not self.state().get("OOMKilled"):
+                if self.exit_code != _KILLED_CODE or time.monotonic() > deadline:
+                    return
+                time.sleep(0.02)
+            self.cause = f"out of memory: {self._limit()}"
+        except LaunchError as error:
+            print(f"{self.name}: {error}", file=sys.stderr)
+
+    def _ending_untold(self) -> int:
+        """The connection broke, so the engine was stopped, or the network to it is gone."""
+        self.cause = "the container engine went away while the job ran, and took the container with it"
+        try:
+            state = self.state()
+        except LaunchError:
+            return _KILLED_CODE
+        code = state.get("ExitCode")
+        # A container that lost its keeper's connection stops by itself: nothing is to be had from it any more.
+        return code if isinstance(code, int) and code else _KILLED_CODE
+
+    def _limit(self) -> str:
+        limit = int(self._engine.get(f"/containers/{self.id}/json")["HostConfig"].get("Memory") or 0)
+        if limit:
+            return f"the container may use {limit / 2**20:.0f} MiB"
+        return "the machine has no more"
+
+    def _text(self, chunk: bytes) -> bytes:
+        return self._frames.text(chunk)
+
+
+class Containers:
+    """The hosts of one job as containers of one engine, and the network between them."""
+
+    def __init__(self, order: Order, containers: ContainersOrder) -> None:
+        self._order = containers
+        self._engine = Engine(containers["engine"])
+        self._tidying: Thread | None = None
+        self.hosts = [
+            ContainerHost(
+                each,
+                LogFile(f"{order['logs']}/{each['name']}.log"),
+                containers["containers"][each["name"]],
+                self._engine,
+            )
+            for each in order["hosts"]
+        ]
+
+    def start(self) -> Iterable[int]:
+        for host in self.hosts:
+            assert host.output is not None
+            os.set_blocking(host.output, False)
+            for descriptor in (host.output, host.ending):
+                os.set_inheritable(descriptor, False)
+        return [host.ending for host in self.hosts]
+
+    def endings(self) -> Iterator[tuple[Host, int]]:
+        import select
+
+        waiting = {host.ending: host for host in self.hosts if host.ending >= 0}
+        for descriptor in select.select(list(waiting), [], [], 0)[0]:
+            host = waiting[descriptor]
+            yield host, host.take_ending()
+
+    def sweep(self) -> None:
+        pass  # a container's processes end with its first one
+
+    def collect(self) -> None:
+        """Ask why hosts failed, fetch what they wrote, and have the containers removed meanwhile."""
+        from threading import Thread
+
+        for host in self.hosts:
+            if host.exit_code and not host.cause:
+                host.explain()
+            if self._order["copied"]:
+                self._fetch(host)
+        self._tidying = Thread(target=self._remove_all)
+        self._tidying.start()
+
+    def leave(self) -> None:
+        assert self._tidying is not None
+        self._tidying.join()
+
+    def abandon(self) -> None:
+        self._remove_all()
+
+    def _fetch(self, host: ContainerHost) -> None:
+        from herringbone.keeper.fetching import fetch_results
+
+        fetch_results(self._engine, host.id, host.base)
+
+    def _remove_all(self) -> None:
+        from threading import Thread
+
+        removals = [Thread(target=self._try, args=(remove_container, host.id)) for host in self.hosts]
+        for removal in removals:
+            removal.start()
+        for removal in removals:
+            removal.join()
+        if self._order["network"] is not None:
+            self._try(remove_network, self._order["network"])
+
+    def _try(self, remove: Callable[[Engine, str], None], name: str) -> None:
+        """Go on without it: what cannot be removed now, the next job's sweep finds."""
+        try:
+            remove(self._engine, name)
+        except LaunchError as error:
+            print(error, file=sys.stderr)
+
+
+def remove_container(engine: Engine, container: str) -> None:
+    """Kill and remove a container; one that is gone, or that another is removing, is no error."""
+    try:
+        engine.delete(f"/containers/{container}", force=True, v=True)
+    except EngineError as error:
+        if error.status not in (_NOT_FOUND, _CONFLICT):
+            raise
+
+
+def remove_network(engine: Engine, network: str) -> None:
+    """Remove a network; one that is gone is no error."""
+    try:
+        engine.delete(f"/networks/{network}")
+    except EngineError as error:
+        if error.status != _NOT_FOUND:
+            raise
