@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 
-from herringbone_spec.errors import LaunchError
+from herringbone_spec.errors import EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any, BinaryIO
+    from typing import Any
 
-ADDRESS_VARIABLE = "DOCKER_HOST"
 _UNIX, _TCP, _SSH = "unix://", "tcp://", "ssh://"
 _DEFAULT_PORT = 2375
 _CONNECT_SECONDS = 10.0
@@ -28,39 +26,12 @@ _PIECE_BYTES = 1 << 16
 _MAX_HEAD_BYTES = 1 << 16
 
 
-class EngineError(LaunchError):
-    """The engine refused a request: `status` is HTTP's."""
+class EngineRefusal(EngineError):
+    """The engine answered, and said no: `status` is HTTP's."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
-
-
-def find_address(environ: Mapping[str, str]) -> str:
-    """Return where the engine is: `DOCKER_HOST`, else the first usual socket that is there.
-
-    >>> find_address({"DOCKER_HOST": "tcp://10.0.0.7:2375"})
-    'tcp://10.0.0.7:2375'
-
-    Raises `LaunchError` when there is none, naming each that was tried, or for an address of another kind.
-    """
-    given = environ.get(ADDRESS_VARIABLE)
-    if given:
-        if not given.startswith((_UNIX, _TCP, _SSH)):
-            raise LaunchError(f"{ADDRESS_VARIABLE}={given}: expected unix://PATH, tcp://HOST:PORT or ssh://USER@HOST")
-        if given.startswith(_TCP) and environ.get("DOCKER_TLS_VERIFY"):
-            raise LaunchError("DOCKER_TLS_VERIFY: an engine behind TLS is not served; use ssh://USER@HOST")
-        return given
-    places = ["/var/run/docker.sock", f"{environ.get('XDG_RUNTIME_DIR', '')}/docker.sock"]
-    places.append(os.path.expanduser("~/.docker/run/docker.sock"))  # noqa: PTH111 - pathlib costs the keeper milliseconds
-    tried = [place for place in places if not place.startswith("/docker.sock")]
-    found = next((place for place in tried if os.path.exists(place)), None)  # noqa: PTH110
-    if found is None:
-        raise LaunchError(
-            f"no container engine: {ADDRESS_VARIABLE} is not set, and there is no {', no '.join(tried)}; install "
-            f"Docker and start it (`systemctl start docker`), or set {ADDRESS_VARIABLE}"
-        )
-    return _UNIX + found
 
 
 class Engine:
@@ -69,8 +40,8 @@ class Engine:
     >>> Engine("unix:///var/run/docker.sock").get("/version")["Version"]       # doctest: +SKIP
     '20.10.24'
 
-    Requests name no version of the API: the engine answers in its newest. Raises `EngineError` for what the engine
-    refuses, `LaunchError` when it does not answer.
+    Requests name no version of the API: the engine answers in its newest. Raises `EngineRefusal` for what the engine
+    refuses, `EngineError` when it does not answer.
     """
 
     def __init__(self, address: str) -> None:
@@ -129,12 +100,11 @@ class Engine:
 
     @contextlib.contextmanager
     def download(self, container: str, path: str) -> Any:
-        """Give a path of a container, as a tar to read from; `EngineError` with status 404 when it is not there."""
+        """Give a path of a container, as a tar to read from; `EngineRefusal` with status 404 when it is not there."""
         with self.open() as connection:
             send(connection, "GET", f"/containers/{container}/archive", {"path": path})
             if not 200 <= (status := read_head(connection)) < 300:
                 raise _refusal(status, connection, f"GET {path}")
-            stream: BinaryIO
             with connection.makefile("rb", buffering=_PIECE_BYTES) as stream:
                 yield stream
 
@@ -150,8 +120,8 @@ class Engine:
             return socket.create_connection(place, timeout=_CONNECT_SECONDS)
         return _through_ssh(self.address)
 
-    def _silent(self, error: OSError) -> LaunchError:
-        return LaunchError(
+    def _silent(self, error: OSError) -> EngineError:
+        return EngineError(
             f"the container engine at {self.address} does not answer: {error.strerror or error}; is it running, may "
             "you use it (`docker version`)?"
         )
@@ -189,7 +159,7 @@ def hijack(connection: socket.socket, path: str, query: Mapping[str, object]) ->
 
 
 def answer(connection: socket.socket, what: str) -> Any:
-    """Read an answer to its end; return its JSON, None where there is none. Raises `EngineError` or `OSError`."""
+    """Read an answer to its end; return its JSON, None where there is none. Raises `EngineRefusal` or `OSError`."""
     status = read_head(connection)
     if not 200 <= status < 300:
         raise _refusal(status, connection, what)
@@ -230,10 +200,10 @@ def _rest(connection: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def _refusal(status: int, connection: socket.socket, what: str) -> EngineError:
+def _refusal(status: int, connection: socket.socket, what: str) -> EngineRefusal:
     content = _rest(connection)
     try:
         message = str(json.loads(content)["message"])
     except (ValueError, KeyError, TypeError):
         message = content.decode("utf-8", "replace").strip()
-    return EngineError(status, f"the container engine refuses {what}: {message or status}")
+    return EngineRefusal(status, f"the container engine refuses {what}: {message or status}")

@@ -23,6 +23,7 @@ from herringbone_spec.hyperparameters import encode, encode_values
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from herringbone.backends.base import Backend
     from herringbone.job import TrainingJob
 
 
@@ -113,7 +114,7 @@ class Estimator:
         Raises the `UsageError` that `fit` would raise: a missing file, a rule broken, an option not served.
         """
         folder = Path.cwd()
-        backend = backend_for(self._one_instance_type())
+        backend = self._backend()
         request = self._request(folder)
         name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
         plan = make_plan(
@@ -147,7 +148,7 @@ class Estimator:
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
         plan = self.plan(inputs, job_name)
-        backend = backend_for(self._one_instance_type())
+        backend = self._backend()
         job = TrainingJob.submit(plan, backend)
         self.jobs.append(job)
         if wait:
@@ -218,13 +219,8 @@ class Estimator:
             return self.options.base_job_name
         return Path(self.entry_point or (self.image_uri or "job").rpartition("/")[2].partition(":")[0]).stem
 
-    def _one_instance_type(self) -> str:
-        types = sorted({group.instance_type for group in self._groups})
-        if len(types) > 1:
-            raise UnsupportedError(
-                f"instance_groups: the types {', '.join(types)} differ, and no backend of this release mixes them"
-            )
-        return types[0]
+    def _backend(self) -> Backend:
+        return backend_for(*(group.instance_type for group in self._groups))
 
 
 def _text(name: str, value: str | os.PathLike[str] | None) -> str | None:

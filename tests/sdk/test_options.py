@@ -14,6 +14,7 @@ NAMES = """
     framework_version py_version base_job_name tags metric_definitions role sagemaker_session
     enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
     training_repository_access_mode training_repository_credentials_provider_arn
+shm_size bake_requirements
 """
 
 
@@ -59,7 +60,7 @@ def test_any_object_is_taken_as_a_session_and_not_stored():
     ("given", "message"),
     [
         ({"max_runs": 60}, "max_runs: no such option; did you mean max_run?"),
-        ({"zzz": 1}, "zzz: no such option; options are: base_job_name, checkpoint_local_path"),
+        ({"zzz": 1}, "zzz: no such option; options are: bake_requirements, base_job_name"),
         ({"instance_cuont": 1}, "did you mean instance_count?"),
         ({"train_instance_count": 1}, "train_instance_count: renamed in SageMaker's SDK 2; write instance_count"),
         ({"distributions": {}}, "write distribution"),

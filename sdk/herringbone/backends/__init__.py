@@ -12,20 +12,30 @@ if TYPE_CHECKING:
     from herringbone.backends.base import Backend
 
 # A backend's name -> the module that has its `make_backend()`.
-_MODULES = {"local_process": "herringbone.backends.process"}
+_MODULES = {"local_process": "herringbone.backends.process", "local": "herringbone.backends.docker"}
 
 # instance_type -> the backend's name.
-_TYPES = {"local_process": "local_process"}
+_TYPES = {"local_process": "local_process", "local": "local", "local_gpu": "local"}
 
 
-def backend_for(instance_type: str) -> Backend:
-    """Return the backend of an instance type.
+def backend_for(*instance_types: str) -> Backend:
+    """Return the backend of a job's instance types.
 
-    >>> backend_for("local_process").name
-    'local_process'
+    >>> backend_for("local_process").name, backend_for("local", "local_gpu").name
+    ('local_process', 'local')
 
-    Raises `UnsupportedError` for a type that no backend of this release serves.
+    Raises `UnsupportedError` for a type that no backend of this release serves, or types that no single one does.
     """
+    names = {_name_of(instance_type) for instance_type in instance_types}
+    if len(names) > 1:
+        raise UnsupportedError(
+            f"instance_groups: no backend serves {', '.join(sorted(set(instance_types)))} in one job; give types that "
+            "run in one place"
+        )
+    return backend_named(*names)
+
+
+def _name_of(instance_type: str) -> str:
     name = _TYPES.get(instance_type)
     if name is None:
         near = difflib.get_close_matches(instance_type, _TYPES, n=1)
@@ -33,7 +43,7 @@ def backend_for(instance_type: str) -> Backend:
         raise UnsupportedError(
             f"instance_type {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}{hint}"
         )
-    return backend_named(name)
+    return name
 
 
 def backend_named(name: str) -> Backend:

@@ -56,8 +56,8 @@ def split_gpus(gpus: Sequence[str], hosts: Sequence[str]) -> dict[str, tuple[str
     share = len(gpus) // len(hosts)
     if not share:
         raise UnsupportedError(
-            f"instance_type 'local_gpu': {len(hosts)} host{'s' * (len(hosts) != 1)} with at least one GPU each, and this "
-            f"machine has {len(gpus)} for this job; use fewer hosts, or 'local' for containers without GPUs"
+            f"instance_type 'local_gpu': {len(hosts)} host{'s' * (len(hosts) != 1)} with at least one GPU each, and "
+            f"this machine has {len(gpus)} for this job; use fewer hosts, or 'local' for containers without GPUs"
         )
     return {host: tuple(gpus[place * share : (place + 1) * share]) for place, host in enumerate(hosts)}
 

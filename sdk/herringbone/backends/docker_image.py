@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from herringbone.engine import Engine, EngineError
+from herringbone.engine import Engine, EngineRefusal
 from herringbone.images.find import find
 from herringbone.images.labels import CONTRACT, Label
-from herringbone_spec.errors import InputError
+from herringbone_spec.errors import ImageError
 
 if TYPE_CHECKING:
     from herringbone.plan import JobPlan
@@ -30,16 +30,16 @@ class Image:
 def choose_image(engine: Engine, plan: JobPlan) -> Image:
     """Return the image that the job names, or the newest that was built for its framework and device.
 
-    Raises `InputError` when there is none, with the command that makes or fetches one.
+    Raises `ImageError` when there is none, with the command that makes or fetches one.
     """
     named = plan.arguments.get("image_uri")
     name = named or _newest(engine, plan)
     try:
         found = engine.get(f"/images/{name}/json")
-    except EngineError as error:
+    except EngineRefusal as error:
         if error.status != _NOT_FOUND:
             raise
-        raise InputError(
+        raise ImageError(
             f"image_uri: the engine has no image {name!r}; get it (`docker pull {name}`), or build one (`herringbone "
             "images build pytorch`) and leave image_uri out"
         ) from None
@@ -53,10 +53,11 @@ def _newest(engine: Engine, plan: JobPlan) -> str:
     version = plan.options.framework_version
     found = find(engine, framework=framework, device=device, version=version)
     if found is None:
+        kind = framework or "pytorch"
         what = f"{framework or 'framework'} image for {device}{f', version {version}' * (version is not None)}"
         gpu = " --device cuda" if device == "cuda" else ""
-        raise InputError(
-            f"no image: the engine has no {what}; build one (`herringbone images build {framework or 'pytorch'}{gpu}`), or "
-            "name yours with image_uri"
+        raise ImageError(
+            f"no image: the engine has no {what}; build one (`herringbone images build {kind}{gpu}`), "
+            "or name yours with image_uri"
         )
     return found

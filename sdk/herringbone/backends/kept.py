@@ -154,6 +154,7 @@ class KeptBackend(ABC):
                 f"job name {folder.name!r}: its folder {folder} is there already, of a job that the index has "
                 "forgotten; choose another name, or move the folder away"
             ) from None
+        self._home.job(folder.name).logs.mkdir()
 
     def _start_keeper(self, name: str, lent: Sequence[int]) -> subprocess.Popen[bytes]:
         """Start the keeper; it comes up while we write the job's folder, and then reads its order."""

@@ -23,7 +23,6 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path) -> None:
     """Write all that the host's supervisor will read, and make the folders it will write to."""
     paths = Paths(folder.host(host.name))
-    folder.logs.mkdir(exist_ok=True)
     make_folders(paths)
     _make_checkpoints(plan, Path(paths.checkpoints), Path(paths.checkpoint_config))
     for channel in channels_of(plan, host):

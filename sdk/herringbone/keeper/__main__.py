@@ -20,11 +20,13 @@ def main() -> None:
         # The client found, while we started, that the job cannot be prepared.
         return
     order: Order = json.loads(text)
-    keeper = Keeper(order, site_of(order))
+    site = None
     try:
-        keeper.run()
+        site = site_of(order)
+        Keeper(order, site).run()
     except BaseException as error:  # noqa: BLE001 - the last one who can write down that the job is over
-        keeper.abandon()
+        if site is not None:
+            site.abandon()
         from herringbone.keeper import record
 
         record.broken(order, error)

@@ -14,10 +14,10 @@ import socket
 import sys
 import time
 
-from herringbone.engine import Engine, EngineError, answer
+from herringbone.engine import Engine, EngineRefusal, answer
 from herringbone.keeper.filing import LogFile
 from herringbone.keeper.hosts import Host
-from herringbone_spec.errors import LaunchError
+from herringbone_spec.errors import EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ class ContainerHost(Host):
             return
         try:
             self._kill(number)
-        except LaunchError as error:
+        except EngineError as error:
             # The engine may be gone, and our connections with it: then the loop hears of that.
             print(f"{self.name}: signal {number}: {error}", file=sys.stderr)
 
@@ -87,7 +87,7 @@ class ContainerHost(Host):
         for _ in range(2):
             try:
                 self._engine.post(f"/containers/{self.id}/kill", signal=signal.Signals(number).name)
-            except EngineError as error:
+            except EngineRefusal as error:
                 if error.status == _NOT_FOUND:
                     return
                 if error.status != _CONFLICT or not self.state().get("Paused"):
@@ -101,7 +101,7 @@ class ContainerHost(Host):
         """Return what the engine knows of the container, nothing once it has forgotten it."""
         try:
             found: dict[str, object] = self._engine.get(f"/containers/{self.id}/json")["State"]
-        except EngineError as error:
+        except EngineRefusal as error:
             if error.status != _NOT_FOUND:
                 raise
             return {}
@@ -114,7 +114,7 @@ class ContainerHost(Host):
             connection.setblocking(True)
             try:
                 return int(answer(connection, f"the end of {self.name}")["StatusCode"])
-            except (LaunchError, OSError, ValueError, KeyError, TypeError):
+            except (EngineError, OSError, ValueError, KeyError, TypeError):
                 return self._ending_untold()
 
     def explain(self) -> None:
@@ -126,7 +126,7 @@ class ContainerHost(Host):
                     return
                 time.sleep(0.02)
             self.cause = f"out of memory: {self._limit()}"
-        except LaunchError as error:
+        except EngineError as error:
             print(f"{self.name}: {error}", file=sys.stderr)
 
     def _ending_untold(self) -> int:
@@ -134,7 +134,7 @@ class ContainerHost(Host):
         self.cause = "the container engine went away while the job ran, and took the container with it"
         try:
             state = self.state()
-        except LaunchError:
+        except EngineError:
             return _KILLED_CODE
         code = state.get("ExitCode")
         # A container that lost its keeper's connection stops by itself: nothing is to be had from it any more.
@@ -206,9 +206,7 @@ class Containers:
         self._remove_all()
 
     def _fetch(self, host: ContainerHost) -> None:
-        from herringbone.keeper.fetching import fetch_results
-
-        fetch_results(self._engine, host.id, host.base)
+        raise NotImplementedError
 
     def _remove_all(self) -> None:
         from threading import Thread
@@ -225,7 +223,7 @@ class Containers:
         """Go on without it: what cannot be removed now, the next job's sweep finds."""
         try:
             remove(self._engine, name)
-        except LaunchError as error:
+        except EngineError as error:
             print(error, file=sys.stderr)
 
 
@@ -233,7 +231,7 @@ def remove_container(engine: Engine, container: str) -> None:
     """Kill and remove a container; one that is gone, or that another is removing, is no error."""
     try:
         engine.delete(f"/containers/{container}", force=True, v=True)
-    except EngineError as error:
+    except EngineRefusal as error:
         if error.status not in (_NOT_FOUND, _CONFLICT):
             raise
 
@@ -242,6 +240,6 @@ def remove_network(engine: Engine, network: str) -> None:
     """Remove a network; one that is gone is no error."""
     try:
         engine.delete(f"/networks/{network}")
-    except EngineError as error:
+    except EngineRefusal as error:
         if error.status != _NOT_FOUND:
             raise

@@ -78,10 +78,6 @@ class Keeper:
         ends = [(host, host.name in self._ordered) for host in sorted(self._hosts, key=lambda host: host.ended_at)]
         conclude(self._order, ends, self._site.leave, stopped=self._stopped, max_run_over=self._max_run_over)
 
-    def abandon(self) -> None:
-        """End all that was started, at once."""
-        self._site.abandon()
-
     @property
     def _living(self) -> list[Host]:
         return [host for host in self._hosts if host.exit_code is None]

@@ -1,0 +1,244 @@
+"""`local` and `local_gpu`: hosts are containers of one engine, which the client starts and the job's keeper keeps.
+
+client   image, sweep -> network, containers -> streams -> private line -> start -> order to the keeper
+keeper   log, max_run, stop, verdict, model, removal
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import secrets
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from herringbone.backends import docker_review
+from herringbone.backends.docker_engine import find_engine
+from herringbone.backends.docker_gpus import find_gpus, list_gpus, split_gpus
+from herringbone.backends.docker_image import Image, choose_image
+from herringbone.backends.docker_request import (
+    Surroundings,
+    container_name,
+    container_request,
+    network_interface,
+    network_request,
+)
+from herringbone.backends.docker_sweep import labels_of, sweep
+from herringbone.backends.docker_tree import fill_host, mounts_of
+from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
+from herringbone.engine import Engine, EngineRefusal, hijack, send
+from herringbone.home import Home, find_home
+from herringbone.keeper.containers import remove_container, remove_network
+from herringbone_spec.contract import HostVariable
+from herringbone_spec.errors import EngineError, ImageError, JobNameError, LaunchError
+
+if TYPE_CHECKING:
+    from herringbone.jobs import JobRecord
+    from herringbone.keeper.order import Order
+    from herringbone.plan import HostPlan, JobPlan
+
+_CONFLICT = 409
+_SECRET_BYTES = 32
+_AWS = "AWS_"
+# Settings of the supervisor's that a user may have in his own environment.
+_PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
+
+
+def make_backend() -> DockerBackend:
+    """Return the backend for this user's jobs."""
+    return DockerBackend(find_home(), lambda: find_engine(os.environ, Path.home()))
+
+
+class DockerBackend(KeptBackend):
+    """Runs jobs below `home` in the containers of an engine; `gpus` says what GPUs there are, as `nvidia-smi -L` does.
+
+    The engine is looked for when it is first needed: a job that is over is known without one.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        home: Home,
+        find: Callable[[], Engine],
+        *,
+        gpus: Callable[[], str] = list_gpus,
+        environ: Mapping[str, str] = os.environ,
+        keeper: tuple[str, ...] = KEEPER,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
+        super().__init__(home, keeper=keeper, patience=patience)
+        self._find = find
+        self._gpus = gpus
+        self._environ = environ
+        self._found: Engine | None = None
+
+    @property
+    def _engine(self) -> Engine:
+        if self._found is None:
+            self._found = self._find()
+        return self._found
+
+    def review(self, plan: JobPlan) -> tuple[str, ...]:
+        docker_review.check(plan)
+        self._split_gpus(plan)
+        docker_review.check_image(plan, choose_image(self._engine, plan))
+        return docker_review.unused(plan)
+
+    def clean(self) -> list[str]:
+        """Remove what dead keepers left in the engine; return its names."""
+        return sweep(self._engine, self._home)
+
+    def _lend(self, plan: JobPlan) -> list[int]:
+        return [self._engine.open().detach() for _ in range(2 * len(plan.hosts))]
+
+    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:
+        sweep(self._engine, self._home)
+        image = choose_image(self._engine, plan)
+        labels = labels_of(plan.job_name, self._home, keeper)
+        gpus = self._split_gpus(plan)
+        made = Made(self._engine)
+        try:
+            network = made.network(plan, labels) if len(plan.hosts) > 1 else None
+            around = self._surroundings(image, labels, network, order["stop_grace"])
+            folder = self._home.job(plan.job_name)
+            for host in plan.hosts:
+                fill_host(plan, host, folder, interface=network_interface(plan), but_not=self._home.path)
+            cache = self._home.cache / "images" / image.id.rpartition(":")[2][:16]
+            for host in plan.hosts:
+                mounts = mounts_of(plan, host, folder, cache=cache)
+                made.container(
+                    plan, host, container_request(plan, host, around, mounts=mounts, gpus=gpus.get(host.name, ()))
+                )
+            self._start_hosts(plan, made, lent, self._private_line(plan) if image.is_ours else b"")
+        except BaseException:
+            made.undo()
+            raise
+        order["containers"] = {
+            "engine": self._engine.address,
+            "network": network,
+            "copied": not self._engine.is_here,
+            "containers": {
+                host.name: {"id": made.ids[host.name], "stream": lent[2 * place], "ending": lent[2 * place + 1]}
+                for place, host in enumerate(plan.hosts)
+            },
+        }
+
+    def _start_hosts(self, plan: JobPlan, made: Made, lent: Sequence[int], line: bytes) -> None:
+        """Start all at once: each takes the engine longer than all else together."""
+        with ExitStack() as stack:
+            streams = [stack.enter_context(socket.socket(fileno=os.dup(each))) for each in lent]
+            for stream in streams:
+                stream.setblocking(True)
+            pool = stack.enter_context(ThreadPoolExecutor(len(plan.hosts)))
+            starts = [
+                pool.submit(made.start, host, streams[2 * place], streams[2 * place + 1], line)
+                for place, host in enumerate(plan.hosts)
+            ]
+            for start in starts:
+                start.result()
+
+    def _surroundings(
+        self, image: Image, labels: Mapping[str, str], network: str | None, stop_grace: float
+    ) -> Surroundings:
+        uid = os.getuid()
+        try:
+            name = pwd.getpwuid(uid).pw_name
+        except KeyError:
+            name = str(uid)
+        return Surroundings(
+            image=image,
+            user=f"{uid}:{os.getgid()}",
+            user_name=name,
+            labels=labels,
+            network=network,
+            # The kernel's own default for a machine's /dev/shm; what is not used costs nothing.
+            shm_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2,
+            stop_grace=stop_grace,
+            passed_on={name: self._environ[name] for name in _PASSED_ON if name in self._environ},
+        )
+
+    def _private_line(self, plan: JobPlan) -> bytes:
+        """Return what each supervisor is told in private: the user's environment and the job's key."""
+        aws = {name: value for name, value in self._environ.items() if name.startswith(_AWS)}
+        said = {"environment": {**aws, **plan.environment}, "key": secrets.token_hex(_SECRET_BYTES)}
+        return json.dumps(said).encode() + b"\n"
+
+    def _split_gpus(self, plan: JobPlan) -> dict[str, tuple[str, ...]]:
+        hosts = [host.name for host in plan.hosts if host.instance_type == "local_gpu"]
+        return split_gpus(find_gpus(self._gpus(), self._environ), hosts) if hosts else {}
+
+    def _bury(self, record: JobRecord) -> None:
+        super()._bury(record)
+        # Its containers stop by themselves, and the next sweep finds what this one cannot.
+        with suppress(EngineError):
+            sweep(self._engine, self._home, job=record.name)
+
+
+class Made:
+    """What a job has made in the engine so far, to be undone when it cannot start."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._network: str | None = None
+        self.ids: dict[str, str] = {}
+
+    def network(self, plan: JobPlan, labels: Mapping[str, str]) -> str:
+        try:
+            self._network = str(self._engine.post("/networks/create", network_request(plan, labels))["Id"])
+        except EngineRefusal as error:
+            raise self._taken(error, f"{plan.job_name}-hosts") from error
+        return self._network
+
+    def container(self, plan: JobPlan, host: HostPlan, request: Mapping[str, object]) -> None:
+        name = container_name(plan, host)
+        try:
+            self.ids[host.name] = self._engine.post("/containers/create", request, name=name)["Id"]
+        except EngineRefusal as error:
+            raise self._taken(error, name) from error
+
+    def start(self, host: HostPlan, stream: socket.socket, ending: socket.socket, line: bytes) -> None:
+        """Attach first, so that not a byte is lost, and ask for the end before there can be one."""
+        path = f"/containers/{self.ids[host.name]}"
+        hijack(stream, f"{path}/attach", {"stream": True, "stdin": True, "stdout": True, "stderr": True})
+        stream.sendall(line)
+        send(ending, "POST", f"{path}/wait", {"condition": "next-exit"})
+        try:
+            self._engine.post(f"{path}/start")
+        except EngineRefusal as error:
+            raise _not_started(error, host) from error
+
+    def undo(self) -> None:
+        for container in self.ids.values():
+            remove_container(self._engine, container)
+        if self._network is not None:
+            remove_network(self._engine, self._network)
+
+    @staticmethod
+    def _taken(error: EngineRefusal, name: str) -> LaunchError | EngineRefusal | JobNameError:
+        if error.status != _CONFLICT:
+            return error
+        return JobNameError(
+            f"job name: the engine already has {name!r}, of another user or another job's folder; choose another job "
+            f"name, or remove it (`docker rm -f {name}`)"
+        )
+
+
+def _not_started(error: EngineRefusal, host: HostPlan) -> Exception:
+    text = str(error)
+    if "executable file not found" in text or "no such file or directory" in text:
+        return ImageError(
+            f"{host.name}: the image has no program to start ({text}); an image needs a program `train` on its PATH "
+            "(`pip install herringbone` puts one there), or name one with container_entry_point"
+        )
+    if "could not select device driver" in text:
+        return LaunchError(
+            f"{host.name}: the engine cannot give GPUs to containers ({text}); install the NVIDIA Container Toolkit "
+            "and restart the engine"
+        )
+    return error

@@ -1,0 +1,138 @@
+"""What the engine is asked for one host: the request as a plain object, to print and compare. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from herringbone.backends.docker_image import Image
+from herringbone.backends.docker_tree import CACHE, Mount
+from herringbone.options import size_in_bytes
+from herringbone.plan import HostPlan, JobPlan
+from herringbone_spec.contract import HostVariable
+
+# Inside the job's own network nothing else listens.
+CONTROL_PORT = 7590
+_HOME = "/tmp"  # noqa: S108 - a tmpfs of the container's own
+
+
+class ObjectLabel:
+    """Labels of what a job makes in the engine: by them a sweep finds what nobody looks after any more."""
+
+    JOB = "dev.herringbone.job"
+    HOME = "dev.herringbone.home"
+    MACHINE = "dev.herringbone.machine"
+    KEEPER = "dev.herringbone.keeper"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a request needs beside the plan: who asks, from where, and what this machine has.
+
+    `user` is `uid:gid`, `user_name` its name. `shm_bytes` is what /dev/shm may take where the plan says nothing.
+    """
+
+    image: Image
+    user: str
+    user_name: str
+    labels: Mapping[str, str]
+    network: str | None
+    shm_bytes: int
+    stop_grace: float
+    passed_on: Mapping[str, str]
+
+
+def container_name(plan: JobPlan, host: HostPlan) -> str:
+    return f"{plan.job_name}-{host.name}"
+
+
+def network_interface(plan: JobPlan) -> str:
+    """Return what a container of this job calls the interface to the other hosts."""
+    return "lo" if is_cut_off(plan) else "eth0"
+
+
+def is_cut_off(plan: JobPlan) -> bool:
+    """Whether the job's only host has no network at all."""
+    return plan.options.enable_network_isolation and len(plan.hosts) == 1
+
+
+def network_request(plan: JobPlan, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the request for the network between the hosts of a job; an isolated one leads nowhere else."""
+    return {
+        "Name": f"{plan.job_name}-hosts",
+        "CheckDuplicate": True,
+        "Driver": "bridge",
+        "Internal": plan.options.enable_network_isolation,
+        "Labels": dict(labels),
+    }
+
+
+def container_request(
+    plan: JobPlan, host: HostPlan, around: Surroundings, *, mounts: Sequence[Mount], gpus: Sequence[str]
+) -> dict[str, Any]:
+    """Return the request for one host's container.
+
+    Nothing in it is secret: the user's environment and the job's key come over standard input, once the container
+    runs. A foreign image cannot take them there; its environment is in the request.
+    """
+    options = plan.options
+    command = list(options.container_arguments or ())
+    request: dict[str, Any] = {
+        "Image": around.image.id,
+        "Hostname": host.name,
+        "User": around.user,
+        "Labels": dict(around.labels),
+        "Env": [f"{name}={value}" for name, value in _environment(plan, around).items()],
+        "Cmd": command if options.container_entry_point else ["train", *command],
+        "AttachStdin": around.image.is_ours,
+        "OpenStdin": around.image.is_ours,
+        "StdinOnce": around.image.is_ours,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "HostConfig": {
+            "Mounts": [_mount(mount) for mount in mounts],
+            "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,mode=1777"},  # noqa: S108
+            "ShmSize": around.shm_bytes if options.shm_size is None else size_in_bytes("shm_size", options.shm_size),
+            # The keeper files the log; a second copy would be the engine's to keep, and to write.
+            "LogConfig": {"Type": "none"},
+            "NetworkMode": _network_mode(plan, around),
+        },
+    }
+    if options.container_entry_point:
+        request["Entrypoint"] = list(options.container_entry_point)
+    if gpus:
+        request["HostConfig"]["DeviceRequests"] = [{"DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}]
+    if around.network is not None:
+        request["NetworkingConfig"] = {"EndpointsConfig": {around.network: {"Aliases": [host.name]}}}
+    return request
+
+
+def _environment(plan: JobPlan, around: Surroundings) -> dict[str, str]:
+    environment = {
+        HostVariable.JOB_NAME: plan.job_name,
+        "HOME": _HOME,
+        "USER": around.user_name,
+        "LOGNAME": around.user_name,
+    }
+    if not around.image.is_ours:
+        return {**environment, **plan.environment}
+    environment |= {
+        HostVariable.PRIVATE: "0",
+        HostVariable.CACHE: CACHE,
+        HostVariable.STOP_GRACE: f"{around.stop_grace:g}",
+        **around.passed_on,
+    }
+    if len(plan.hosts) > 1:
+        environment[HostVariable.CONTROL] = f"tcp:{plan.hosts[0].name}:{CONTROL_PORT}"
+    return environment
+
+
+def _network_mode(plan: JobPlan, around: Surroundings) -> str:
+    if around.network is not None:
+        return around.network
+    return "none" if is_cut_off(plan) else "default"
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    return {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}

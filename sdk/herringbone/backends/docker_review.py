@@ -1,0 +1,40 @@
+"""What `local` and `local_gpu` make of a plan: what they cannot serve, and what they have no use for."""
+
+from __future__ import annotations
+
+from herringbone.backends.docker_image import Image
+from herringbone.backends.review import check_files, check_served, unused_of
+from herringbone.plan import JobPlan
+from herringbone_spec.errors import UnsupportedError
+
+_NAME = "local"
+_REFUSED = {
+    "encrypt_inter_container_traffic": "containers of one engine talk unencrypted",
+}
+
+
+def check(plan: JobPlan) -> None:
+    """Raise `UnsupportedError`, `InputError` or `ArchiveError` for what can be seen without an engine."""
+    check_served(_NAME, plan, _REFUSED)
+    check_files(_NAME, plan)
+
+
+def check_image(plan: JobPlan, image: Image) -> None:
+    """Raise `UnsupportedError` for a wish that this very image cannot serve."""
+    if image.is_ours and plan.source is None and not plan.options.container_entry_point:
+        raise UnsupportedError(
+            f"image_uri: {image.name} runs a script, and none is given: give entry_point, or container_entry_point for "
+            "a program of the image's own"
+        )
+    if plan.options.bake_requirements and not image.is_ours:
+        raise UnsupportedError(
+            f"bake_requirements: {image.name} was not made by Herringbone, so nobody knows where its packages go; "
+            "leave it out to have requirements.txt installed at the start"
+        )
+
+
+def unused(plan: JobPlan) -> tuple[str, ...]:
+    """Return the given options that mean nothing here."""
+    named = bool(plan.arguments.get("image_uri"))
+    # An image that is named needs no choosing. One Python is in each of ours.
+    return tuple(sorted(unused_of(plan, ("framework_version", "py_version") if named else ("py_version",))))

@@ -1,0 +1,103 @@
+"""The contract's tree of one container: what lies on our side, and what is mounted where."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from herringbone.backends.host_tree import channels_of, make_folders, place_of, write_config, write_json
+from herringbone.backends.review import checkpoint_folder
+from herringbone.home import JobFolder
+from herringbone.inputs import Channel, share
+from herringbone.plan import HostPlan, JobPlan
+from herringbone.source import copy_source
+from herringbone_spec.contract import DEFAULT_BASE, Key, Paths
+
+# A channel of which a host gets a part is mounted whole here, and the part is linked.
+_WHOLE_CHANNELS = PurePosixPath("/opt/herringbone-data")
+INSIDE = Paths(PurePosixPath(DEFAULT_BASE))
+SHARED = INSIDE.base / "shared"
+# Where the container keeps environments made from requirements.txt.
+CACHE = "/opt/herringbone-cache"
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder or file of this machine, at a place in the container."""
+
+    source: str
+    target: str
+    read_only: bool = False
+
+
+def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: str, but_not: Path) -> None:
+    """Write all that the host's supervisor will read, and make the folders it will write to."""
+    paths = Paths(folder.host(host.name))
+    make_folders(paths)
+    Path(paths.checkpoints).mkdir()
+    if checkpoint_folder(plan) is not None:
+        config = {"S3Uri": plan.options.checkpoint_s3_uri, "LocalPath": str(INSIDE.checkpoints)}
+        write_json(paths.checkpoint_config, config)
+    for channel in channels_of(plan, host):
+        _make_place(channel, Path(paths.channel(channel.name)), *place_of(channel, plan, host))
+    hyperparameters = dict(plan.hyperparameters)
+    if plan.source is not None:
+        if plan.source.archive is not None:
+            shutil.copy2(plan.source.archive, Path(paths.input) / "sourcedir.tar.gz")
+        where = INSIDE.code if plan.source.archive is None else INSIDE.input / "sourcedir.tar.gz"
+        hyperparameters[Key.SUBMIT_DIRECTORY] = json.dumps(str(where))
+        copy_source(plan.source, Path(paths.code), but_not=but_not)
+    write_config(plan, host, paths, hyperparameters=hyperparameters, interface=interface)
+
+
+def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder, *, cache: Path) -> list[Mount]:
+    """Return what the container sees of this machine; the folders of ours among it are made."""
+    folder.shared.mkdir(exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
+    mounts = [
+        Mount(str(folder.host(host.name)), str(INSIDE.base)),
+        Mount(str(folder.shared), str(SHARED)),
+        Mount(str(cache), CACHE),
+    ]
+    outliving = checkpoint_folder(plan)
+    if outliving is not None:
+        outliving.mkdir(parents=True, exist_ok=True)
+        mounts.append(Mount(str(outliving), str(INSIDE.checkpoints)))
+    found = (_channel_mount(channel, *place_of(channel, plan, host)) for channel in channels_of(plan, host))
+    return mounts + [mount for mount in found if mount is not None]
+
+
+def _is_part(channel: Channel, places: int) -> bool:
+    return channel.sharded and places > 1 and Path(str(channel.path)).is_dir()
+
+
+def _channel_mount(channel: Channel, place: int, places: int) -> Mount | None:
+    assert channel.path is not None
+    inside = INSIDE.channel(channel.name)
+    if _is_part(channel, places):
+        inside = _WHOLE_CHANNELS / channel.name
+    elif not Path(channel.path).is_dir():
+        if channel.sharded and place > 0:
+            return None
+        inside /= Path(channel.path).name  # a lone file becomes a folder with that file
+    return Mount(channel.path, str(inside), read_only=True)
+
+
+def _make_place(channel: Channel, into: Path, place: int, places: int) -> None:
+    """Make what the channel is mounted on, or link this host's part of it."""
+    assert channel.path is not None
+    data = Path(channel.path)
+    into.mkdir()
+    if not data.is_dir():
+        if not (channel.sharded and place > 0):
+            (into / data.name).touch()
+        return
+    if not _is_part(channel, places):
+        return
+    files = sorted(path.relative_to(data) for path in data.rglob("*") if path.is_file())
+    for file in share(files, host=place, hosts=places):
+        link = into / file
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(_WHOLE_CHANNELS / channel.name / file)
