@@ -4,6 +4,7 @@
 
     contiguous    dynamic programming over the call order; exact for chains               (partition_chain)
     moves         groups change places, contiguous or not                                 (partition_search)
+    pairs         two partitions' groups are divided anew between them                    (partition_pairs)
     exhaustive    branch and bound over all splits, for few groups; exact                 (partition_exhaustive)
     prices        a higher bound, if given a budget and scipy is there                    (partition_columns)
     milp          HiGHS on the whole of it, with what is left; its bound certifies        (partition_milp)
@@ -23,15 +24,14 @@ from herringbone_parallel.core.partition_chain import split_contiguous
 from herringbone_parallel.core.partition_columns import raise_bound
 from herringbone_parallel.core.partition_exhaustive import search
 from herringbone_parallel.core.partition_milp import certify
+from herringbone_parallel.core.partition_pairs import resplit
 from herringbone_parallel.core.partition_problem import Loads, Problem, make_problem, revisits, weigh
-from herringbone_parallel.core.partition_search import improve, shake
+from herringbone_parallel.core.partition_search import improve
 from herringbone_spec.errors import ParallelError
 from herringbone_spec.partition_file import PartitionLoad
 
 # Complete search is tried up to this many groups.
 MAX_EXHAUSTIVE_GROUPS = 24
-# Descents from other splits are tried up to this many groups; beyond, runs are even enough and each one is slow.
-MAX_SHAKEN_GROUPS = 400
 # A gap below it is rounding.
 TOLERANCE = 1e-9
 
@@ -134,8 +134,9 @@ class _Climb:
         self.bound = least_greatest_cost(problem, partitions, self._cost)
         if self.gap and problem.size <= MAX_EXHAUSTIVE_GROUPS:
             self._exhaust()
-        elif self.gap and problem.size <= MAX_SHAKEN_GROUPS:
-            self._adopt(shake(problem, self.labels, partitions, cap), "moves")
+        elif self.gap:
+            divided = resplit(problem, self.labels, partitions, cap)
+            self._adopt(improve(problem, divided, partitions, cap), "pairs")
             self.bound = least_greatest_cost(problem, partitions, self._cost)
         if self.gap and budget_seconds > 0:
             self._certify(budget_seconds)

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from herringbone_parallel.core.partition_problem import Problem, weigh
 
 # Evaluated moves: about a third of a second.
@@ -23,33 +21,6 @@ TOLERANCE = 1e-12
 def improve(problem: Problem, labels: list[int], partitions: int, memory_cap: float | None = None) -> list[int]:
     """Return a split that is no worse; `labels` must keep within `memory_cap` bytes, and so does the result."""
     return _descend(_Split(problem, labels, partitions, memory_cap))
-
-
-def shake(problem: Problem, labels: list[int], partitions: int, memory_cap: float | None = None) -> list[int]:
-    """Return a split that is no worse, after many descents from splits near the best one met so far.
-
-    Each time some neighbours in call order are put elsewhere, which moves alone cannot cross, and `improve` follows.
-    """
-    generator = np.random.default_rng(0)
-    best, rank = labels, weigh(problem, labels, partitions).rank
-    evaluations = 0
-    while evaluations < MAX_EVALUATIONS:
-        start = int(generator.integers(problem.size))
-        end = min(start + 1 + int(generator.integers(1 + problem.size // (2 * partitions))), problem.size)
-        kicked = list(best)
-        kicked[start:end] = [int(generator.integers(partitions))] * (end - start)
-        # Setting a split up takes about as long as so many moves.
-        evaluations += problem.size // 10
-        loads = weigh(problem, kicked, partitions)
-        if len(set(kicked)) < partitions or (memory_cap is not None and loads.memory.max() > memory_cap):
-            continue
-        split = _Split(problem, kicked, partitions, memory_cap)
-        found = _descend(split)
-        evaluations += split.evaluations
-        reached = weigh(problem, found, partitions).rank
-        if reached < rank:
-            best, rank = found, reached
-    return best
 
 
 def _descend(split: _Split) -> list[int]:
