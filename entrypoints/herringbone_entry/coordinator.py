@@ -8,8 +8,10 @@ Hosts report events and obey orders; both are messages (`Message`, plain dicts),
 whether a host is this one or another. No I/O: time and orders go through the constructor's arguments.
 
     host -> coordinator   ready {processes, has_launcher, port} · ended {rank, code, failure, age} · deferred {rank} ·
-                          launcher_ended {code, rank_code, failure} · failed {failure} · stop · kill
+                          launcher_ended {code, rank_code, failure} · failed {failure} · stop · kill ·
+                          spawn {host, number, command} · daemon_ended {number, code, tail}
     coordinator -> hosts  start {counts, master_port} · stop · release · abort {after} · kill · finish {code, failure}
+              -> one host spawn {host, number, command} · daemon_ended {host, number, code, tail}
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Evidence:
 class Coordinator:
     """Decides for the whole job.
 
-    `order` sends a message to every host that has joined; `clock` and `later` count the same seconds.
+    `order` sends a message to every host that has joined, or to the one that it names as `host`; `clock` and `later`
+    count the same seconds.
     """
 
     def __init__(
@@ -107,6 +110,10 @@ class Coordinator:
             self._fail(Evidence(self._clock(), failure, failure.exit_code))
         elif kind in ("stop", "kill"):
             self._stop(kind)
+        elif kind == "spawn":
+            self._spawn(message)
+        elif kind == "daemon_ended":
+            self._order({**message, "host": self._hosts[0]})
         self._advance()
 
     def lost(self, host: str) -> None:
@@ -153,6 +160,15 @@ class Coordinator:
         if self.phase is Phase.RUNNING:
             self._fail(evidence)
             self._advance()
+
+    def _spawn(self, message: Message) -> None:
+        """mpirun, on the first host, wants a daemon on some host; the number is its own."""
+        if message["host"] in self._hosts:
+            self._order(message)
+        else:
+            told = [f"{message['host']} is none of this job's hosts, {', '.join(self._hosts)}"]
+            answer = {"kind": "daemon_ended", "number": message["number"], "code": 1, "tail": told}
+            self._order({**answer, "host": self._hosts[0]})
 
     def _fail(self, evidence: Evidence) -> None:
         self._evidence.append(evidence)

@@ -63,6 +63,11 @@ class Host:
         return self.name == self.resources.first_host
 
     @property
+    def on_one_machine(self) -> bool:
+        """Whether all hosts of the job are processes of this machine."""
+        return self.control is None or self.control.startswith("unix:")
+
+    @property
     def hyperparameters(self) -> dict[str, Any]:
         return decode_values(split(self.raw_hyperparameters)[0])
 

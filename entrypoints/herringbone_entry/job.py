@@ -85,7 +85,13 @@ class Job:
         else:
             self._party = OtherHost(host, self._loop, key)
         self._supervisor = Supervisor(
-            host, run_folder, self._loop, self._output, tell=self._party.tell, on_end=self._party.leave
+            host,
+            run_folder,
+            self._loop,
+            self._output,
+            tell=self._party.tell,
+            on_end=self._party.leave,
+            local_address=self._party.local_address,
         )
         self._party.obey(self._supervisor.receive)
 

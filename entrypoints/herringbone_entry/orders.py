@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 
 from herringbone_entry.environment import rank_environment
 from herringbone_entry.host import Host
@@ -14,8 +13,10 @@ from herringbone_entry.wire import Message
 from herringbone_spec.strategies import Launcher
 
 
-def orders_of(place: Place, prepared: Prepared, host: Host, *, master: tuple[str, int]) -> Message:
-    """Return the orders of one rank; `master` is address and port of rank 0's host.
+def orders_of(
+    place: Place, prepared: Prepared, host: Host, *, master: tuple[str, int], interface: str | None
+) -> Message:
+    """Return the orders of one rank; `master` is address and port of rank 0's host, `interface` leads to the others.
 
     `environment` holds what the rank does not inherit, neither from its supervisor nor through mpirun.
     """
@@ -23,9 +24,10 @@ def orders_of(place: Place, prepared: Prepared, host: Host, *, master: tuple[str
     environment = {**prepared.environment, **rank_environment(place, master_address=master[0], master_port=master[1])}
     if prepared.launcher is Launcher.TORCH_DISTRIBUTED:
         environment |= torch_distributed.environment(place, run_id=host.job_name or "none", inherited=inherited)
-    interface = host.resources.network_interface
-    if "GLOO_SOCKET_IFNAME" not in inherited and interface in (name for _, name in socket.if_nameindex()):
-        environment["GLOO_SOCKET_IFNAME"] = interface
+    if interface is not None:
+        # On one machine NCCL finds better ways than the loopback interface.
+        names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
+        environment |= {name: interface for name in names if name not in inherited}
     if prepared.shim is not None:
         # Behind what the user has there; for the rank's own children, which inherit no sys.path.
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [inherited.get("PYTHONPATH"), prepared.shim]))

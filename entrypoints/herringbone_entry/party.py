@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
+from herringbone_entry import network
 from herringbone_entry.coordinator import STOPPED_CODE, Coordinator
 from herringbone_entry.host import Host
 from herringbone_entry.loop import Loop
@@ -33,6 +34,9 @@ class Party(Protocol):
     def leave(self, code: int) -> None:
         """This host is done, with that exit code."""
 
+    def local_address(self) -> str | None:
+        """Return the address by which other machines reach this host; None where there are none, or none came yet."""
+
 
 class FirstHost:
     """The host where the coordinator lives; alone, or with a door for the others."""
@@ -40,6 +44,7 @@ class FirstHost:
     def __init__(self, host: Host, loop: Loop, key: bytes | None) -> None:
         self._host, self._loop = host, loop
         self._links: dict[str, Link] = {}
+        self._local_address: str | None = None
         self._code: int | None = None
         self._obey: Obey = _nobody
         self._coordinator = Coordinator(
@@ -69,8 +74,13 @@ class FirstHost:
         self._loop.later(_FAREWELL_SECONDS, lambda: self._loop.stop(code))
         self._leave_last()
 
+    def local_address(self) -> str | None:
+        return self._local_address
+
     def _join(self, name: str, wire: Wire) -> None:
         from herringbone_entry.channel import Link
+
+        self._local_address = network.local_address(wire.connection)
 
         self._links[name] = Link(
             wire,
@@ -82,11 +92,14 @@ class FirstHost:
         self._coordinator.joined()
 
     def _order(self, order: Message) -> None:
-        for link in list(self._links.values()):
-            link.send(order)
+        only = order.get("host")
+        for name, link in list(self._links.items()):
+            if only in (None, name):
+                link.send(order)
             if order["kind"] == "start":
                 link.watch()
-        self._obey(order)
+        if only in (None, self._host.name):
+            self._obey(order)
 
     def _lost(self, name: str) -> None:
         del self._links[name]
@@ -104,6 +117,7 @@ class OtherHost:
     def __init__(self, host: Host, loop: Loop, key: bytes | None) -> None:
         self._host, self._loop = host, loop
         self._link: Link | None = None
+        self._local_address: str | None = None
         self._waiting: list[Message] = []
         self._obey: Obey = _nobody
         self._stopping = False
@@ -138,9 +152,13 @@ class OtherHost:
             self._link.close()
         self._loop.stop(code)
 
+    def local_address(self) -> str | None:
+        return self._local_address
+
     def _join(self, wire: Wire) -> None:
         from herringbone_entry.channel import Link
 
+        self._local_address = network.local_address(wire.connection)
         self._link = Link(wire, self._loop, heartbeat=self._host.heartbeat, on_message=self._take, on_lost=self._lost)
         for event in self._waiting:
             self._link.send(event)

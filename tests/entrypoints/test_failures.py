@@ -75,8 +75,9 @@ def test_p5_any_death_ends_every_host(make_job, how: str, rank: int) -> None:
 @pytest.mark.parametrize("rank", [0, 1], ids=["first-host", "last-host"])
 @pytest.mark.parametrize("how", list(CODES))
 @pytest.mark.parametrize("kind", ["openmpi4", "openmpi5", "mpich"])
-def test_p5_p25_the_same_under_each_mpi(make_job, mpirun, kind: str, how: str, rank: int) -> None:
-    job = make_job(hosts=2, HOW=how, BAD_RANK=str(rank), HERRINGBONE_MPIRUN=mpirun(kind))
+@pytest.mark.parametrize("over", ["unix", "tcp"])
+def test_p5_p25_the_same_under_each_mpi(make_job, mpirun, over: str, kind: str, how: str, rank: int) -> None:
+    job = make_job(hosts=2, over=over, HOW=how, BAD_RANK=str(rank), HERRINGBONE_MPIRUN=mpirun(kind))
     job.write(SCRIPT, **MPI)
     if kind == "mpich" and how in ("sigkill", "segfault"):
         # MPICH kills the others within the millisecond and may itself name the wrong one: who is blamed is open.

@@ -12,12 +12,13 @@ import pytest
 
 # How the hosts of one machine talk, and those of several.
 OVER = pytest.mark.parametrize("over", ["unix", "tcp"])
+WAYS = [("torch", "unix"), ("torch", "tcp"), ("openmpi5", "unix"), ("openmpi5", "tcp")]
 SLEEP = "import os, time; open(os.environ['ROOT'] + '/up-' + os.environ['RANK'], 'w'); time.sleep(60)"
 TORCH = {"sagemaker_torch_distributed_enabled": True}
 MPI2 = {"sagemaker_mpi_enabled": True, "sagemaker_mpi_num_of_processes_per_host": 2}
 
 
-@pytest.mark.parametrize(("launcher", "over"), [("torch", "unix"), ("torch", "tcp"), ("openmpi5", "unix")])
+@pytest.mark.parametrize(("launcher", "over"), WAYS)
 def test_p4_every_host_ends_within_a_second_of_the_last_rank(make_job, mpirun, launcher: str, over: str) -> None:
     job = make_job(hosts=2, over=over)
     if launcher != "torch":
@@ -30,9 +31,7 @@ def test_p4_every_host_ends_within_a_second_of_the_last_rank(make_job, mpirun, l
     assert took < 1.5
 
 
-@pytest.mark.parametrize(
-    ("launcher", "over"), [("torch", "unix"), ("torch", "tcp"), ("openmpi5", "unix"), ("mpich", "unix")]
-)
+@pytest.mark.parametrize(("launcher", "over"), [*WAYS, ("openmpi4", "tcp"), ("mpich", "unix"), ("mpich", "tcp")])
 def test_p6_another_host_killed_ends_the_first(make_job, mpirun, launcher: str, over: str) -> None:
     job = make_job(hosts=2, over=over)
     if launcher != "torch":
@@ -46,10 +45,11 @@ def test_p6_another_host_killed_ends_the_first(make_job, mpirun, launcher: str, 
     assert time.monotonic() - began < 5.0
     assert ended.code == 1
     assert ended.failure_text.startswith("algo-2: exit code 1: lost contact with algo-2")
-    assert job.survivors() == []
+    # A daemon of mpirun's outlives its killed supervisor until it misses mpirun; in a container nothing outlives PID 1.
+    assert job.survivors(patience=3.0 if over == "tcp" else 0.0) == []
 
 
-@pytest.mark.parametrize(("launcher", "over"), [("torch", "unix"), ("torch", "tcp"), ("openmpi5", "unix")])
+@pytest.mark.parametrize(("launcher", "over"), WAYS)
 def test_p7_the_first_host_killed_ends_the_others(make_job, mpirun, launcher: str, over: str) -> None:
     job = make_job(hosts=3, over=over)
     if launcher != "torch":

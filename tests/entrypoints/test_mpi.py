@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from herringbone_entry import attach
-from herringbone_entry.launchers.mpi import MPI, Implementation, argv, check_control, find, identify, rank_exit_code
+from herringbone_entry.launchers import agent
+from herringbone_entry.launchers.mpi import MPI, Implementation, argv, find, identify, rank_exit_code
 from herringbone_entry.layout import lay_out
-from herringbone_spec.errors import LaunchError, UnsupportedError
+from herringbone_spec.errors import LaunchError
 from herringbone_spec.resources import host_names
 
 TWELVE = lay_out(dict.fromkeys(sorted(host_names(12)), 2))
@@ -41,14 +42,65 @@ GOLDEN = {
 
 @pytest.mark.parametrize("implementation", list(Implementation))
 def test_p17_p25_the_command_line_for_twelve_hosts(implementation: Implementation) -> None:
-    words = argv(MPI("mpirun", implementation), TWELVE, ["python", "-c", "start"], "-x 'NAME=a b'")
+    words = argv(MPI("mpirun", implementation), TWELVE, ["python", "-c", "start"], "-x 'NAME=a b'", across=False)
     assert " ".join(words) == GOLDEN[implementation]
     assert "NAME=a b" in words
 
 
+ACROSS = {
+    Implementation.OPEN_MPI_4: "mpirun -n 4 --host algo-1:2,algo-2:2 --oversubscribe --map-by slot --bind-to none"
+    " --leave-session-attached --mca plm rsh --mca ras ^slurm start",
+    Implementation.OPEN_MPI_5: "mpirun -n 4 --host algo-1:2,algo-2:2 --map-by slot:OVERSUBSCRIBE --bind-to none"
+    " --leave-session-attached --prtemca plm ssh --prtemca ras ^slurm start",
+    Implementation.MPICH: "mpirun -n 4 -launcher ssh -hosts algo-1:2,algo-2:2 -genvnone -bind-to none"
+    " -disable-auto-cleanup start",
+}
+
+
+@pytest.mark.parametrize("implementation", list(Implementation))
+def test_p25_the_command_line_across_machines(implementation: Implementation) -> None:
+    layout = lay_out({"algo-1": 2, "algo-2": 2})
+    assert " ".join(argv(MPI("mpirun", implementation), layout, ["start"], "", across=True)) == ACROSS[implementation]
+
+
+def test_the_agent_stands_in_for_ssh_whatever_words_it_is_given(tmp_path: Path) -> None:
+    script = agent.script("/opt/my python/bin/python", "/tmp/hb-1/algo-1.sock")
+    assert "'/opt/my python/bin/python' -I -S -c" in script
+    assert agent.split(["-x", "algo-2", '"/opt/bin/hydra_pmi_proxy"', "--proxy-id", "1"]) == (
+        "algo-2",
+        '"/opt/bin/hydra_pmi_proxy" --proxy-id 1',
+    )
+
+
+@pytest.mark.mpi
+def test_a_host_that_is_none_of_the_jobs_is_named(make_job, mpirun) -> None:
+    job = make_job(hosts=2, over="tcp", HERRINGBONE_MPIRUN=mpirun("openmpi5"))
+    options = {"sagemaker_mpi_custom_mpi_options": "--host algo-1,algo-2,elsewhere -n 3"}
+    job.write("print('never')", sagemaker_mpi_enabled=True, **options)
+    ended = job.run()
+    assert all(result.code != 0 for result in ended.values())
+    assert "elsewhere is none of this job's hosts, algo-1, algo-2" in ended["algo-1"].output.decode()
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", ["openmpi4", "openmpi5", "mpich"])
+def test_p16_each_host_has_its_own_environment(make_job, mpirun, kind: str) -> None:
+    job = make_job(hosts=2, over="tcp", HERRINGBONE_MPIRUN=mpirun(kind))
+    job.write(
+        "import os; print(os.environ['SM_CURRENT_HOST'], os.environ['SM_MODEL_DIR'], os.environ['OWN'],"
+        " [name for name in os.environ if name.startswith('HERRINGBONE_') and name != 'HERRINGBONE_MPIRUN'])",
+        sagemaker_mpi_enabled=True,
+    )
+    job.start("algo-1", OWN="one")
+    job.start("algo-2", OWN="two")
+    ended = job.wait()
+    for rank, (host, own) in enumerate([("algo-1", "one"), ("algo-2", "two")]):
+        assert ended[host].lines == [f"[{host}:{rank}] {host} {job.base(host)}/model {own} []"]
+
+
 def test_custom_options_that_cannot_be_split_are_refused() -> None:
     with pytest.raises(LaunchError, match=r"custom_mpi_options .* cannot be split into words: No closing quotation"):
-        argv(MPI("mpirun", Implementation.MPICH), TWELVE, [], "-x 'A")
+        argv(MPI("mpirun", Implementation.MPICH), TWELVE, [], "-x 'A", across=False)
 
 
 @pytest.mark.parametrize(
@@ -85,22 +137,20 @@ def test_path_comes_before_the_wheel_beside_python(tmp_path: Path) -> None:
     assert find({"PATH": str(tmp_path)}) == MPI(str(fake), Implementation.OPEN_MPI_4)
 
 
-def test_hosts_on_other_machines_are_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match=r"mpi across machines \(control channel 'tcp:10\.0\.0\.1:7000'\)"):
-        check_control("tcp:10.0.0.1:7000")
-
-
 def test_a_killed_ranks_code_is_read_from_mpiruns() -> None:
     assert [rank_exit_code(Implementation.MPICH, code) for code in (9, 137, 139, 3 + 128)] == [137, 137, 139, 131]
     assert rank_exit_code(Implementation.OPEN_MPI_4, 9) == 9
+    # Across machines, 9 | 15: the SIGTERM is our own.
+    assert [rank_exit_code(Implementation.MPICH, code, across=True) for code in (15, 143, 139)] == [137, 137, 139]
     # Open MPI 4.1.8 itself crashed in its teardown, and a killed rank was said to have crashed.
     assert rank_exit_code(Implementation.OPEN_MPI_4, -11) == 137
 
 
 @pytest.mark.mpi
+@pytest.mark.parametrize("over", ["unix", "tcp"])
 @pytest.mark.parametrize("kind", ["openmpi4", "openmpi5", "mpich"])
-def test_p25_hello_on_each_mpi(make_job, mpirun, kind: str) -> None:
-    job = make_job(hosts=2, HERRINGBONE_MPIRUN=mpirun(kind), PATH=str(Path(sys.executable).parent))
+def test_p25_hello_on_each_mpi(make_job, mpirun, kind: str, over: str) -> None:
+    job = make_job(hosts=2, over=over, HERRINGBONE_MPIRUN=mpirun(kind), PATH=str(Path(sys.executable).parent))
     job.write(
         "import os; print('hello from', os.environ['SM_CURRENT_HOST'])",
         sagemaker_mpi_enabled=True,

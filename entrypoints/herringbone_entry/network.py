@@ -1,0 +1,56 @@
+"""Which of this host's network interfaces leads to the other hosts."""
+
+from __future__ import annotations
+
+import fcntl
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_SIOCGIFADDR = 0x8915
+_NAME_BYTES = 16
+
+
+def pick(named: Sequence[str | None], local_address: str | None, interfaces: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the interface that the job names, else the one whose address talks to the others, else a usual one.
+
+    `named` is what the job names and what such hosts usually have, in this order; an interface that this host does not
+    have is passed over. `interfaces` are this host's, with their addresses.
+
+    >>> pick([None, "eth0"], "10.0.1.2", {"lo": ["127.0.0.1"], "eth0": ["10.0.0.2"], "eth1": ["10.0.1.2"]})
+    'eth1'
+    """
+    leading = next((name for name, addresses in interfaces.items() if local_address in addresses), None)
+    first, *rest = named
+    return next((name for name in (first, leading, *rest) if name in interfaces), None)
+
+
+def interfaces() -> dict[str, list[str]]:
+    """Return this host's interfaces, each with its addresses."""
+    found: dict[str, list[str]] = {name: [] for _, name in socket.if_nameindex()}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for name, addresses in found.items():
+            try:
+                request = struct.pack("256s", name.encode()[: _NAME_BYTES - 1])
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+            except OSError:
+                continue  # it has none, or this system asks in another way
+            addresses.append(socket.inet_ntoa(answer[20:24]))
+    try:
+        lines = Path("/proc/net/if_inet6").read_text().splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        digits, *_, name = line.split()
+        found.setdefault(name, []).append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    return found
+
+
+def local_address(connection: socket.socket) -> str | None:
+    """Return the address of this host's end of a connection; None where it is no network connection."""
+    if connection.family == socket.AF_UNIX:
+        return None
+    address = str(connection.getsockname()[0]).partition("%")[0]
+    # What a listener for both kinds of addresses calls an IPv4 one.
+    return address.removeprefix("::ffff:") if "." in address else address
