@@ -106,6 +106,15 @@ def asking(what: str) -> Iterator[None]:
         raise EngineError(f"the container engine went away when asked {what}: {_words(_root_cause(error))}") from error
 
 
+@contextmanager
+def missing() -> Iterator[None]:
+    """Go on behind the block when the engine has no such thing."""
+    try:
+        yield
+    except _docker().errors.NotFound:
+        pass
+
+
 def _client(place: Place, environ: Mapping[str, str]) -> Any:
     docker = _docker()
     by_ssh = place.address.startswith("ssh://")

@@ -1,0 +1,58 @@
+"""What is sent to the engine for a build: files by their place in the context, from memory or from the disk."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """A build's files.
+
+    >>> Context({"Dockerfile": b"FROM base"}).digest[:8]
+    'a34f18ec'
+    """
+
+    files: Mapping[str, bytes | Path]
+
+    @property
+    def digest(self) -> str:
+        """A hash of all names and contents."""
+        whole = hashlib.sha256()
+        for name in sorted(self.files):
+            whole.update(f"{name}\0{digest_of(self.files[name])}\n".encode())
+        return whole.hexdigest()
+
+    def write(self, into: IO[bytes]) -> None:
+        """Write the files as a tar, every one dated and owned alike, so that the builder's cache knows them again."""
+        with tarfile.open(fileobj=into, mode="w", format=tarfile.PAX_FORMAT) as archive:
+            for name in sorted(self.files):
+                content = self.files[name]
+                entry = tarfile.TarInfo(name)
+                entry.mode = 0o644
+                if isinstance(content, bytes):
+                    entry.size = len(content)
+                    archive.addfile(entry, io.BytesIO(content))
+                else:
+                    entry.size = content.stat().st_size
+                    with content.open("rb") as file:
+                        archive.addfile(entry, file)
+
+
+def digest_of(content: bytes | Path) -> str:
+    """Return the SHA-256 of some content or of a file, in hexadecimal."""
+    if isinstance(content, bytes):
+        return hashlib.sha256(content).hexdigest()
+    whole = hashlib.sha256()
+    with content.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            whole.update(piece)
+    return whole.hexdigest()

@@ -1,0 +1,87 @@
+"""Why a build failed, and what to do about it: known causes by what they leave in the output. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_SHOWN_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """A pattern in the output or in the engine's error; `help` may use {place} and the pattern's groups."""
+
+    pattern: str
+    help: str
+
+
+# The first that matches is the cause: what makes others fail stands before them.
+_CAUSES = (
+    _Cause(
+        r"[Nn]o space left on device|disk quota exceeded",
+        "The disk is full. The engine keeps images in {place}: `docker system df` shows what takes the room, "
+        "`docker image prune` and `docker builder prune` remove what nothing uses",
+    ),
+    _Cause(
+        r"neither python3 nor apt-get",
+        "The base image needs Python 3.10 or newer, or apt to install it with: take another --base-image, or put Python "
+        "into yours",
+    ),
+    _Cause(r"Python is older than 3\.10", "Take a --base-image with Python 3.10 or newer"),
+    _Cause(
+        r"Python has no ensurepip",
+        "The base image's Python came without pip's installer (`python3 -m ensurepip` shows it), and there is no apt to "
+        "add it: put it into your base image",
+    ),
+    _Cause(
+        r'exec: "/bin/sh"|/bin/sh: no such file',
+        "The base image has no shell, which a Dockerfile's RUN needs: take another --base-image",
+    ),
+    _Cause(
+        r"exec format error",
+        "The base image is for another kind of processor than this engine's: take another --base-image",
+    ),
+    _Cause(
+        r"CERTIFICATE_VERIFY_FAILED",
+        "The package index's certificate is not known in the image; where a proxy of yours signs them, give its "
+        "certificate with --ca-bundle FILE",
+    ),
+    _Cause(
+        r"DO NOT MATCH THE HASHES|[Hh]ashes are required",
+        "A package's bytes are not those of the lock. A wheel of your own goes into --wheelhouse, another set of "
+        "versions into --lock FILE; where neither is meant, somebody changed the package, and you do not want it",
+    ),
+    _Cause(
+        r"No matching distribution found for (?P<package>\S+)",
+        "There is no wheel of {package} for the base image's Python and processor: put one into --wheelhouse, or take "
+        "a --base-image with another Python",
+    ),
+    _Cause(
+        r"NewConnectionError|NameResolutionError|Temporary failure in name resolution|Temporary failure resolving"
+        r"|Read timed out|Network is unreachable|Max retries exceeded",
+        "The network cannot be reached from a build. Check the engine's DNS and proxy; or put every wheel that the lock "
+        "names into --wheelhouse, and use a --base-image that has Python: such a build needs no network",
+    ),
+)
+
+
+def explain(lines: Sequence[str], error: str, *, code: int | None, place: str) -> str:
+    """Return the message for a build that failed: what the engine said, the cause if it is known, the last lines.
+
+    >>> print(explain(["Step 1/2 : RUN x", "x: No space left on device"], "returned 1", code=1, place="/var/lib/docker"))
+    ... # doctest: +ELLIPSIS
+    the image cannot be built: returned 1 (exit code 1). The disk is full. The engine keeps images in /var/lib/docker...
+      Step 1/2 : RUN x
+      x: No space left on device
+    """
+    said = f"the image cannot be built: {error.strip()}"
+    if code is not None and str(code) not in error:
+        said += f" (exit code {code})"
+    text = "\n".join([*lines, error])
+    for cause in _CAUSES:
+        if match := re.search(cause.pattern, text):
+            said += ". " + cause.help.format(place=place, **match.groupdict())
+            break
+    return "\n".join([said, *(f"  {line.rstrip()}" for line in lines[-_SHOWN_LINES:])])
