@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from herringbone.images.engine import asking
 from herringbone.images.labels import CONTRACT, Label, repository
 
 
@@ -17,10 +18,17 @@ def find(engine: Any, *, framework: str | None, device: str, version: str | None
     Without a framework any will do. A `version` is matched part by part: "2.13" takes "2.13.0", not "2.1". An image
     derived from ours inherits its labels; the name tells them apart, so that nobody's own image is taken unasked.
     """
+    with asking("which images it has"):
+        listed = engine.images(filters=filters(framework=framework, device=device))
+    return choose(listed, version)
+
+
+def filters(*, framework: str | None, device: str) -> dict[str, list[str]]:
+    """Return the Engine API's filters for the images that `choose` may choose from. Pure."""
     labels = [f"{Label.CONTRACT}={CONTRACT}", f"{Label.DEVICE}={device}"]
     if framework is not None:
         labels.append(f"{Label.FRAMEWORK}={framework}")
-    return choose(engine.images(filters={"label": labels}), version)
+    return {"label": labels}
 
 
 def choose(listed: Iterable[Mapping[str, Any]], version: str | None) -> str | None:

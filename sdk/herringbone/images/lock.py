@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import PurePath
+from pathlib import Path
 
 _PIN = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
 _INDEX = "--extra-index-url"
@@ -84,7 +84,7 @@ def canonical(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def usable(wheels: Mapping[str, PurePath], lock: Lock) -> dict[str, PurePath]:
+def usable(wheels: Mapping[str, Path], lock: Lock) -> dict[str, Path]:
     """Return those of a folder's wheels, by file name, that are a version which the lock asks for."""
     pins = lock.pins
     found = {}

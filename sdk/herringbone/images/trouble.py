@@ -26,14 +26,14 @@ _CAUSES = (
     ),
     _Cause(
         r"neither python3 nor apt-get",
-        "The base image needs Python 3.10 or newer, or apt to install it with: take another --base-image, or put Python "
-        "into yours",
+        "The base image needs Python 3.10 or newer, or apt to install it with: take another --base-image, or put "
+        "Python into yours",
     ),
     _Cause(r"Python is older than 3\.10", "Take a --base-image with Python 3.10 or newer"),
     _Cause(
         r"Python has no ensurepip",
-        "The base image's Python came without pip's installer (`python3 -m ensurepip` shows it), and there is no apt to "
-        "add it: put it into your base image",
+        "The base image's Python came without pip's installer (`python3 -m ensurepip` shows it), and there is no apt "
+        "to add it: put it into your base image",
     ),
     _Cause(
         r'exec: "/bin/sh"|/bin/sh: no such file',
@@ -61,8 +61,8 @@ _CAUSES = (
     _Cause(
         r"NewConnectionError|NameResolutionError|Temporary failure in name resolution|Temporary failure resolving"
         r"|Read timed out|Network is unreachable|Max retries exceeded",
-        "The network cannot be reached from a build. Check the engine's DNS and proxy; or put every wheel that the lock "
-        "names into --wheelhouse, and use a --base-image that has Python: such a build needs no network",
+        "The network cannot be reached from a build. Check the engine's DNS and proxy; or put every wheel that the "
+        "lock names into --wheelhouse, and use a --base-image that has Python: such a build needs no network",
     ),
 )
 
@@ -70,9 +70,9 @@ _CAUSES = (
 def explain(lines: Sequence[str], error: str, *, code: int | None, place: str) -> str:
     """Return the message for a build that failed: what the engine said, the cause if it is known, the last lines.
 
-    >>> print(explain(["Step 1/2 : RUN x", "x: No space left on device"], "returned 1", code=1, place="/var/lib/docker"))
+    >>> print(explain(["Step 1/2 : RUN x", "x: No space left on device"], "returned 1", code=1, place="/var/lib"))
     ... # doctest: +ELLIPSIS
-    the image cannot be built: returned 1 (exit code 1). The disk is full. The engine keeps images in /var/lib/docker...
+    the image cannot be built: returned 1 (exit code 1). The disk is full. The engine keeps images in /var/lib...
       Step 1/2 : RUN x
       x: No space left on device
     """

@@ -1,0 +1,143 @@
+"""`herringbone images`: build, list and push the images that run jobs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from herringbone import images
+from herringbone.images.build import Image
+from herringbone.images.engine import asking
+from herringbone.images.labels import CONTRACT, Label
+from herringbone.images.push import push
+
+_HEAD = ("IMAGE", "FRAMEWORK", "DEVICE", "MB", "CREATED")
+
+
+def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser("images", help="build, list, test and push the images that run jobs")
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    _add_build(actions.add_parser("build", help="build an image, unless the very same one is there"))
+    ls = actions.add_parser("ls", help="list the images that can run jobs, the newest first")
+    ls.add_argument("--json", action="store_true", help="one JSON array")
+    ls.set_defaults(act=_ls)
+    sending = actions.add_parser("push", help="push an image to a registry, with the credentials of docker login")
+    sending.add_argument("image", help="the image's name")
+    sending.add_argument("registry", help="where to: HOST[:PORT][/PREFIX]")
+    sending.add_argument("--json", action="store_true", help="the name in the registry as JSON; progress on stderr")
+    sending.set_defaults(act=_push)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    code: int = args.act(args)
+    return code
+
+
+def _add_build(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("framework", metavar="pytorch|tensorflow", help="what the image is for")
+    add("--device", default="cpu", metavar="cpu|cuda", help="which build of the framework (default: cpu)")
+    add("--base-image", metavar="IMAGE", help="what to build on (default: a Debian for cpu, NVIDIA's CUDA for cuda)")
+    add("--wheelhouse", type=Path, metavar="DIR", help="wheels of your own; the framework's must be among them")
+    add("--ca-bundle", type=Path, metavar="FILE", help="certificates by which pip knows the package index")
+    add("--lock", type=Path, metavar="FILE", help="other versions: a requirements file with hashes (default: ours)")
+    add("--requirements", type=Path, metavar="FILE", help="install these too, as a layer on top")
+    add("--tag", metavar="NAME", help="call it this as well")
+    add("--push", metavar="REGISTRY", help="push it there")
+    add("--quiet", action="store_true", help="no progress")
+    add("--json", action="store_true", help="end with the image's description as JSON; progress on stderr")
+    parser.set_defaults(act=_build)
+
+
+def _build(args: argparse.Namespace) -> int:
+    started = time.monotonic()
+    say = _speaker(args)
+    recipe = images.make_recipe(
+        args.framework,
+        device=args.device,
+        base=args.base_image,
+        wheelhouse=args.wheelhouse,
+        ca_bundle=args.ca_bundle,
+        lock=args.lock,
+    )
+    engine = images.connect()
+    image = images.build(engine, recipe, say)
+    if args.requirements is not None:
+        image = images.bake(
+            engine, image.name, args.requirements, say, wheelhouse=args.wheelhouse, ca_bundle=args.ca_bundle
+        )
+    if args.tag is not None:
+        with asking(f"to call {image.name} {args.tag}"):
+            engine.tag(image.name, args.tag)
+    pushed = None if args.push is None else push(engine, image.name, args.push, say)
+    _report(args, image, pushed, time.monotonic() - started)
+    return 0
+
+
+def _report(args: argparse.Namespace, image: Image, pushed: str | None, seconds: float) -> None:
+    if args.json:
+        described = {"image": image.name, "id": image.id, "built": image.built, "size": image.size_bytes}
+        print(json.dumps({**described, "pushed": pushed, "seconds": round(seconds, 3)}))
+        return
+    how = f"built in {seconds:.1f} s" if image.built else "unchanged"
+    print(f"{image.name}  ({image.size_bytes / 1e6:.0f} MB, {how})")
+    if pushed is not None:
+        print(pushed)
+
+
+def _ls(args: argparse.Namespace) -> int:
+    with asking("which images it has"):
+        found = images.connect().images(filters={"label": f"{Label.CONTRACT}={CONTRACT}"})
+    rows = [_described(each, name) for each in found for name in each["RepoTags"] or [each["Id"]]]
+    rows.sort(key=lambda row: row["created"], reverse=True)
+    if args.json:
+        print(json.dumps(rows))
+        return 0
+    table = [_HEAD, *(_row(row) for row in rows)]
+    widths = [max(len(row[column]) for row in table) for column in range(len(_HEAD))]
+    for row in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _described(image: dict[str, Any], name: str) -> dict[str, Any]:
+    labels = image["Labels"]
+    return {
+        "image": name,
+        "id": image["Id"],
+        "framework": labels.get(Label.FRAMEWORK),
+        "version": labels.get(Label.VERSION),
+        "device": labels.get(Label.DEVICE),
+        "requirements": labels.get(Label.REQUIREMENTS),
+        "size": image["Size"],
+        "created": datetime.fromtimestamp(image["Created"]).astimezone().isoformat(),
+    }
+
+
+def _row(described: dict[str, Any]) -> tuple[str, ...]:
+    framework = " ".join(filter(None, [described["framework"], described["version"]]))
+    created = datetime.fromisoformat(described["created"]).strftime("%Y-%m-%d %H:%M:%S")
+    return described["image"], framework, described["device"] or "", f"{described['size'] / 1e6:.0f}", created
+
+
+def _push(args: argparse.Namespace) -> int:
+    pushed = push(images.connect(), args.image, args.registry, _speaker(args))
+    print(json.dumps({"image": args.image, "pushed": pushed}) if args.json else pushed)
+    return 0
+
+
+def _speaker(args: argparse.Namespace) -> Callable[[str], None]:
+    """Return what shows progress: on stderr, so that what comes out is the result alone."""
+
+    def say(line: str) -> None:
+        if not getattr(args, "quiet", False):
+            print(line, file=sys.stderr, flush=True)
+
+    return say

@@ -1,0 +1,50 @@
+"""An image on its way to a registry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from herringbone.images.build import inspect, split_name
+from herringbone.images.engine import asking
+from herringbone_spec.errors import ImageError
+
+_SHOWN = ("Pushed", "Layer already exists")
+
+
+def push(engine: Any, image: str, registry: str, say: Callable[[str], None]) -> str:
+    """Push an image and return its name there, by digest, which no later push can change.
+
+    >>> push(connect(), "herringbone/pytorch:2.13.0-cpu-7c5b", "127.0.0.1:5000", print)     # doctest: +SKIP
+    '127.0.0.1:5000/herringbone/pytorch@sha256:...'
+
+    Credentials are those of the `docker` command (docker login). Raises `ImageError` for an image that is not here and
+    for a registry that does not take it.
+    """
+    if inspect(engine, image) is None:
+        raise ImageError(f"the image {image} is not on this engine; `herringbone images ls` lists those that are")
+    local, tag = split_name(image)
+    if tag is None:
+        raise ImageError(f"the image {image} is named by digest; push it by a tag")
+    name = f"{registry.rstrip('/')}/{local}"
+    digest = None
+    with asking(f"to push {name}:{tag}"):
+        engine.tag(image, name, tag)
+        for step in engine.push(name, tag=tag, stream=True, decode=True):
+            if "error" in step:
+                raise ImageError(f"{name}:{tag} cannot be pushed: {step['error']}{_hint(step['error'], registry)}")
+            if step.get("status") in _SHOWN:
+                say(f"{step['status']} {step.get('id', '')}".rstrip())
+            digest = step.get("aux", {}).get("Digest") or digest
+    return f"{name}@{digest}" if digest else f"{name}:{tag}"
+
+
+def _hint(error: str, registry: str) -> str:
+    text = error.lower()
+    if "connection refused" in text or "no such host" in text or "i/o timeout" in text:
+        return f"; does a registry answer at {registry}?"
+    if "denied" in text or "unauthorized" in text or "no basic auth" in text:
+        return f"; log in with: docker login {registry.partition('/')[0]}"
+    if "server gave http response" in text:
+        return f"; it has no TLS: add {registry} to the engine's insecure-registries, or give it a certificate"
+    return ""
