@@ -1,6 +1,6 @@
 """Renew the lock files of the images: the newest versions that containers/*/requirements.in allow, with their hashes.
 
-Usage: `pip install uv && python scripts/lock_images.py [pytorch|tensorflow ...]`. One lock serves all Pythons from 3.10.
+Usage: `pip install uv; python scripts/lock_images.py [pytorch|tensorflow ...]`. One lock serves every Python >= 3.10.
 
 PyTorch's CPU wheels are on PyTorch's own index, not on PyPI. So the CPU lock is PyPI's resolution without the CUDA
 packages, and the hashes of torch itself are those that PyTorch's index publishes. Where that index cannot be

@@ -116,7 +116,7 @@ def _install(
             code = engine.wait(container)["StatusCode"]
             if code != 0:
                 place = str(engine.info().get("DockerRootDir"))
-                raise ImageError(explain(lines, f"requirements in {name}: pip failed", code=code, place=place))
+                raise ImageError(explain(lines, f"pip ended with {code}", place=place))
             repository_, tag = split_name(name)
             # All else of the container's configuration is the image's own.
             engine.commit(container, repository=repository_, tag=tag, changes=_restored(base["Config"]))

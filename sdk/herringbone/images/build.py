@@ -117,8 +117,7 @@ def follow(steps: Iterable[Mapping[str, Any]], say: Callable[[str], None], *, pl
                 lines.append(line)
                 say(line)
         if "error" in step:
-            code = step.get("errorDetail", {}).get("code")
-            raise ImageError(explain(lines, step["error"], code=code, place=place))
+            raise ImageError(explain(lines, step["error"], place=place))
 
 
 def split_name(name: str) -> tuple[str, str | None]:

@@ -18,7 +18,7 @@ class Context:
     """A build's files.
 
     >>> Context({"Dockerfile": b"FROM base"}).digest[:8]
-    'a34f18ec'
+    '7bb267bd'
     """
 
     files: Mapping[str, bytes | Path]

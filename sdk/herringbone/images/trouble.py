@@ -67,18 +67,16 @@ _CAUSES = (
 )
 
 
-def explain(lines: Sequence[str], error: str, *, code: int | None, place: str) -> str:
+def explain(lines: Sequence[str], error: str, *, place: str) -> str:
     """Return the message for a build that failed: what the engine said, the cause if it is known, the last lines.
 
-    >>> print(explain(["Step 1/2 : RUN x", "x: No space left on device"], "returned 1", code=1, place="/var/lib"))
+    >>> print(explain(["Step 1/2 : RUN x", "x: No space left on device"], "returned 1", place="/var/lib"))
     ... # doctest: +ELLIPSIS
-    the image cannot be built: returned 1 (exit code 1). The disk is full. The engine keeps images in /var/lib...
+    the image cannot be built: returned 1. The disk is full. The engine keeps images in /var/lib...
       Step 1/2 : RUN x
       x: No space left on device
     """
     said = f"the image cannot be built: {error.strip()}"
-    if code is not None and str(code) not in error:
-        said += f" (exit code {code})"
     text = "\n".join([*lines, error])
     for cause in _CAUSES:
         if match := re.search(cause.pattern, text):
