@@ -14,7 +14,7 @@ from herringbone_spec.errors import EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
 _UNIX, _TCP, _SSH = "unix://", "tcp://", "ssh://"
@@ -83,16 +83,15 @@ class Engine:
         connection.settimeout(_ANSWER_SECONDS)
         return connection
 
-    def upload(self, container: str, folder: str, pieces: Iterable[bytes]) -> None:
-        """Unpack a tar, given piece by piece, into a folder of a container."""
+    def upload(self, container: str, folder: str, fill: Callable[[Callable[[bytes], None]], None]) -> None:
+        """Unpack a tar into a folder of a container; `fill` calls its argument with each piece of the tar."""
         what = f"PUT /containers/{container}/archive"
         with self.open() as connection:
             try:
                 head = _head("PUT", f"/containers/{container}/archive", {"path": folder}, "1.1")
                 connection.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
                 with contextlib.suppress(BrokenPipeError):  # it has refused already; the answer says why
-                    for piece in pieces:
-                        connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+                    fill(lambda piece: connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece)) if piece else None)
                     connection.sendall(b"0\r\n\r\n")
                 answer(connection, what)
             except OSError as error:

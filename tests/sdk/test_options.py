@@ -6,6 +6,7 @@ from herringbone.options import InstanceGroup, MetricDefinition, given_options, 
 from herringbone_spec.errors import OptionError, UnsupportedError
 
 # Every name of sagemaker 2.257's EstimatorBase and Framework that a managed-training SDK must or should know.
+# The last line's are our own: containers on this machine need them, and the service has no name for them.
 NAMES = """
     instance_groups max_run max_wait use_spot_instances max_retry_attempts keep_alive_period_in_seconds volume_size
     volume_kms_key training_plan instance_placement_config enable_infra_check enable_remote_debug input_mode model_uri

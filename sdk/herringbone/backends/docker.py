@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.backends import docker_review
+from herringbone.backends.docker_copy import write_tar
 from herringbone.backends.docker_engine import find_engine
 from herringbone.backends.docker_gpus import find_gpus, list_gpus, split_gpus
 from herringbone.backends.docker_image import Image, choose_image
@@ -29,7 +30,7 @@ from herringbone.backends.docker_request import (
     network_request,
 )
 from herringbone.backends.docker_sweep import labels_of, sweep
-from herringbone.backends.docker_tree import fill_host, mounts_of
+from herringbone.backends.docker_tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
 from herringbone.engine import Engine, EngineRefusal, hijack, send
 from herringbone.home import Home, find_home
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _CONFLICT = 409
 _SECRET_BYTES = 32
+_ID_CHARS = 16
 _AWS = "AWS_"
 # Settings of the supervisor's that a user may have in his own environment.
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
@@ -87,12 +89,9 @@ class DockerBackend(KeptBackend):
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         docker_review.check(plan)
         self._split_gpus(plan)
+        docker_review.check_engine(plan, self._engine)
         docker_review.check_image(plan, choose_image(self._engine, plan))
         return docker_review.unused(plan)
-
-    def clean(self) -> list[str]:
-        """Remove what dead keepers left in the engine; return its names."""
-        return sweep(self._engine, self._home)
 
     def _lend(self, plan: JobPlan) -> list[int]:
         return [self._engine.open().detach() for _ in range(2 * len(plan.hosts))]
@@ -109,12 +108,8 @@ class DockerBackend(KeptBackend):
             folder = self._home.job(plan.job_name)
             for host in plan.hosts:
                 fill_host(plan, host, folder, interface=network_interface(plan), but_not=self._home.path)
-            cache = self._home.cache / "images" / image.id.rpartition(":")[2][:16]
             for host in plan.hosts:
-                mounts = mounts_of(plan, host, folder, cache=cache)
-                made.container(
-                    plan, host, container_request(plan, host, around, mounts=mounts, gpus=gpus.get(host.name, ()))
-                )
+                self._make_container(plan, host, made, around, gpus.get(host.name, ()))
             self._start_hosts(plan, made, lent, self._private_line(plan) if image.is_ours else b"")
         except BaseException:
             made.undo()
@@ -122,12 +117,32 @@ class DockerBackend(KeptBackend):
         order["containers"] = {
             "engine": self._engine.address,
             "network": network,
-            "copied": not self._engine.is_here,
             "containers": {
-                host.name: {"id": made.ids[host.name], "stream": lent[2 * place], "ending": lent[2 * place + 1]}
+                host.name: {
+                    "id": made.ids[host.name],
+                    "stream": lent[2 * place],
+                    "ending": lent[2 * place + 1],
+                    "fetched": {} if self._engine.is_here else fetched_of(plan, host, folder),
+                }
                 for place, host in enumerate(plan.hosts)
             },
         }
+
+    def _make_container(
+        self, plan: JobPlan, host: HostPlan, made: Made, around: Surroundings, gpus: Sequence[str]
+    ) -> None:
+        """Make a container that sees the host's files: mounted, or copied to an engine that cannot see them."""
+        folder = self._home.job(plan.job_name)
+        mounts = mounts_of(plan, host, folder)
+        if self._engine.is_here:
+            cache = self._home.cache / "images" / around.image.id.rpartition(":")[2][:_ID_CHARS]
+            cache.mkdir(parents=True, exist_ok=True)
+            mounts.append(Mount(str(cache), CACHE))
+            made.container(plan, host, container_request(plan, host, around, mounts=mounts, gpus=gpus))
+            return
+        made.container(plan, host, container_request(plan, host, around, mounts=(), gpus=gpus))
+        user, group = os.getuid(), os.getgid()
+        self._engine.upload(made.ids[host.name], "/", lambda write: write_tar(mounts, write, user=user, group=group))
 
     def _start_hosts(self, plan: JobPlan, made: Made, lent: Sequence[int], line: bytes) -> None:
         """Start all at once: each takes the engine longer than all else together."""

@@ -83,7 +83,7 @@ def container_request(
         "Hostname": host.name,
         "User": around.user,
         "Labels": dict(around.labels),
-        "Env": [f"{name}={value}" for name, value in _environment(plan, around).items()],
+        "Env": [f"{name}={value}" for name, value in _environment(plan, around, mounts).items()],
         "Cmd": command if options.container_entry_point else ["train", *command],
         "AttachStdin": around.image.is_ours,
         "OpenStdin": around.image.is_ours,
@@ -108,7 +108,7 @@ def container_request(
     return request
 
 
-def _environment(plan: JobPlan, around: Surroundings) -> dict[str, str]:
+def _environment(plan: JobPlan, around: Surroundings, mounts: Sequence[Mount]) -> dict[str, str]:
     environment = {
         HostVariable.JOB_NAME: plan.job_name,
         "HOME": _HOME,
@@ -119,10 +119,11 @@ def _environment(plan: JobPlan, around: Surroundings) -> dict[str, str]:
         return {**environment, **plan.environment}
     environment |= {
         HostVariable.PRIVATE: "0",
-        HostVariable.CACHE: CACHE,
         HostVariable.STOP_GRACE: f"{around.stop_grace:g}",
         **around.passed_on,
     }
+    if any(mount.target == CACHE for mount in mounts):
+        environment[HostVariable.CACHE] = CACHE
     if len(plan.hosts) > 1:
         environment[HostVariable.CONTROL] = f"tcp:{plan.hosts[0].name}:{CONTROL_PORT}"
     return environment

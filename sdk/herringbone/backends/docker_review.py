@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 from herringbone.backends.docker_image import Image
 from herringbone.backends.review import check_files, check_served, unused_of
+from herringbone.engine import Engine
+from herringbone.frameworks import SHARED_MODEL_DIR
 from herringbone.plan import JobPlan
 from herringbone_spec.errors import UnsupportedError
 
@@ -30,6 +34,16 @@ def check_image(plan: JobPlan, image: Image) -> None:
         raise UnsupportedError(
             f"bake_requirements: {image.name} was not made by Herringbone, so nobody knows where its packages go; "
             "leave it out to have requirements.txt installed at the start"
+        )
+
+
+def check_engine(plan: JobPlan, engine: Engine) -> None:
+    """Raise `UnsupportedError` for a wish that an engine elsewhere cannot serve."""
+    shared = plan.hyperparameters.get("model_dir") == json.dumps(SHARED_MODEL_DIR)
+    if shared and len(plan.hosts) > 1 and not engine.is_here:
+        raise UnsupportedError(
+            f"model_dir: hosts of the engine at {engine.address} share no folder, so {SHARED_MODEL_DIR} would be "
+            "another on each; give model_dir='/opt/ml/model', or run where the engine is"
         )
 
 

@@ -16,7 +16,7 @@ from herringbone.source import copy_source
 from herringbone_spec.contract import DEFAULT_BASE, Key, Paths
 
 # A channel of which a host gets a part is mounted whole here, and the part is linked.
-_WHOLE_CHANNELS = PurePosixPath("/opt/herringbone-data")
+WHOLE_CHANNELS = PurePosixPath("/opt/herringbone-data")
 INSIDE = Paths(PurePosixPath(DEFAULT_BASE))
 SHARED = INSIDE.base / "shared"
 # Where the container keeps environments made from requirements.txt.
@@ -52,14 +52,12 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: st
     write_config(plan, host, paths, hyperparameters=hyperparameters, interface=interface)
 
 
-def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder, *, cache: Path) -> list[Mount]:
-    """Return what the container sees of this machine; the folders of ours among it are made."""
+def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> list[Mount]:
+    """Return what the container sees of this job's files; the folders of ours among them are made."""
     folder.shared.mkdir(exist_ok=True)
-    cache.mkdir(parents=True, exist_ok=True)
     mounts = [
         Mount(str(folder.host(host.name)), str(INSIDE.base)),
         Mount(str(folder.shared), str(SHARED)),
-        Mount(str(cache), CACHE),
     ]
     outliving = checkpoint_folder(plan)
     if outliving is not None:
@@ -67,6 +65,14 @@ def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder, *, cache: Path) 
         mounts.append(Mount(str(outliving), str(INSIDE.checkpoints)))
     found = (_channel_mount(channel, *place_of(channel, plan, host)) for channel in channels_of(plan, host))
     return mounts + [mount for mount in found if mount is not None]
+
+
+def fetched_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> dict[str, str]:
+    """Return the folders that a container writes to, each with the one here that its content belongs to."""
+    here = Paths(folder.host(host.name))
+    found = {str(INSIDE.model): str(here.model), str(INSIDE.output): str(here.output), str(SHARED): str(folder.shared)}
+    outliving = checkpoint_folder(plan)
+    return {**found, str(INSIDE.checkpoints): str(here.checkpoints if outliving is None else outliving)}
 
 
 def _is_part(channel: Channel, places: int) -> bool:
@@ -77,7 +83,7 @@ def _channel_mount(channel: Channel, place: int, places: int) -> Mount | None:
     assert channel.path is not None
     inside = INSIDE.channel(channel.name)
     if _is_part(channel, places):
-        inside = _WHOLE_CHANNELS / channel.name
+        inside = WHOLE_CHANNELS / channel.name
     elif not Path(channel.path).is_dir():
         if channel.sharded and place > 0:
             return None
@@ -100,4 +106,4 @@ def _make_place(channel: Channel, into: Path, place: int, places: int) -> None:
     for file in share(files, host=place, hosts=places):
         link = into / file
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(_WHOLE_CHANNELS / channel.name / file)
+        link.symlink_to(WHOLE_CHANNELS / channel.name / file)

@@ -193,8 +193,7 @@ class Containers:
         for host in self.hosts:
             if host.exit_code and not host.cause:
                 host.explain()
-            if self._order["copied"]:
-                self._fetch(host)
+            self._fetch(host)
         self._tidying = Thread(target=self._remove_all)
         self._tidying.start()
 
@@ -206,7 +205,14 @@ class Containers:
         self._remove_all()
 
     def _fetch(self, host: ContainerHost) -> None:
-        raise NotImplementedError
+        folders = self._order["containers"][host.name]["fetched"]
+        if folders:
+            from pathlib import Path
+
+            from herringbone.keeper.fetching import fetch
+
+            for inside, here in folders.items():
+                fetch(self._engine, host.id, inside, Path(here), lambda text: host.log.say(text, time.time()))
 
     def _remove_all(self) -> None:
         from threading import Thread

@@ -28,20 +28,21 @@ class ContainerOrder(TypedDict):
     """A container that runs: its id, and two descriptors that the keeper was born with.
 
     `stream` carries its output here and its private line and lifeline there; `ending` gives the engine's word on its
-    end.
+    end. `fetched` are folders of the container, each with the folder here that its content goes to at the end; none
+    where they are mounted.
     """
 
     id: str
     stream: int
     ending: int
+    fetched: dict[str, str]
 
 
 class ContainersOrder(TypedDict):
-    """Hosts that are containers, by their names. `copied` says that their trees are not mounted but fetched."""
+    """Hosts that are containers, by their names, and the network between them."""
 
     engine: str
     network: str | None
-    copied: bool
     containers: dict[str, ContainerOrder]
 
 

@@ -1,0 +1,31 @@
+"""`herringbone clean`: remove what jobs left whose keeper was killed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+from herringbone.job import all_jobs
+
+
+def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = verbs.add_parser("clean", help="remove containers and networks of jobs whose keeper was killed")
+    parser.add_argument("--json", action="store_true", help="one JSON array of the names of what was removed")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    from herringbone.backends.docker_engine import find_engine
+    from herringbone.backends.docker_sweep import sweep
+    from herringbone.home import find_home
+
+    # Looking at a job writes down its keeper's death, and removes its temporary folder.
+    all_jobs()
+    removed = sweep(find_engine(os.environ, Path.home()), find_home())
+    if args.json:
+        print(json.dumps(removed))
+    else:
+        print("\n".join(f"removed {name}" for name in removed) or "nothing was left")
+    return 0
