@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from herringbone import images
+from herringbone.images.engine import connect
 from herringbone_spec.errors import HerringboneError
 
 
@@ -15,7 +15,7 @@ from herringbone_spec.errors import HerringboneError
 def engine() -> Iterator[Any]:
     """The container engine of this machine; tests that need one (mark `docker`) are skipped where none answers."""
     try:
-        client = images.connect()
+        client = connect()
     except HerringboneError as error:
         pytest.skip(str(error))
     yield client

@@ -52,10 +52,6 @@ class Engine:
         """Whether the engine sees this machine's files, so that they can be mounted."""
         return self.address.startswith(_UNIX)
 
-    def images(self, *, filters: Mapping[str, Any]) -> Any:
-        """Return the local images, as the API lists them; docker-py's method of that name."""
-        return self.get("/images/json", filters=filters)
-
     def get(self, path: str, **query: object) -> Any:
         return self.ask("GET", path, query)
 

@@ -5,8 +5,7 @@ import socket
 
 import pytest
 
-from herringbone.images import connect
-from herringbone.images.engine import Place, explain, places
+from herringbone.images.engine import Place, connect, explain, places
 from herringbone_spec.errors import EngineError, UnsupportedError
 
 

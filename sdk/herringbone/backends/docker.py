@@ -9,16 +9,15 @@ from __future__ import annotations
 import json
 import os
 import pwd
-import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from herringbone.backends import docker_review
-from herringbone.backends.docker_copy import write_tar
 from herringbone.backends.docker_engine import find_engine
 from herringbone.backends.docker_gpus import find_gpus, list_gpus, split_gpus
 from herringbone.backends.docker_image import Image, choose_image
@@ -141,6 +140,8 @@ class DockerBackend(KeptBackend):
             made.container(plan, host, container_request(plan, host, around, mounts=mounts, gpus=gpus))
             return
         made.container(plan, host, container_request(plan, host, around, mounts=(), gpus=gpus))
+        from herringbone.backends.docker_copy import write_tar
+
         user, group = os.getuid(), os.getgid()
         self._engine.upload(made.ids[host.name], "/", lambda write: write_tar(mounts, write, user=user, group=group))
 
@@ -150,13 +151,11 @@ class DockerBackend(KeptBackend):
             streams = [stack.enter_context(socket.socket(fileno=os.dup(each))) for each in lent]
             for stream in streams:
                 stream.setblocking(True)
-            pool = stack.enter_context(ThreadPoolExecutor(len(plan.hosts)))
-            starts = [
-                pool.submit(made.start, host, streams[2 * place], streams[2 * place + 1], line)
+            calls = [
+                partial(made.start, host, streams[2 * place], streams[2 * place + 1], line)
                 for place, host in enumerate(plan.hosts)
             ]
-            for start in starts:
-                start.result()
+            at_once(calls)
 
     def _surroundings(
         self, image: Image, labels: Mapping[str, str], network: str | None, stop_grace: float
@@ -181,7 +180,7 @@ class DockerBackend(KeptBackend):
     def _private_line(self, plan: JobPlan) -> bytes:
         """Return what each supervisor is told in private: the user's environment and the job's key."""
         aws = {name: value for name, value in self._environ.items() if name.startswith(_AWS)}
-        said = {"environment": {**aws, **plan.environment}, "key": secrets.token_hex(_SECRET_BYTES)}
+        said = {"environment": {**aws, **plan.environment}, "key": os.urandom(_SECRET_BYTES).hex()}
         return json.dumps(said).encode() + b"\n"
 
     def _split_gpus(self, plan: JobPlan) -> dict[str, tuple[str, ...]]:
@@ -193,6 +192,27 @@ class DockerBackend(KeptBackend):
         # Its containers stop by themselves, and the next sweep finds what this one cannot.
         with suppress(EngineError):
             sweep(self._engine, self._home, job=record.name)
+
+
+def at_once(calls: Sequence[Callable[[], object]]) -> None:
+    """Make all calls at the same time; return when all have returned, or raise the first one's error."""
+    errors: list[BaseException | None] = [None] * len(calls)
+
+    def make(place: int) -> None:
+        try:
+            calls[place]()
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
+            errors[place] = error
+
+    threads = [Thread(target=make, args=(place,)) for place in range(1, len(calls))]
+    for thread in threads:
+        thread.start()
+    make(0)
+    for thread in threads:
+        thread.join()
+    for error in errors:
+        if error is not None:
+            raise error
 
 
 class Made:

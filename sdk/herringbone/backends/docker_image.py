@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from herringbone.engine import Engine, EngineRefusal
-from herringbone.images.find import find
+from herringbone.images.find import choose, filters
 from herringbone.images.labels import CONTRACT, Label
 from herringbone_spec.errors import ImageError
 
@@ -51,7 +51,7 @@ def _newest(engine: Engine, plan: JobPlan) -> str:
     framework = _FRAMEWORKS.get(plan.estimator)
     device = "cuda" if any(host.instance_type == "local_gpu" for host in plan.hosts) else "cpu"
     version = plan.options.framework_version
-    found = find(engine, framework=framework, device=device, version=version)
+    found = choose(engine.get("/images/json", filters=filters(framework=framework, device=device)), version)
     if found is None:
         kind = framework or "pytorch"
         what = f"{framework or 'framework'} image for {device}{f', version {version}' * (version is not None)}"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
@@ -248,7 +247,7 @@ class KeptBackend(ABC):
 def _new_run_folder() -> Path:
     """Name the private folder for sockets; the name is short, for a socket's path has about 100 bytes."""
     usual = tempfile.gettempdir()
-    return Path(usual if len(usual) <= _TEMPORARY_FOLDER_CHARS else "/tmp", f"hb-{secrets.token_hex(6)}")  # noqa: S108
+    return Path(usual if len(usual) <= _TEMPORARY_FOLDER_CHARS else "/tmp", f"hb-{os.urandom(6).hex()}")  # noqa: S108
 
 
 @contextmanager

@@ -11,11 +11,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from herringbone import images
-from herringbone.images.build import Image
-from herringbone.images.engine import asking
+from herringbone.images.bake import bake
+from herringbone.images.build import Image, build
+from herringbone.images.engine import asking, connect
 from herringbone.images.labels import CONTRACT, Label
 from herringbone.images.push import push
+from herringbone.images.recipe import make_recipe
 
 _HEAD = ("IMAGE", "FRAMEWORK", "DEVICE", "MB", "CREATED")
 
@@ -59,7 +60,7 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
 def _build(args: argparse.Namespace) -> int:
     started = time.monotonic()
     say = _speaker(args)
-    recipe = images.make_recipe(
+    recipe = make_recipe(
         args.framework,
         device=args.device,
         base=args.base_image,
@@ -67,12 +68,10 @@ def _build(args: argparse.Namespace) -> int:
         ca_bundle=args.ca_bundle,
         lock=args.lock,
     )
-    engine = images.connect()
-    image = images.build(engine, recipe, say)
+    engine = connect()
+    image = build(engine, recipe, say)
     if args.requirements is not None:
-        image = images.bake(
-            engine, image.name, args.requirements, say, wheelhouse=args.wheelhouse, ca_bundle=args.ca_bundle
-        )
+        image = bake(engine, image.name, args.requirements, say, wheelhouse=args.wheelhouse, ca_bundle=args.ca_bundle)
     if args.tag is not None:
         with asking(f"to call {image.name} {args.tag}"):
             engine.tag(image.name, args.tag)
@@ -94,7 +93,7 @@ def _report(args: argparse.Namespace, image: Image, pushed: str | None, seconds:
 
 def _ls(args: argparse.Namespace) -> int:
     with asking("which images it has"):
-        found = images.connect().images(filters={"label": f"{Label.CONTRACT}={CONTRACT}"})
+        found = connect().images(filters={"label": f"{Label.CONTRACT}={CONTRACT}"})
     rows = [_described(each, name) for each in found for name in each["RepoTags"] or [each["Id"]]]
     rows.sort(key=lambda row: row["created"], reverse=True)
     if args.json:
@@ -128,7 +127,7 @@ def _row(described: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _push(args: argparse.Namespace) -> int:
-    pushed = push(images.connect(), args.image, args.registry, _speaker(args))
+    pushed = push(connect(), args.image, args.registry, _speaker(args))
     print(json.dumps({"image": args.image, "pushed": pushed}) if args.json else pushed)
     return 0
 
