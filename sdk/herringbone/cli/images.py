@@ -7,12 +7,14 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from herringbone.images.bake import bake
 from herringbone.images.build import Image, build
+from herringbone.images.check import Verdict, check
 from herringbone.images.engine import asking, connect
 from herringbone.images.labels import CONTRACT, Label
 from herringbone.images.push import push
@@ -28,6 +30,10 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     ls = actions.add_parser("ls", help="list the images that can run jobs, the newest first")
     ls.add_argument("--json", action="store_true", help="one JSON array")
     ls.set_defaults(act=_ls)
+    test = actions.add_parser("test", help="run trial jobs in any image: can it run jobs?")
+    test.add_argument("image", help="the image's name")
+    test.add_argument("--json", action="store_true", help="one JSON array")
+    test.set_defaults(act=_test)
     sending = actions.add_parser("push", help="push an image to a registry, with the credentials of docker login")
     sending.add_argument("image", help="the image's name")
     sending.add_argument("registry", help="where to: HOST[:PORT][/PREFIX]")
@@ -124,6 +130,17 @@ def _row(described: dict[str, Any]) -> tuple[str, ...]:
     framework = " ".join(filter(None, [described["framework"], described["version"]]))
     created = datetime.fromisoformat(described["created"]).strftime("%Y-%m-%d %H:%M:%S")
     return described["image"], framework, described["device"] or "", f"{described['size'] / 1e6:.0f}", created
+
+
+def _test(args: argparse.Namespace) -> int:
+    findings = []
+    for finding in check(connect(), args.image):
+        findings.append(finding)
+        if not args.json:
+            print(f"{finding.verdict.value:<8} {finding.subject:<15} {finding.detail}", flush=True)
+    if args.json:
+        print(json.dumps([{**asdict(each), "verdict": each.verdict.value} for each in findings]))
+    return 1 if any(each.verdict is Verdict.FAILED for each in findings) else 0
 
 
 def _push(args: argparse.Namespace) -> int:

@@ -1,0 +1,184 @@
+"""Is this an image that jobs can run in? Asked by running some, whoever made the image."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from herringbone.images.build import inspect
+from herringbone.images.labels import CONTRACT, Label
+from herringbone.images.trial import Outcome, Setting, trial
+from herringbone_spec.contract import Key
+from herringbone_spec.errors import EngineError, ImageError
+
+# A uid that no image knows by name.
+_STRANGER = "47110:47110"
+_ROOT = "0:0"
+# What the scripts in `trials` do.
+_FAILURE_CODE = 7
+_STOP_READY = "the trial runs"
+_JOB_SECONDS, _STOP_SECONDS = 120.0, 15.0
+
+
+class Verdict(Enum):
+    """`WARNING`: jobs run, but not as well as they could; `FAILED`: some will not run as they should."""
+
+    OK = "ok"
+    WARNING = "warning"
+    FAILED = "FAILED"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    subject: str
+    verdict: Verdict
+    detail: str
+
+
+def check(engine: Any, image: str) -> Iterator[Finding]:
+    """Yield what trials of an image show, one after the other; after a first one that fails altogether no more come.
+
+    >>> for finding in check(connect(), "herringbone/pytorch:2.13.0-cpu-7c5b"):     # doctest: +SKIP
+    ...     print(finding.subject, finding.verdict.value, finding.detail)
+
+    An image with our contract label must pass all of it. Of any other one is asked that it runs a job and that a failed
+    one does not pass for a success; the rest are warnings. Raises `ImageError` for an image that is not here.
+    """
+    found = inspect(engine, image)
+    if found is None:
+        raise ImageError(f"the image {image} is not on this engine: docker pull {image}")
+    ours = (found["Config"].get("Labels") or {}).get(Label.CONTRACT) == CONTRACT
+    blame = Verdict.FAILED if ours else Verdict.WARNING
+    yield Finding(
+        "contract",
+        Verdict.OK if ours else Verdict.WARNING,
+        "1" if ours else f"no label {Label.CONTRACT}: a job's environment shows in `docker inspect`",
+    )
+    facts, findings = _runs(engine, image, blame)
+    yield from findings
+    if facts is None:
+        return
+    yield from _content(engine, image, facts, blame)
+    yield _failure(_run(engine, image, "failure"), blame)
+    yield _stop(engine, image, blame)
+    if facts["mpi"]:
+        yield _mpi(_run(engine, image, "ranks", hyperparameters=_MPI), blame)
+
+
+_MPI = {Key.MPI_ENABLED: True, Key.MPI_PROCESSES_PER_HOST: 2, Key.MPI_CUSTOM_OPTIONS: ""}
+
+
+def _runs(engine: Any, image: str, blame: Verdict) -> tuple[dict[str, Any] | None, list[Finding]]:
+    """Run a job under ever easier conditions until it succeeds; return its facts, and what that says."""
+    ways = ((_STRANGER, True), (_STRANGER, False), (_ROOT, False))
+    outcomes = []
+    for user, read_only in ways:
+        outcomes.append(_run(engine, image, "survey", user=user, read_only=read_only))
+        if (facts := _facts(outcomes[-1])) is not None:
+            break
+    else:
+        return None, [Finding("a job", Verdict.FAILED, _said(outcomes[-1]))]
+    user, read_only = ways[len(outcomes) - 1]
+    first = outcomes[0].tail
+    return facts, [
+        Finding("a job", Verdict.OK, f"Python {facts['python']}, by the command train"),
+        Finding("any user", *((Verdict.OK, f"uid {facts['uid']}") if user == _STRANGER else (Verdict.FAILED, first))),
+        Finding(
+            "read-only root", *((Verdict.OK, "only /opt/ml and /tmp are written") if read_only else (blame, first))
+        ),
+    ]
+
+
+def _content(engine: Any, image: str, facts: Mapping[str, Any], blame: Verdict) -> Iterator[Finding]:
+    framework = facts["framework"]
+    yield (
+        Finding("framework", Verdict.OK, f"{framework['name']} {framework['version']}")
+        if framework
+        else Finding("framework", Verdict.WARNING, "neither torch nor tensorflow")
+    )
+    if facts["mpi"]:
+        yield Finding("MPI", Verdict.OK, facts["mpi"])
+    else:
+        yield Finding("MPI", Verdict.WARNING, "no mpirun: jobs with `mpi` will not start")
+    seen = _facts(_run(engine, image, "survey", user=_ROOT))
+    if seen is None:
+        return
+    keys = seen["private_keys"]
+    yield Finding("private keys", blame if keys else Verdict.OK, ", ".join(keys) or "none")
+    spare = [*seen["tools"], *([seen["sshd"]] if seen["sshd"] else []), *seen["caches"]]
+    detail = f"not needed: {', '.join(spare)}" if spare else "no compiler, no sshd, no package cache"
+    yield Finding("ballast", Verdict.WARNING if spare else Verdict.OK, detail)
+
+
+def _failure(outcome: Outcome, blame: Verdict) -> Finding:
+    """Judge a job that failed. Pure.
+
+    >>> _failure(Outcome(7, "", {"output/failure": b"exit code 7"}), Verdict.WARNING).verdict
+    <Verdict.OK: 'ok'>
+    """
+    told = outcome.files.get("output/failure", b"").decode(errors="replace")
+    if outcome.code in (0, None):
+        return Finding("failure", Verdict.FAILED, f"a script that exits with 7 passes for: {_said(outcome)}")
+    if not told:
+        return Finding("failure", blame, "a failed job writes no /opt/ml/output/failure")
+    if outcome.code != _FAILURE_CODE:
+        return Finding("failure", blame, f"exit code {_FAILURE_CODE} becomes {outcome.code}")
+    return Finding("failure", Verdict.OK, f"exit code {outcome.code}, told in {len(told)} characters")
+
+
+def _stop(engine: Any, image: str, blame: Verdict) -> Finding:
+    with trial(engine, image, "stop", Setting(user=_STRANGER, read_only=False, hyperparameters={})) as it:
+        if not it.printed(_STOP_READY, seconds=_JOB_SECONDS):
+            return Finding("stop", blame, _said(it.outcome(seconds=0)))
+        it.signal("SIGTERM")
+        outcome = it.outcome(seconds=_STOP_SECONDS)
+    if "model/stopped" not in outcome.files:
+        return Finding("stop", blame, "SIGTERM does not reach the script, which cannot save its state")
+    if outcome.code is None:
+        return Finding("stop", blame, f"goes on for {_STOP_SECONDS:.0f} s after SIGTERM")
+    return Finding("stop", Verdict.OK, "SIGTERM reaches the script")
+
+
+def _mpi(outcome: Outcome, blame: Verdict) -> Finding:
+    ranks = {rank for rank in (0, 1) if f"trial rank {rank}" in outcome.output}
+    if outcome.code == 0 and ranks == {0, 1}:
+        return Finding("MPI job", Verdict.OK, "two ranks")
+    return Finding("MPI job", blame, _said(outcome))
+
+
+def _run(
+    engine: Any,
+    image: str,
+    script: str,
+    *,
+    user: str = _STRANGER,
+    read_only: bool = False,
+    hyperparameters: Mapping[str, object] | None = None,
+) -> Outcome:
+    setting = Setting(user=user, read_only=read_only, hyperparameters=hyperparameters or {})
+    try:
+        with trial(engine, image, script, setting) as it:
+            return it.outcome(seconds=_JOB_SECONDS)
+    except EngineError as error:
+        if '"train": executable file not found' in str(error):
+            return Outcome(None, "", {}, "the image has no program `train`: pip install herringbone in it")
+        return Outcome(None, "", {}, str(error))
+
+
+def _facts(outcome: Outcome) -> dict[str, Any] | None:
+    if outcome.code != 0 or "model/facts.json" not in outcome.files:
+        return None
+    found: dict[str, Any] = json.loads(outcome.files["model/facts.json"])
+    return found
+
+
+def _said(outcome: Outcome) -> str:
+    if outcome.refusal:
+        return outcome.refusal
+    code = f"after {_JOB_SECONDS:.0f} s it had not ended" if outcome.code is None else f"exit code {outcome.code}"
+    return f"{code}: {outcome.tail}" if outcome.tail else code

@@ -1,0 +1,69 @@
+"""A trial's script: writes what the image consists of to the model folder; as root, what it can see as well."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+
+FRAMEWORKS = {"torch": "pytorch", "tensorflow": "tensorflow", "tensorflow-cpu": "tensorflow"}
+TOOLS = ("cc", "gcc", "g++", "clang", "nvcc", "ld", "make")
+CACHES = ("/var/lib/apt/lists", "/var/cache/apt/archives", "/root/.cache/pip")
+# What package managers leave there when they clean up.
+EMPTY = {"lock", "partial", "auxfiles"}
+NOT_THE_IMAGE = ("/proc", "/sys", "/dev", "/opt/ml")
+MAX_KEY_BYTES = 65_536
+
+
+def framework() -> dict[str, str] | None:
+    """Return the framework, which must be one that can be imported."""
+    for package, name in FRAMEWORKS.items():
+        try:
+            version = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        importlib.import_module("torch" if name == "pytorch" else "tensorflow")
+        return {"name": name, "version": version}
+    return None
+
+
+def private_keys() -> Iterator[str]:
+    for folder, folders, files in os.walk("/"):
+        folders[:] = [name for name in folders if os.path.join(folder, name) not in NOT_THE_IMAGE]
+        yield from (path for path in (os.path.join(folder, name) for name in files) if is_private_key(path))
+
+
+def is_private_key(path: str) -> bool:
+    try:
+        if os.path.islink(path) or not 0 < os.path.getsize(path) < MAX_KEY_BYTES:
+            return False
+        with open(path, "rb") as file:
+            head = file.read(64)
+    except OSError:
+        return False
+    return head.startswith(b"-----BEGIN ") and b"PRIVATE KEY" in head
+
+
+def main() -> None:
+    facts: dict[str, object] = {
+        "python": sys.version.split()[0],
+        "uid": os.getuid(),
+        "mpi": shutil.which("mpirun") or shutil.which("mpiexec"),
+    }
+    if os.getuid() == 0:
+        facts["tools"] = [tool for tool in TOOLS if shutil.which(tool)]
+        facts["sshd"] = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin")
+        facts["private_keys"] = sorted(private_keys())
+        facts["caches"] = [path for path in CACHES if os.path.isdir(path) and set(os.listdir(path)) - EMPTY]
+    else:
+        facts["framework"] = framework()
+    with open("/opt/ml/model/facts.json", "w") as file:
+        json.dump(facts, file)
+
+
+if __name__ == "__main__":
+    main()
