@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import linecache
 import os
 import re
@@ -91,14 +92,15 @@ def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
 
 
 def write(paths: Paths, failure: Failure) -> None:
-    """Leave the failure in the contract's two files; what the user's program wrote there itself stays."""
-    Path(paths.output).mkdir(parents=True, exist_ok=True)
-    Path(paths.failure_record).write_text(failure.to_json(), encoding="utf-8")
-    try:
-        with Path(paths.failure).open("x", encoding="utf-8") as file:
-            file.write(summary(failure))
-    except FileExistsError:
-        pass
+    """Leave the failure in the contract's two files; what the user's program wrote there itself stays.
+
+    A full disk may be the very failure: then the log and the exit code must do.
+    """
+    with contextlib.suppress(OSError):
+        Path(paths.output).mkdir(parents=True, exist_ok=True)
+        Path(paths.failure_record).write_text(failure.to_json(), encoding="utf-8")
+    with contextlib.suppress(OSError), Path(paths.failure).open("x", encoding="utf-8") as file:
+        file.write(summary(failure))
 
 
 def _before_dump(tail: Sequence[str]) -> Sequence[str]:

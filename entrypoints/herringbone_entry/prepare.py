@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -66,7 +67,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
     python = _python(host, code, program, log)
     for folder in (host.paths.model, host.paths.output_data):
-        Path(folder).mkdir(parents=True, exist_ok=True)
+        _make_writable(Path(folder))
     return Prepared(
         launcher=launcher,
         program=program,
@@ -78,6 +79,19 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         mpi=found,
         mpi_options=str(host.steering.get(Key.MPI_CUSTOM_OPTIONS) or ""),
     )
+
+
+def _make_writable(folder: Path) -> None:
+    """Make a folder that the job's results go to; better to fail now than when they are written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ContractError(
+            f"{folder} cannot be written by user {os.getuid()} ({error.strerror}): results would be lost; give that "
+            "user the folder, or run as its owner"
+        ) from error
 
 
 def find_shim() -> str | None:

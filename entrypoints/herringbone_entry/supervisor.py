@@ -369,14 +369,18 @@ class Supervisor:
         if self._listener is not None:
             self._loop.forget(self._listener.fileno())
             self._listener.close()
-        text = verdict["failure"]
-        if text is not None:
-            found = parse_failure(text)
+        code, text = verdict["code"], verdict["failure"]
+        found = None if text is None else parse_failure(text)
+        if found is None and code == 0:
+            try:
+                Path(self._host.paths.success).touch()
+            except OSError as error:
+                # What the job made is as likely to be incomplete.
+                code, found = 1, failure.of_error(self._host.name, error)
+        if found is not None:
             failure.write(self._host.paths, found)
             self.log(f"failed: {found.render()}")
-        elif verdict["code"] == 0:
-            Path(self._host.paths.success).touch()
-        self._on_end(verdict["code"])
+        self._on_end(code)
 
     @property
     def _is_mpi(self) -> bool:

@@ -42,6 +42,28 @@ class Ended:
         return self.output.decode().splitlines()
 
 
+def lay_tree(base: Path, resources: dict[str, object], hyperparameters: dict[str, object]) -> None:
+    """Lay one host's part of the contract's tree, with an empty code folder."""
+    config = base / "input" / "config"
+    config.mkdir(parents=True)
+    encoded = {name: json.dumps(value) for name, value in hyperparameters.items()}
+    (config / "hyperparameters.json").write_text(json.dumps(encoded))
+    (config / "resourceconfig.json").write_text(json.dumps(resources))
+    (base / "code").mkdir()
+
+
+def read_end(base: Path, code: int, output: bytes) -> Ended:
+    """Collect what one host left in its tree."""
+    record, text = base / "output" / "failure.json", base / "output" / "failure"
+    return Ended(
+        code=code,
+        output=output,
+        failure=parse_failure(record.read_bytes()) if record.exists() else None,
+        failure_text=text.read_text() if text.exists() else None,
+        success=(base / "output" / "success").exists(),
+    )
+
+
 @dataclass
 class FakeJob:
     """A job of some hosts, all of them processes of this machine."""
@@ -61,18 +83,11 @@ class FakeJob:
 
     def write(self, script: str, *, program: str = "train.py", **hyperparameters: object) -> None:
         """Lay the contract's tree for every host."""
-        values = {"sagemaker_program": program, **hyperparameters}
+        interface = "lo" if self.control.startswith("unix:") else outer_interface()
         for host in self.hosts:
-            config = self.base(host) / "input" / "config"
-            config.mkdir(parents=True)
-            encoded = {name: json.dumps(value) for name, value in values.items()}
-            (config / "hyperparameters.json").write_text(json.dumps(encoded))
-            interface = "lo" if self.control.startswith("unix:") else outer_interface()
             resources = {"current_host": host, "hosts": sorted(self.hosts), "network_interface_name": interface}
-            (config / "resourceconfig.json").write_text(json.dumps(resources))
-            code = self.base(host) / "code"
-            code.mkdir()
-            (code / program).write_text(textwrap.dedent(script))
+            lay_tree(self.base(host), resources, {"sagemaker_program": program, **hyperparameters})
+            (self.base(host) / "code" / program).write_text(textwrap.dedent(script))
 
     def start(self, *hosts: str, **variables: str) -> None:
         for host in hosts or self.hosts:
@@ -120,22 +135,14 @@ class FakeJob:
                 host: pool.submit(process.communicate, timeout=max(0.1, deadline - time.monotonic()))
                 for host, process in self.processes.items()
             }
-        return {host: self._ended(host, output.result()[0]) for host, output in outputs.items()}
+        return {
+            host: read_end(self.base(host), self.processes[host].returncode, output.result()[0])
+            for host, output in outputs.items()
+        }
 
     def run(self, timeout: float = 30.0, **variables: str) -> dict[str, Ended]:
         self.start(**variables)
         return self.wait(timeout)
-
-    def _ended(self, host: str, output: bytes) -> Ended:
-        folder = self.base(host) / "output"
-        record, text = folder / "failure.json", folder / "failure"
-        return Ended(
-            code=self.processes[host].returncode,
-            output=output,
-            failure=parse_failure(record.read_bytes()) if record.exists() else None,
-            failure_text=text.read_text() if text.exists() else None,
-            success=(folder / "success").exists(),
-        )
 
     def survivors(self, patience: float = 0.0) -> list[int]:
         """Return the pids of processes that still carry this job's name in their environment, `patience` later."""

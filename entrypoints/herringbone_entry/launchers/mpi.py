@@ -150,6 +150,8 @@ def agent_environment(agent: str) -> dict[str, str]:
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
         "HYDRA_LAUNCHER_EXEC": "/bin/sh",
         "HYDRA_LAUNCHER_EXTRA_ARGS": agent,
+        # Open MPI asks for the kind of the user's shell, of which a user without a name has none; this one is not run.
+        "SHELL": "/bin/bash",
     }
 
 

@@ -1,0 +1,105 @@
+"""Hosts that are containers find each other, each with its own name, environment and share of the ranks."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+pytestmark = pytest.mark.docker
+
+TORCH = {"sagemaker_torch_distributed_enabled": True}
+MPI = {"sagemaker_mpi_enabled": True}
+LAUNCHERS = pytest.mark.parametrize("launcher", [TORCH, MPI], ids=["torch", "mpi"])
+
+
+@LAUNCHERS
+def test_p3_p4_two_hosts_say_hello_and_leave(make_job, launcher) -> None:
+    job = make_job(hosts=2)
+    job.write("import os, time; print('hello from', os.environ['SM_CURRENT_HOST'], time.time())", **launcher)
+    began = time.time()
+    ended = job.run()
+    over = time.time()
+    for rank, host in enumerate(job.hosts):
+        assert ended[host].code == 0, ended[host].output
+        assert ended[host].success
+        (line,) = ended[host].lines
+        assert line.startswith(f"[{host}:{rank}] hello from {host} ")
+        assert over - float(line.split()[-1]) < 2.0
+    assert over - began < 5.0
+
+
+@LAUNCHERS
+def test_p28_ranks_meet_at_rank_0s_host_over_the_way_between_hosts(make_job, launcher) -> None:
+    job = make_job(hosts=2)
+    job.write(
+        """
+        import os, torch.distributed as dist
+        print(*(os.environ[name] for name in ("MASTER_ADDR", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")))
+        import torch
+        dist.init_process_group("gloo")
+        total = torch.tensor([dist.get_rank() + 1.0])
+        dist.all_reduce(total)
+        print("sum", total.item())
+        dist.destroy_process_group()
+        """,
+        **launcher,
+    )
+    ended = job.run(timeout=60.0)
+    for rank, host in enumerate(job.hosts):
+        assert ended[host].lines == [f"[{host}:{rank}] algo-1 eth0 eth0", f"[{host}:{rank}] sum 3.0"]
+
+
+def test_p25_mpi_speaks_across_hosts(make_job) -> None:
+    job = make_job(hosts=3)
+    job.write(
+        """
+        import ctypes
+        mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
+        mpi.MPI_Init(None, None)
+        world = ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world"))
+        ours, total = ctypes.c_int(1), ctypes.c_int(0)
+        integer, plus = (ctypes.byref(ctypes.c_char.in_dll(mpi, name)) for name in ("ompi_mpi_int", "ompi_mpi_op_sum"))
+        mpi.MPI_Allreduce(ctypes.byref(ours), ctypes.byref(total), 1, integer, plus, world)
+        print("ranks", total.value)
+        mpi.MPI_Finalize()
+        """,
+        sagemaker_mpi_enabled=True,
+        sagemaker_mpi_num_of_processes_per_host=2,
+    )
+    ended = job.run(timeout=60.0)
+    assert sorted(line for result in ended.values() for line in result.lines) == [
+        f"[algo-{1 + rank // 2}:{rank}] ranks 6" for rank in range(6)
+    ]
+
+
+@LAUNCHERS
+def test_p16_ranks_live_in_the_groups_that_the_distribution_names(make_job, launcher) -> None:
+    job = make_job(hosts=3)
+    groups = [
+        {"instance_group_name": "data", "instance_type": "ml.c5.large", "hosts": ["algo-1"]},
+        {"instance_group_name": "train", "instance_type": "ml.p3.2xlarge", "hosts": ["algo-2", "algo-3"]},
+    ]
+    job.write(
+        "import os; print(*(os.environ[name] for name in"
+        " ('SM_CURRENT_HOST', 'SM_CURRENT_INSTANCE_GROUP', 'SM_CURRENT_INSTANCE_TYPE', 'MASTER_ADDR', 'RANK')))",
+        groups=groups,
+        sagemaker_distribution_instance_groups=["train"],
+        **launcher,
+    )
+    ended = job.run()
+    assert [result.code for result in ended.values()] == [0, 0, 0], ended
+    assert ended["algo-1"].lines == []
+    assert ended["algo-2"].lines == ["[algo-2:0] algo-2 train ml.p3.2xlarge algo-2 0"]
+    assert ended["algo-3"].lines == ["[algo-3:1] algo-3 train ml.p3.2xlarge algo-2 1"]
+
+
+@pytest.mark.parametrize("missing", ["algo-1", "algo-2"])
+def test_p9_a_host_that_never_comes_is_named(make_job, missing: str) -> None:
+    job = make_job(hosts=2, HERRINGBONE_JOIN_TIMEOUT="1")
+    job.write("print('never')", **TORCH)
+    (there,) = set(job.hosts) - {missing}
+    job.start(there)
+    ended = job.wait(timeout=10.0)[there]
+    assert ended.code == 1
+    assert f"{missing} did not come within 1 s" in ended.failure_text
