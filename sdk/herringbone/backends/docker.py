@@ -10,6 +10,7 @@ import json
 import os
 import pwd
 import socket
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -31,10 +32,11 @@ from herringbone.backends.docker_request import (
 from herringbone.backends.docker_sweep import labels_of, sweep
 from herringbone.backends.docker_tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
+from herringbone.console import Console
 from herringbone.engine import Engine, EngineRefusal, hijack, send
 from herringbone.home import Home, find_home
 from herringbone.keeper.containers import remove_container, remove_network
-from herringbone_spec.contract import HostVariable
+from herringbone_spec.contract import HostVariable, Paths
 from herringbone_spec.errors import EngineError, ImageError, JobNameError, LaunchError
 
 if TYPE_CHECKING:
@@ -45,7 +47,11 @@ if TYPE_CHECKING:
 _CONFLICT = 409
 _SECRET_BYTES = 32
 _ID_CHARS = 16
-_AWS = "AWS_"
+# The user's session with AWS, for scripts that read and write S3.
+_AWS = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
+    *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
+)
 # Settings of the supervisor's that a user may have in his own environment.
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
 
@@ -97,16 +103,18 @@ class DockerBackend(KeptBackend):
 
     def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:
         sweep(self._engine, self._home)
+        folder = self._home.job(plan.job_name)
+        for host in plan.hosts:
+            fill_host(plan, host, folder, interface=network_interface(plan), but_not=self._home.path)
         image = choose_image(self._engine, plan)
+        if plan.options.bake_requirements:
+            image = self._baked(image, [Path(Paths(folder.host(host.name)).code) for host in plan.hosts])
         labels = labels_of(plan.job_name, self._home, keeper)
         gpus = self._split_gpus(plan)
         made = Made(self._engine)
         try:
             network = made.network(plan, labels) if len(plan.hosts) > 1 else None
             around = self._surroundings(image, labels, network, order["stop_grace"])
-            folder = self._home.job(plan.job_name)
-            for host in plan.hosts:
-                fill_host(plan, host, folder, interface=network_interface(plan), but_not=self._home.path)
             for host in plan.hosts:
                 self._make_container(plan, host, made, around, gpus.get(host.name, ()))
             self._start_hosts(plan, made, lent, self._private_line(plan) if image.is_ours else b"")
@@ -157,6 +165,37 @@ class DockerBackend(KeptBackend):
             ]
             at_once(calls)
 
+    def _baked(self, image: Image, codes: Sequence[Path]) -> Image:
+        """Return an image with the job's requirements in it, made once; no host then installs them again.
+
+        Where pip finds what it needs is pip's own setting, in the user's environment.
+        """
+        listed = codes[0] / "requirements.txt"
+        if not listed.is_file():
+            return image
+        from herringbone.images.bake import bake
+        from herringbone.images.engine import connect
+
+        client = connect(self._environ)
+        try:
+            found = bake(
+                client,
+                image.name,
+                listed,
+                Console(sys.stderr).say,
+                wheelhouse=self._path("PIP_FIND_LINKS"),
+                ca_bundle=self._path("PIP_CERT"),
+            )
+        finally:
+            client.close()
+        for code in codes:
+            (code / listed.name).unlink()
+        return Image(found.name, found.id, is_ours=True)
+
+    def _path(self, variable: str) -> Path | None:
+        given = self._environ.get(variable)
+        return Path(given) if given and Path(given).exists() else None
+
     def _surroundings(
         self, image: Image, labels: Mapping[str, str], network: str | None, stop_grace: float
     ) -> Surroundings:
@@ -179,7 +218,7 @@ class DockerBackend(KeptBackend):
 
     def _private_line(self, plan: JobPlan) -> bytes:
         """Return what each supervisor is told in private: the user's environment and the job's key."""
-        aws = {name: value for name, value in self._environ.items() if name.startswith(_AWS)}
+        aws = {name: self._environ[name] for name in _AWS if name in self._environ}
         said = {"environment": {**aws, **plan.environment}, "key": os.urandom(_SECRET_BYTES).hex()}
         return json.dumps(said).encode() + b"\n"
 

@@ -19,6 +19,10 @@ _REFUSED = {
 
 def check(plan: JobPlan) -> None:
     """Raise `UnsupportedError`, `InputError` or `ArchiveError` for what can be seen without an engine."""
+    archive = plan.source is not None and plan.source.archive is not None
+    if plan.options.bake_requirements and archive:
+        reason = "requirements.txt is in an archive, which only the host unpacks; give a folder as source_dir"
+        check_served(_NAME, plan, {**_REFUSED, "bake_requirements": reason})
     check_served(_NAME, plan, _REFUSED)
     check_files(_NAME, plan)
 
