@@ -113,8 +113,10 @@ class Estimator:
 
         Raises the `UsageError` that `fit` would raise: a missing file, a rule broken, an option not served.
         """
+        return self._plan(self._backend(), inputs, job_name)
+
+    def _plan(self, backend: Backend, inputs: Inputs, job_name: str | None) -> JobPlan:
         folder = Path.cwd()
-        backend = self._backend()
         request = self._request(folder)
         name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
         plan = make_plan(
@@ -147,8 +149,8 @@ class Estimator:
 
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
-        plan = self.plan(inputs, job_name)
         backend = self._backend()
+        plan = self._plan(backend, inputs, job_name)
         job = TrainingJob.submit(plan, backend)
         self.jobs.append(job)
         if wait:

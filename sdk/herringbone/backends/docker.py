@@ -27,6 +27,7 @@ from herringbone.backends.docker_request import (
     container_name,
     container_request,
     network_interface,
+    network_name,
     network_request,
 )
 from herringbone.backends.docker_sweep import labels_of, sweep
@@ -84,6 +85,7 @@ class DockerBackend(KeptBackend):
         self._gpus = gpus
         self._environ = environ
         self._found: Engine | None = None
+        self._images: dict[str, Image] = {}
 
     @property
     def _engine(self) -> Engine:
@@ -95,28 +97,30 @@ class DockerBackend(KeptBackend):
         docker_review.check(plan)
         self._split_gpus(plan)
         docker_review.check_engine(plan, self._engine)
-        docker_review.check_image(plan, choose_image(self._engine, plan))
+        image = self._images[plan.job_name] = choose_image(self._engine, plan)
+        docker_review.check_image(plan, image)
         return docker_review.unused(plan)
 
     def _lend(self, plan: JobPlan) -> list[int]:
         return [self._engine.open().detach() for _ in range(2 * len(plan.hosts))]
 
     def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:
-        sweep(self._engine, self._home)
         folder = self._home.job(plan.job_name)
         for host in plan.hosts:
             fill_host(plan, host, folder, interface=network_interface(plan), but_not=self._home.path)
-        image = choose_image(self._engine, plan)
+        image = self._images.pop(plan.job_name, None) or choose_image(self._engine, plan)
         if plan.options.bake_requirements:
             image = self._baked(image, [Path(Paths(folder.host(host.name)).code) for host in plan.hosts])
         labels = labels_of(plan.job_name, self._home, keeper)
         gpus = self._split_gpus(plan)
+        network = network_name(plan)
         made = Made(self._engine)
         try:
-            network = made.network(plan, labels) if len(plan.hosts) > 1 else None
-            around = self._surroundings(image, labels, network, order["stop_grace"])
-            for host in plan.hosts:
-                self._make_container(plan, host, made, around, gpus.get(host.name, ()))
+            around = self._surroundings(image, labels, order["stop_grace"])
+            makings = [
+                partial(self._make_container, plan, host, made, around, gpus.get(host.name, ())) for host in plan.hosts
+            ]
+            at_once(makings if network is None else [partial(made.network, plan, labels), *makings])
             self._start_hosts(plan, made, lent, self._private_line(plan) if image.is_ours else b"")
         except BaseException:
             made.undo()
@@ -163,7 +167,8 @@ class DockerBackend(KeptBackend):
                 partial(made.start, host, streams[2 * place], streams[2 * place + 1], line)
                 for place, host in enumerate(plan.hosts)
             ]
-            at_once(calls)
+            # While the engine is busy, it can tell what others left.
+            at_once([*calls, self._sweep])
 
     def _baked(self, image: Image, codes: Sequence[Path]) -> Image:
         """Return an image with the job's requirements in it, made once; no host then installs them again.
@@ -196,9 +201,7 @@ class DockerBackend(KeptBackend):
         given = self._environ.get(variable)
         return Path(given) if given and Path(given).exists() else None
 
-    def _surroundings(
-        self, image: Image, labels: Mapping[str, str], network: str | None, stop_grace: float
-    ) -> Surroundings:
+    def _surroundings(self, image: Image, labels: Mapping[str, str], stop_grace: float) -> Surroundings:
         uid = os.getuid()
         try:
             name = pwd.getpwuid(uid).pw_name
@@ -209,7 +212,6 @@ class DockerBackend(KeptBackend):
             user=f"{uid}:{os.getgid()}",
             user_name=name,
             labels=labels,
-            network=network,
             # The kernel's own default for a machine's /dev/shm; what is not used costs nothing.
             shm_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2,
             stop_grace=stop_grace,
@@ -228,9 +230,12 @@ class DockerBackend(KeptBackend):
 
     def _bury(self, record: JobRecord) -> None:
         super()._bury(record)
-        # Its containers stop by themselves, and the next sweep finds what this one cannot.
+        self._sweep(record.name)
+
+    def _sweep(self, job: str | None = None) -> None:
+        # What nobody looks after stops by itself, and the next sweep finds what this one cannot remove.
         with suppress(EngineError):
-            sweep(self._engine, self._home, job=record.name)
+            sweep(self._engine, self._home, job=job)
 
 
 def at_once(calls: Sequence[Callable[[], object]]) -> None:
@@ -262,12 +267,11 @@ class Made:
         self._network: str | None = None
         self.ids: dict[str, str] = {}
 
-    def network(self, plan: JobPlan, labels: Mapping[str, str]) -> str:
+    def network(self, plan: JobPlan, labels: Mapping[str, str]) -> None:
         try:
-            self._network = str(self._engine.post("/networks/create", network_request(plan, labels))["Id"])
+            self._network = self._engine.post("/networks/create", network_request(plan, labels))["Id"]
         except EngineRefusal as error:
-            raise self._taken(error, f"{plan.job_name}-hosts") from error
-        return self._network
+            raise self._taken(error, str(network_name(plan))) from error
 
     def container(self, plan: JobPlan, host: HostPlan, request: Mapping[str, object]) -> None:
         name = container_name(plan, host)

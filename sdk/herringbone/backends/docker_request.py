@@ -37,7 +37,6 @@ class Surroundings:
     user: str
     user_name: str
     labels: Mapping[str, str]
-    network: str | None
     shm_bytes: int
     stop_grace: float
     passed_on: Mapping[str, str]
@@ -45,6 +44,11 @@ class Surroundings:
 
 def container_name(plan: JobPlan, host: HostPlan) -> str:
     return f"{plan.job_name}-{host.name}"
+
+
+def network_name(plan: JobPlan) -> str | None:
+    """Return the name of the network between the hosts; a lone host has none, for making one takes a moment."""
+    return f"{plan.job_name}-hosts" if len(plan.hosts) > 1 else None
 
 
 def network_interface(plan: JobPlan) -> str:
@@ -60,7 +64,7 @@ def is_cut_off(plan: JobPlan) -> bool:
 def network_request(plan: JobPlan, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the request for the network between the hosts of a job; an isolated one leads nowhere else."""
     return {
-        "Name": f"{plan.job_name}-hosts",
+        "Name": network_name(plan),
         "CheckDuplicate": True,
         "Driver": "bridge",
         "Internal": plan.options.enable_network_isolation,
@@ -77,6 +81,7 @@ def container_request(
     runs. A foreign image cannot take them there; its environment is in the request.
     """
     options = plan.options
+    network = network_name(plan)
     command = list(options.container_arguments or ())
     request: dict[str, Any] = {
         "Image": around.image.id,
@@ -96,15 +101,15 @@ def container_request(
             "ShmSize": around.shm_bytes if options.shm_size is None else size_in_bytes("shm_size", options.shm_size),
             # The keeper files the log; a second copy would be the engine's to keep, and to write.
             "LogConfig": {"Type": "none"},
-            "NetworkMode": _network_mode(plan, around),
+            "NetworkMode": network or ("none" if is_cut_off(plan) else "default"),
         },
     }
     if options.container_entry_point:
         request["Entrypoint"] = list(options.container_entry_point)
     if gpus:
         request["HostConfig"]["DeviceRequests"] = [{"DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}]
-    if around.network is not None:
-        request["NetworkingConfig"] = {"EndpointsConfig": {around.network: {"Aliases": [host.name]}}}
+    if network is not None:
+        request["NetworkingConfig"] = {"EndpointsConfig": {network: {"Aliases": [host.name]}}}
     return request
 
 
@@ -127,12 +132,6 @@ def _environment(plan: JobPlan, around: Surroundings, mounts: Sequence[Mount]) -
     if len(plan.hosts) > 1:
         environment[HostVariable.CONTROL] = f"tcp:{plan.hosts[0].name}:{CONTROL_PORT}"
     return environment
-
-
-def _network_mode(plan: JobPlan, around: Surroundings) -> str:
-    if around.network is not None:
-        return around.network
-    return "none" if is_cut_off(plan) else "default"
 
 
 def _mount(mount: Mount) -> dict[str, Any]:
