@@ -17,8 +17,6 @@ from typing import Any
 import pytest
 from tests.entrypoints.conftest import Ended, lay_tree, read_end
 
-from herringbone import images
-
 SOURCES = Path(__file__).resolve().parents[3]
 LABEL = "dev.herringbone.test"
 PORT = 7590
@@ -143,15 +141,6 @@ class ContainerJob:
             self.engine.remove_container(container, force=True, v=True)
         if self.network is not None:
             self.engine.remove_network(self.network)
-
-
-@pytest.fixture(scope="session")
-def image(engine: Any) -> str:
-    """The image to run: HERRINGBONE_TEST_IMAGE, else the newest that `herringbone images build` made."""
-    found = os.environ.get("HERRINGBONE_TEST_IMAGE") or images.find(engine, framework="pytorch", device="cpu")
-    if found is None:
-        pytest.skip("no image: run `herringbone images build pytorch`, or set HERRINGBONE_TEST_IMAGE")
-    return str(found)
 
 
 @pytest.fixture
