@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from herringbone_entry.archive import extract
 from herringbone_spec.contract import Key
 from herringbone_spec.errors import ContractError, InputError, UnsupportedError
 
@@ -43,6 +41,10 @@ def fill(folder: Path, submit_directory: str | None) -> None:
         raise UnsupportedError(
             f"{Key.SUBMIT_DIRECTORY} {submit_directory!r}: this release takes code from a path or a file:// address"
         )
+    import shutil
+
+    from herringbone_entry.archive import extract
+
     source = Path(submit_directory.removeprefix("file://"))
     if source.is_dir():
         shutil.copytree(source, folder, symlinks=True, dirs_exist_ok=True)

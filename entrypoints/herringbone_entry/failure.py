@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import linecache
 import os
 import re
 import signal
@@ -77,6 +76,8 @@ def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
     >>> crash_frames(['Current thread 0x00 (most recent call first):', '  File "a.py", line 3 in f'], "/code")
     (Frame(file='a.py', line=3, function='f', source=''),)
     """
+    import linecache
+
     dump = dropwhile(lambda line: not line.startswith(_CRASHED_THREAD), lines)
     frames = []
     for line in islice(dump, 1, None):

@@ -1,14 +1,14 @@
-"""One host's part of a job, from `who am I` to the exit code: joins the rooms together."""
+"""One host's part of a job, from `who am I` to the exit code: joins the rooms together.
+
+The user waits for the first line while this is imported: what most jobs do not need is imported where it is used.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import sys
-import tempfile
-import traceback
 from collections.abc import MutableMapping
 from dataclasses import replace
 from types import FrameType
@@ -22,6 +22,7 @@ from herringbone_entry.output import Output
 from herringbone_entry.party import FirstHost, OtherHost, Party
 from herringbone_entry.prepare import prepare
 from herringbone_entry.private import Private, read_private
+from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.supervisor import Supervisor
 from herringbone_spec.errors import HerringboneError
 
@@ -37,7 +38,7 @@ def run(environ: MutableMapping[str, str]) -> int:
 
     The codes: 0; the first failing rank's own code; 143 after a stop; 1 for what no rank is to blame for.
     """
-    own_folder = None
+    run_folder = None
     for number in _STOP_SIGNALS:
         # At once: a process that is PID 1 of a container ignores what it does not handle.
         signal.signal(number, _raise_stopped)
@@ -48,9 +49,7 @@ def run(environ: MutableMapping[str, str]) -> int:
         host = read_host(environ)
         if private is not None:
             host = replace(host, lifeline=private.lifeline)
-        run_folder = host.run_folder
-        if run_folder is None:
-            run_folder = own_folder = tempfile.mkdtemp(prefix="hb-")
+        run_folder = RunFolder(host.run_folder, environ)
         return Job(host, run_folder, _key(host, private, environ)).run()
     except Stopped:
         return STOPPED_CODE
@@ -60,12 +59,14 @@ def run(environ: MutableMapping[str, str]) -> int:
         print(f"failed: {found.render()}", file=sys.stderr)
         return 1
     except Exception as error:  # noqa: BLE001 - our own bug must not look like a success, nor lose its traceback
+        import traceback
+
         traceback.print_exc()
         failure.write(base_paths(environ), failure.of_error(None, error))
         return 1
     finally:
-        if own_folder is not None:
-            shutil.rmtree(own_folder, ignore_errors=True)
+        if run_folder is not None:
+            run_folder.remove()
 
 
 class Job:
@@ -74,7 +75,7 @@ class Job:
     Raises `HerringboneError` from the constructor when the hosts cannot even be told of a failure.
     """
 
-    def __init__(self, host: Host, run_folder: str, key: bytes | None) -> None:
+    def __init__(self, host: Host, run_folder: RunFolder, key: bytes | None) -> None:
         self._host = host
         self._loop = Loop()
         self._output = Output(self._loop, sys.stdout.fileno())

@@ -26,6 +26,7 @@ from herringbone_entry.output import Output
 from herringbone_entry.port import ReservedPort
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.rank_process import RankProcess
+from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.wire import Message, Wire, WireError
 from herringbone_spec.contract import line_prefix
 from herringbone_spec.failure import Failure, exit_code_of, parse_failure
@@ -50,7 +51,7 @@ class Supervisor:
     def __init__(
         self,
         host: Host,
-        run_folder: str,
+        run_folder: RunFolder,
         loop: Loop,
         output: Output,
         *,
@@ -86,7 +87,7 @@ class Supervisor:
         """Say that this host can start; from now on, ranks of mpirun's may attach."""
         self._prepared = prepared
         if self._is_mpi:
-            path = attach.socket_path(self._run_folder, self._host.name)
+            path = attach.socket_path(self._run_folder.path, self._host.name)
             self._listener = listen(path, prepared.num_processes + 16)
             self._loop.read(self._listener.fileno(), self._admit)
         event = {"kind": "ready", "processes": prepared.num_processes, "port": self._port.number}
@@ -160,8 +161,8 @@ class Supervisor:
         argv = mpi.argv(found, self._layout, command, prepared.mpi_options, across=across)
         environment = self._launcher_environment()
         if across:
-            path = Path(self._run_folder) / "agent"
-            path.write_text(agent.script(sys.executable, attach.socket_path(self._run_folder, self._host.name)))
+            path = Path(self._run_folder.path) / "agent"
+            path.write_text(agent.script(sys.executable, attach.socket_path(self._run_folder.path, self._host.name)))
             environment = {**mpi.agent_environment(str(path)), **environment}
         self._launcher = Helper(argv, environment, self._loop, self._output, line_prefix(self._host.name))
 
@@ -169,9 +170,9 @@ class Supervisor:
         """Return what mpirun and its daemons on this host start in, and pass on to the ranks of this host."""
         interface = None if self._host.on_one_machine else self._interface
         return {
-            **mpi.launch_environment(self._host.base_environment, self._run_folder, interface),
+            **mpi.launch_environment(self._host.base_environment, self._run_folder.path, interface),
             attach.LAYOUT: self._layout.encode(),
-            attach.RUN_FOLDER: self._run_folder,
+            attach.RUN_FOLDER: self._run_folder.path,
         }
 
     def _orders(self, rank: RankProcess) -> Message:

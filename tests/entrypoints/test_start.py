@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import statistics
+import subprocess
+import sys
 import time
 
 import pytest
@@ -39,15 +41,22 @@ def test_p2_no_framework_is_imported_to_launch(make_job, tmp_path, distribution)
     assert not list(job.root.glob("imported-*"))
 
 
-def test_the_rank_wrapper_stays_lean() -> None:
-    # Each of these costs every rank of every job milliseconds before its first line.
-    import subprocess
-    import sys
-
-    heavy = ["msgspec", "dataclasses", "inspect", "typing", "pathlib", "subprocess", "asyncio", "ctypes", "logging"]
-    code = f"import sys, herringbone_entry.rank; print([name for name in {heavy} if name in sys.modules])"
+def imported(module: str, watched: list[str]) -> list[str]:
+    """Return which of the watched modules are there once `module` is imported, in a Python of its own."""
     # -S: an editable install's .pth files may import what they like.
     paths = [path for path in sys.path if path]
-    code = f"import sys; sys.path = {paths!r}\n" + code
+    code = f"import sys; sys.path = {paths!r}; import {module}; print(*set(sys.modules) & {set(watched)})"
     answer = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
-    assert answer.stdout.strip() in ("[]", "['typing']")
+    return answer.stdout.split()
+
+
+def test_the_rank_wrapper_stays_lean() -> None:
+    # Each of these costs every rank of every job milliseconds before its first line.
+    heavy = ["msgspec", "dataclasses", "inspect", "pathlib", "subprocess", "asyncio", "ctypes", "logging"]
+    assert imported("herringbone_entry.rank", heavy) == []
+
+
+def test_the_supervisor_imports_what_every_job_needs() -> None:
+    rarely = ["subprocess", "tempfile", "random", "shutil", "tarfile", "traceback", "hmac", "secrets"]
+    rarely += ["threading", "ctypes", "asyncio", "logging", "herringbone_entry.channel"]
+    assert imported("herringbone_entry.job", rarely) == []

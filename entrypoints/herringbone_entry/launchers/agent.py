@@ -6,7 +6,6 @@ there has ended, with its exit code. No ssh, no key, no port: the supervisors ha
 
 from __future__ import annotations
 
-import shlex
 import socket
 import sys
 from pathlib import Path
@@ -47,6 +46,8 @@ def split(words: list[str]) -> tuple[str, str]:
 
 def script(python: str, socket_path: str) -> str:
     """Return a shell script that runs this file: some mpiruns take the name of a program and no arguments to it."""
+    import shlex
+
     # Neither the user's PYTHONPATH nor site-packages: a module of theirs could stand before Python's own.
     command = shlex.join([python, "-I", "-S", "-c", _START, str(_ROOT), socket_path])
     # MPICH passes ssh's `-x`, which has a shell trace what it does.

@@ -7,10 +7,7 @@ failed are not used where a rank has told us better.
 from __future__ import annotations
 
 import re
-import shlex
-import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -46,6 +43,9 @@ def find(environ: Mapping[str, str]) -> MPI:
 
     Raises `LaunchError` when there is none, or it is of a kind that we do not know.
     """
+    import shutil
+    import subprocess
+
     override = environ.get(OVERRIDE)
     candidates = [override] if override else ["mpirun", str(Path(sys.executable).with_name("mpirun"))]
     path = next((found for name in candidates if (found := shutil.which(name, path=environ.get("PATH")))), None)
@@ -84,6 +84,8 @@ def argv(mpi: MPI, layout: Layout, command: Sequence[str], custom_options: str, 
 
     Raises `LaunchError` when the user's options cannot be split.
     """
+    import shlex
+
     try:
         custom = shlex.split(custom_options)
     except ValueError as error:

@@ -1,0 +1,31 @@
+"""The folder for sockets: the backend's, or our own, and only when it is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from herringbone_entry.run_folder import RunFolder
+from herringbone_spec.errors import LaunchError
+
+
+def test_our_own_is_private_and_made_when_it_is_asked_for(tmp_path: Path) -> None:
+    folder = RunFolder(None, {"TMPDIR": str(tmp_path)})
+    assert list(tmp_path.iterdir()) == []
+    assert Path(folder.path).stat().st_mode & 0o777 == 0o700
+    assert folder.path == folder.path
+    folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_backends_stays(tmp_path: Path) -> None:
+    folder = RunFolder(str(tmp_path), {})
+    assert folder.path == str(tmp_path)
+    folder.remove()
+    assert tmp_path.is_dir()
+
+
+def test_a_host_without_room_for_it_is_told_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(LaunchError, match=r"no folder for sockets can be made in .*/nowhere \(No such file"):
+        assert RunFolder(None, {"TMPDIR": str(tmp_path / "nowhere")}).path
