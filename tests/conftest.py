@@ -1,16 +1,33 @@
-"""What tests of every room may need: a container engine, and an image to run."""
+"""What tests of every room may need: a container engine, and an image that jobs run in."""
 
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from herringbone.images.engine import connect
-from herringbone.images.find import find
 from herringbone_spec.errors import HerringboneError
+
+DOCKER = Path(__file__).parent / "docker"
+_NAMED = "HERRINGBONE_TEST_IMAGE"
+_skipped: list[str] = []
+_IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--engine-required", action="store_true", help="a skipped test of mark `docker` is a failure")
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Build the image before any test's time is taken: a first build takes minutes."""
+    wanted = any("image" in getattr(item, "fixturenames", ()) for item in session.items)
+    if wanted and _NAMED not in os.environ and not session.config.option.collectonly:
+        session.config.stash[_IMAGE] = subprocess.run([DOCKER / "image"], capture_output=True, text=True)
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +42,31 @@ def engine() -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def image(engine: Any) -> str:
-    """The image to run: HERRINGBONE_TEST_IMAGE, else the newest that `herringbone images build` made."""
-    found = os.environ.get("HERRINGBONE_TEST_IMAGE") or find(engine, framework="pytorch", device="cpu")
-    if found is None:
-        pytest.skip("no image: run `herringbone images build pytorch`, or set HERRINGBONE_TEST_IMAGE")
-    return found
+def base_image(engine: Any) -> str:
+    """The name of a small Debian without Python."""
+    made = subprocess.run([DOCKER / "base-image"], capture_output=True, text=True)
+    if made.returncode:
+        pytest.skip(made.stderr)
+    return made.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def image(engine: Any, request: pytest.FixtureRequest) -> str:
+    """The image that jobs run in: HERRINGBONE_TEST_IMAGE, else PyTorch with the Herringbone of this tree."""
+    if _NAMED in os.environ:
+        return os.environ[_NAMED]
+    made = request.config.stash[_IMAGE]
+    if made.returncode:
+        pytest.skip(made.stderr[-2_000:])
+    return made.stdout.strip()
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    if report.skipped and "docker" in report.keywords and not hasattr(report, "wasxfail"):
+        _skipped.append(report.nodeid)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if _skipped and session.config.option.engine_required:
+        print(f"\n{len(_skipped)} tests of mark `docker` were skipped, and --engine-required was given")
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

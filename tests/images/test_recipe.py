@@ -1,0 +1,117 @@
+"""What goes into an image decides its name; what is missing is said before an engine is asked."""
+
+import pytest
+
+from herringbone.images.recipe import make_recipe
+from herringbone_spec.errors import InputError, OptionError
+
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
+
+
+@pytest.fixture
+def wheelhouse(tmp_path):
+    """Makes a folder with wheels of some content."""
+
+    def make(*names, content=b"wheel"):
+        folder = tmp_path / "wheels"
+        folder.mkdir(exist_ok=True)
+        for name in names:
+            (folder / name).write_bytes(content)
+        return folder
+
+    return make
+
+
+TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
+
+
+def test_the_name_says_framework_version_and_device():
+    name = make_recipe("pytorch").tag("sha256:base")
+    assert name.startswith("herringbone/pytorch:2.13.0-cpu-")
+    assert make_recipe("tensorflow", device="cuda").tag("sha256:base").startswith("herringbone/tensorflow:2.21.0-cuda-")
+
+
+def test_the_same_recipe_has_the_same_name():
+    assert make_recipe("pytorch").tag("sha256:base") == make_recipe("pytorch").tag("sha256:base")
+
+
+def test_whatever_changes_changes_the_name(tmp_path, wheelhouse):
+    ca = tmp_path / "ca.pem"
+    ca.write_text(CERTIFICATE)
+    lock = tmp_path / "lock.txt"
+    lock.write_text("torch==2.13.0+cpu --hash=sha256:00\n")
+    names = [
+        make_recipe("pytorch").tag("sha256:base"),
+        make_recipe("pytorch").tag("sha256:other"),
+        make_recipe("pytorch", device="cuda").tag("sha256:base"),
+        make_recipe("pytorch", base="ubuntu:24.04").tag("sha256:base"),
+        make_recipe("pytorch", ca_bundle=ca).tag("sha256:base"),
+        make_recipe("pytorch", lock=lock).tag("sha256:base"),
+        make_recipe("pytorch", wheelhouse=wheelhouse(TORCH)).tag("sha256:base"),
+        make_recipe("pytorch", wheelhouse=wheelhouse(TORCH, content=b"other")).tag("sha256:base"),
+        make_recipe("tensorflow").tag("sha256:base"),
+    ]
+    assert len(set(names)) == len(names)
+
+
+def test_wheels_that_the_lock_does_not_ask_for_stay_at_home(wheelhouse):
+    recipe = make_recipe("pytorch", wheelhouse=wheelhouse(TORCH, "huge-1.0-py3-none-any.whl"))
+    assert [name for name in recipe.context.files if name.endswith(".whl") and "wheels" in name] == [
+        f"framework/wheels/{TORCH}"
+    ]
+
+
+def test_another_lock_brings_another_version(tmp_path):
+    lock = tmp_path / "lock.txt"
+    lock.write_text("torch==2.6.0+cpu --hash=sha256:00\n")
+    assert make_recipe("pytorch", lock=lock).version == "2.6.0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"framework": "jax"}, "framework 'jax': images are built for pytorch and tensorflow"),
+        ({"device": "gpu"}, "device 'gpu': there is cpu and cuda"),
+    ],
+)
+def test_what_there_is_not(arguments, message):
+    with pytest.raises(OptionError, match=message):
+        make_recipe(**{"framework": "pytorch", **arguments})
+
+
+def test_a_wheelhouse_without_the_framework_says_how_to_get_it(wheelhouse):
+    with pytest.raises(InputError, match=r"no wheel of torch 2\.13\.0\+cpu \(there is none of it\): pip download "):
+        make_recipe("pytorch", wheelhouse=wheelhouse("numpy-2.4.6-cp311-cp311-any.whl"))
+
+
+def test_a_wheelhouse_with_another_version_says_which(wheelhouse):
+    with pytest.raises(InputError, match=r"there is torch-2\.6\.0-cp311-cp311-any\.whl"):
+        make_recipe("pytorch", wheelhouse=wheelhouse("torch-2.6.0-cp311-cp311-any.whl"))
+
+
+def test_a_wheelhouse_that_is_not_there(tmp_path):
+    with pytest.raises(InputError, match=r"the wheelhouse .*none is not a folder"):
+        make_recipe("pytorch", wheelhouse=tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "ca.pem cannot be read: No such file"),
+        ("hello", "holds no certificate in PEM form"),
+        (CERTIFICATE + "-----BEGIN PRIVATE KEY-----\n", "holds a private key; give the certificates alone"),
+    ],
+)
+def test_a_ca_bundle_that_is_none(tmp_path, text, message):
+    path = tmp_path / "ca.pem"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        make_recipe("pytorch", ca_bundle=path)
+
+
+def test_a_lock_without_the_framework(tmp_path):
+    lock = tmp_path / "lock.txt"
+    lock.write_text("numpy==1.0\n")
+    with pytest.raises(InputError, match="locks no single version of torch"):
+        make_recipe("pytorch", lock=lock)

@@ -1,0 +1,40 @@
+"""What a failed build's output means."""
+
+import pytest
+
+from herringbone.images.trouble import explain
+
+RUN_FAILED = "The command '/bin/sh -c sh /build/framework/install' returned a non-zero code: 1"
+
+
+@pytest.mark.parametrize(
+    ("line", "help_"),
+    [
+        ("OSError: [Errno 28] No space left on device", "in /var/lib/docker: `docker system df` shows"),
+        ("herringbone: the base image has neither python3 nor apt-get", "take another --base-image, or put Python"),
+        ("herringbone: the base image's Python is older than 3.10", "with Python 3.10 or newer"),
+        ("herringbone: the base image's Python has no ensurepip", "came without pip's installer"),
+        ("SSLError(SSLCertVerificationError(1, '[SSL: CERTIFICATE_VERIFY_FAILED] x'))", "with --ca-bundle FILE"),
+        ("ERROR: THESE PACKAGES DO NOT MATCH THE HASHES FROM THE REQUIREMENTS FILE.", "not those of the lock"),
+        ("ERROR: No matching distribution found for torch==2.13.0+cpu", "no wheel of torch==2.13.0+cpu for the base"),
+        ("NewConnectionError('<urllib3...>: Failed to establish', NameResolutionError())", "network cannot be reached"),
+        ("W: Failed to fetch http://x  Temporary failure resolving 'deb.debian.org'", "network cannot be reached"),
+    ],
+)
+def test_known_causes(line, help_):
+    said = explain(["Step 6/24 : RUN", line], RUN_FAILED, place="/var/lib/docker")
+    assert said.startswith(f"the image cannot be built: {RUN_FAILED}. ")
+    assert help_ in said
+    assert said.endswith(f"  {line}")
+
+
+def test_an_engine_s_own_error_is_read_as_well():
+    said = explain([], 'OCI runtime create failed: exec: "/bin/sh": no such file or directory', place="")
+    assert "The base image has no shell" in said
+
+
+def test_what_is_not_known_shows_the_last_lines_alone():
+    lines = [f"line {number}" for number in range(100)]
+    said = explain(lines, "boom", place="").splitlines()
+    assert said[0] == "the image cannot be built: boom"
+    assert said[1:] == [f"  line {number}" for number in range(88, 100)]

@@ -1,0 +1,49 @@
+"""Our own wheel, packed without a build tool."""
+
+import io
+import zipfile
+
+import pytest
+
+from herringbone.images.wheel import find_containers, pack, pack_herringbone
+
+
+@pytest.fixture(scope="module")
+def packed():
+    name, content = pack_herringbone()
+    assert name.startswith("herringbone-")
+    with zipfile.ZipFile(io.BytesIO(content)) as wheel:
+        return {entry: wheel.read(entry).decode() for entry in wheel.namelist()}
+
+
+def test_the_same_sources_give_the_same_bytes():
+    assert pack_herringbone() == pack_herringbone()
+    assert pack({"a": b"1", "b": b"2"}, "RECORD") == pack({"b": b"2", "a": b"1"}, "RECORD")
+
+
+def test_all_four_packages_the_shim_and_the_dockerfiles_are_in(packed):
+    for file in (
+        "herringbone_spec/contract.py",
+        "herringbone/images/trials/survey.py",
+        "herringbone/_containers/pytorch/Dockerfile",
+        "herringbone_entry/supervisor.py",
+        "herringbone_parallel/torch/step.py",
+        "herringbone_parallel/_shim/smdistributed/modelparallel/torch/__init__.py",
+        "herringbone_spec/py.typed",
+    ):
+        assert file in packed, file
+    assert not [name for name in packed if name.endswith(".pyc")]
+
+
+def test_the_commands_come_along(packed):
+    (entry_points,) = (text for name, text in packed.items() if name.endswith("entry_points.txt"))
+    assert "train = herringbone_entry.__main__:main" in entry_points
+
+
+def test_the_record_lists_every_file(packed):
+    (record,) = (text for name, text in packed.items() if name.endswith("/RECORD"))
+    assert {line.rsplit(",", 2)[0] for line in record.splitlines()} == set(packed)
+
+
+def test_the_dockerfiles_are_found():
+    assert (find_containers() / "tensorflow" / "Dockerfile").is_file()
