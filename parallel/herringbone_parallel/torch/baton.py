@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from herringbone_parallel.core.schedule import Ready, Schedule
+from herringbone_parallel.torch.cores import Cores, Placing
 
 # Who waits for a step looks this often whether it still goes on.
 _LOOK_SECONDS = 0.5
@@ -57,10 +58,15 @@ class Crew:
     def __init__(self) -> None:
         self._idle: list[_Worker] = []
 
-    def start(self, work: Callable[[], None]) -> None:
-        """Run `work` on a thread."""
+    def start(self, work: Callable[[], None], placing: Placing | None = None) -> None:
+        """Run `work` on a thread; with a `placing`, on the core of the caller, who is about to leave it."""
         worker = self._idle.pop() if self._idle else _Worker(self._idle)
         worker.work = work
+        worker.placing = placing
+        if placing is not None:
+            worker.cores = placing.allowed()
+            assert worker.thread.native_id is not None
+            placing.call_over(worker.thread.native_id)
         worker.wake.release()
 
     def dismiss(self) -> None:
@@ -78,6 +84,8 @@ class _Worker:
     def __init__(self, idle: list[_Worker]) -> None:
         self._idle = idle
         self.work: Callable[[], None] | None = None
+        self.placing: Placing | None = None
+        self.cores: Cores = frozenset()
         self.wake = _sleeping_lock()
         self.thread = threading.Thread(target=self._run, name="smp-microbatch", daemon=True)
         self.thread.start()
@@ -87,6 +95,8 @@ class _Worker:
             self.wake.acquire()
             if self.work is None:
                 return
+            if self.placing is not None:
+                self.placing.free(self.cores)
             self.work()
             self.work = None
             self._idle.append(self)
@@ -102,7 +112,7 @@ def _sleeping_lock() -> threading.Lock:
 class _Runner:
     """One microbatch: its phase, what it waits for, and the lock it sleeps on."""
 
-    __slots__ = ("asleep", "index", "phase", "turns", "wake", "wanted")
+    __slots__ = ("asleep", "cores", "index", "phase", "thread", "turns", "wake", "wanted")
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -112,11 +122,15 @@ class _Runner:
         self.turns: set[Turn] = set()
         self.wake = _sleeping_lock()
         self.asleep = False
+        self.thread = 0
+        self.cores: Cores = frozenset()
 
-    def rouse(self) -> None:
+    def rouse(self, placing: Placing | None = None) -> None:
         """Wake the microbatch if it sleeps; under the baton's lock, as the flag is."""
         if self.asleep:
             self.asleep = False
+            if placing is not None:
+                placing.call_over(self.thread)
             self.wake.release()
 
 
@@ -129,7 +143,8 @@ class Baton:
     Inside a body, `wait` returns a message, `enter_backward` changes the phase, and `await_turn` before and `pass_turn`
     after an action keep that action in the order of the microbatches, so that sums and running statistics come out the
     same to the last bit whatever the timing. `deliver(key, content)` may be called from any thread. `note(phase, index,
-    start, end)` hears of each stretch that a microbatch has held the baton, in seconds of `time.monotonic`.
+    start, end)` hears of each stretch that a microbatch has held the baton, in seconds of `time.monotonic`. `placing` says
+    how the next holder gets the core of the one before.
     """
 
     def __init__(
@@ -140,12 +155,14 @@ class Baton:
         body: Callable[[int], None],
         keep: Callable[[], Callable[[], None]],
         note: Callable[[int, int, float, float], None] | None = None,
+        placing: Placing | None = None,
     ) -> None:
         self._schedule = schedule
         self._crew = crew
         self._keep = keep
         self._body = body
         self._note = note
+        self._placing = placing
         self._held = (FRESH, 0.0)
         self._runners = [_Runner(index) for index in range(count)]
         self._lock = threading.Lock()
@@ -272,15 +289,19 @@ class Baton:
         if self._failure is not None:
             raise StepAbandonedError
         runner.asleep = True
+        if self._placing is not None:
+            runner.thread, runner.cores = threading.get_native_id(), self._placing.allowed()
         restore = self._keep()
         if self._note is not None:
             self._note_stretch(self._note, runner)
         self._holder = None
-        self._pass_on()
+        self._pass_on(self._placing)
         return restore
 
     def _sleep(self, restore: Callable[[], None], runner: _Runner) -> None:
         runner.wake.acquire()
+        if self._placing is not None:
+            self._placing.free(runner.cores)
         restore()
         if self._failure is not None:
             raise StepAbandonedError
@@ -291,13 +312,13 @@ class Baton:
         phase, start = self._held
         note(phase, runner.index, start, time.monotonic())
 
-    def _pass_on(self) -> None:
-        """Give the baton, if it is free, to the microbatch that the schedule names."""
-        fresh = self._choose()
+    def _pass_on(self, placing: Placing | None = None) -> None:
+        """Give the baton, if it is free, to the microbatch that the schedule names; with a `placing`, the core too."""
+        fresh = self._choose(placing)
         if fresh is not None:
-            self._crew.start(partial(self._run_from, fresh))
+            self._crew.start(partial(self._run_from, fresh), placing)
 
-    def _choose(self) -> _Runner | None:
+    def _choose(self, placing: Placing | None) -> _Runner | None:
         """Do so, and return the microbatch if it is a fresh one, for which the caller finds a thread."""
         if not self._started or self._holder is not None or self._failure is not None:
             return None
@@ -308,7 +329,7 @@ class Baton:
         self._holder = runner
         runner.wanted = None
         if runner.phase != FRESH:
-            runner.rouse()
+            runner.rouse(placing)
             return None
         runner.phase = FORWARD
         self._running += 1
@@ -367,7 +388,7 @@ class Baton:
             self._running -= 1
             self._left -= 1
             self._holder = None
-            fresh = self._choose()
+            fresh = self._choose(self._placing)
             if self._running == 0 and (self._left == 0 or self._failure is not None):
                 self._done.set()
         return fresh

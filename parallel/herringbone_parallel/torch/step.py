@@ -15,6 +15,7 @@ from herringbone_parallel.core.schedule import make_schedule
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch import randomness, state
 from herringbone_parallel.torch.baton import Baton
+from herringbone_parallel.torch.cores import placing_of
 from herringbone_parallel.torch.deferral import Deferral
 from herringbone_parallel.torch.failures import FIRST_WORD_SECONDS, PeerFailedError, described
 from herringbone_parallel.torch.microbatch import Microbatch, current
@@ -147,7 +148,8 @@ def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], 
 
     note = None if here.timeline is None else here.timeline.of_step(number)
     schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
-    baton = Baton(schedule, here.crew, count, body, randomness.keep, note)
+    placing = placing_of(here.local_size, torch.get_num_threads())
+    baton = Baton(schedule, here.crew, count, body, randomness.keep, note, placing)
     try:
         if here.transport is None:
             baton.run()
