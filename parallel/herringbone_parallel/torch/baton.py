@@ -143,8 +143,8 @@ class Baton:
     Inside a body, `wait` returns a message, `enter_backward` changes the phase, and `await_turn` before and `pass_turn`
     after an action keep that action in the order of the microbatches, so that sums and running statistics come out the
     same to the last bit whatever the timing. `deliver(key, content)` may be called from any thread. `note(phase, index,
-    start, end)` hears of each stretch that a microbatch has held the baton, in seconds of `time.monotonic`. `placing` says
-    how the next holder gets the core of the one before.
+    start, end)` hears of each stretch that a microbatch has held the baton, in seconds of `time.monotonic`. `placing`
+    gives the next holder the core of the one before.
     """
 
     def __init__(

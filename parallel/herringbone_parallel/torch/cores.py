@@ -1,7 +1,7 @@
 """Where a woken thread begins: on the core of the one that wakes it, when every core has its rank.
 
-A thread that hands the baton on sleeps a moment later, and its core is free. The kernel does not know that: it looks for
-an idle core, finds none, and may queue the woken thread behind another rank, for a slice of some milliseconds.
+A thread that hands the baton on sleeps a moment later, and its core is free. The kernel does not know that: it looks
+for an idle core, finds none, and may queue the woken thread behind another rank, for a slice of some milliseconds.
 See docs/decisions/011-woken-where-the-waker-was.md.
 """
 
