@@ -97,13 +97,13 @@ class TCPAddress:
     def connect(self, loop: Loop, on_end: OnEnd) -> None:
         """Refused, unreachable and unknown all mean "not yet": only a connection can tell that there was somebody."""
 
-        def reach(target: _Target | None) -> None:
+        def reach(target: Target | None) -> None:
             if target is None:
                 on_end(None)
             else:
                 _Attempt(target, loop, on_end)
 
-        _Question(self.host, self.port, loop, reach)
+        Question(self.host, self.port, loop, reach)
 
     def set_up(self, connection: socket.socket) -> None:
         connection.setblocking(False)
@@ -123,22 +123,24 @@ class TCPAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class _Target:
+class Target:
+    """What a name stands for."""
+
     family: int
     address: tuple[object, ...]
 
 
-class _Question:
+class Question:
     """Ask for a name's address in a thread: a name server may take seconds to say that it knows none."""
 
-    def __init__(self, host: str, port: int, loop: Loop, on_answer: Callable[[_Target | None], None]) -> None:
-        self._answer: _Target | None = None
+    def __init__(self, host: str, port: int, loop: Loop, on_answer: Callable[[Target | None], None]) -> None:
+        self._answer: Target | None = None
         ours, theirs = socket.socketpair()
 
         def ask() -> None:
             try:
                 family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-                self._answer = _Target(family, address)
+                self._answer = Target(family, address)
             except (OSError, UnicodeError):
                 pass
             theirs.close()
@@ -155,7 +157,7 @@ class _Question:
 class _Attempt:
     """One connection attempt; ends with a connection or with None."""
 
-    def __init__(self, target: _Target, loop: Loop, on_end: OnEnd) -> None:
+    def __init__(self, target: Target, loop: Loop, on_end: OnEnd) -> None:
         self._loop, self._on_end = loop, on_end
         self._socket = socket.socket(target.family)
         self._socket.setblocking(False)

@@ -1,17 +1,18 @@
 """The job as a whole, decided on the first host: when to start, who failed first, when it is over, with which code.
 
-    joining --ready from all--> running --all ranks ended with 0--> done
+    joining --ready from all, checked by all--> running --all ranks ended with 0--> done
                                   |  \\--stop--> stopping --all ranks ended--> done (143, or 0 when all exited 0)
                                   \\--a rank failed, a host was lost--> failing --all ended--> done
 
 Hosts report events and obey orders; both are messages (`Message`, plain dicts), and it makes no difference here
 whether a host is this one or another. No I/O: time and orders go through the constructor's arguments.
 
-    host -> coordinator   ready {processes, has_launcher, port} · ended {rank, code, failure, age} · deferred {rank} ·
-                          launcher_ended {code, rank_code, failure} · failed {failure} · stop · kill ·
+    host -> coordinator   ready {processes, has_launcher, port} · checked {facts} · ended {rank, code, failure, age} ·
+                          deferred {rank} · launcher_ended {code, rank_code, failure} · failed {failure} · stop · kill ·
                           spawn {host, number, command} · daemon_ended {number, code, tail}
-    coordinator -> hosts  start {counts, master_port} · stop · release · abort {after} · kill · finish {code, failure}
-              -> one host spawn {host, number, command} · daemon_ended {host, number, code, tail}
+    coordinator -> hosts  check {names} · start {counts, master_address, master_port} · stop · release ·
+                          abort {after} · kill · finish {code, failure}
+              -> one host say {host, text} · spawn {host, number, command} · daemon_ended {host, number, code, tail}
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ class Coordinator:
     """Decides for the whole job.
 
     `order` sends a message to every host that has joined, or to the one that it names as `host`; `clock` and `later`
-    count the same seconds.
+    count the same seconds. `across` says that the hosts are machines of their own, to be checked before the start.
     """
 
     def __init__(
@@ -67,12 +68,17 @@ class Coordinator:
         clock: Callable[[], float],
         later: Later,
         join_timeout: float,
+        across: bool,
     ) -> None:
         self._hosts = hosts
         self._order, self._clock, self._later = order, clock, later
         self.phase = Phase.JOINING
         self._counts: dict[str, int] = {}
         self._ports: dict[str, int] = {}
+        self._across = across
+        self._facts: dict[str, Message] = {}
+        self._skews: dict[str, float] = {}
+        self._checking = False
         self._lost: set[str] = set()
         self._rank_hosts: dict[int, str] = {}
         self._codes: dict[int, int | None] = {}
@@ -98,6 +104,8 @@ class Coordinator:
             return
         if kind == "ready":
             self._ready(host, message)
+        elif kind == "checked":
+            self._checked(host, message["facts"])
         elif kind == "ended":
             self._ended(message)
         elif kind == "deferred":
@@ -132,12 +140,43 @@ class Coordinator:
     def _ready(self, host: str, message: Message) -> None:
         self._counts[host], self._ports[host] = message["processes"], message["port"]
         self._has_launcher = self._has_launcher or message["has_launcher"]
-        if self.phase is Phase.JOINING and len(self._counts) == len(self._hosts):
-            self.phase = Phase.RUNNING
-            layout = lay_out(self._counts)
-            self._rank_hosts = {rank: layout.place(rank).host for rank in range(layout.world_size)}
-            port = self._ports[layout.master]
-            self._order({"kind": "start", "counts": self._counts, "master_port": port})
+        if self.phase is not Phase.JOINING or len(self._counts) < len(self._hosts):
+            return
+        if not self._across:
+            self._start("127.0.0.1")
+            return
+        from herringbone_entry.preflight import PATIENCE_SECONDS
+
+        self._checking = True
+        self._order({"kind": "check", "names": [self._hosts[0], lay_out(self._counts).master]})
+        self._later(PATIENCE_SECONDS, self._conclude_check)
+
+    def _checked(self, host: str, facts: Message) -> None:
+        self._facts[host] = facts
+        # As far off as the message was on its way: a millisecond or so.
+        self._skews[host] = facts["wall"] - self._clock()
+        if len(self._facts) == len(self._hosts):
+            self._conclude_check()
+
+    def _conclude_check(self) -> None:
+        """All have answered, or some will not in time: say what was found, and start."""
+        if not self._checking or self.phase is not Phase.JOINING:
+            return
+        from herringbone_entry.preflight import master_address, report
+
+        self._checking = False
+        base = self._skews.get(self._hosts[0], 0.0)
+        skews = {host: skew - base for host, skew in self._skews.items()}
+        text = "\n".join(report(self._hosts, self._facts, skews))
+        self._order({"kind": "say", "host": self._hosts[0], "text": text})
+        self._start(master_address(lay_out(self._counts).master, self._facts))
+
+    def _start(self, master_address: str) -> None:
+        self.phase = Phase.RUNNING
+        layout = lay_out(self._counts)
+        self._rank_hosts = {rank: layout.place(rank).host for rank in range(layout.world_size)}
+        where = {"master_address": master_address, "master_port": self._ports[layout.master]}
+        self._order({"kind": "start", "counts": self._counts, **where})
 
     def _ended(self, message: Message) -> None:
         rank, code = message["rank"], message["code"]
@@ -194,7 +233,7 @@ class Coordinator:
             self._order({"kind": "stop"})
 
     def _missing(self, waited: float) -> None:
-        if self.phase is Phase.JOINING:
+        if self.phase is Phase.JOINING and not self._checking:
             names = ", ".join(host for host in self._hosts if host not in self._counts)
             message = f"{names} did not come within {waited:g} s; is the host up, and did its container start?"
             failure = Failure(exit_code=1, exception="LaunchError", message=message)

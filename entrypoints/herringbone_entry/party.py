@@ -53,6 +53,7 @@ class FirstHost:
             clock=time.monotonic,
             later=loop.later,
             join_timeout=host.join_timeout,
+            across=not host.on_one_machine,
         )
         if host.control is not None and key is not None:
             # Most jobs have one host and never need this.

@@ -1,7 +1,7 @@
 """The ranks of one host: starts or awaits them, tells the coordinator what happens to them, obeys its orders.
 
-orders in   start · stop · release · abort · kill · finish         (see `coordinator`)
-events out  ready · ended · deferred · launcher_ended
+orders in   check · say · start · stop · release · abort · kill · finish         (see `coordinator`)
+events out  ready · checked · ended · deferred · launcher_ended
 """
 
 from __future__ import annotations
@@ -96,7 +96,11 @@ class Supervisor:
     def receive(self, message: Message) -> None:
         """Obey an order of the coordinator's."""
         kind = message["kind"]
-        if kind == "start":
+        if kind == "check":
+            self._check(message["names"])
+        elif kind == "say":
+            self.log(message["text"])
+        elif kind == "start":
             self._start(message)
         elif kind == "stop":
             self._stop()
@@ -125,14 +129,20 @@ class Supervisor:
 
     # Starting
 
+    def _check(self, names: list[str]) -> None:
+        assert self._prepared is not None
+        # Most jobs have one host and never need this.
+        from herringbone_entry.preflight import check
+
+        check(names, self._loop, self._tell, self._host, self._prepared.environment, self._local_address())
+
     def _start(self, message: Message) -> None:
         assert self._prepared is not None
         self._layout = lay_out(message["counts"])
         self._port.release()
-        address = "127.0.0.1" if self._host.on_one_machine else self._layout.master
         named = (self._host.resource_config.get("network_interface_name"), self._host.resources.network_interface)
         self._interface = network.pick(named, self._local_address(), network.interfaces())
-        self._master = (address, int(message["master_port"]))
+        self._master = (message["master_address"], int(message["master_port"]))
         for rank in self._layout.ranks(self._host.name):
             place = self._layout.place(rank)
             self._ranks[rank] = RankProcess(place, self._loop, self._output, self._rank_changed)

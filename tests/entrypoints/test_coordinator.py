@@ -11,7 +11,7 @@ from herringbone_spec.failure import Failure, parse_failure
 class Bench:
     """A coordinator with a clock that is turned by hand."""
 
-    def __init__(self, *hosts: str, launcher: bool = False) -> None:
+    def __init__(self, *hosts: str, launcher: bool = False, across: bool = False) -> None:
         self.now = 0.0
         self.timers: list[tuple[float, object]] = []
         self.orders: list[dict] = []
@@ -21,6 +21,7 @@ class Bench:
             clock=lambda: self.now,
             later=lambda seconds, call: self.timers.append((self.now + seconds, call)),
             join_timeout=600.0,
+            across=across,
         )
         self.hosts, self.launcher = hosts, launcher
 
@@ -64,7 +65,9 @@ def test_a_job_starts_when_all_have_come_and_ends_when_all_have_ended() -> None:
     bench.say("algo-2", "ready", processes=2, has_launcher=False, port=1234)
     assert bench.orders == []
     bench.say("algo-1", "ready", processes=1, has_launcher=False, port=1234)
-    assert bench.orders == [{"kind": "start", "counts": {"algo-2": 2, "algo-1": 1}, "master_port": 1234}]
+    assert bench.orders == [
+        {"kind": "start", "counts": {"algo-2": 2, "algo-1": 1}, "master_address": "127.0.0.1", "master_port": 1234}
+    ]
     for rank in range(3):
         bench.say("algo-1", "ended", rank=rank, code=0, age=0.0)
     assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}

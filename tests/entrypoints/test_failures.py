@@ -32,7 +32,7 @@ def check(ended, job, how: str, rank: int) -> None:
 
 def ends_every_host(job, how: str, rank: int) -> None:
     ended = job.run()
-    words = next(line for result in ended.values() for line in result.lines if "last words" in line)
+    words = next(line for result in ended.values() for line in result.rank_lines if "last words" in line)
     took = time.time() - float(words.split()[-1])
     check(ended, job, how, rank)
     assert took < 5.0

@@ -95,7 +95,7 @@ def test_p16_each_host_has_its_own_environment(make_job, mpirun, kind: str) -> N
     job.start("algo-2", OWN="two")
     ended = job.wait()
     for rank, (host, own) in enumerate([("algo-1", "one"), ("algo-2", "two")]):
-        assert ended[host].lines == [f"[{host}:{rank}] {host} {job.base(host)}/model {own} []"]
+        assert ended[host].rank_lines == [f"[{host}:{rank}] {host} {job.base(host)}/model {own} []"]
 
 
 def test_custom_options_that_cannot_be_split_are_refused() -> None:
@@ -157,8 +157,8 @@ def test_p25_hello_on_each_mpi(make_job, mpirun, kind: str, over: str) -> None:
         sagemaker_mpi_num_of_processes_per_host=2,
     )
     ended = job.run()
-    assert sorted(ended["algo-1"].lines) == ["[algo-1:0] hello from algo-1", "[algo-1:1] hello from algo-1"]
-    assert sorted(ended["algo-2"].lines) == ["[algo-2:2] hello from algo-2", "[algo-2:3] hello from algo-2"]
+    assert sorted(ended["algo-1"].rank_lines) == ["[algo-1:0] hello from algo-1", "[algo-1:1] hello from algo-1"]
+    assert sorted(ended["algo-2"].rank_lines) == ["[algo-2:2] hello from algo-2", "[algo-2:3] hello from algo-2"]
 
 
 @pytest.mark.mpi

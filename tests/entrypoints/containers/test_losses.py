@@ -24,7 +24,7 @@ def test_p5_any_death_ends_every_host(make_job, launcher, how: str, rank: int) -
     job.write(SCRIPT, **launcher)
     ended = job.run()
     over = time.time()
-    words = next(line for result in ended.values() for line in result.lines if "last words" in line)
+    words = next(line for result in ended.values() for line in result.rank_lines if "last words" in line)
     assert over - float(words.split()[-1]) < 5.0
     for result in ended.values():
         assert result.code == CODES[how], result.output

@@ -23,7 +23,7 @@ def test_p3_p4_two_hosts_say_hello_and_leave(make_job, launcher) -> None:
     for rank, host in enumerate(job.hosts):
         assert ended[host].code == 0, ended[host].output
         assert ended[host].success
-        (line,) = ended[host].lines
+        (line,) = ended[host].rank_lines
         assert line.startswith(f"[{host}:{rank}] hello from {host} ")
         assert over - float(line.split()[-1]) < 2.0
     assert over - began < 5.0
@@ -47,7 +47,7 @@ def test_p28_ranks_meet_at_rank_0s_host_over_the_way_between_hosts(make_job, lau
     )
     ended = job.run(timeout=60.0)
     for rank, host in enumerate(job.hosts):
-        assert ended[host].lines == [f"[{host}:{rank}] algo-1 eth0 eth0", f"[{host}:{rank}] sum 3.0"]
+        assert ended[host].rank_lines == [f"[{host}:{rank}] algo-1 eth0 eth0", f"[{host}:{rank}] sum 3.0"]
 
 
 def test_p25_mpi_speaks_across_hosts(make_job) -> None:
@@ -68,7 +68,7 @@ def test_p25_mpi_speaks_across_hosts(make_job) -> None:
         sagemaker_mpi_num_of_processes_per_host=2,
     )
     ended = job.run(timeout=60.0)
-    assert sorted(line for result in ended.values() for line in result.lines) == [
+    assert sorted(line for result in ended.values() for line in result.rank_lines) == [
         f"[algo-{1 + rank // 2}:{rank}] ranks 6" for rank in range(6)
     ]
 
@@ -89,9 +89,9 @@ def test_p16_ranks_live_in_the_groups_that_the_distribution_names(make_job, laun
     )
     ended = job.run()
     assert [result.code for result in ended.values()] == [0, 0, 0], ended
-    assert ended["algo-1"].lines == []
-    assert ended["algo-2"].lines == ["[algo-2:0] algo-2 train ml.p3.2xlarge algo-2 0"]
-    assert ended["algo-3"].lines == ["[algo-3:1] algo-3 train ml.p3.2xlarge algo-2 1"]
+    assert ended["algo-1"].rank_lines == []
+    assert ended["algo-2"].rank_lines == ["[algo-2:0] algo-2 train ml.p3.2xlarge algo-2 0"]
+    assert ended["algo-3"].rank_lines == ["[algo-3:1] algo-3 train ml.p3.2xlarge algo-2 1"]
 
 
 @pytest.mark.parametrize("missing", ["algo-1", "algo-2"])

@@ -80,7 +80,7 @@ def test_p24_a_read_only_system_and_a_user_without_name_or_home(make_job, launch
     job.give_to(1234)
     ended = job.run(user="1234:1234", read_only=True, tmpfs={"/tmp": ""})
     for rank, host in enumerate(job.hosts):
-        assert ended[host].lines == [f"[{host}:{rank}] 1234 {host}"]
+        assert ended[host].rank_lines == [f"[{host}:{rank}] 1234 {host}"]
         assert (ended[host].code, ended[host].success) == (0, True)
 
 
