@@ -107,7 +107,11 @@ class Engine:
         if self.address.startswith(_UNIX):
             connection = socket.socket(socket.AF_UNIX)
             connection.settimeout(_CONNECT_SECONDS)
-            connection.connect(self.address[len(_UNIX) :])
+            try:
+                connection.connect(self.address[len(_UNIX) :])
+            except OSError:
+                connection.close()
+                raise
             return connection
         if self.address.startswith(_TCP):
             host, _, port = self.address[len(_TCP) :].rstrip("/").rpartition(":")
@@ -117,8 +121,8 @@ class Engine:
 
     def _silent(self, error: OSError) -> EngineError:
         return EngineError(
-            f"the container engine at {self.address} does not answer: {error.strerror or error}; is it running, may "
-            "you use it (`docker version`)?"
+            f"the container engine at {self.address} does not answer: {error.strerror or error}; is it running, and "
+            "may you use it (`docker version`)?"
         )
 
 

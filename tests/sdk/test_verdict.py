@@ -46,3 +46,15 @@ def test_a_failure_before_the_stop_stays_one():
 
 def test_a_job_that_saved_itself_on_sigterm_is_still_stopped():
     assert judge([HostEnd("algo-1", 0, ordered=True)], stopped=True) == Verdict("Stopped", "Stopped")
+
+
+def test_a_cause_that_the_host_could_not_see_is_told():
+    """The kernel killed for memory: the supervisor itself, or a rank, of which its supervisor knows only the signal."""
+    cause = "out of memory: the container may use 64 MiB"
+    assert judge([HostEnd("algo-1", 137, cause=cause)]).failure == Failure("algo-1", None, 137, message=cause)
+    killed = Failure("algo-1", 0, 137)
+    assert judge([HostEnd("algo-1", 137, record=killed, cause=cause)]).failure == Failure(
+        "algo-1", 0, 137, message=cause
+    )
+    raised = Failure("algo-1", 0, 1, "MemoryError")
+    assert judge([HostEnd("algo-1", 1, record=raised, cause=cause)]).failure == raised
