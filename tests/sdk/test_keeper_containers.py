@@ -49,6 +49,7 @@ class Engine:
 def host(engine, word=None):
     """A host; `word` is what the engine says on the connection that waits for the end."""
     ours, theirs = socket.socketpair()
+    ours.setblocking(False)
     if word is not None:
         theirs.sendall(word)
     theirs.close()
@@ -60,7 +61,15 @@ def host(engine, word=None):
 
 
 def ended(code):
-    return b"HTTP/1.0 200 OK\r\n\r\n" + json.dumps({"StatusCode": code}).encode()
+    return json.dumps({"Error": None, "StatusCode": code}).encode()
+
+
+def take(made):
+    code = None
+    while code is None:
+        code = made.take_ending()
+    assert made.ending is None
+    return code
 
 
 def state(**fields):
@@ -68,31 +77,46 @@ def state(**fields):
 
 
 def test_the_engine_tells_the_exit_code():
-    assert host(Engine(), ended(3)).take_ending() == 3
+    assert take(host(Engine(), ended(3))) == 3
+
+
+def test_the_end_is_awaited_without_standing_still():
+    """The engine begins its answer at once; a keeper that waited for the rest filed no line and heard no stop."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    made = host(Engine(), ended(0))
+    os.close(made.ending)
+    made.ending = ours.detach()
+    with theirs:
+        assert made.take_ending() is None
+        theirs.sendall(ended(7)[:5])
+        assert [made.take_ending() for _ in range(2)] == [None, None]
+        theirs.sendall(ended(7)[5:])
+    assert take(made) == 7
 
 
 def test_an_engine_that_went_away_is_the_cause():
     made = host(Engine(json=EngineError("does not answer")))
-    assert made.take_ending() == 137
+    assert take(made) == 137
     assert made.cause == "the container engine went away while the job ran, and took the container with it"
 
 
 def test_a_container_that_stopped_because_its_connection_broke_keeps_its_code():
-    assert host(Engine(json=state(ExitCode=143))).take_ending() == 143
-    assert host(Engine(json=state(ExitCode=0, Running=True))).take_ending() == 137
+    assert take(host(Engine(json=state(ExitCode=143)))) == 143
+    assert take(host(Engine(json=state(ExitCode=0, Running=True)))) == 137
 
 
 def test_memory_is_named_as_the_cause():
     """The kernel's word comes on another way than the end, and a little later."""
     made = host(Engine(json=[state(OOMKilled=False), state(OOMKilled=True), state()]), ended(137))
-    made.exit_code = made.take_ending()
+    made.exit_code = take(made)
     made.explain()
     assert made.cause == "out of memory: the container may use 64 MiB"
 
 
 def test_another_end_has_no_such_cause():
     made = host(Engine(json=state(OOMKilled=False)), ended(3))
-    made.exit_code = made.take_ending()
+    made.exit_code = take(made)
     made.explain()
     assert made.cause == ""
 

@@ -34,7 +34,7 @@ from herringbone.backends.docker_sweep import labels_of, sweep
 from herringbone.backends.docker_tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
 from herringbone.console import Console
-from herringbone.engine import Engine, EngineRefusal, hijack, send
+from herringbone.engine import Engine, EngineRefusal, hijack, read_head, send
 from herringbone.home import Home, find_home
 from herringbone.keeper.containers import remove_container, remove_network
 from herringbone_spec.contract import HostVariable, Paths
@@ -286,6 +286,7 @@ class Made:
         hijack(stream, f"{path}/attach", {"stream": True, "stdin": True, "stdout": True, "stderr": True})
         stream.sendall(line)
         send(ending, "POST", f"{path}/wait", {"condition": "next-exit"})
+        read_head(ending)  # comes at once, and says that the engine watches; the rest comes at the end
         try:
             self._engine.post(f"{path}/start")
         except EngineRefusal as error:

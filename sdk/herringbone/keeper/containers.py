@@ -1,32 +1,33 @@
 """Hosts that are containers: the client started them, and we were born with the connections to them.
 
     stream   what the host writes, in frames; while we hold it open, the host knows that we live
-    ending   the engine's answer, once the container has ended
+    ending   the engine's answer to a question that waits for the end: JSON, and the end of the connection
 
 All else goes to the engine as requests of our own.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
-import socket
 import sys
 import time
 
-from herringbone.engine import Engine, EngineRefusal, answer
+from herringbone.engine import Engine, EngineRefusal
 from herringbone.keeper.filing import LogFile
 from herringbone.keeper.hosts import Host
 from herringbone_spec.errors import EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from threading import Thread
 
     from herringbone.keeper.order import ContainerOrder, ContainersOrder, HostOrder, Order
 
 _HEADER_BYTES = 8
+_WORD_BYTES = 65_536
 # What the shell says of a process that was killed: all that is known of a container that the engine forgot.
 _KILLED_CODE = 137
 _NOT_FOUND, _CONFLICT = 404, 409
@@ -72,6 +73,7 @@ class ContainerHost(Host):
         self.ending = container["ending"]
         self.output = container["stream"]
         self._frames = Frames()
+        self._word = b""
         self._engine = engine
 
     def signal(self, number: int) -> None:
@@ -107,15 +109,25 @@ class ContainerHost(Host):
             return {}
         return found
 
-    def take_ending(self) -> int:
-        """Return the exit code that the engine gave, and let go of that connection."""
-        with socket.socket(fileno=self.ending) as connection:
-            self.ending = -1
-            connection.setblocking(True)
-            try:
-                return int(answer(connection, f"the end of {self.name}")["StatusCode"])
-            except (EngineError, OSError, ValueError, KeyError, TypeError):
-                return self._ending_untold()
+    def take_ending(self) -> int | None:
+        """Return the exit code once the engine has given it, and let go of that connection; None before."""
+        if self.ending is None:
+            return None
+        try:
+            piece = os.read(self.ending, _WORD_BYTES)
+        except BlockingIOError:
+            return None
+        except OSError:
+            piece = b""  # a connection that broke
+        if piece:
+            self._word += piece
+            return None
+        os.close(self.ending)
+        self.ending = None
+        try:
+            return int(json.loads(self._word)["StatusCode"])
+        except (ValueError, KeyError, TypeError):
+            return self._ending_untold()
 
     def explain(self) -> None:
         """Find out whether memory ended it."""
@@ -167,21 +179,17 @@ class Containers:
             for each in order["hosts"]
         ]
 
-    def start(self) -> Iterable[int]:
-        for host in self.hosts:
-            assert host.output is not None
-            os.set_blocking(host.output, False)
-            for descriptor in (host.output, host.ending):
+    def start(self) -> None:
+        for container in self._order["containers"].values():
+            for descriptor in (container["stream"], container["ending"]):
+                os.set_blocking(descriptor, False)
                 os.set_inheritable(descriptor, False)
-        return [host.ending for host in self.hosts]
 
     def endings(self) -> Iterator[tuple[Host, int]]:
-        import select
-
-        waiting = {host.ending: host for host in self.hosts if host.ending >= 0}
-        for descriptor in select.select(list(waiting), [], [], 0)[0]:
-            host = waiting[descriptor]
-            yield host, host.take_ending()
+        for host in self.hosts:
+            code = host.take_ending()
+            if code is not None:
+                yield host, code
 
     def sweep(self) -> None:
         pass  # a container's processes end with its first one

@@ -14,7 +14,7 @@ from herringbone.keeper.hosts import Host
 from herringbone.keeper.order import Order
 from herringbone.keeper.verdict import HostEnd, Verdict, judge
 from herringbone.logs import STAMP_CHARS
-from herringbone_spec.contract import Paths
+from herringbone_spec.contract import MAX_FAILURE_CHARS, Paths
 from herringbone_spec.errors import ContractError
 from herringbone_spec.failure import Failure, parse_failure
 
@@ -66,12 +66,17 @@ def _host_end(order: Order, host: Host, ordered: bool) -> HostEnd:
     assert host.exit_code is not None
     if host.exit_code == 0:
         return HostEnd(host.name, 0, ordered)
-    record = None
+    paths = Paths(Path(host.base))
+    record, cause = None, host.cause
     # A host that was killed had no time to write one, or to finish it.
     with contextlib.suppress(OSError, ContractError):
-        record = parse_failure(Path(Paths(Path(host.base)).failure_record).read_bytes())
+        record = parse_failure(Path(paths.failure_record).read_bytes())
     tail = _tail(Path(order["logs"]) / f"{host.name}.log")
-    return HostEnd(host.name, host.exit_code, ordered, record, tail, host.cause)
+    if record is None and not cause:
+        # What the contract asks of every image.
+        with contextlib.suppress(OSError):
+            cause = Path(paths.failure).read_text(encoding="utf-8", errors="replace")[:MAX_FAILURE_CHARS]
+    return HostEnd(host.name, host.exit_code, ordered, record, tail, cause)
 
 
 def _tail(log: Path) -> tuple[str, ...]:

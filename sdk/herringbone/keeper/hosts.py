@@ -23,8 +23,8 @@ if TYPE_CHECKING:
         @property
         def hosts(self) -> Sequence[Host]: ...
 
-        def start(self) -> Iterable[int]:
-            """Bring the hosts up; return descriptors that can be read when `endings` has news. Raises `OSError`."""
+        def start(self) -> None:
+            """Bring the hosts up. Raises `OSError`."""
 
         def endings(self) -> Iterable[tuple[Host, int]]:
             """Return the hosts that have ended since the last call, each with its exit code, as the shell counts."""
@@ -48,8 +48,9 @@ _READ_BYTES = 1 << 20
 class Host:
     """One supervisor. `exit_code` is the shell's (128 + n for signal n), None while it runs.
 
-    `output` is the descriptor that its output comes from, None once that has ended; `cause` says why it ended, where
-    the exit code alone does not.
+    `output` is the descriptor that its output comes from, None once that has ended. `ending` is one that can be read
+    when the site knows more of its end; None where SIGCHLD tells that. `cause` says why it ended, where the exit code
+    alone does not.
     """
 
     def __init__(self, order: HostOrder, log: LogFile) -> None:
@@ -59,6 +60,7 @@ class Host:
         self.exit_code: int | None = None
         self.ended_at = 0.0
         self.output: int | None = None
+        self.ending: int | None = None
         self.cause = ""
 
     @property

@@ -66,11 +66,12 @@ class Keeper:
             for key, _ in self._selector.select(self._pause()):
                 if key.fileobj == wakeup:
                     self._take_signals(os.read(wakeup, 4096))
-                elif key.data is not None:
+                elif key.fd == key.data.output:
                     self._drain(key.data)
                 else:
-                    self._selector.unregister(key.fileobj)
                     self._take_endings()
+                    if key.data.ending is None:
+                        self._selector.unregister(key.fd)
             self._act_on_deadlines()
         self._site.collect()
         from herringbone.keeper.ending import conclude
@@ -98,11 +99,11 @@ class Keeper:
 
     def _start_hosts(self) -> None:
         self._max_run_at = time.monotonic() + self._order["max_run"]
-        for descriptor in self._site.start():
-            self._selector.register(descriptor, selectors.EVENT_READ, None)
+        self._site.start()
         for host in self._hosts:
-            if host.output is not None:
-                self._selector.register(host.output, selectors.EVENT_READ, host)
+            for descriptor in (host.output, host.ending):
+                if descriptor is not None:
+                    self._selector.register(descriptor, selectors.EVENT_READ, host)
 
     def _take_signals(self, numbers: bytes) -> None:
         # First the ends: a host that failed before the stop has failed.

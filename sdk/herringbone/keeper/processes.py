@@ -16,7 +16,7 @@ from herringbone.processes import descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
     from herringbone.keeper.order import Order, ProcessesOrder
 
@@ -79,7 +79,7 @@ class Processes:
         self._order = processes
         self.hosts = [ProcessHost(each, LogFile(f"{order['logs']}/{each['name']}.log")) for each in order["hosts"]]
 
-    def start(self) -> Iterable[int]:
+    def start(self) -> None:
         # The write end stays open as long as we live, and nobody else has it.
         line, self._lifeline = _pipe()
         secret = os.urandom(_SECRET_BYTES).hex().encode() if len(self.hosts) > 1 else b""
@@ -88,7 +88,6 @@ class Processes:
             host.start(self._order["argv"], environment, lifeline=line, secret=secret)
         os.close(line)
         become_reaper()
-        return ()  # ends come as SIGCHLD
 
     def endings(self) -> Iterator[tuple[Host, int]]:
         """Take note of every child that ended, adopted orphans among them."""

@@ -1,0 +1,230 @@
+"""The life of a job in containers, from submit to its model."""
+
+import json
+import os
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+
+from herringbone import InstanceGroup, JobFailedError, PyTorch, TrainingInput
+
+pytestmark = pytest.mark.docker
+TWO_RANKS = {"mpi": {"enabled": True, "processes_per_host": 2}}
+WHO = "import os; print(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'SM_CURRENT_HOST')))"
+
+
+def texts(job, **chosen):
+    return [line.text for line in job.logs(**chosen)]
+
+
+def until(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.02)
+
+
+def files_of(model_data):
+    with tarfile.open(model_data.removeprefix("file://")) as archive:
+        return {name: archive.extractfile(name).read() for name in archive.getnames()}
+
+
+def test_one_host_from_submit_to_its_model(submit, home, engine, of_home):
+    Path("data").mkdir()
+    Path("data/train.csv").write_text("a,b")
+    job = submit(
+        "import os, pathlib, time\n"
+        "print(os.listdir(os.environ['SM_CHANNEL_TRAINING']), os.environ['SM_HP_EPOCHS'], os.environ['SM_MODEL_DIR'])\n"
+        "print(os.environ['API_TOKEN'][:3], os.environ['AWS_REGION'], os.environ['TRAINING_JOB_NAME'])\n"
+        "pathlib.Path('/opt/ml/model/w').write_text('weights')\n"
+        "pathlib.Path('/opt/ml/output/data/o').write_text('out')\n"
+        "pathlib.Path('/opt/ml/checkpoints/c').write_text('step 1'); pathlib.Path('/dev/shm/s').write_text('')\n"
+        "try: pathlib.Path('/opt/ml/input/data/training/x').write_text('')\n"
+        "except OSError as error: print(error.strerror, flush=True)\n"
+        "time.sleep(0.5)",
+        inputs="file://data",
+        job_name="a",
+        hyperparameters={"epochs": 3},
+        environment={"API_TOKEN": "hunter2", "AWS_REGION": "here"},
+        checkpoint_s3_uri="file://kept",
+    )
+    until(lambda: len(texts(job)) == 3)
+    assert of_home() == ["a-algo-1"]
+    assert "hunter2" not in json.dumps(engine.inspect_container("a-algo-1"))
+    assert job.wait().status == "Completed"
+    assert texts(job) == ["['train.csv'] 3 /opt/ml/model", "hun here a", "Read-only file system"]
+    assert files_of(job.model_data) == {"w": b"weights"}
+    assert (home.job("a").output / "output.tar.gz").exists()
+    assert Path("kept/c").read_text() == "step 1"
+    assert (home.job("a").path / "keeper.log").read_text() == ""
+    written = b"".join(path.read_bytes() for path in home.path.rglob("*") if path.is_file())
+    assert b"hunter2" not in written
+    assert {path.stat().st_uid for path in home.path.rglob("*")} == {os.getuid()}
+
+
+def test_two_hosts_of_two_ranks(submit, of_home):
+    job = submit(WHO, instance_count=2, distribution=TWO_RANKS, job_name="a").wait()
+    assert sorted((line.host, line.rank, line.text) for line in job.logs() if line.rank is not None) == [
+        ("algo-1", 0, "0 4 0 algo-1"),
+        ("algo-1", 1, "1 4 1 algo-1"),
+        ("algo-2", 2, "2 4 0 algo-2"),
+        ("algo-2", 3, "3 4 1 algo-2"),
+    ]
+    assert of_home() == []
+
+
+def test_groups_of_hosts_share_a_channel_and_know_their_group(submit):
+    Path("data").mkdir()
+    for name in "abc":
+        Path("data", name).write_text(name)
+    job = submit(
+        "import os, pathlib\n"
+        "files = sorted(pathlib.Path(os.environ['SM_CHANNEL_TRAINING']).iterdir())\n"
+        "print(os.environ['SM_CURRENT_INSTANCE_GROUP'], ''.join(file.read_text() for file in files))",
+        inputs=TrainingInput("data", "ShardedByS3Key"),
+        instance_type=None,
+        instance_groups=[InstanceGroup("first", "local", 1), InstanceGroup("second", "local", 1)],
+    ).wait()
+    assert sorted(line.text for line in job.logs() if line.rank is not None) == [
+        "first ac",
+        "second b",
+    ]
+
+
+def test_a_script_that_fails_is_told_with_its_own_lines(submit):
+    job = submit("def f():\n    raise ValueError('bad batch')\nf()", instance_count=2)
+    with pytest.raises(JobFailedError, match=r"rank \d on algo-\d: ValueError: bad batch \(exit code 1\)"):
+        job.follow()
+    assert job.failure.frames[-1].source == "raise ValueError('bad batch')"
+
+
+def test_stop_gives_the_script_its_time(submit):
+    job = submit(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saving', flush=True), sys.exit(0)))\n"
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    until(lambda: "ready" in texts(job))
+    job.stop()
+    assert job.wait(timeout=15).status == "Stopped"
+    assert texts(job) == ["ready", "saving"]
+    assert job.model_data is not None
+
+
+def test_max_run_stops_the_job(submit):
+    job = submit("import time; time.sleep(60)", max_run=2).wait(timeout=30)
+    assert (job.status, job.secondary_status) == ("Stopped", "MaxRuntimeExceeded")
+
+
+def test_isolation_leaves_a_lone_host_without_a_network(submit):
+    job = submit("import os; print(os.listdir('/sys/class/net'))", enable_network_isolation=True).wait()
+    assert texts(job) == ["['lo']"]
+
+
+def test_shm_has_the_size_that_was_asked_for(submit):
+    job = submit("import os; s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize)", shm_size="96m").wait()
+    assert texts(job) == [str(96 << 20)]
+
+
+def test_requirements_are_baked_once(submit, engine, monkeypatch, tmp_path):
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    make_wheel(wheels, "hb_tiny")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.delenv("PIP_CERT", raising=False)
+    Path("src").mkdir()
+    Path("src/requirements.txt").write_text("--no-index\nhb-tiny\n")
+    Path("src/train.py").write_text("import hb_tiny; print(hb_tiny.WORD)")
+    before = {each["Id"] for each in engine.images()}
+    try:
+        for _ in range(2):
+            job = submit("", source_dir="src", bake_requirements=True).wait()
+            assert texts(job) == ["baked"]
+        made = {each["Id"] for each in engine.images()} - before
+        assert len(made) == 1
+    finally:
+        for each in {each["Id"] for each in engine.images()} - before:
+            engine.remove_image(each, force=True)
+
+
+def make_wheel(folder, name):
+    import zipfile
+
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", "WORD = 'baked'\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/RECORD", "")
+
+
+FOREIGN = """\
+#!/usr/bin/env python3
+import json, os, sys
+config = json.load(open('/opt/ml/input/config/hyperparameters.json'))
+print('their train', config['epochs'], os.environ['MODE'], os.environ.get('HERRINGBONE_PRIVATE_FD'), flush=True)
+if config['epochs'] == '0':
+    open('/opt/ml/output/failure', 'w').write('their own words')
+    sys.exit(4)
+open('/opt/ml/model/w', 'w').write('theirs')
+"""
+
+
+@pytest.fixture
+def foreign(derived):
+    """An image with a `train` of its own, as the peer's toolkit makes them, and without our label."""
+    return derived(
+        "USER root\nCOPY train /usr/local/bin/train\nRUN chmod 755 /usr/local/bin/train\n"
+        'ENV PATH=/usr/local/bin:$PATH\nLABEL dev.herringbone.contract=""',
+        train=FOREIGN,
+    )
+
+
+def test_an_image_of_others_runs_by_the_contract_alone(foreign, home):
+    estimator = PyTorch(
+        "train.py",
+        source_dir="src",
+        instance_type="local",
+        image_uri=foreign,
+        hyperparameters={"epochs": 3},
+        environment={"MODE": "fast"},
+    )
+    Path("src").mkdir()
+    Path("src/train.py").write_text("")
+    job = estimator.fit(logs=False)
+    assert [(line.host, line.rank, line.text) for line in job.logs()] == [("algo-1", None, "their train 3 fast None")]
+    assert files_of(job.model_data) == {"w": b"theirs"}
+    estimator.set_hyperparameters(epochs=0)
+    with pytest.raises(JobFailedError, match=r"algo-1: exit code 4: their own words"):
+        estimator.fit(logs=False)
+
+
+def test_an_engine_elsewhere_gets_copies_and_gives_them_back(submit, by_tcp, home):
+    Path("data").mkdir()
+    for name in "ab":
+        Path("data", name).write_bytes(name.encode() * 300_000)
+    Path("kept").mkdir()
+    Path("kept/step-1").write_text("1")
+    job = submit(
+        "import os, pathlib\n"
+        "host = os.environ['SM_CURRENT_HOST']\n"
+        "(path,) = pathlib.Path('/opt/ml/input/data/training').iterdir()\n"
+        "print(path.name, len(path.read_bytes()), path.is_symlink(), os.listdir('/opt/ml/checkpoints'), os.getuid())\n"
+        "pathlib.Path('/opt/ml/model', host).write_bytes(bytes(3_000_000))\n"
+        "pathlib.Path('/opt/ml/model/link-' + host).symlink_to(host)\n"
+        "pathlib.Path('/opt/ml/checkpoints', host).write_text('2')",
+        inputs=TrainingInput("data", "ShardedByS3Key"),
+        instance_count=2,
+        checkpoint_s3_uri="file://kept",
+    ).wait()
+    assert job.status == "Completed", job.failure
+    assert sorted(line.text for line in job.logs() if line.rank is not None) == [
+        f"a 300000 False ['step-1'] {os.getuid()}",
+        f"b 300000 False ['step-1'] {os.getuid()}",
+    ]
+    found = files_of(job.model_data)
+    assert sorted(found) == ["algo-1", "algo-2", "link-algo-1", "link-algo-2"]
+    assert found["algo-2"] == bytes(3_000_000)
+    assert sorted(os.listdir("kept")) == ["algo-1", "algo-2", "step-1"]
