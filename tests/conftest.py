@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,13 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Build the image before any test's time is taken: a first build takes minutes."""
     wanted = any("image" in getattr(item, "fixturenames", ()) for item in session.items)
     if wanted and _NAMED not in os.environ and not session.config.option.collectonly:
-        session.config.stash[_IMAGE] = subprocess.run([DOCKER / "image"], capture_output=True, text=True)
+        session.config.stash[_IMAGE] = run(DOCKER / "image")
+
+
+def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
+    """Run a script on this Python."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
 
 
 @pytest.fixture(scope="session")
@@ -44,10 +51,25 @@ def engine() -> Iterator[Any]:
 @pytest.fixture(scope="session")
 def base_image(engine: Any) -> str:
     """The name of a small Debian without Python."""
-    made = subprocess.run([DOCKER / "base-image"], capture_output=True, text=True)
+    made = run(DOCKER / "base-image")
     if made.returncode:
         pytest.skip(made.stderr)
     return made.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def registry_program(engine: Any) -> str:
+    """The path of a registry's server."""
+    found = run(DOCKER / "registry")
+    if found.returncode:
+        pytest.skip(found.stderr)
+    return found.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def build_image(engine: Any) -> Callable[[], str]:
+    """Builds the image that jobs run in, unless it is there; returns its name."""
+    return lambda: run(DOCKER / "image").stdout.strip()
 
 
 @pytest.fixture(scope="session")

@@ -33,6 +33,23 @@ def test_an_engine_s_own_error_is_read_as_well():
     assert "The base image has no shell" in said
 
 
+def test_what_the_dockerfile_says_is_no_symptom():
+    dockerfile = "RUN command -v apt-get || { echo 'the base image has neither python3 nor apt-get'; exit 64; }"
+    said = explain(
+        [
+            f"Step 3/24 : {dockerfile}",
+            " ---> Running in 0a",
+            "\x1b[91mboom\x1b[0m",
+            "Removing intermediate container 0a",
+        ],
+        f"The command '/bin/sh -c {dockerfile}' returned a non-zero code: 1",
+        place="",
+    )
+    first, *rest = said.splitlines()
+    assert first.endswith("...' returned a non-zero code: 1")
+    assert rest == ["  boom"]
+
+
 def test_what_is_not_known_shows_the_last_lines_alone():
     lines = [f"line {number}" for number in range(100)]
     said = explain(lines, "boom", place="").splitlines()

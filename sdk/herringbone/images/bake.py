@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from herringbone.images.build import Image, inspect, split_name
+from herringbone.images.build import Image, inspect, root_folder, split_name
 from herringbone.images.context import Context
 from herringbone.images.engine import asking
 from herringbone.images.labels import REPOSITORY, Label, repository
@@ -115,8 +115,7 @@ def _install(
                 say(line)
             code = engine.wait(container)["StatusCode"]
             if code != 0:
-                place = str(engine.info().get("DockerRootDir"))
-                raise ImageError(explain(lines, f"pip ended with {code}", place=place))
+                raise ImageError(explain(lines, f"pip ended with {code}", place=root_folder(engine)))
             repository_, tag = split_name(name)
             # All else of the container's configuration is the image's own.
             engine.commit(container, repository=repository_, tag=tag, changes=_restored(base["Config"]))

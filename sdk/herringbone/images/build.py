@@ -39,20 +39,25 @@ def build(engine: Any, recipe: Recipe, say: Callable[[str], None]) -> Image:
     if found is not None:
         return Image(name, found["Id"], found["Size"], built=False)
     check_architecture(base, recipe.base, engine.version())
-    with tempfile.TemporaryFile() as context, asking(f"to build {name}"):
-        recipe.context.write(context)
-        context.seek(0)
-        steps = engine.build(
-            fileobj=context,
-            custom_context=True,
-            tag=name,
-            buildargs=recipe.arguments,
-            labels={"org.opencontainers.image.base.digest": base["Id"]},
-            rm=True,
-            forcerm=True,
-            decode=True,
-        )
-        follow(steps, say, place=_root_folder(engine))
+    place = root_folder(engine)
+    try:
+        with tempfile.TemporaryFile() as context, asking(f"to build {name}"):
+            recipe.context.write(context)
+            context.seek(0)
+            steps = engine.build(
+                fileobj=context,
+                custom_context=True,
+                tag=name,
+                buildargs=recipe.arguments,
+                labels={"org.opencontainers.image.base.digest": base["Id"]},
+                rm=True,
+                forcerm=True,
+                decode=True,
+            )
+            follow(steps, say, place=place)
+    except EngineError as error:
+        # It did not even take in what it was to build from: for want of room, as a rule.
+        raise ImageError(explain([], str(error), place=place)) from error
     built = inspect(engine, name)
     if built is None:
         raise ImageError(f"{name} was built and is gone: something here removes images while others are made")
@@ -76,11 +81,13 @@ def fetch_base(engine: Any, name: str, say: Callable[[str], None]) -> Mapping[st
     repository, tag = split_name(name)
     try:
         with asking(f"to pull {name}"):
+            error = None
             for step in engine.pull(repository, tag=tag, stream=True, decode=True):
-                if "error" in step:
-                    raise EngineError(step["error"])
+                error = step.get("error", error)
                 if step.get("status") in _LAYER_STATES or "id" not in step:
                     say(" ".join(filter(None, [step.get("status"), step.get("id")])))
+            if error is not None:
+                raise EngineError(error)
     except EngineError as error:
         raise ImageError(
             f"the base image {name} is not on this engine, and cannot be pulled: {error}. Load it here (docker load, "
@@ -111,13 +118,16 @@ def check_architecture(base: Mapping[str, Any], name: str, version: Mapping[str,
 def follow(steps: Iterable[Mapping[str, Any]], say: Callable[[str], None], *, place: str) -> None:
     """Pass on a build's output line by line; raise `ImageError` when it fails. `place` is where images are kept."""
     lines: list[str] = []
+    error = None
     for step in steps:
         for line in step.get("stream", "").splitlines():
             if line.strip():
                 lines.append(line)
                 say(line)
-        if "error" in step:
-            raise ImageError(explain(lines, step["error"], place=place))
+        error = step.get("error", error)
+    # Raised when all is read: an answer that is left half read holds its connection.
+    if error is not None:
+        raise ImageError(explain(lines, error, place=place))
 
 
 def split_name(name: str) -> tuple[str, str | None]:
@@ -134,5 +144,6 @@ def split_name(name: str) -> tuple[str, str | None]:
     return repository, tag
 
 
-def _root_folder(engine: Any) -> str:
+def root_folder(engine: Any) -> str:
+    """Return where the engine keeps its images, on its own machine."""
     return str(engine.info().get("DockerRootDir") or "the engine's own folder")

@@ -64,10 +64,11 @@ def check(engine: Any, image: str) -> Iterator[Finding]:
     if facts is None:
         return
     yield from _content(engine, image, facts, blame)
-    yield _failure(_run(engine, image, "failure"), blame)
-    yield _stop(engine, image, blame)
+    user = f"{facts['uid']}:{facts['uid']}"
+    yield _failure(_run(engine, image, "failure", user=user), blame)
+    yield _stop(engine, image, user, blame)
     if facts["mpi"]:
-        yield _mpi(_run(engine, image, "ranks", hyperparameters=_MPI), blame)
+        yield _mpi(_run(engine, image, "ranks", user=user, hyperparameters=_MPI), blame)
 
 
 _MPI = {Key.MPI_ENABLED: True, Key.MPI_PROCESSES_PER_HOST: 2, Key.MPI_CUSTOM_OPTIONS: ""}
@@ -131,8 +132,8 @@ def _failure(outcome: Outcome, blame: Verdict) -> Finding:
     return Finding("failure", Verdict.OK, f"exit code {outcome.code}, told in {len(told)} characters")
 
 
-def _stop(engine: Any, image: str, blame: Verdict) -> Finding:
-    with trial(engine, image, "stop", Setting(user=_STRANGER, read_only=False, hyperparameters={})) as it:
+def _stop(engine: Any, image: str, user: str, blame: Verdict) -> Finding:
+    with trial(engine, image, "stop", Setting(user=user, read_only=False, hyperparameters={})) as it:
         if not it.printed(_STOP_READY, seconds=_JOB_SECONDS):
             return Finding("stop", blame, _said(it.outcome(seconds=0)))
         it.signal("SIGTERM")
@@ -156,7 +157,7 @@ def _run(
     image: str,
     script: str,
     *,
-    user: str = _STRANGER,
+    user: str,
     read_only: bool = False,
     hyperparameters: Mapping[str, object] | None = None,
 ) -> Outcome:

@@ -27,15 +27,16 @@ def push(engine: Any, image: str, registry: str, say: Callable[[str], None]) -> 
     if tag is None:
         raise ImageError(f"the image {image} is named by digest; push it by a tag")
     name = f"{registry.rstrip('/')}/{local}"
-    digest = None
+    digest = error = None
     with asking(f"to push {name}:{tag}"):
         engine.tag(image, name, tag)
         for step in engine.push(name, tag=tag, stream=True, decode=True):
-            if "error" in step:
-                raise ImageError(f"{name}:{tag} cannot be pushed: {step['error']}{_hint(step['error'], registry)}")
+            error = step.get("error", error)
             if step.get("status") in _SHOWN:
                 say(f"{step['status']} {step.get('id', '')}".rstrip())
             digest = step.get("aux", {}).get("Digest") or digest
+    if error is not None:
+        raise ImageError(f"{name}:{tag} cannot be pushed: {error}{_hint(error, registry)}")
     return f"{name}@{digest}" if digest else f"{name}:{tag}"
 
 

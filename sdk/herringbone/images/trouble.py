@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _SHOWN_LINES = 12
+_BUILDERS_OWN = re.compile(r"Step \d+/\d+ : | ---> |Removing intermediate container ")
+_COMMAND = re.compile(r"The command '(.{60}).+' returned", re.DOTALL)
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +76,15 @@ def explain(lines: Sequence[str], error: str, *, place: str) -> str:
     >>> print(explain(["Step 1/2 : RUN x", "x: No space left on device"], "returned 1", place="/var/lib"))
     ... # doctest: +ELLIPSIS
     the image cannot be built: returned 1. The disk is full. The engine keeps images in /var/lib...
-      Step 1/2 : RUN x
       x: No space left on device
     """
-    said = f"the image cannot be built: {error.strip()}"
-    text = "\n".join([*lines, error])
+    error = _COMMAND.sub(r"The command '\1...' returned", error.strip())
+    # The Dockerfile itself, which is repeated step by step, speaks of all that may happen.
+    output = [_COLOUR.sub("", line).rstrip() for line in lines if not _BUILDERS_OWN.match(line)]
+    said = f"the image cannot be built: {error}"
+    text = "\n".join([*output, error])
     for cause in _CAUSES:
         if match := re.search(cause.pattern, text):
             said += ". " + cause.help.format(place=place, **match.groupdict())
             break
-    return "\n".join([said, *(f"  {line.rstrip()}" for line in lines[-_SHOWN_LINES:])])
+    return "\n".join([said, *(f"  {line}" for line in output[-_SHOWN_LINES:] if line)])

@@ -53,14 +53,13 @@ def main() -> None:
         "python": sys.version.split()[0],
         "uid": os.getuid(),
         "mpi": shutil.which("mpirun") or shutil.which("mpiexec"),
+        "framework": framework(),
     }
     if os.getuid() == 0:
         facts["tools"] = [tool for tool in TOOLS if shutil.which(tool)]
         facts["sshd"] = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin")
         facts["private_keys"] = sorted(private_keys())
         facts["caches"] = [path for path in CACHES if os.path.isdir(path) and set(os.listdir(path)) - EMPTY]
-    else:
-        facts["framework"] = framework()
     with open("/opt/ml/model/facts.json", "w") as file:
         json.dump(facts, file)
 
