@@ -65,7 +65,8 @@ def make_backend() -> DockerBackend:
 class DockerBackend(KeptBackend):
     """Runs jobs below `home` in the containers of an engine; `gpus` says what GPUs there are, as `nvidia-smi -L` does.
 
-    The engine is looked for when it is first needed: a job that is over is known without one.
+    Containers run as `user`, a uid and a gid, by default the caller's. The engine is looked for when it is first
+    needed: a job that is over is known without one.
     """
 
     name = "local"
@@ -77,6 +78,7 @@ class DockerBackend(KeptBackend):
         *,
         gpus: Callable[[], str] = list_gpus,
         environ: Mapping[str, str] = os.environ,
+        user: tuple[int, int] | None = None,
         keeper: tuple[str, ...] = KEEPER,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
@@ -84,6 +86,7 @@ class DockerBackend(KeptBackend):
         self._find = find
         self._gpus = gpus
         self._environ = environ
+        self._user, self._group = (os.getuid(), os.getgid()) if user is None else user
         self._found: Engine | None = None
         self._images: dict[str, Image] = {}
 
@@ -154,8 +157,8 @@ class DockerBackend(KeptBackend):
         made.container(plan, host, container_request(plan, host, around, mounts=(), gpus=gpus))
         from herringbone.backends.docker_copy import write_tar
 
-        user, group = os.getuid(), os.getgid()
-        self._engine.upload(made.ids[host.name], "/", lambda write: write_tar(mounts, write, user=user, group=group))
+        fill = partial(write_tar, mounts, user=self._user, group=self._group)
+        self._engine.upload(made.ids[host.name], "/", fill)
 
     def _start_hosts(self, plan: JobPlan, made: Made, lent: Sequence[int], line: bytes) -> None:
         """Start all at once: each takes the engine longer than all else together."""
@@ -202,14 +205,13 @@ class DockerBackend(KeptBackend):
         return Path(given) if given and Path(given).exists() else None
 
     def _surroundings(self, image: Image, labels: Mapping[str, str], stop_grace: float) -> Surroundings:
-        uid = os.getuid()
         try:
-            name = pwd.getpwuid(uid).pw_name
+            name = pwd.getpwuid(self._user).pw_name
         except KeyError:
-            name = str(uid)
+            name = str(self._user)
         return Surroundings(
             image=image,
-            user=f"{uid}:{os.getgid()}",
+            user=f"{self._user}:{self._group}",
             user_name=name,
             labels=labels,
             # The kernel's own default for a machine's /dev/shm; what is not used costs nothing.

@@ -84,10 +84,11 @@ class KeptBackend(ABC):
             client=identity(os.getpid()),
         )
         folder = self._home.job(name)
-        keeper, lent = None, []
+        keeper, lent, made = None, [], False
         try:
             self._index.add(record)
             self._make_folder(folder.path)
+            made = True
             lent = self._lend(plan)
             keeper = self._start_keeper(name, lent)
             caretaker = identity(keeper.pid)
@@ -99,7 +100,7 @@ class KeptBackend(ABC):
             self._start(plan, order, lent, str(caretaker))
             self._hand_over(keeper, order)
         except BaseException as error:
-            self._take_back(record, keeper, error)
+            self._take_back(record, keeper, error, with_folder=made)
             if isinstance(error, OSError):
                 raise LaunchError(f"job {name} could not be prepared in {folder.path}: {error}") from error
             raise
@@ -204,7 +205,14 @@ class KeptBackend(ABC):
             "compress": not plan.options.disable_output_compression,
         }
 
-    def _take_back(self, record: JobRecord, keeper: subprocess.Popen[bytes] | None, error: BaseException) -> None:
+    def _take_back(
+        self,
+        record: JobRecord,
+        keeper: subprocess.Popen[bytes] | None,
+        error: BaseException,
+        *,
+        with_folder: bool,
+    ) -> None:
         """Leave nothing of a job that could not be submitted; one that Ctrl-C caught half way stays as Stopped."""
         if keeper is not None:
             keeper.kill()
@@ -222,7 +230,7 @@ class KeptBackend(ABC):
             self._index.update(name, unless_done=True, status=STOPPED, secondary_status=STOPPED, ended=time.time())
             return
         self._index.remove(name)
-        if not isinstance(error, JobNameError):
+        if with_folder:
             shutil.rmtree(self._home.job(name).path, ignore_errors=True)
 
     def _bury(self, record: JobRecord) -> None:

@@ -17,7 +17,7 @@ import time
 from herringbone.engine import Engine, EngineRefusal
 from herringbone.keeper.filing import LogFile
 from herringbone.keeper.hosts import Host
-from herringbone_spec.errors import EngineError
+from herringbone_spec.errors import ArchiveError, EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -86,18 +86,22 @@ class ContainerHost(Host):
             print(f"{self.name}: signal {number}: {error}", file=sys.stderr)
 
     def _kill(self, number: int) -> None:
+        # What stands still hears no signal; it may be stopped again before it does.
         for _ in range(2):
             try:
                 self._engine.post(f"/containers/{self.id}/kill", signal=signal.Signals(number).name)
             except EngineRefusal as error:
-                if error.status == _NOT_FOUND:
-                    return
-                if error.status != _CONFLICT or not self.state().get("Paused"):
-                    return  # it has just ended
-                # What stands still hears no signal.
-                self._engine.post(f"/containers/{self.id}/unpause")
-            else:
-                return
+                # Else it has just ended.
+                if error.status == _CONFLICT and self.rouse():
+                    continue
+            return
+
+    def rouse(self) -> bool:
+        """Have a paused container run on; say whether it was paused."""
+        if not self.state().get("Paused"):
+            return False
+        self._engine.post(f"/containers/{self.id}/unpause")
+        return True
 
     def state(self) -> dict[str, object]:
         """Return what the engine knows of the container, nothing once it has forgotten it."""
@@ -194,6 +198,14 @@ class Containers:
     def sweep(self) -> None:
         pass  # a container's processes end with its first one
 
+    def rouse(self) -> None:
+        for host in self.hosts:
+            if host.exit_code is None:
+                try:
+                    host.rouse()
+                except EngineError as error:
+                    print(f"{host.name}: {error}", file=sys.stderr)
+
     def collect(self) -> None:
         """Ask why hosts failed, fetch what they wrote, and have the containers removed meanwhile."""
         from threading import Thread
@@ -201,7 +213,11 @@ class Containers:
         for host in self.hosts:
             if host.exit_code and not host.cause:
                 host.explain()
-            self._fetch(host)
+            try:
+                self._fetch(host)
+            except (EngineError, ArchiveError) as error:
+                host.cause = host.cause or str(error)
+                host.exit_code = host.exit_code or 1
         self._tidying = Thread(target=self._remove_all)
         self._tidying.start()
 

@@ -32,6 +32,9 @@ if TYPE_CHECKING:
         def sweep(self) -> None:
             """End what dead hosts left behind."""
 
+        def rouse(self) -> None:
+            """Have hosts that stand still run on: that the job has failed is theirs to hear."""
+
         def collect(self) -> None:
             """All hosts have ended: bring what they wrote to their base folders, and begin to tidy up."""
 

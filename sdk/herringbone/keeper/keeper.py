@@ -131,6 +131,7 @@ class Keeper:
             self._end_at = min(self._end_at, time.monotonic() + _PIPE_SECONDS)
         if host.exit_code != 0 and host.name not in self._ordered:
             self._stop_at = min(self._stop_at, time.monotonic() + self._order["patience"])
+            self._site.rouse()
 
     def _drain(self, host: Host) -> None:
         pipe = host.output

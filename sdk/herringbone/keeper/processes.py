@@ -111,6 +111,10 @@ class Processes:
         while kill_orphans(living) and time.monotonic() < deadline:
             time.sleep(0.001)
 
+    def rouse(self) -> None:
+        for host in self.hosts:
+            host.signal(signal.SIGCONT)
+
     def collect(self) -> None:
         self.sweep()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -74,36 +73,39 @@ def derived(engine: Any, image: str, home: Home) -> Iterator[Callable[..., str]]
         engine.remove_image(name)
 
 
-@pytest.fixture
-def by_tcp(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The same engine at a TCP address, as if it were elsewhere: nothing is mounted there, all is copied."""
-    path = engine.base_url.removeprefix("http+docker://")
-    path = path if os.path.exists(path) else "/var/run/docker.sock"
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=_forward, args=(listener, path), daemon=True).start()
-        address = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        monkeypatch.setenv("DOCKER_HOST", address)
-        monkeypatch.delenv("DOCKER_TLS_VERIFY", raising=False)
-        yield address
-        listener.shutdown(socket.SHUT_RDWR)
+class Wire:
+    """A TCP address that leads to an engine's socket, until it is cut."""
 
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._ends: list[socket.socket] = []
+        self.address = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._forward, daemon=True).start()
 
-def _forward(listener: socket.socket, path: str) -> None:
-    while True:
-        try:
-            theirs, _ = listener.accept()
-        except OSError:
-            return
-        threading.Thread(target=_join, args=(theirs, path), daemon=True).start()
+    def cut(self) -> None:
+        """Close it, and every connection through it."""
+        for end in [self._listener, *self._ends]:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
 
+    def _forward(self) -> None:
+        while True:
+            try:
+                theirs, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._join, args=(theirs,), daemon=True).start()
 
-def _join(theirs: socket.socket, path: str) -> None:
-    with theirs, socket.socket(socket.AF_UNIX) as engine:
-        engine.connect(path)
-        back = threading.Thread(target=_pump, args=(engine, theirs), daemon=True)
-        back.start()
-        _pump(theirs, engine)
-        back.join()
+    def _join(self, theirs: socket.socket) -> None:
+        with theirs, socket.socket(socket.AF_UNIX) as engine:
+            self._ends += [theirs, engine]
+            engine.connect(self._path)
+            back = threading.Thread(target=_pump, args=(engine, theirs), daemon=True)
+            back.start()
+            _pump(theirs, engine)
+            back.join()
 
 
 def _pump(one: socket.socket, other: socket.socket) -> None:
@@ -111,3 +113,13 @@ def _pump(one: socket.socket, other: socket.socket) -> None:
         while piece := one.recv(1 << 16):
             other.sendall(piece)
         other.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def by_tcp(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
+    """The same engine at a TCP address, as if it were elsewhere: nothing is mounted there, all is copied."""
+    wire = Wire("/var/run/docker.sock")
+    monkeypatch.setenv("DOCKER_HOST", wire.address)
+    monkeypatch.delenv("DOCKER_TLS_VERIFY", raising=False)
+    yield wire
+    wire.cut()
