@@ -67,9 +67,15 @@ def registry_program(engine: Any) -> str:
 
 
 @pytest.fixture(scope="session")
-def build_image(engine: Any) -> Callable[[], str]:
-    """Builds the image that jobs run in, unless it is there; returns its name."""
-    return lambda: run(DOCKER / "image").stdout.strip()
+def build_image(engine: Any) -> Callable[..., str]:
+    """Builds the image of a framework, unless it is there; returns its name."""
+
+    def build(framework: str = "pytorch") -> str:
+        made = run(DOCKER / "image", framework)
+        assert made.returncode == 0, made.stderr[-2_000:]
+        return made.stdout.strip()
+
+    return build
 
 
 @pytest.fixture(scope="session")
