@@ -1,4 +1,7 @@
-"""`herringbone images`: build, list and push the images that run jobs."""
+"""`herringbone images`: build, list, test and push the images that run jobs.
+
+What each of them stands on is imported when it runs: the other verbs start without it.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,12 @@ from collections.abc import Callable
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from herringbone.images.bake import bake
-from herringbone.images.build import Image, build
-from herringbone.images.check import Verdict, check
-from herringbone.images.engine import asking, connect
 from herringbone.images.labels import CONTRACT, Label
-from herringbone.images.push import push
-from herringbone.images.recipe import make_recipe
+
+if TYPE_CHECKING:
+    from herringbone.images.build import Image
 
 _HEAD = ("IMAGE", "FRAMEWORK", "DEVICE", "MB", "CREATED")
 
@@ -30,7 +30,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     ls = actions.add_parser("ls", help="list the images that can run jobs, the newest first")
     ls.add_argument("--json", action="store_true", help="one JSON array")
     ls.set_defaults(act=_ls)
-    test = actions.add_parser("test", help="run trial jobs in any image: can it run jobs?")
+    test = actions.add_parser("test", help="run trial jobs in any image; exit code 1 if it cannot run them")
     test.add_argument("image", help="the image's name")
     test.add_argument("--json", action="store_true", help="one JSON array")
     test.set_defaults(act=_test)
@@ -64,6 +64,12 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(args: argparse.Namespace) -> int:
+    from herringbone.images.bake import bake
+    from herringbone.images.build import build
+    from herringbone.images.engine import asking, connect
+    from herringbone.images.push import push
+    from herringbone.images.recipe import make_recipe
+
     started = time.monotonic()
     say = _speaker(args)
     recipe = make_recipe(
@@ -98,6 +104,8 @@ def _report(args: argparse.Namespace, image: Image, pushed: str | None, seconds:
 
 
 def _ls(args: argparse.Namespace) -> int:
+    from herringbone.images.engine import asking, connect
+
     with asking("which images it has"):
         found = connect().images(filters={"label": f"{Label.CONTRACT}={CONTRACT}"})
     rows = [_described(each, name) for each in found for name in each["RepoTags"] or [each["Id"]]]
@@ -133,6 +141,9 @@ def _row(described: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _test(args: argparse.Namespace) -> int:
+    from herringbone.images.check import Verdict, check
+    from herringbone.images.engine import connect
+
     findings = []
     for finding in check(connect(), args.image):
         findings.append(finding)
@@ -144,6 +155,9 @@ def _test(args: argparse.Namespace) -> int:
 
 
 def _push(args: argparse.Namespace) -> int:
+    from herringbone.images.engine import connect
+    from herringbone.images.push import push
+
     pushed = push(connect(), args.image, args.registry, _speaker(args))
     print(json.dumps({"image": args.image, "pushed": pushed}) if args.json else pushed)
     return 0

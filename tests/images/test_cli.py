@@ -1,0 +1,68 @@
+"""`herringbone images` on the command line."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from herringbone.cli.__main__ import main
+
+
+@pytest.fixture
+def herringbone(capsys):
+    """Runs a command; returns its exit code, standard output and standard error."""
+
+    def run(*arguments):
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+def test_other_verbs_start_without_it():
+    code = (
+        "import sys, herringbone.cli.__main__; print([name for name in sys.modules if 'herringbone.images.' in name])"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
+    assert shown.strip() == "['herringbone.images.labels']"
+
+
+def test_a_mistake_is_found_before_an_engine_is_asked(herringbone, monkeypatch):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    code, out, err = herringbone("images", "build", "jax")
+    assert (code, out) == (2, "")
+    assert err == "herringbone: framework 'jax': images are built for pytorch and tensorflow\n"
+
+
+@pytest.mark.parametrize("arguments", [["build", "pytorch"], ["ls"], ["test", "x"], ["push", "x", "y"]])
+def test_without_an_engine(herringbone, monkeypatch, arguments):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    code, out, err = herringbone("images", *arguments)
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        "herringbone: no container engine answers. Tried:\n  DOCKER_HOST: unix:///nowhere: not there\n"
+    )
+
+
+@pytest.mark.docker
+def test_what_is_here_is_listed(herringbone, image):
+    code, out, _ = herringbone("images", "ls", "--json")
+    (found,) = (each for each in json.loads(out) if each["image"] == image)
+    assert code == 0
+    assert (found["framework"], found["device"], found["requirements"]) == ("pytorch", "cpu", None)
+    assert found["size"] > 500_000_000
+    assert image in herringbone("images", "ls")[1]
+
+
+@pytest.mark.docker
+def test_an_image_that_cannot_run_jobs_ends_with_1(herringbone, base_image):
+    code, out, _ = herringbone("images", "test", base_image)
+    assert code == 1
+    assert (
+        out.splitlines()[1]
+        == "FAILED   a job           the image has no program `train`: pip install herringbone in it"
+    )
+    code, out, _ = herringbone("images", "test", base_image, "--json")
+    assert [each["verdict"] for each in json.loads(out)] == ["warning", "FAILED"]
