@@ -63,3 +63,17 @@ def test_the_installed_wheel_runs_a_job_and_only_its_ranks_see_the_shim(installe
     )
     assert "shim True" in done.stdout
     assert run(installed, "import importlib.util as u; print(u.find_spec('smdistributed'))") == "None"
+
+
+@pytest.mark.e2e
+def test_the_installed_wheel_packs_the_same_wheel_again(installed: Path) -> None:
+    """So that images which are built without a checkout have all in them, and all that builds them came along."""
+    program = (
+        "import hashlib, io, zipfile; from herringbone.images.wheel import pack_herringbone\n"
+        "wheel = zipfile.ZipFile(io.BytesIO(pack_herringbone()[1]))\n"
+        "print(*(f'{name} {hashlib.sha256(wheel.read(name)).hexdigest()}' for name in wheel.namelist()"
+        " if '.dist-info' not in name), sep='\\n')"
+    )
+    here = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+    assert run(installed, program).splitlines() == here.splitlines()
+    assert "herringbone/_containers/pytorch/Dockerfile" in here
