@@ -1,6 +1,6 @@
 """Trains a network split over two processes of this machine, and compares it with a one-process run of the same seed.
 
-Usage: python examples/digits/submit.py [--epochs 6] [--pipeline simple] [--json]
+Usage: python examples/digits/submit.py [--epochs 6] [--pipeline simple] [--instance-type local] [--hosts 2] [--json]
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import tqdm
 from sklearn.datasets import load_digits
 
 from herringbone import PyTorch, TrainingJob
@@ -50,12 +51,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--pipeline", choices=["simple", "interleaved"], default="interleaved")
+    parser.add_argument("--instance-type", default="local_process", help="local for containers (default: %(default)s)")
+    parser.add_argument(
+        "--hosts", type=int, choices=[1, 2], default=1, help="two processes on one host, or one on each"
+    )
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
     arguments = parser.parse_args()
     shared = {
         "source_dir": str(HERE / "src"),
-        "instance_type": "local_process",
-        "instance_count": 1,
+        # Not in every image; a library in pure Python comes along like the script.
+        "dependencies": [str(Path(tqdm.__file__).parent)],
+        "instance_type": arguments.instance_type,
         "hyperparameters": {"epochs": arguments.epochs},
         "metric_definitions": METRICS,
         # One core a rank: the same arithmetic, in the same order, on any machine.
@@ -68,15 +74,19 @@ def main() -> None:
                 "parameters": {"partitions": 2, "microbatches": 4, "pipeline": arguments.pipeline},
             }
         },
-        "mpi": {"enabled": True, "processes_per_host": 2},
+        "mpi": {"enabled": True, "processes_per_host": 2 // arguments.hosts},
     }
     with tempfile.TemporaryDirectory() as data:
         write_data(Path(data))
         started = time.monotonic()
-        job = PyTorch("train.py", base_job_name="digits", distribution=distribution, **shared).fit({"training": data})
+        estimator = PyTorch(
+            "train.py", base_job_name="digits", instance_count=arguments.hosts, distribution=distribution, **shared
+        )
+        job = estimator.fit({"training": data})
         seconds = time.monotonic() - started
         print("\nthe same training in one process, for comparison:")
-        alone = PyTorch("reference.py", base_job_name="digits-alone", **shared).fit({"training": data})
+        reference = PyTorch("reference.py", base_job_name="digits-alone", instance_count=1, **shared)
+        alone = reference.fit({"training": data})
 
     split, whole = weights(job), weights(alone)
     difference = max((split[name] - whole[name]).abs().max().item() for name in whole)
