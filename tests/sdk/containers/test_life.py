@@ -31,13 +31,15 @@ def files_of(model_data):
         return {name: archive.extractfile(name).read() for name in archive.getnames()}
 
 
-def test_one_host_from_submit_to_its_model(submit, home, engine, of_home):
+def test_one_host_from_submit_to_its_model(submit, home, engine, of_home, monkeypatch):
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sesame")
+    monkeypatch.setenv("AWS_REGION", "there")
     Path("data").mkdir()
     Path("data/train.csv").write_text("a,b")
     job = submit(
         "import os, pathlib, time\n"
         "print(os.listdir(os.environ['SM_CHANNEL_TRAINING']), os.environ['SM_HP_EPOCHS'], os.environ['SM_MODEL_DIR'])\n"
-        "print(os.environ['API_TOKEN'][:3], os.environ['AWS_REGION'], os.environ['TRAINING_JOB_NAME'])\n"
+        "print(*(os.environ[name][:3] for name in ('API_TOKEN', 'AWS_SECRET_ACCESS_KEY', 'AWS_REGION')))\n"
         "pathlib.Path('/opt/ml/model/w').write_text('weights')\n"
         "pathlib.Path('/opt/ml/output/data/o').write_text('out')\n"
         "pathlib.Path('/opt/ml/checkpoints/c').write_text('step 1'); pathlib.Path('/dev/shm/s').write_text('')\n"
@@ -52,15 +54,18 @@ def test_one_host_from_submit_to_its_model(submit, home, engine, of_home):
     )
     until(lambda: len(texts(job)) == 3)
     assert of_home() == ["a-algo-1"]
-    assert "hunter2" not in json.dumps(engine.inspect_container("a-algo-1"))
+    inspected = json.dumps(engine.inspect_container("a-algo-1"))
+    assert "hunter2" not in inspected
+    assert "sesame" not in inspected
     assert job.wait().status == "Completed"
-    assert texts(job) == ["['train.csv'] 3 /opt/ml/model", "hun here a", "Read-only file system"]
+    assert texts(job) == ["['train.csv'] 3 /opt/ml/model", "hun ses her", "Read-only file system"]
     assert files_of(job.model_data) == {"w": b"weights"}
     assert (home.job("a").output / "output.tar.gz").exists()
     assert Path("kept/c").read_text() == "step 1"
     assert (home.job("a").path / "keeper.log").read_text() == ""
     written = b"".join(path.read_bytes() for path in home.path.rglob("*") if path.is_file())
     assert b"hunter2" not in written
+    assert b"sesame" not in written
     assert {path.stat().st_uid for path in home.path.rglob("*")} == {os.getuid()}
 
 
