@@ -1,6 +1,6 @@
 """How well models are split, and how fast: ours against equal layers and SMP v1's greedy recursion.
 
-Usage: python benchmarks/partition/run.py [--budget 30] [--models resnet50 gpt2]. The last line is JSON; costs are those
+Usage: python benchmarks/partition/run.py [--budget 30] [--models gpt2] [--partitions 4]. The last line is JSON; costs are those
 of the costliest partition, as a share of the whole model's (1/partitions: a perfect split without communication).
 """
 
@@ -60,6 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--budget", type=float, default=30.0, help="seconds for proof where the gap is open")
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--partitions", nargs="+", type=int, default=[2, 4, 8])
     options = parser.parse_args()
     budget = options.budget
     rows = []
@@ -69,7 +70,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|---|---|---|")
     for model in options.models:
         make = MODELS[model]
-        for partitions in (2, 4, 8):
+        for partitions in options.partitions:
             for memory_weight in (0.2, 0.8):
                 row = {"model": model, **compare(make(), partitions, memory_weight, budget)}
                 rows.append(row)

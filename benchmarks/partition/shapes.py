@@ -23,7 +23,7 @@ LIVE_MICROBATCHES = 4
 class Builder:
     """Collects modules and the values between them; paths are dotted, parents are made on the way."""
 
-    values: list[Value] = field(default_factory=list)
+    _users: dict[tuple[str, int], list[str]] = field(default_factory=dict)
     _nodes: dict[str, CostNode] = field(default_factory=dict)
 
     def module(self, path: str, parameters: int, operations: float, inputs: int, made: int, shared: int = 0) -> str:
@@ -38,12 +38,16 @@ class Builder:
         )
         return path
 
-    def value(self, source: str, *users: str, elements: int) -> None:
-        moved = elements * FLOAT
-        self.values.append(Value(source=source, users=users, forward_bytes=moved, backward_bytes=moved))
+    def value(self, source: str, user: str, elements: int) -> None:
+        """Add a user of what `source` makes: one value, however many use it, as the runtime moves it."""
+        self._users.setdefault((source, elements * FLOAT), []).append(user)
 
     def tree(self) -> CostTree:
-        return CostTree(root=self._node(""), link=LINK, values=tuple(self.values))
+        values = tuple(
+            Value(source=source, users=tuple(users), forward_bytes=moved, backward_bytes=moved)
+            for (source, moved), users in self._users.items()
+        )
+        return CostTree(root=self._node(""), link=LINK, values=values)
 
     def _node(self, path: str) -> CostNode:
         below = f"{path}." if path else ""

