@@ -21,7 +21,7 @@ from herringbone_parallel.core.partition_problem import Floats, Problem, weigh
 # Steps of all tables: about a third of a second.
 MAX_STEPS = 40_000
 # What the other rungs of the ladder take for each group, in such steps; so that all of them keep within a second.
-STEPS_OF_A_GROUP = 20
+STEPS_OF_A_GROUP = 30
 # What one partition may pay, in cells.
 CELLS = 500
 # Flows under way at once; the cheaper ones beyond are not looked at.
