@@ -106,7 +106,7 @@ def read_host(environ: Mapping[str, str]) -> Host:
         resource_config=json.loads(resource_text),
         input_data_config=_read_object(Path(paths.input_data_config)),
         environ=dict(environ),
-        control=environ.get(HostVariable.CONTROL),
+        control=environ.get(HostVariable.CONTROL) or None,
         run_folder=environ.get(HostVariable.RUN_FOLDER),
         lifeline=None if lifeline is None else int(_number(environ, HostVariable.LIFELINE, 0)),
         stop_grace=_number(environ, HostVariable.STOP_GRACE, DEFAULT_STOP_GRACE_SECONDS),

@@ -8,6 +8,8 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from herringbone_entry.host import Host
+
 _SIOCGIFADDR = 0x8915
 _NAME_BYTES = 16
 
@@ -24,6 +26,12 @@ def pick(named: Sequence[str | None], local_address: str | None, interfaces: Map
     leading = next((name for name, addresses in interfaces.items() if local_address in addresses), None)
     first, *rest = named
     return next((name for name in (first, leading, *rest) if name in interfaces), None)
+
+
+def interface_of(host: Host, local_address: str | None, found: Mapping[str, Sequence[str]]) -> str | None:
+    """Return the interface of a host that leads to the others; None where it has none of the usual ones either."""
+    named = host.resource_config.get("network_interface_name")
+    return pick((named, host.resources.network_interface), local_address, found)
 
 
 def interfaces() -> dict[str, list[str]]:

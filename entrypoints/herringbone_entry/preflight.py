@@ -28,16 +28,14 @@ _COLUMNS = ("host", "address", "interface", "CPUs", "GPUs", "free disk", "clock"
 
 def look(host: Host, environment: Mapping[str, str], address: str | None) -> Message:
     """Return what this host knows of itself; `environment` is its ranks', `address` leads to it from the others."""
-    found = network.interfaces()
-    named = host.resource_config.get("network_interface_name")
     disk = os.statvfs(host.paths.model)
     return {
         "group": host.resources.current_group_name,
         "cpus": int(environment["SM_NUM_CPUS"]),
         "gpus": int(environment["SM_NUM_GPUS"]),
         "free_bytes": disk.f_bavail * disk.f_frsize,
-        "interface": network.pick((named, host.resources.network_interface), address, found),
-        "named_interface": named,
+        "interface": network.interface_of(host, address, network.interfaces()),
+        "named_interface": host.resource_config.get("network_interface_name"),
         "address": address,
     }
 

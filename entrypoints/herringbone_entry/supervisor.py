@@ -19,15 +19,15 @@ from herringbone_entry.helper import Helper
 from herringbone_entry.host import Host
 from herringbone_entry.launchers import agent, direct, mpi
 from herringbone_entry.layout import Layout, lay_out
-from herringbone_entry.listener import listen
 from herringbone_entry.loop import Loop
 from herringbone_entry.orders import orders_of
 from herringbone_entry.output import Output
 from herringbone_entry.port import ReservedPort
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.rank_process import RankProcess
+from herringbone_entry.reception import Reception
 from herringbone_entry.run_folder import RunFolder
-from herringbone_entry.wire import Message, Wire, WireError
+from herringbone_entry.wire import Message, Wire
 from herringbone_spec.contract import line_prefix
 from herringbone_spec.failure import Failure, exit_code_of, parse_failure
 from herringbone_spec.strategies import Launcher
@@ -68,7 +68,7 @@ class Supervisor:
         self._interface: str | None = None
         self._ranks: dict[int, RankProcess] = {}
         self._children: dict[int, RankProcess] = {}
-        self._listener: socket.socket | None = None
+        self._reception: Reception | None = None
         self._launcher: Helper | None = None
         self._daemons = Daemons(loop, output, line_prefix(host.name), tell)
         self._holds = False
@@ -76,7 +76,7 @@ class Supervisor:
         self._deferred: list[RankProcess] = []
         self._last_signal: signal.Signals | None = None
         self._verdict: Message | None = None
-        self._sweeping = False
+        self._clears = False
 
     def log(self, text: str) -> None:
         """Print a line of the supervisor's own."""
@@ -88,8 +88,7 @@ class Supervisor:
         self._prepared = prepared
         if self._is_mpi:
             path = attach.socket_path(self._run_folder.path, self._host.name)
-            self._listener = listen(path, prepared.num_processes + 16)
-            self._loop.read(self._listener.fileno(), self._admit)
+            self._reception = Reception(path, prepared.num_processes + 16, self._loop, self._greeted)
         event = {"kind": "ready", "processes": prepared.num_processes, "port": self._port.number}
         self._tell({**event, "has_launcher": prepared.mpi is not None})
 
@@ -140,8 +139,7 @@ class Supervisor:
         assert self._prepared is not None
         self._layout = lay_out(message["counts"])
         self._port.release()
-        named = (self._host.resource_config.get("network_interface_name"), self._host.resources.network_interface)
-        self._interface = network.pick(named, self._local_address(), network.interfaces())
+        self._interface = network.interface_of(self._host, self._local_address(), network.interfaces())
         self._master = (message["master_address"], int(message["master_port"]))
         for rank in self._layout.ranks(self._host.name):
             place = self._layout.place(rank)
@@ -189,38 +187,23 @@ class Supervisor:
         assert self._prepared is not None
         return orders_of(rank.place, self._prepared, self._host, master=self._master, interface=self._interface)
 
-    def _admit(self) -> None:
-        """A rank of mpirun's connects and will say which one it is, or an agent that wants a daemon."""
-        assert self._listener is not None
-        connection, _ = self._listener.accept()
-        connection.setblocking(False)
-        wire = Wire(connection)
-
-        def greet() -> None:
-            try:
-                messages = wire.receive()
-            except (EOFError, WireError):
-                messages = [{}]
-            if not messages:
-                return
-            self._loop.forget(connection.fileno())
-            if messages[0].get("kind") == "spawn":
-                self._daemons.ask(wire, messages[0])
-                return
-            rank = self._ranks.get(messages[0].get("rank", -1))
-            if rank is None or rank.pid is not None:
-                connection.close()
-                return
-            pid = int(messages[0]["pid"])
-            rank.link(connection, pid, self._orders(rank), rank.writers)
-            rank.started()
-            if self._last_signal is not None:
-                # mpirun was still starting it when all the others were told.
-                process.send(pid, self._last_signal)
-            elif self._stopping:
-                self._stop_rank(rank)
-
-        self._loop.read(connection.fileno(), greet)
+    def _greeted(self, wire: Wire, message: Message) -> None:
+        """A rank of mpirun's says which one it is, or an agent that it wants a daemon."""
+        if message.get("kind") == "spawn":
+            self._daemons.ask(wire, message)
+            return
+        rank = self._ranks.get(message.get("rank", -1))
+        if rank is None or rank.pid is not None:
+            wire.close()
+            return
+        pid = int(message["pid"])
+        rank.link(wire.connection, pid, self._orders(rank), rank.writers)
+        rank.started()
+        if self._last_signal is not None:
+            # mpirun was still starting it when all the others were told.
+            process.send(pid, self._last_signal)
+        elif self._stopping:
+            self._stop_rank(rank)
 
     # Following
 
@@ -356,13 +339,17 @@ class Supervisor:
 
         A grandchild that holds a rank's output open gets DRAIN_SECONDS to write its last lines.
         """
-        if self._verdict is None or self._living() or self._launcher is not None or self._sweeping:
+        if self._verdict is None or self._living() or self._launcher is not None:
             return
-        self._sweeping = True
         if all(rank.silent for rank in self._ranks.values()):
-            self._clear()
+            self._end_leftovers()
         else:
-            self._loop.later(DRAIN_SECONDS, self._clear)
+            self._loop.later(DRAIN_SECONDS, self._end_leftovers)
+
+    def _end_leftovers(self) -> None:
+        if not self._clears:
+            self._clears = True
+            self._clear()
 
     def _clear(self, rounds: int = CLEAR_ROUNDS) -> None:
         """Kill what is left until nothing is: some of it may have been started while we looked."""
@@ -377,9 +364,8 @@ class Supervisor:
     def _leave(self) -> None:
         assert self._verdict is not None
         verdict, self._verdict = self._verdict, None
-        if self._listener is not None:
-            self._loop.forget(self._listener.fileno())
-            self._listener.close()
+        if self._reception is not None:
+            self._reception.close()
         code, text = verdict["code"], verdict["failure"]
         found = None if text is None else parse_failure(text)
         if found is None and code == 0:

@@ -117,7 +117,7 @@ class FakeJob:
             os.close(writer)
             descriptors.append(reader)
             environment["HERRINGBONE_CONTROL"] = self.control
-            environment["HERRINGBONE_KEY_FILE"] = f"/dev/fd/{reader}"
+            environment.setdefault("HERRINGBONE_KEY_FILE", f"/dev/fd/{reader}")
         process = subprocess.Popen(
             self.command,
             env=environment,

@@ -65,7 +65,7 @@ def test_p7_the_first_host_killed_ends_the_others(make_job, mpirun, launcher: st
         assert ended[host].code == 1
         assert "lost contact with algo-1" in ended[host].failure_text
         assert not ended[host].success
-    assert job.survivors() == []
+    assert job.survivors(patience=3.0 if over == "tcp" else 0.0) == []
 
 
 @OVER
@@ -155,6 +155,24 @@ def test_a_host_with_another_secret_is_refused(make_job, over: str) -> None:
     ended = job.wait(timeout=10.0)
     assert "lost contact with algo-1" in ended["algo-2"].failure_text
     assert "algo-2 did not come" in ended["algo-1"].failure_text
+
+
+def test_a_platform_without_a_channel_is_told_what_the_job_must_bring(make_job) -> None:
+    job = make_job(hosts=2, over="tcp")
+    job.write("print('together')", **TORCH)
+    job.control = ""
+    ended = job.run()
+    assert [result.code for result in ended.values()] == [1, 1]
+    assert "Set HERRINGBONE_CONTROL=tcp:algo-1:7590" in ended["algo-2"].failure.message
+
+
+def test_the_secret_may_be_a_file_of_an_input_channel(make_job) -> None:
+    job = make_job(hosts=2, over="tcp")
+    job.write("print('together')", **TORCH)
+    key = job.root / "key"
+    key.write_text("something that only this job's hosts can read")
+    ended = job.run(HERRINGBONE_KEY_FILE=str(key))
+    assert [result.code for result in ended.values()] == [0, 0]
 
 
 def test_a_port_that_is_taken_is_named(make_job) -> None:

@@ -84,6 +84,13 @@ def test_p24_a_read_only_system_and_a_user_without_name_or_home(make_job, launch
         assert (ended[host].code, ended[host].success) == (0, True)
 
 
+def test_p18_a_container_counts_its_own_share_of_cpus(make_job) -> None:
+    job = make_job()
+    job.write("import os; print(os.environ['SM_NUM_CPUS'], os.environ['SM_NUM_GPUS'])")
+    ended = job.run(cpu_period=100_000, cpu_quota=50_000)["algo-1"]
+    assert ended.lines == ["[algo-1:0] 1 0"]
+
+
 def test_p27_a_model_folder_that_cannot_be_written_fails_by_name_on_every_host(make_job) -> None:
     job = make_job(hosts=2)
     job.write("print('never')", **TORCH)
