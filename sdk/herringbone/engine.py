@@ -21,7 +21,7 @@ _UNIX, _TCP, _SSH = "unix://", "tcp://", "ssh://"
 _DEFAULT_PORT = 2375
 _CONNECT_SECONDS = 10.0
 # A start may wait for a busy disk; an engine that says nothing for so long will not say anything any more.
-_ANSWER_SECONDS = 120.0
+ANSWER_SECONDS = 120.0
 _PIECE_BYTES = 1 << 16
 _MAX_HEAD_BYTES = 1 << 16
 
@@ -76,7 +76,7 @@ class Engine:
             connection = self._connect()
         except OSError as error:
             raise self._silent(error) from error
-        connection.settimeout(_ANSWER_SECONDS)
+        connection.settimeout(ANSWER_SECONDS)
         return connection
 
     def upload(self, container: str, folder: str, fill: Callable[[Callable[[bytes], None]], None]) -> None:

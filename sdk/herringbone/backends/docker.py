@@ -1,6 +1,6 @@
 """`local` and `local_gpu`: hosts are containers of one engine, which the client starts and the job's keeper keeps.
 
-client   image, sweep -> network, containers -> streams -> private line -> start -> order to the keeper
+client   image -> network, containers -> streams -> private line -> start (and sweep) -> order to the keeper
 keeper   log, max_run, stop, verdict, model, removal
 """
 
@@ -8,44 +8,40 @@ from __future__ import annotations
 
 import json
 import os
-import pwd
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from threading import Thread
 from typing import TYPE_CHECKING
 
 from herringbone.backends import docker_review
 from herringbone.backends.docker_engine import find_engine
 from herringbone.backends.docker_gpus import find_gpus, list_gpus, split_gpus
-from herringbone.backends.docker_image import Image, choose_image
+from herringbone.backends.docker_image import Image, choose_image, with_requirements
 from herringbone.backends.docker_request import (
     Surroundings,
-    container_name,
     container_request,
     network_interface,
     network_name,
-    network_request,
 )
+from herringbone.backends.docker_start import Made, at_once
 from herringbone.backends.docker_sweep import labels_of, sweep
 from herringbone.backends.docker_tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
-from herringbone.console import Console
-from herringbone.engine import Engine, EngineRefusal, hijack, read_head, send
+from herringbone.engine import ANSWER_SECONDS, Engine
 from herringbone.home import Home, find_home
-from herringbone.keeper.containers import remove_container, remove_network
 from herringbone_spec.contract import HostVariable, Paths
-from herringbone_spec.errors import EngineError, ImageError, JobNameError, LaunchError
+from herringbone_spec.errors import (
+    HerringboneError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from herringbone.jobs import JobRecord
     from herringbone.keeper.order import Order
     from herringbone.plan import HostPlan, JobPlan
 
-_CONFLICT = 409
 _SECRET_BYTES = 32
 _ID_CHARS = 16
 # The user's session with AWS, for scripts that read and write S3.
@@ -59,6 +55,10 @@ _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
 
 def make_backend() -> DockerBackend:
     """Return the backend for this user's jobs."""
+    if os.name != "posix":
+        raise UnsupportedError(
+            "instance_type 'local' needs a POSIX system (Linux, macOS); on Windows, run it inside WSL"
+        )
     return DockerBackend(find_home(), lambda: find_engine(os.environ, Path.home()))
 
 
@@ -113,7 +113,8 @@ class DockerBackend(KeptBackend):
             fill_host(plan, host, folder, interface=network_interface(plan), but_not=self._home.path)
         image = self._images.pop(plan.job_name, None) or choose_image(self._engine, plan)
         if plan.options.bake_requirements:
-            image = self._baked(image, [Path(Paths(folder.host(host.name)).code) for host in plan.hosts])
+            codes = [Path(Paths(folder.host(host.name)).code) for host in plan.hosts]
+            image = with_requirements(image, codes, self._environ)
         labels = labels_of(plan.job_name, self._home, keeper)
         gpus = self._split_gpus(plan)
         network = network_name(plan)
@@ -165,7 +166,7 @@ class DockerBackend(KeptBackend):
         with ExitStack() as stack:
             streams = [stack.enter_context(socket.socket(fileno=os.dup(each))) for each in lent]
             for stream in streams:
-                stream.setblocking(True)
+                stream.settimeout(ANSWER_SECONDS)
             calls = [
                 partial(made.start, host, streams[2 * place], streams[2 * place + 1], line)
                 for place, host in enumerate(plan.hosts)
@@ -173,38 +174,9 @@ class DockerBackend(KeptBackend):
             # While the engine is busy, it can tell what others left.
             at_once([*calls, self._sweep])
 
-    def _baked(self, image: Image, codes: Sequence[Path]) -> Image:
-        """Return an image with the job's requirements in it, made once; no host then installs them again.
-
-        Where pip finds what it needs is pip's own setting, in the user's environment.
-        """
-        listed = codes[0] / "requirements.txt"
-        if not listed.is_file():
-            return image
-        from herringbone.images.bake import bake
-        from herringbone.images.engine import connect
-
-        client = connect(self._environ)
-        try:
-            found = bake(
-                client,
-                image.name,
-                listed,
-                Console(sys.stderr).say,
-                wheelhouse=self._path("PIP_FIND_LINKS"),
-                ca_bundle=self._path("PIP_CERT"),
-            )
-        finally:
-            client.close()
-        for code in codes:
-            (code / listed.name).unlink()
-        return Image(found.name, found.id, is_ours=True)
-
-    def _path(self, variable: str) -> Path | None:
-        given = self._environ.get(variable)
-        return Path(given) if given and Path(given).exists() else None
-
     def _surroundings(self, image: Image, labels: Mapping[str, str], stop_grace: float) -> Surroundings:
+        import pwd
+
         try:
             name = pwd.getpwuid(self._user).pw_name
         except KeyError:
@@ -236,90 +208,5 @@ class DockerBackend(KeptBackend):
 
     def _sweep(self, job: str | None = None) -> None:
         # What nobody looks after stops by itself, and the next sweep finds what this one cannot remove.
-        with suppress(EngineError):
+        with suppress(HerringboneError):
             sweep(self._engine, self._home, job=job)
-
-
-def at_once(calls: Sequence[Callable[[], object]]) -> None:
-    """Make all calls at the same time; return when all have returned, or raise the first one's error."""
-    errors: list[BaseException | None] = [None] * len(calls)
-
-    def make(place: int) -> None:
-        try:
-            calls[place]()
-        except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-            errors[place] = error
-
-    threads = [Thread(target=make, args=(place,)) for place in range(1, len(calls))]
-    for thread in threads:
-        thread.start()
-    make(0)
-    for thread in threads:
-        thread.join()
-    for error in errors:
-        if error is not None:
-            raise error
-
-
-class Made:
-    """What a job has made in the engine so far, to be undone when it cannot start."""
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._network: str | None = None
-        self.ids: dict[str, str] = {}
-
-    def network(self, plan: JobPlan, labels: Mapping[str, str]) -> None:
-        try:
-            self._network = self._engine.post("/networks/create", network_request(plan, labels))["Id"]
-        except EngineRefusal as error:
-            raise self._taken(error, str(network_name(plan))) from error
-
-    def container(self, plan: JobPlan, host: HostPlan, request: Mapping[str, object]) -> None:
-        name = container_name(plan, host)
-        try:
-            self.ids[host.name] = self._engine.post("/containers/create", request, name=name)["Id"]
-        except EngineRefusal as error:
-            raise self._taken(error, name) from error
-
-    def start(self, host: HostPlan, stream: socket.socket, ending: socket.socket, line: bytes) -> None:
-        """Attach first, so that not a byte is lost, and ask for the end before there can be one."""
-        path = f"/containers/{self.ids[host.name]}"
-        hijack(stream, f"{path}/attach", {"stream": True, "stdin": True, "stdout": True, "stderr": True})
-        stream.sendall(line)
-        send(ending, "POST", f"{path}/wait", {"condition": "next-exit"})
-        read_head(ending)  # comes at once, and says that the engine watches; the rest comes at the end
-        try:
-            self._engine.post(f"{path}/start")
-        except EngineRefusal as error:
-            raise _not_started(error, host) from error
-
-    def undo(self) -> None:
-        for container in self.ids.values():
-            remove_container(self._engine, container)
-        if self._network is not None:
-            remove_network(self._engine, self._network)
-
-    @staticmethod
-    def _taken(error: EngineRefusal, name: str) -> LaunchError | EngineRefusal | JobNameError:
-        if error.status != _CONFLICT:
-            return error
-        return JobNameError(
-            f"job name: the engine already has {name!r}, of another user or another job's folder; choose another job "
-            f"name, or remove it (`docker rm -f {name}`)"
-        )
-
-
-def _not_started(error: EngineRefusal, host: HostPlan) -> Exception:
-    text = str(error)
-    if "executable file not found" in text or "no such file or directory" in text:
-        return ImageError(
-            f"{host.name}: the image has no program to start ({text}); an image needs a program `train` on its PATH "
-            "(`pip install herringbone` puts one there), or name one with container_entry_point"
-        )
-    if "could not select device driver" in text:
-        return LaunchError(
-            f"{host.name}: the engine cannot give GPUs to containers ({text}); install the NVIDIA Container Toolkit "
-            "and restart the engine"
-        )
-    return error

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from herringbone.console import Console
 from herringbone.engine import Engine, EngineRefusal
 from herringbone.images.find import choose, filters
 from herringbone.images.labels import CONTRACT, Label
@@ -61,3 +65,36 @@ def _newest(engine: Engine, plan: JobPlan) -> str:
             "or name yours with image_uri"
         )
     return found
+
+
+def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str, str]) -> Image:
+    """Return an image with the job's requirements in it, made once; no host then installs them again.
+
+    `codes` are the hosts' code folders. Where pip finds what it needs is pip's own setting, in the user's environment.
+    """
+    listed = codes[0] / "requirements.txt"
+    if not listed.is_file():
+        return image
+    from herringbone.images.bake import bake
+    from herringbone.images.engine import connect
+
+    client = connect(environ)
+    try:
+        found = bake(
+            client,
+            image.name,
+            listed,
+            Console(sys.stderr).say,
+            wheelhouse=_existing(environ, "PIP_FIND_LINKS"),
+            ca_bundle=_existing(environ, "PIP_CERT"),
+        )
+    finally:
+        client.close()
+    for code in codes:
+        (code / listed.name).unlink()
+    return Image(found.name, found.id, is_ours=True)
+
+
+def _existing(environ: Mapping[str, str], variable: str) -> Path | None:
+    given = environ.get(variable)
+    return Path(given) if given and Path(given).exists() else None

@@ -13,6 +13,7 @@ from tests.sdk.containers.test_life import until
 from herringbone import Estimator, InputError, JobFailedError, JobNameError, TrainingJob, UnsupportedError, attach
 from herringbone.backends.docker import DockerBackend
 from herringbone.cli.__main__ import main
+from herringbone.job import all_jobs
 from herringbone.jobs import JobIndex
 from herringbone.processes import pid_of
 from herringbone_spec.errors import EngineError, ImageError
@@ -106,6 +107,26 @@ def test_ctrl_c_stops_the_job_and_reaches_the_caller(image, script, start_python
     client.communicate(timeout=20)
     assert client.returncode == 7
     assert attach("a").status == "Stopped"
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.08, 0.16, 0.3, 0.5])
+def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(image, script, start_python, delay):
+    script("import time; time.sleep(60)")
+    client = start_python(
+        "import sys, herringbone.backends.docker, herringbone.job; from herringbone import Estimator\n"
+        "estimator = Estimator('train.py', instance_type='local', instance_count=2, image_uri=sys.argv[1])\n"
+        "print('ready', flush=True)\n"
+        "try: estimator.fit(job_name='a')\n"
+        "except KeyboardInterrupt: sys.exit(7)",
+        image,
+        stderr=subprocess.PIPE,
+    )
+    assert client.stdout.readline() == "ready\n"
+    time.sleep(delay)
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=20)
+    assert client.returncode == 7
+    assert [record.status for record in all_jobs()] in ([], ["Stopped"])
 
 
 def test_a_killed_keeper_is_noticed_and_its_containers_go(submit, home, of_home, capsys):
