@@ -67,7 +67,7 @@ def derive(engine: Any) -> Iterator[Callable[..., str]]:
     def make(image: str, *lines: str) -> str:
         text = "\n".join([f"FROM {image}", *lines])
         name = f"herringbone-test:{uuid4().hex}"
-        said = list(engine.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True, decode=True))
+        said = list(engine.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True, forcerm=True, decode=True))
         assert not [step for step in said if "error" in step], said
         names.append(name)
         return name

@@ -2,10 +2,38 @@
 
 import pytest
 
-from herringbone.images.check import Verdict, _failure, _mpi
-from herringbone.images.trial import Outcome
+from herringbone.images.check import Verdict, _failure, _mpi, _runs
+from herringbone.images.trial import Outcome, Setting
 
 TOLD = {"output/failure": b"exit code 7"}
+
+
+STRANGER, WRITES, ROOT = Setting("7:7", True), Setting("7:7", False), Setting("0:0", False)
+GOOD = Outcome(0, "", {"model/facts.json": b'{"python": "3.12.1", "uid": 7}'})
+BAD = Outcome(1, "no\nRead-only file system\n", {})
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "verdicts"),
+    [
+        ({STRANGER: GOOD}, {"a job": Verdict.OK, "any user": Verdict.OK, "read-only root": Verdict.OK}),
+        (
+            {STRANGER: BAD, WRITES: GOOD},
+            {"a job": Verdict.OK, "any user": Verdict.OK, "read-only root": Verdict.WARNING},
+        ),
+        (
+            {STRANGER: BAD, WRITES: BAD, ROOT: GOOD},
+            {"a job": Verdict.OK, "any user": Verdict.FAILED, "read-only root": Verdict.WARNING},
+        ),
+        ({STRANGER: BAD, WRITES: BAD, ROOT: BAD}, {"a job": Verdict.FAILED}),
+    ],
+)
+def test_the_easiest_setting_that_works_says_what_does_not(outcomes, verdicts):
+    found = list(_runs(outcomes, Verdict.WARNING))
+    assert {finding.subject: finding.verdict for finding in found} == verdicts
+    assert all(
+        finding.detail.endswith("no | Read-only file system") for finding in found if finding.verdict is not Verdict.OK
+    )
 
 
 @pytest.mark.parametrize(

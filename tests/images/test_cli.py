@@ -36,6 +36,12 @@ def test_a_mistake_is_found_before_an_engine_is_asked(herringbone, monkeypatch):
     assert err == "herringbone: framework 'jax': images are built for pytorch and tensorflow\n"
 
 
+def test_missing_requirements_are_said_before_anything_is_built(herringbone, monkeypatch, tmp_path):
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
+    code, _, err = herringbone("images", "build", "pytorch", "--requirements", str(tmp_path / "none.txt"))
+    assert (code, err) == (2, f"herringbone: {tmp_path}/none.txt: there is no such file\n")
+
+
 @pytest.mark.parametrize("arguments", [["build", "pytorch"], ["ls"], ["test", "x"], ["push", "x", "y"]])
 def test_without_an_engine(herringbone, monkeypatch, arguments):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")

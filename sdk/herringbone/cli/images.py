@@ -64,7 +64,7 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(args: argparse.Namespace) -> int:
-    from herringbone.images.bake import bake
+    from herringbone.images.bake import bake, gather
     from herringbone.images.build import build
     from herringbone.images.engine import asking, connect
     from herringbone.images.push import push
@@ -80,6 +80,9 @@ def _build(args: argparse.Namespace) -> int:
         ca_bundle=args.ca_bundle,
         lock=args.lock,
     )
+    if args.requirements is not None:
+        # What is missing is said now, and not behind a build of minutes.
+        gather(args.requirements, wheelhouse=args.wheelhouse, ca_bundle=args.ca_bundle)
     engine = connect()
     image = build(engine, recipe, say)
     if args.requirements is not None:

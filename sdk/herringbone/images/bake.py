@@ -50,12 +50,10 @@ def bake(
     Files that it includes with -r or -c come along. Raises `InputError` for a file that is missing, `ImageError` for an
     image that is not here and for what pip cannot install.
     """
+    context = gather(requirements, wheelhouse=wheelhouse, ca_bundle=ca_bundle)
     base = inspect(engine, image)
     if base is None:
         raise ImageError(f"the image {image} is not on this engine: docker pull {image}")
-    context = Context(
-        {f"{_FOLDER[1:]}/{place}": content for place, content in _files(requirements, wheelhouse, ca_bundle)}
-    )
     digest = hashlib.sha256(f"{base['Id']} {requirements.name} {context.digest}".encode()).hexdigest()[:_HASH_CHARS]
     name = baked_name(image, base["Config"].get("Labels") or {}, digest)
     found = inspect(engine, name)
@@ -66,6 +64,11 @@ def bake(
     if built is None:
         raise ImageError(f"{name} was made and is gone: something here removes images while others are made")
     return Image(name, built["Id"], built["Size"], built=True)
+
+
+def gather(requirements: Path, *, wheelhouse: Path | None = None, ca_bundle: Path | None = None) -> Context:
+    """Return what an image gets to install requirements from. Raises `InputError` for files that are missing."""
+    return Context({f"{_FOLDER[1:]}/{name}": content for name, content in _files(requirements, wheelhouse, ca_bundle)})
 
 
 def baked_name(image: str, labels: Mapping[str, str], digest: str) -> str:

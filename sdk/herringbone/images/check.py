@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
@@ -17,6 +17,9 @@ from herringbone_spec.errors import EngineError, ImageError
 # A uid that no image knows by name.
 _STRANGER = "47110:47110"
 _ROOT = "0:0"
+# From the best that an image can do to the least.
+_SETTINGS = (Setting(_STRANGER, read_only=True), Setting(_STRANGER, read_only=False), Setting(_ROOT, read_only=False))
+_MPI = ((Key.MPI_ENABLED, True), (Key.MPI_PROCESSES_PER_HOST, 2), (Key.MPI_CUSTOM_OPTIONS, ""))
 # What the scripts in `trials` do.
 _FAILURE_CODE = 7
 _STOP_READY = "the trial runs"
@@ -59,40 +62,38 @@ def check(engine: Any, image: str) -> Iterator[Finding]:
         Verdict.OK if ours else Verdict.WARNING,
         "1" if ours else f"no label {Label.CONTRACT}: a job's environment shows in `docker inspect`",
     )
-    facts, findings = _runs(engine, image, blame)
-    yield from findings
+    outcomes = {}
+    for setting in _SETTINGS:
+        outcomes[setting] = _run(engine, image, "survey", setting)
+        if outcomes[setting].code == 0:
+            break
+    yield from _runs(outcomes, blame)
+    facts = _facts(outcomes[setting])
     if facts is None:
         return
     yield from _content(engine, image, facts, blame)
-    user = f"{facts['uid']}:{facts['uid']}"
-    yield _failure(_run(engine, image, "failure", user=user), blame)
-    yield _stop(engine, image, user, blame)
+    yield _failure(_run(engine, image, "failure", setting), blame)
+    yield _stop(engine, image, setting, blame)
     if facts["mpi"]:
-        yield _mpi(_run(engine, image, "ranks", user=user, hyperparameters=_MPI), blame)
+        yield _mpi(_run(engine, image, "ranks", replace(setting, hyperparameters=_MPI)), blame)
 
 
-_MPI = {Key.MPI_ENABLED: True, Key.MPI_PROCESSES_PER_HOST: 2, Key.MPI_CUSTOM_OPTIONS: ""}
-
-
-def _runs(engine: Any, image: str, blame: Verdict) -> tuple[dict[str, Any] | None, list[Finding]]:
-    """Run a job under ever easier conditions until it succeeds; return its facts, and what that says."""
-    ways = ((_STRANGER, True), (_STRANGER, False), (_ROOT, False))
-    outcomes = []
-    for user, read_only in ways:
-        outcomes.append(_run(engine, image, "survey", user=user, read_only=read_only))
-        if (facts := _facts(outcomes[-1])) is not None:
-            break
+def _runs(outcomes: Mapping[Setting, Outcome], blame: Verdict) -> Iterator[Finding]:
+    """Judge a job that was run in ever easier settings until it succeeded. Pure."""
+    (hardest, first), (easiest, last) = next(iter(outcomes.items())), list(outcomes.items())[-1]
+    facts = _facts(last)
+    if facts is None:
+        yield Finding("a job", Verdict.FAILED, _said(last))
+        return
+    yield Finding("a job", Verdict.OK, f"Python {facts['python']}, by the command train")
+    if easiest.user == hardest.user:
+        yield Finding("any user", Verdict.OK, f"uid {facts['uid']}")
     else:
-        return None, [Finding("a job", Verdict.FAILED, _said(outcomes[-1]))]
-    user, read_only = ways[len(outcomes) - 1]
-    first = outcomes[0].tail
-    return facts, [
-        Finding("a job", Verdict.OK, f"Python {facts['python']}, by the command train"),
-        Finding("any user", *((Verdict.OK, f"uid {facts['uid']}") if user == _STRANGER else (Verdict.FAILED, first))),
-        Finding(
-            "read-only root", *((Verdict.OK, "only /opt/ml and /tmp are written") if read_only else (blame, first))
-        ),
-    ]
+        yield Finding("any user", Verdict.FAILED, first.tail)
+    if easiest.read_only:
+        yield Finding("read-only root", Verdict.OK, "only /opt/ml and /tmp are written")
+    else:
+        yield Finding("read-only root", blame, first.tail)
 
 
 def _content(engine: Any, image: str, facts: Mapping[str, Any], blame: Verdict) -> Iterator[Finding]:
@@ -106,7 +107,7 @@ def _content(engine: Any, image: str, facts: Mapping[str, Any], blame: Verdict) 
         yield Finding("MPI", Verdict.OK, facts["mpi"])
     else:
         yield Finding("MPI", Verdict.WARNING, "no mpirun: jobs with `mpi` will not start")
-    seen = _facts(_run(engine, image, "survey", user=_ROOT))
+    seen = _facts(_run(engine, image, "survey", Setting(_ROOT, read_only=False)))
     if seen is None:
         return
     keys = seen["private_keys"]
@@ -132,8 +133,8 @@ def _failure(outcome: Outcome, blame: Verdict) -> Finding:
     return Finding("failure", Verdict.OK, f"exit code {outcome.code}, told in {len(told)} characters")
 
 
-def _stop(engine: Any, image: str, user: str, blame: Verdict) -> Finding:
-    with trial(engine, image, "stop", Setting(user=user, read_only=False, hyperparameters={})) as it:
+def _stop(engine: Any, image: str, setting: Setting, blame: Verdict) -> Finding:
+    with trial(engine, image, "stop", setting) as it:
         if not it.printed(_STOP_READY, seconds=_JOB_SECONDS):
             return Finding("stop", blame, _said(it.outcome(seconds=0)))
         it.signal("SIGTERM")
@@ -152,16 +153,7 @@ def _mpi(outcome: Outcome, blame: Verdict) -> Finding:
     return Finding("MPI job", blame, _said(outcome))
 
 
-def _run(
-    engine: Any,
-    image: str,
-    script: str,
-    *,
-    user: str,
-    read_only: bool = False,
-    hyperparameters: Mapping[str, object] | None = None,
-) -> Outcome:
-    setting = Setting(user=user, read_only=read_only, hyperparameters=hyperparameters or {})
+def _run(engine: Any, image: str, script: str, setting: Setting) -> Outcome:
     try:
         with trial(engine, image, script, setting) as it:
             return it.outcome(seconds=_JOB_SECONDS)

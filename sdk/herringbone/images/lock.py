@@ -56,6 +56,11 @@ class Lock:
         versions = self.pins.get(canonical(name), set())
         return next(iter(versions)) if len(versions) == 1 else None
 
+    @property
+    def index(self) -> str | None:
+        """The index that has what PyPI has not, None where there is none."""
+        return next((line.split()[1] for line in self.text.splitlines() if line.startswith(_INDEX)), None)
+
     def with_wheels(self, wheels: Iterable[Wheel], framework: str) -> Lock:
         """Return the lock for a build with a user's own wheels; he trusts them, so their hashes are as good as ours.
 

@@ -133,10 +133,11 @@ def _wheels(folder: Path, lock: Lock, package: str, version: str) -> dict[str, P
     all_of_them = {path.name: path for path in sorted(folder.glob("*.whl"))}
     found = usable(all_of_them, lock)
     if not any(Wheel(file, "").name == package for file in found):
+        index = f"--extra-index-url {lock.index} " if lock.index else ""
         there = ", ".join(file for file in all_of_them if Wheel(file, "").name == package) or "none of it"
         raise InputError(
             f"the wheelhouse {folder} has no wheel of {package} {version} (there is {there}): "
-            f"pip download --no-deps --dest {folder} {package}=={version}"
+            f"pip download --no-deps --dest {folder} {index}{package}=={version}"
         )
     return found
 

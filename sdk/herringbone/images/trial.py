@@ -27,13 +27,13 @@ _POLL_SECONDS = 0.02
 _TAIL_LINES = 8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Setting:
     """How a trial's container runs."""
 
     user: str
     read_only: bool
-    hyperparameters: Mapping[str, object]
+    hyperparameters: tuple[tuple[str, object], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ def trial(engine: Any, image: str, script: str, setting: Setting) -> Iterator[Tr
     try:
         with asking(f"to run {image}"):
             engine.put_archive(
-                container, BASE, _tree((_SCRIPTS / f"{script}.py").read_bytes(), setting.hyperparameters)
+                container, BASE, _tree((_SCRIPTS / f"{script}.py").read_bytes(), dict(setting.hyperparameters))
             )
             engine.start(container)
         yield Trial(engine, container)
