@@ -114,6 +114,14 @@ def test_memory_is_named_as_the_cause():
     assert made.cause == "out of memory: the container may use 64 MiB"
 
 
+def test_a_host_that_stopped_before_its_engine_was_missed_has_that_cause():
+    """It told its end with its last breath: exit code 143, of nobody's wish."""
+    made = host(Engine(json=EngineError("does not answer")), ended(143))
+    made.exit_code = take(made)
+    made.explain()
+    assert made.cause.startswith("the container engine went away")
+
+
 def test_another_end_has_no_such_cause():
     made = host(Engine(json=state(OOMKilled=False)), ended(3))
     made.exit_code = take(made)

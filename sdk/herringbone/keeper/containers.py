@@ -31,6 +31,7 @@ _WORD_BYTES = 65_536
 # What the shell says of a process that was killed: all that is known of a container that the engine forgot.
 _KILLED_CODE = 137
 _NOT_FOUND, _CONFLICT = 404, 409
+_ENGINE_GONE = "the container engine went away while the job ran, and took the container with it"
 # The kernel's word on memory reaches the engine on another way than the container's end does.
 _MEMORY_SECONDS = 0.3
 
@@ -134,7 +135,7 @@ class ContainerHost(Host):
             return self._ending_untold()
 
     def explain(self) -> None:
-        """Find out whether memory ended it."""
+        """Find out whether memory ended it, or the loss of the engine: without one, a host stops by itself."""
         deadline = time.monotonic() + _MEMORY_SECONDS
         try:
             while not self.state().get("OOMKilled"):
@@ -142,12 +143,12 @@ class ContainerHost(Host):
                     return
                 time.sleep(0.02)
             self.cause = f"out of memory: {self._limit()}"
-        except EngineError as error:
-            print(f"{self.name}: {error}", file=sys.stderr)
+        except EngineError:
+            self.cause = _ENGINE_GONE
 
     def _ending_untold(self) -> int:
         """The connection broke, so the engine was stopped, or the network to it is gone."""
-        self.cause = "the container engine went away while the job ran, and took the container with it"
+        self.cause = _ENGINE_GONE
         try:
             state = self.state()
         except EngineError:
