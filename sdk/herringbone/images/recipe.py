@@ -115,7 +115,8 @@ def make_recipe(
                 "herringbone/install": (folder / "shared" / "install-herringbone").read_bytes(),
                 "herringbone/sbom.py": (folder / "shared" / "sbom.py").read_bytes(),
                 f"herringbone/{name}": content,
-            }
+            },
+            known={f"framework/wheels/{wheel.file}": wheel.sha256 for wheel in trusted},
         ),
     )
 
