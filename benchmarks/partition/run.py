@@ -1,7 +1,7 @@
 """How well models are split, and how fast: ours against equal layers and SMP v1's greedy recursion.
 
-Usage: python benchmarks/partition/run.py [--budget 30] [--models gpt2] [--partitions 4]. The last line is JSON; costs are
-those of the costliest partition, as a share of the whole model's (1/partitions: a perfect split without communication).
+Usage: python benchmarks/partition/run.py [--budget 30] [--models gpt2] [--partitions 4]. The last line is JSON; costs
+are those of the costliest partition, as a share of the whole model's (1/partitions: even, without communication).
 """
 
 from __future__ import annotations
