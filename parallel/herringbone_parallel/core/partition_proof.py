@@ -31,7 +31,7 @@ _BLENDS = (0.7, 0.3, 0.0)
 # A gap below it is closed, as far as this goes.
 _CLOSE_ENOUGH = 1e-3
 # How far below the known split the first limit is; far below it, more sets and flows come into question.
-_FIRST_STEP = 0.015
+_FIRST_STEP = 0.0195
 # Sets in the linear program, for each group; beyond, half of them are dropped.
 _MAX_COLUMNS = 24
 # The share of the time left that one limit gets.
