@@ -20,6 +20,7 @@ from herringbone_spec.errors import ContractError, LaunchError
 # A first packet that nobody answers, to a host that is not up yet, would be sent again after 1, 3 and 7 seconds only.
 _ATTEMPT_SECONDS = 1.0
 _MISSED_PROBES = 3
+_SEND_BYTES = 1 << 20
 
 
 OnEnd = Callable[[socket.socket | None], None]
@@ -108,6 +109,8 @@ class TCPAddress:
     def set_up(self, connection: socket.socket) -> None:
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        # What waits for a host that is busy must fit in here; the system's own choice may be 16 KiB.
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         seconds = max(1, round(self.heartbeat))
         # macOS names the first one TCP_KEEPALIVE, and has no last one.

@@ -20,6 +20,11 @@ REPORT = "HERRINGBONE_REPORT_FD"
 LAYOUT = "HERRINGBONE_LAYOUT"
 RUN_FOLDER = "HERRINGBONE_RUN_DIR"
 
+# Where mpirun and its daemons keep their own files. Open MPI 4 tells each rank so under another name, and refuses both.
+SESSION_FOLDERS = tuple(
+    f"{prefix}_{side}_tmpdir_base" for prefix in ("OMPI_MCA_orte", "PRTE_MCA_prte") for side in ("local", "remote")
+)
+
 # How MPI launchers tell a process its number, in the order in which we trust them.
 MPI_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 

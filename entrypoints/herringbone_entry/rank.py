@@ -34,7 +34,7 @@ def main() -> None:
     for descriptor, target in zip(wire.descriptors, (1, 2), strict=False):
         os.dup2(descriptor, target)
         os.close(descriptor)
-    for name in (attach.REPORT, attach.LAYOUT, attach.RUN_FOLDER):
+    for name in (attach.REPORT, attach.LAYOUT, attach.RUN_FOLDER, *attach.SESSION_FOLDERS):
         os.environ.pop(name, None)
     os.environ.update(orders["environment"])
     os.chdir(orders["code"])

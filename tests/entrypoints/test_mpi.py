@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.entrypoints.allreduce import ALLREDUCE
 
 from herringbone_entry import attach
 from herringbone_entry.launchers import agent
@@ -159,6 +160,18 @@ def test_p25_hello_on_each_mpi(make_job, mpirun, kind: str, over: str) -> None:
     ended = job.run()
     assert sorted(ended["algo-1"].rank_lines) == ["[algo-1:0] hello from algo-1", "[algo-1:1] hello from algo-1"]
     assert sorted(ended["algo-2"].rank_lines) == ["[algo-2:2] hello from algo-2", "[algo-2:3] hello from algo-2"]
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", ["openmpi4", "openmpi5"])
+def test_ranks_speak_mpi_on_each_open_mpi(make_job, mpirun, kind: str) -> None:
+    # Open MPI 4 refused MPI_Init to ranks that had its session folder under two names.
+    library = Path(mpirun(kind)).parents[1] / "lib" / "libmpi.so.40"
+    job = make_job(hosts=2, HERRINGBONE_MPIRUN=mpirun(kind), LIBMPI=str(library))
+    job.write(ALLREDUCE, sagemaker_mpi_enabled=True, sagemaker_mpi_num_of_processes_per_host=2)
+    ended = job.run(timeout=60.0)
+    lines = sorted(line for result in ended.values() for line in result.lines)
+    assert lines == [f"[algo-{1 + rank // 2}:{rank}] ranks {{4}}" for rank in range(4)]
 
 
 @pytest.mark.mpi

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from herringbone_entry import attach
 from herringbone_entry.layout import Layout
 from herringbone_spec.errors import LaunchError
 
@@ -133,9 +134,10 @@ def launch_environment(
     """
     # In a container the launcher is root, and nobody else is there to be protected.
     values = {f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}": "1" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")}
+    # Open MPI 4 would read other ranks' memory, which containers forbid, and complain of it in the ranks' output.
+    values["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none"
     if run_folder is not None:
-        for side in ("local", "remote"):
-            values[f"OMPI_MCA_orte_{side}_tmpdir_base"] = values[f"PRTE_MCA_prte_{side}_tmpdir_base"] = run_folder
+        values |= dict.fromkeys(attach.SESSION_FOLDERS, run_folder)
     if interface is not None:
         names = ("OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_btl_tcp_if_include", "PRTE_MCA_prte_if_include")
         values |= dict.fromkeys(names, interface)

@@ -35,6 +35,7 @@ class ContainerJob:
     containers: dict[str, str] = field(default_factory=dict)
     stdins: dict[str, Any] = field(default_factory=dict)
     network: str | None = None
+    mounts: list[str] = field(default_factory=list)
 
     def base(self, host: str = "algo-1") -> Path:
         return self.root / host / "ml"
@@ -66,7 +67,7 @@ class ContainerJob:
 
     def _create(self, host: str, user: str | None, settings: dict[str, Any]) -> None:
         rooms = [f"{SOURCES / room}:/src/{room}:ro" for room in ("spec", "entrypoints", "parallel")]
-        binds = [f"{self.base(host)}:/opt/ml", f"{self.root}:/shared", *rooms]
+        binds = [f"{self.base(host)}:/opt/ml", f"{self.root}:/shared", *rooms, *self.mounts]
         made = self.engine.create_container(
             self.image,
             ["python", "-m", "herringbone_entry"],

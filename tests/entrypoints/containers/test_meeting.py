@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 
 import pytest
+from tests.entrypoints.allreduce import ALLREDUCE
 
 pytestmark = pytest.mark.docker
 
@@ -50,27 +52,34 @@ def test_p28_ranks_meet_at_rank_0s_host_over_the_way_between_hosts(make_job, lau
         assert ended[host].rank_lines == [f"[{host}:{rank}] algo-1 eth0 eth0", f"[{host}:{rank}] sum 3.0"]
 
 
-def test_p25_mpi_speaks_across_hosts(make_job) -> None:
-    job = make_job(hosts=3)
-    job.write(
-        """
-        import ctypes
-        mpi = ctypes.CDLL("libmpi.so.40", mode=ctypes.RTLD_GLOBAL)
-        mpi.MPI_Init(None, None)
-        world = ctypes.byref(ctypes.c_char.in_dll(mpi, "ompi_mpi_comm_world"))
-        ours, total = ctypes.c_int(1), ctypes.c_int(0)
-        integer, plus = (ctypes.byref(ctypes.c_char.in_dll(mpi, name)) for name in ("ompi_mpi_int", "ompi_mpi_op_sum"))
-        mpi.MPI_Allreduce(ctypes.byref(ours), ctypes.byref(total), 1, integer, plus, world)
-        print("ranks", total.value)
-        mpi.MPI_Finalize()
-        """,
-        sagemaker_mpi_enabled=True,
-        sagemaker_mpi_num_of_processes_per_host=2,
-    )
-    ended = job.run(timeout=60.0)
+AS_A_GUEST = {"user": "1234:1234", "read_only": True, "tmpfs": {"/tmp": ""}}
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("settings", [{}, AS_A_GUEST], ids=["root", "guest"])
+@pytest.mark.parametrize("kind", ["openmpi4", "openmpi5"])
+def test_p25_ranks_speak_mpi_across_hosts(make_job, mpirun, kind: str, settings) -> None:
+    wheel = Path(mpirun(kind)).parents[1]
+    job = make_job(hosts=3, HERRINGBONE_MPIRUN=mpirun(kind), LIBMPI=str(wheel / "lib" / "libmpi.so.40"))
+    job.mounts.append(f"{wheel}:{wheel}:ro")
+    job.write(ALLREDUCE, sagemaker_mpi_enabled=True, sagemaker_mpi_num_of_processes_per_host=2)
+    if settings:
+        job.give_to(1234)
+    ended = job.run(timeout=60.0, **settings)
     assert sorted(line for result in ended.values() for line in result.rank_lines) == [
-        f"[algo-{1 + rank // 2}:{rank}] ranks 6" for rank in range(6)
+        f"[algo-{1 + rank // 2}:{rank}] ranks {{6}}" for rank in range(6)
     ]
+
+
+@pytest.mark.mpi
+def test_p25_mpich_across_hosts(make_job, mpirun) -> None:
+    wheel = Path(mpirun("mpich")).parents[1]
+    job = make_job(hosts=2, HERRINGBONE_MPIRUN=mpirun("mpich"))
+    job.mounts.append(f"{wheel}:{wheel}:ro")
+    job.write("import os; print(os.environ['PMI_RANK'], os.environ['SM_CURRENT_HOST'])", **MPI)
+    ended = job.run(timeout=60.0)
+    for rank, host in enumerate(job.hosts):
+        assert ended[host].rank_lines == [f"[{host}:{rank}] {rank} {host}"]
 
 
 @LAUNCHERS
