@@ -154,6 +154,19 @@ def test_requirements_are_baked_once(submit, engine, monkeypatch, tmp_path):
             engine.remove_image(each, force=True)
 
 
+def test_requirements_are_installed_at_the_start_once_per_image(submit):
+    Path("src/wheels").mkdir(parents=True)
+    make_wheel(Path("src/wheels"), "hb_tiny")
+    Path("src/requirements.txt").write_text("--no-index\n--find-links wheels\nhb-tiny\n")
+    Path("src/train.py").write_text("import hb_tiny; print(hb_tiny.WORD)")
+    installed = []
+    for _ in range(2):
+        job = submit("", source_dir="src").wait()
+        assert texts(job, rank=0) == ["baked"]
+        installed.append(any("Successfully installed" in text for text in texts(job)))
+    assert installed == [True, False]
+
+
 def make_wheel(folder, name):
     import zipfile
 
