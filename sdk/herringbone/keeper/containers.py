@@ -50,18 +50,19 @@ class Frames:
 
     def text(self, chunk: bytes) -> bytes:
         found = []
-        while chunk:
+        place = 0
+        while place < len(chunk):
             if self._left:
-                found.append(chunk[: self._left])
-                chunk = chunk[self._left :]
-                self._left -= len(found[-1])
-                continue
-            missing = _HEADER_BYTES - len(self._header)
-            self._header += chunk[:missing]
-            chunk = chunk[missing:]
-            if len(self._header) == _HEADER_BYTES:
-                self._left = int.from_bytes(self._header[4:], "big")
-                self._header = b""
+                end = min(place + self._left, len(chunk))
+                found.append(chunk[place:end])
+                self._left -= end - place
+            else:
+                end = place + _HEADER_BYTES - len(self._header)
+                self._header += chunk[place:end]
+                if len(self._header) == _HEADER_BYTES:
+                    self._left = int.from_bytes(self._header[4:], "big")
+                    self._header = b""
+            place = end
         return b"".join(found)
 
 
