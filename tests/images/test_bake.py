@@ -56,7 +56,8 @@ def test_it_is_the_image_and_the_package(engine, image, baked):
     )
     assert shown.stdout.split() == ["42"]
     before, after = (engine.inspect_image(name)["Config"] for name in (image, made.name))
-    for key in ("Cmd", "Entrypoint", "Env", "WorkingDir", "StopSignal"):
+    assert not after["Entrypoint"]
+    for key in ("Cmd", "Env", "WorkingDir", "StopSignal"):
         assert after[key] == before[key], key
     assert after["Labels"].items() >= before["Labels"].items()
 

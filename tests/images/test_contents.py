@@ -90,7 +90,7 @@ def test_the_labels_say_what_it_is(engine, image):
         "version": labels["org.opencontainers.image.version"],
     }
     assert labels["org.opencontainers.image.base.digest"].startswith("sha256:")
-    assert (config["Cmd"], config["Entrypoint"], config["StopSignal"]) == (["train"], None, "SIGTERM")
+    assert (config["Cmd"], config["Entrypoint"] or [], config["StopSignal"]) == (["train"], [], "SIGTERM")
 
 
 def test_the_bill_of_materials_lists_python_s_and_the_system_s_packages(image):
