@@ -131,11 +131,12 @@ def _through_ssh(address: str) -> socket.socket:
     import subprocess
 
     ours, theirs = socket.socketpair()
+    command = ["ssh", "-o", "BatchMode=yes", "--", address, "docker", "system", "dial-stdio"]
     with theirs:
-        command = ["ssh", "-o", "BatchMode=yes", "--", address, "docker", "system", "dial-stdio"]
-        # It ends with its connection, which another process may go on with when we are gone: not a child to wait for.
-        process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True)
-    process.returncode = 0
+        # A shell starts it and is gone: it ends with its connection, which another process may go on with, and is
+        # nobody's child to wait for. (A shell gives what it starts behind itself no standard input but by name.)
+        start = ["sh", "-c", 'exec 3<&0; "$@" <&3 3<&- &', "sh", *command]
+        subprocess.run(start, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True, check=True)
     return ours
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -123,3 +125,32 @@ def by_tcp(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     monkeypatch.delenv("DOCKER_TLS_VERIFY", raising=False)
     yield wire
     wire.cut()
+
+
+# In the place of ssh, and of `docker system dial-stdio` over there.
+_DIAL = """\
+#!{python}
+import os, socket, sys, threading
+engine = socket.socket(socket.AF_UNIX)
+engine.connect("/var/run/docker.sock")
+def back():
+    while piece := engine.recv(1 << 16):
+        sys.stdout.buffer.write(piece)
+        sys.stdout.buffer.flush()
+    os._exit(0)
+threading.Thread(target=back).start()
+while piece := sys.stdin.buffer.read1():
+    engine.sendall(piece)
+engine.shutdown(socket.SHUT_WR)
+"""
+
+
+@pytest.fixture
+def by_ssh(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same engine as if ssh led to it: a program of that name does."""
+    program = tmp_path / "bin" / "ssh"
+    program.parent.mkdir()
+    program.write_text(_DIAL.format(python=sys.executable))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("DOCKER_HOST", "ssh://me@gpu-box")

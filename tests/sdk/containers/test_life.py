@@ -219,7 +219,9 @@ def test_an_image_of_others_runs_by_the_contract_alone(foreign, home):
         estimator.fit(logs=False)
 
 
-def test_an_engine_elsewhere_gets_copies_and_gives_them_back(submit, by_tcp, home):
+@pytest.mark.parametrize("way", ["by_tcp", "by_ssh"])
+def test_an_engine_elsewhere_gets_copies_and_gives_them_back(submit, request, way):
+    request.getfixturevalue(way)
     Path("data").mkdir()
     for name in "ab":
         Path("data", name).write_bytes(name.encode() * 300_000)
