@@ -1,0 +1,88 @@
+"""The peer, its Compose and an image with its toolkit; tests are skipped, with the reason, where one is missing."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.interop import peer
+
+# Tells what a training script finds in a container, in a file that becomes part of the model.
+SCRIPT = """
+import json, os, sys
+sys.path.insert(0, os.path.dirname(__file__))
+from helper import GREETING
+
+if "--fail" in sys.argv:
+    raise ValueError("a loss that is not a number")
+with open(os.path.join(os.environ["SM_CHANNEL_TRAINING"], "data.txt")) as file:
+    data = file.read()
+rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0"))
+host = os.environ["SM_CURRENT_HOST"]
+found = {
+    "argv": sys.argv[1:],
+    "data": data,
+    "greeting": GREETING,
+    "hosts": json.loads(os.environ["SM_HOSTS"]),
+    "host": host,
+    "hyperparameters": json.loads(os.environ["SM_HPS"]),
+    "mine": os.environ.get("MINE"),
+    "job": os.environ["TRAINING_JOB_NAME"],
+    "world": os.environ.get("OMPI_COMM_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")),
+}
+print("rank", rank, "is here", flush=True)
+with open(os.path.join(os.environ["SM_MODEL_DIR"], f"{host}-{rank}.json"), "w") as file:
+    json.dump(found, file)
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with code/train.py and a module beside it, and data/data.txt."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "train.py").write_text(SCRIPT)
+    (tmp_path / "code" / "helper.py").write_text("GREETING = 'grüezi'\n")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "data.txt").write_text("1 2 3")
+    return tmp_path
+
+
+def read_model(uri: str) -> list[dict[str, Any]]:
+    """Return what the ranks wrote, in the order of their files' names."""
+    with tarfile.open(uri.removeprefix("file://")) as archive:
+        names = sorted(name for name in archive.getnames() if name.endswith(".json"))
+        return [json.load(archive.extractfile(name)) for name in names]  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="session")
+def toolkit(engine: Any) -> str:
+    """The image of tests/interop/setup: HERRINGBONE_TOOLKIT_IMAGE, else the newest that is there."""
+    named = os.environ.get("HERRINGBONE_TOOLKIT_IMAGE")
+    found = engine.images(name="herringbone-interop")
+    if not named and not found:
+        pytest.skip("no image with the peer's toolkit: run tests/interop/setup")
+    return named or str(max(found, key=lambda image: image["Created"])["RepoTags"][0])
+
+
+Fit = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="session")
+def fit_v2(engine: Any) -> Iterator[Fit]:
+    """Run a job with the released peer's own local mode: `fit_v2(image_uri=..., script=..., instance_count=1)`."""
+    compose = peer.compose()
+    if compose is None or not peer.python(2).exists():
+        pytest.skip("no peer: run tests/interop/setup, and put docker-compose 2 on PATH or set PEER_COMPOSE to it")
+    with peer.surroundings(compose) as environ:
+
+        def fit(**job: Any) -> subprocess.CompletedProcess[str]:
+            command = [peer.python(2), Path(__file__).with_name("fit_v2.py"), json.dumps(job, default=str)]
+            return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=100)
+
+        yield fit
