@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import sys
 
 from herringbone_entry.job import run
 
 
 def main() -> None:
     """Take part in the job that this host's files describe, and exit with its code."""
-    sys.exit(run(os.environ))
+    # Nothing is left to tidy or to flush, and the interpreter's own farewell takes milliseconds.
+    os._exit(run(os.environ))
 
 
 if __name__ == "__main__":

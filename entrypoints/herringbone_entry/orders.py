@@ -10,7 +10,7 @@ from herringbone_entry.launchers import torch_distributed
 from herringbone_entry.layout import Place
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.wire import Message
-from herringbone_spec.strategies import Launcher
+from herringbone_spec.launcher import Launcher
 
 
 def orders_of(

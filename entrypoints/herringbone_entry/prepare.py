@@ -17,10 +17,9 @@ from herringbone_entry.host import Host
 from herringbone_entry.launchers import mpi, torch_distributed
 from herringbone_entry.layout import hosts_of_groups
 from herringbone_spec.contract import HostVariable, Key
-from herringbone_spec.distribution import Distribution
 from herringbone_spec.errors import ContractError, UnsupportedError
-from herringbone_spec.hyperparameters import decode
-from herringbone_spec.strategies import Launcher
+from herringbone_spec.hyperparameters import carries_distribution, decode
+from herringbone_spec.launcher import Launcher
 
 _DIRECT = (Launcher.PLAIN, Launcher.TORCH_DISTRIBUTED)
 
@@ -48,8 +47,10 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
 
     Raises one of the `HerringboneError`s, which says what is wrong with the job or the host.
     """
-    distribution = decode(host.raw_hyperparameters)
-    launcher = distribution.launcher
+    launcher, processes_per_host = Launcher.PLAIN, None
+    if carries_distribution(host.raw_hyperparameters):
+        distribution = decode(host.raw_hyperparameters)
+        launcher, processes_per_host = distribution.launcher, distribution.processes_per_host
     if launcher not in (*_DIRECT, Launcher.MPI):
         raise UnsupportedError(
             f"distribution {launcher.value!r} is not supported by this release; "
@@ -78,7 +79,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         python=python,
         environment={**environment, **_path_of(python, host)},
         shim=find_shim(),
-        num_processes=_num_processes(host, distribution, num_gpus),
+        num_processes=_num_processes(host, launcher, processes_per_host, num_gpus),
         mpi=found,
         mpi_options=str(host.steering.get(Key.MPI_CUSTOM_OPTIONS) or ""),
     )
@@ -112,7 +113,7 @@ def find_shim() -> str | None:
     return None
 
 
-def _num_processes(host: Host, distribution: Distribution, num_gpus: int) -> int:
+def _num_processes(host: Host, launcher: Launcher, processes_per_host: int | None, num_gpus: int) -> int:
     """Return how many ranks this host gets: none outside the instance groups that the distribution names."""
     groups = host.steering.get(Key.DISTRIBUTION_INSTANCE_GROUPS)
     if groups:
@@ -122,10 +123,10 @@ def _num_processes(host: Host, distribution: Distribution, num_gpus: int) -> int
             raise ContractError(f"{Key.DISTRIBUTION_INSTANCE_GROUPS} names {unknown}; the job has {sorted(members)}")
         if host.name not in hosts_of_groups(groups, members):
             return 0
-    if distribution.launcher is Launcher.TORCH_DISTRIBUTED:
+    if launcher is Launcher.TORCH_DISTRIBUTED:
         return torch_distributed.processes_per_host(num_gpus)
-    if distribution.launcher is Launcher.MPI:
-        return distribution.processes_per_host or 1
+    if launcher is Launcher.MPI:
+        return processes_per_host or 1
     return 1
 
 

@@ -30,7 +30,7 @@ from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.wire import Message, Wire
 from herringbone_spec.contract import line_prefix
 from herringbone_spec.failure import Failure, exit_code_of, parse_failure
-from herringbone_spec.strategies import Launcher
+from herringbone_spec.launcher import Launcher
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0

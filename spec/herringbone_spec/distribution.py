@@ -24,6 +24,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from herringbone_spec import grammar, rules
+from herringbone_spec.launcher import Launcher
 from herringbone_spec.model_parallel import (
     ModelParallelParameters,
     ModelParallelV2Parameters,
@@ -35,7 +36,6 @@ from herringbone_spec.rules import check_layout, with_instance_groups
 from herringbone_spec.strategies import (
     MPI,
     DataParallel,
-    Launcher,
     ModelParallel,
     MultiWorkerMirroredStrategy,
     ParameterServer,

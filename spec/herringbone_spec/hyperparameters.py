@@ -3,16 +3,16 @@
 `encode` and `decode` are the two directions for a `Distribution`; the names and values are those that AWS's SDK
 (sagemaker 2.257) writes, so that either side may be AWS's. Where we write more than it does, docs/distribution.md
 says so.
+
+The types of a distribution are imported where they are used: a host that runs a plain script needs none, and its user
+waits for the first line.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
-
-import msgspec
-from msgspec import UNSET
+from typing import TYPE_CHECKING, Any
 
 from herringbone_spec.contract import (
     MAX_HYPERPARAMETER_CHARS,
@@ -21,9 +21,10 @@ from herringbone_spec.contract import (
     STEERING_PREFIX,
     Key,
 )
-from herringbone_spec.distribution import Distribution, SMDistributed, parse
 from herringbone_spec.errors import HyperparameterError
-from herringbone_spec.model_parallel import given
+
+if TYPE_CHECKING:
+    from herringbone_spec.distribution import Distribution, SMDistributed
 
 
 def encode_values(values: Mapping[str, object]) -> dict[str, str]:
@@ -108,6 +109,10 @@ def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
 
     Raises `HyperparameterError` when the parameters of modelparallel are over 2,500 characters.
     """
+    from msgspec import UNSET
+
+    from herringbone_spec.model_parallel import given
+
     values: dict[str, object] = {}
     if distribution.instance_groups is not UNSET:
         values[Key.DISTRIBUTION_INSTANCE_GROUPS] = list(distribution.instance_groups)
@@ -138,6 +143,11 @@ def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
 
 
 def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
+    import msgspec
+    from msgspec import UNSET
+
+    from herringbone_spec.model_parallel import given
+
     values: dict[str, object] = {}
     if smdistributed.modelparallel is not UNSET:
         values[Key.MODEL_PARALLEL_PARAMETERS] = msgspec.to_builtins(smdistributed.modelparallel.parameters)
@@ -163,11 +173,22 @@ _PLACES = {
 }
 
 
+def carries_distribution(hyperparameters: Mapping[str, str]) -> bool:
+    """Say whether there is anything for `decode` to read; without it, a job is a plain script.
+
+    >>> carries_distribution({"epochs": "3", "sagemaker_program": '"train.py"'})
+    False
+    """
+    return any(key in hyperparameters for key in (*_PLACES, Key.DATA_PARALLEL_CUSTOM_OPTIONS))
+
+
 def decode(hyperparameters: Mapping[str, str]) -> Distribution:
     """Return the distribution that `encode`, or AWS's SDK, wrote among these hyperparameters.
 
     Raises `DistributionError` when they mean nothing, `HyperparameterError` when `mp_parameters` is no JSON object.
     """
+    from herringbone_spec.distribution import parse
+
     raw: dict[str, Any] = {}
     for key, place in _PLACES.items():
         if key in hyperparameters:

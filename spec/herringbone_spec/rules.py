@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET
 
 from herringbone_spec.errors import DistributionError
+from herringbone_spec.launcher import Launcher
 from herringbone_spec.model_parallel import (
     COMMON_KEYS,
     TENSORFLOW_KEYS,
@@ -20,7 +21,6 @@ from herringbone_spec.model_parallel import (
     given,
 )
 from herringbone_spec.reading import legal_keys
-from herringbone_spec.strategies import Launcher
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

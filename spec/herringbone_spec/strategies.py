@@ -6,23 +6,9 @@ exception: not given, it is False, and both SDKs send it.
 
 from __future__ import annotations
 
-from enum import Enum
-
 from msgspec import UNSET, Struct, UnsetType
 
 from herringbone_spec.model_parallel import ModelParallelParameters, ModelParallelV2Parameters, PositiveInt
-
-
-class Launcher(str, Enum):
-    """How the ranks of a job are started: exactly one per job."""
-
-    PLAIN = "plain"
-    MPI = "mpi"
-    TORCH_DISTRIBUTED = "torch_distributed"
-    DATA_PARALLEL = "data_parallel"
-    PARAMETER_SERVER = "parameter_server"
-    MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
-    PYTORCH_XLA = "pytorch_xla"
 
 
 class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):

@@ -58,5 +58,5 @@ def test_the_rank_wrapper_stays_lean() -> None:
 
 def test_the_supervisor_imports_what_every_job_needs() -> None:
     rarely = ["subprocess", "tempfile", "random", "shutil", "tarfile", "traceback", "hmac", "secrets"]
-    rarely += ["threading", "ctypes", "asyncio", "logging", "herringbone_entry.channel"]
+    rarely += ["msgspec", "threading", "ctypes", "asyncio", "logging", "herringbone_entry.channel"]
     assert imported("herringbone_entry.job", rarely) == []
