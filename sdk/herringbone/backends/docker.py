@@ -25,7 +25,7 @@ from herringbone.backends.docker_request import (
     network_interface,
     network_name,
 )
-from herringbone.backends.docker_start import Made, at_once
+from herringbone.backends.docker_start import Made, at_once, interrupt_later
 from herringbone.backends.docker_sweep import labels_of, sweep
 from herringbone.backends.docker_tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
@@ -124,8 +124,14 @@ class DockerBackend(KeptBackend):
             makings = [
                 partial(self._make_container, plan, host, made, around, gpus.get(host.name, ())) for host in plan.hosts
             ]
-            at_once(makings if network is None else [partial(made.network, plan, labels), *makings])
-            self._start_hosts(plan, made, lent, self._private_line(plan) if image.is_ours else b"")
+            if network is not None:
+                makings.append(partial(made.network, plan, labels))
+            with interrupt_later():
+                at_once(makings)
+            if not self._engine.is_here:
+                at_once([partial(self._copy_files, plan, host, made) for host in plan.hosts])
+            with interrupt_later():
+                self._start_hosts(plan, made, lent, self._private_line(plan) if image.is_ours else b"")
         except BaseException:
             made.undo()
             raise
@@ -146,18 +152,20 @@ class DockerBackend(KeptBackend):
     def _make_container(
         self, plan: JobPlan, host: HostPlan, made: Made, around: Surroundings, gpus: Sequence[str]
     ) -> None:
-        """Make a container that sees the host's files: mounted, or copied to an engine that cannot see them."""
+        """Make a container that sees the host's files, where the engine can see them too."""
         folder = self._home.job(plan.job_name)
-        mounts = mounts_of(plan, host, folder)
+        mounts = []
         if self._engine.is_here:
             cache = self._home.cache / "images" / around.image.id.rpartition(":")[2][:_ID_CHARS]
             cache.mkdir(parents=True, exist_ok=True)
-            mounts.append(Mount(str(cache), CACHE))
-            made.container(plan, host, container_request(plan, host, around, mounts=mounts, gpus=gpus))
-            return
-        made.container(plan, host, container_request(plan, host, around, mounts=(), gpus=gpus))
+            mounts = [*mounts_of(plan, host, folder), Mount(str(cache), CACHE)]
+        made.container(plan, host, container_request(plan, host, around, mounts=mounts, gpus=gpus))
+
+    def _copy_files(self, plan: JobPlan, host: HostPlan, made: Made) -> None:
+        """Give a container, made by an engine that cannot see them, the files that it would see mounted."""
         from herringbone.backends.docker_copy import write_tar
 
+        mounts = mounts_of(plan, host, self._home.job(plan.job_name))
         fill = partial(write_tar, mounts, user=self._user, group=self._group)
         self._engine.upload(made.ids[host.name], "/", fill)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import signal
 import socket
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from threading import Thread
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from threading import Thread, current_thread, main_thread
+from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.docker_request import container_name, network_name, network_request
 from herringbone.engine import Engine, EngineRefusal, hijack, read_head, send
@@ -20,10 +21,7 @@ _CONFLICT = 409
 
 
 def at_once(calls: Sequence[Callable[[], object]]) -> None:
-    """Make all calls at the same time; return when all have returned, or raise the first one's error.
-
-    None is made in this thread, where Ctrl-C would cut it short: what a call makes, it also writes down.
-    """
+    """Make all calls at the same time; return when all have returned, or raise the first one's error."""
     errors: list[BaseException] = []
 
     def make(call: Callable[[], object]) -> None:
@@ -36,13 +34,31 @@ def at_once(calls: Sequence[Callable[[], object]]) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        while thread.is_alive():
-            try:
-                thread.join()
-            except KeyboardInterrupt as error:
-                errors.insert(0, error)
+        thread.join()
     if errors:
         raise errors[0]
+
+
+@contextmanager
+def interrupt_later() -> Iterator[None]:
+    """Let Ctrl-C wait for the end of the block: what is half made could not be undone. A second one does not wait."""
+    if current_thread() is not main_thread():
+        yield  # Ctrl-C is never heard here
+        return
+    came: list[Any] = []
+
+    def note(*arguments: Any) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(arguments)
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came and callable(before):
+        before(*came[0])
 
 
 class Made:
