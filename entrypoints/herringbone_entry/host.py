@@ -95,10 +95,11 @@ def read_host(environ: Mapping[str, str]) -> Host:
     if resource_text is None:
         # A container started by hand: one host, called as the service would call it.
         resource_text = json.dumps({"current_host": environ.get("CURRENT_HOST", "algo-1")})
+    resources = parse_resource_config(resource_text)
     lifeline = environ.get(HostVariable.LIFELINE)
     return Host(
         paths=paths,
-        resources=parse_resource_config(resource_text),
+        resources=resources,
         raw_hyperparameters={
             name: value if isinstance(value, str) else json.dumps(value)
             for name, value in _read_object(Path(paths.hyperparameters)).items()
@@ -106,7 +107,7 @@ def read_host(environ: Mapping[str, str]) -> Host:
         resource_config=json.loads(resource_text),
         input_data_config=_read_object(Path(paths.input_data_config)),
         environ=dict(environ),
-        control=environ.get(HostVariable.CONTROL) or None,
+        control=_control(environ.get(HostVariable.CONTROL) or None, resources.first_host),
         run_folder=environ.get(HostVariable.RUN_FOLDER),
         lifeline=None if lifeline is None else int(_number(environ, HostVariable.LIFELINE, 0)),
         stop_grace=_number(environ, HostVariable.STOP_GRACE, DEFAULT_STOP_GRACE_SECONDS),
@@ -142,6 +143,15 @@ def take_key(environ: MutableMapping[str, str]) -> bytes:
     if not key:
         raise ContractError(f"{HostVariable.KEY_FILE}={path} is empty: it was read before, or never written")
     return key
+
+
+def _control(given: str | None, first_host: str) -> str | None:
+    """Put the first host's name where a port is given alone: some platforms name hosts when the job is on its way.
+
+    >>> _control("tcp::7590", "algo-1-x7f2")
+    'tcp:algo-1-x7f2:7590'
+    """
+    return f"tcp:{first_host}:{given[5:]}" if given is not None and given.startswith("tcp::") else given
 
 
 def _number(environ: Mapping[str, str], name: str, default: float) -> float:

@@ -57,10 +57,9 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
             "mpi, torch_distributed and a plain script are"
         )
     if len(host.resources.hosts) > 1 and host.control is None:
-        first = host.resources.first_host
         raise UnsupportedError(
             f"{len(host.resources.hosts)} hosts need a control channel, and a secret that proves who they are; this "
-            f"platform gives neither. Set {HostVariable.CONTROL}=tcp:{first}:7590 in the job's environment, and "
+            f"platform gives neither. Set {HostVariable.CONTROL}=tcp::7590 in the job's environment, and "
             f"{HostVariable.KEY_FILE} to a file that only this job's hosts can read, one of an input channel say"
         )
     found = mpi.find(host.environ) if launcher is Launcher.MPI and host.is_first else None

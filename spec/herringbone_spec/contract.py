@@ -145,7 +145,8 @@ class HostVariable:
 
     JOB_NAME = "TRAINING_JOB_NAME"
     # Where the control channel between supervisors lives: "unix:PATH" for hosts of one machine, "tcp:HOST:PORT" for
-    # others: the first host listens on all its addresses. Absent on a single host.
+    # others: the first host listens on all its addresses. "tcp::PORT" is the first host by the name that the platform
+    # gives it. Absent on a single host.
     CONTROL = "HERRINGBONE_CONTROL"
     # A path read once for the job's secret (a /dev/fd entry or a file on tmpfs): never argv, never a log.
     KEY_FILE = "HERRINGBONE_KEY_FILE"

@@ -163,7 +163,7 @@ def test_a_platform_without_a_channel_is_told_what_the_job_must_bring(make_job) 
     job.control = ""
     ended = job.run()
     assert [result.code for result in ended.values()] == [1, 1]
-    assert "Set HERRINGBONE_CONTROL=tcp:algo-1:7590" in ended["algo-2"].failure.message
+    assert "Set HERRINGBONE_CONTROL=tcp::7590" in ended["algo-2"].failure.message
 
 
 def test_the_secret_may_be_a_file_of_an_input_channel(make_job) -> None:

@@ -47,3 +47,16 @@ def test_a_failure_is_one(fit_v2, project, image):
     ended = fit_v2(**job_of(project, image, hyperparameters={"fail": ""}))
     assert ended.returncode != 0
     assert "a loss that is not a number" in ended.stdout
+
+
+@pytest.mark.parametrize(("distribution", "ranks"), [(TORCH, 1), (MPI, 2)], ids=["torch", "mpi"])
+def test_hosts_meet_by_a_key_in_a_channel(fit_v2, project, image, distribution, ranks):
+    """The peer has no secret channel between its hosts, and names them when the job is on its way."""
+    (project / "secret").mkdir()
+    (project / "secret" / "key").write_text("a secret of this job's")
+    channels = {name: f"file://{project / folder}" for name, folder in (("training", "data"), ("secret", "secret"))}
+    meeting = {"HERRINGBONE_CONTROL": "tcp::7590", "HERRINGBONE_KEY_FILE": "/opt/ml/input/data/secret/key"}
+    job = job_of(project, image, instance_count=2, distribution=distribution, inputs=channels, environment=meeting)
+    found = model_of(fit_v2(**job))
+    assert [rank["world"] for rank in found] == [str(2 * ranks)] * 2 * ranks
+    assert [rank["host"] for rank in found] == [host for host in found[0]["hosts"] for _ in range(ranks)]
