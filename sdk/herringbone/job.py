@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
     from herringbone.plan import JobPlan
 
-# How often a growing log is looked at: soon after something came, more rarely while nothing does, and as rarely as can be
-# after some two seconds of that. A look takes 0.15 ms.
+# How often a growing log is looked at: soon after something came, then more rarely, and most rarely after two seconds
+# without a line. A look takes 0.15 ms.
 _SHORTEST_POLL_SECONDS = 0.005
 _LONGEST_POLL_SECONDS = 0.05
 _SLOWER = 1.02

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from herringbone import ArchiveError, Estimator, InputError, JobFailedError, JobNameError, PyTorch, attach
+from herringbone.job import all_jobs
 from herringbone.jobs import JobIndex
 from herringbone.processes import pid_of
 
@@ -105,6 +106,8 @@ def test_ctrl_c_stops_the_job_and_reaches_the_caller(script, running, start_clie
         "print('ready', flush=True); time.sleep(60)"
     )
     client = start_client()
+    # The other rank's: before it, that rank would die of the signal and save nothing.
+    assert "ready" in client.stdout.readline()
     client.send_signal(signal.SIGINT)
     out, err = client.communicate(timeout=20)
     assert client.returncode == 7
@@ -137,7 +140,8 @@ def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(script, running, start_
     client.send_signal(signal.SIGINT)
     client.communicate(timeout=20)
     assert client.returncode == 7
-    assert (attach("a").status, attach("a").failure) == ("Stopped", None)
+    # On a busy machine it may come before there is a job.
+    assert [(job.status, job.failure) for job in all_jobs()] in ([], [("Stopped", None)])
     until(lambda: running() == [])
 
 
