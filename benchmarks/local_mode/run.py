@@ -151,12 +151,10 @@ def runners(arguments: argparse.Namespace, stack: ExitStack) -> dict[tuple[str, 
         found |= {("ours", case): ours, ("floor", case): partial(bare, arguments.image)}
     if arguments.without_peers:
         return found
-    compose = peer.compose()
-    if compose is None:
-        raise SystemExit(
-            "the peer needs Compose: put docker-compose 2 on PATH or set PEER_COMPOSE to it (README.md says how to get "
-            "one), or leave the peer out with --without-peers"
-        )
+    try:
+        compose = peer.compose()
+    except LookupError as error:
+        raise SystemExit(f"{error}, or leave the peer out with --without-peers") from error
     return found | two_of_the_peer(compose, arguments.image, stack)
 
 

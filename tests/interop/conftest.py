@@ -76,9 +76,12 @@ Fit = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture(scope="session")
 def fit_v2(engine: Any) -> Iterator[Fit]:
     """Run a job with the released peer's own local mode: `fit_v2(image_uri=..., script=..., instance_count=1)`."""
-    compose = peer.compose()
-    if compose is None or not peer.python(2).exists():
-        pytest.skip("no peer: run tests/interop/setup, and put docker-compose 2 on PATH or set PEER_COMPOSE to it")
+    if not peer.python(2).exists():
+        pytest.skip("no peer: run tests/interop/setup")
+    try:
+        compose = peer.compose()
+    except LookupError as error:
+        pytest.skip(str(error))
     with peer.surroundings(compose) as environ:
 
         def fit(**job: Any) -> subprocess.CompletedProcess[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -12,19 +11,18 @@ from pathlib import Path
 
 from tests.interop.sts import sts
 
-ROOT = Path(__file__).resolve().parents[2]
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
 _FOLDER_LABEL = "com.docker.compose.project.working_dir"
 _NETWORK = "sagemaker-local"
 
 
-def compose() -> Path | None:
-    """Return Compose 2: PEER_COMPOSE, else `docker-compose` on PATH, else the plugin of the `docker` command."""
-    found = os.environ.get("PEER_COMPOSE") or shutil.which("docker-compose")
-    if found:
-        return Path(found).resolve()
-    folders = ("/usr/libexec/docker", "/usr/lib/docker", "/usr/local/lib/docker", Path.home() / ".docker")
-    plugins = (Path(folder) / "cli-plugins" / "docker-compose" for folder in folders)
-    return next((plugin for plugin in plugins if plugin.exists()), None)
+def compose() -> Path:
+    """Return the path of Compose 2. Raises `LookupError` with what to do where there is none."""
+    found = subprocess.run([HERE / "compose"], capture_output=True, text=True)
+    if found.returncode:
+        raise LookupError(found.stderr.strip())
+    return Path(found.stdout.strip())
 
 
 def python(version: int) -> Path:
