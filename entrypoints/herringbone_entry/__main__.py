@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
+from typing import NoReturn
 
-from herringbone_entry.job import run
 
-
-def main() -> None:
+def main() -> NoReturn:
     """Take part in the job that this host's files describe, and exit with its code."""
+    # The first process of a container ignores a signal that it does not handle, and imports take a while.
+    signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
+    from herringbone_entry.job import run
+
     # Nothing is left to tidy or to flush, and the interpreter's own farewell takes milliseconds.
     os._exit(run(os.environ))
 

@@ -126,13 +126,11 @@ class OtherHost:
         self._started = False
         if host.control is not None and key is not None:
             from herringbone_entry.address import parse_address
-            from herringbone_entry.channel import MISSED_HEARTBEATS, Knock
+            from herringbone_entry.channel import Knock
 
             address = parse_address(host.control, heartbeat=host.heartbeat)
             Knock(address, key, host.name, loop, on_join=self._join, on_gone=self._lost)
             loop.later(host.join_timeout, self._give_up)
-            # By then the first host has started the job or given it up: it has been waiting for at least as long.
-            loop.later(host.join_timeout + MISSED_HEARTBEATS * host.heartbeat, self._never_started)
 
     def obey(self, orders: Obey) -> None:
         self._obey = orders
@@ -157,8 +155,11 @@ class OtherHost:
         return self._local_address
 
     def _join(self, wire: Wire) -> None:
-        from herringbone_entry.channel import Link
+        from herringbone_entry.channel import MISSED_HEARTBEATS, Link
 
+        # By then the first host has started the job or given it up: it has been waiting for at least as long.
+        patience = self._host.join_timeout + MISSED_HEARTBEATS * self._host.heartbeat
+        self._loop.later(patience, self._never_started)
         self._local_address = network.local_address(wire.connection)
         self._link = Link(wire, self._loop, heartbeat=self._host.heartbeat, on_message=self._take, on_lost=self._lost)
         for event in self._waiting:

@@ -56,6 +56,11 @@ def test_the_rank_wrapper_stays_lean() -> None:
     assert imported("herringbone_entry.rank", heavy) == []
 
 
+def test_a_stop_is_heard_before_the_imports_that_take_a_while() -> None:
+    # The first process of a container ignored SIGTERM for its first tenth of a second.
+    assert imported("herringbone_entry.__main__", ["herringbone_entry.job", "herringbone_spec", "dataclasses"]) == []
+
+
 def test_the_supervisor_imports_what_every_job_needs() -> None:
     rarely = ["subprocess", "tempfile", "random", "shutil", "tarfile", "traceback", "hmac", "secrets"]
     rarely += ["msgspec", "threading", "ctypes", "asyncio", "logging", "herringbone_entry.channel"]
