@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from tests.interop.conftest import read_model
 
@@ -42,6 +44,16 @@ def test_two_hosts_know_each_other(estimator_of, project):
         ("algo-1", ["algo-1", "algo-2"]),
         ("algo-2", ["algo-1", "algo-2"]),
     ]
+
+
+@pytest.mark.slow  # the toolkit sleeps for 30 s behind its ranks
+def test_ranks_of_mpi_on_two_hosts(estimator_of, project):
+    estimator = estimator_of(instance_count=2, distribution={"mpi": {"enabled": True, "processes_per_host": 2}})
+    if os.getuid() != 0:
+        pytest.skip("the toolkit's MPI needs root, for sshd")
+    found = read_model(estimator.fit(inputs_of(project)).model_data)
+    # It tells every rank the names of the first host's environment, its own host's name among them.
+    assert [(rank["world"], rank["hosts"]) for rank in found] == [("4", ["algo-1", "algo-2"])] * 4
 
 
 def test_a_failure_is_told_in_the_toolkit_s_words(estimator_of, project):

@@ -49,10 +49,10 @@ def plan(
     return make_plan(request, channels=channels, job_name="digits-1", backend="local", folder=str(base))
 
 
-def around(image=OURS):
+def around(image=OURS, user="1000:100"):
     return Surroundings(
         image=image,
-        user="1000:100",
+        user=user,
         user_name="me",
         labels=LABELS,
         shm_bytes=8 << 30,
@@ -131,6 +131,14 @@ def test_a_foreign_image_has_the_environment_in_its_request_and_no_private_line(
     assert request["Env"][-1] == "MODE=fast"
     assert not [each for each in request["Env"] if "HERRINGBONE" in each]
     assert request["OpenStdin"] is False
+    assert "HOME=/tmp" in request["Env"]
+
+
+def test_root_is_at_home_in_a_foreign_image():
+    # An image with AWS's toolkit keeps the keys there by which its hosts reach each other.
+    made = plan(image_uri=FOREIGN.name)
+    request = container_request(made, made.hosts[0], around(FOREIGN, user="0:0"), mounts=(), gpus=())
+    assert request["Env"] == ["TRAINING_JOB_NAME=digits-1"]
 
 
 def test_options_that_reach_the_engine():
