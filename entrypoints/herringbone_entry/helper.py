@@ -12,8 +12,8 @@ from herringbone_entry.loop import Loop
 from herringbone_entry.output import Output
 from herringbone_entry.pipe import Pipe
 
-# Open MPI 5 complains when its child was quicker to leave its process group; it does no harm.
-_NOISE = re.compile(rb"plm:ssh: Warning: setpgid\(.*\) failed in parent with errno=Permission denied")
+# Open MPI complains when its child was quicker to leave its process group; it does no harm.
+_NOISE = re.compile(rb"plm:[rs]sh: Warning: setpgid\(.*\) failed in parent with errno=Permission denied")
 
 
 class _Lines(LineStream):

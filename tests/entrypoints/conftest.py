@@ -108,6 +108,8 @@ class FakeJob:
             "SAGEMAKER_BASE_DIR": str(self.base(host)),
             "TRAINING_JOB_NAME": self.name,
             "HERRINGBONE_RUN_DIR": str(run_folder),
+            # Machines do not share /tmp either: Open MPI 4's daemons keep files there, whatever they are told.
+            **({} if self.control.startswith("unix:") else {"TMPDIR": str(run_folder)}),
             **variables,
         }
         descriptors = []
