@@ -72,6 +72,8 @@ class Estimator:
             )
         if self.source_dir is not None and self.entry_point is None:
             raise OptionError("source_dir: given without entry_point; name the script of it that is to run")
+        if self.options.include_secrets and self.entry_point is None:
+            raise OptionError("include_secrets: given without entry_point, so that there is no code to include them in")
 
     @property
     def latest_training_job(self) -> TrainingJob | None:
@@ -185,7 +187,9 @@ class Estimator:
         arguments = self._arguments()
         options = self.options
         if self.entry_point is not None:
-            source = find_source(self.entry_point, self.source_dir, options.dependencies, base=folder)
+            source = find_source(
+                self.entry_point, self.source_dir, options.dependencies, base=folder, secrets=options.include_secrets
+            )
             # Absolute, so that `attach` finds them from any folder.
             options = msgspec.structs.replace(options, dependencies=source.dependencies)
             arguments |= source.arguments

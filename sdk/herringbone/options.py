@@ -73,6 +73,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     # The script and its surroundings.
     dependencies: tuple[str, ...] = ()
+    include_secrets: tuple[str, ...] = ()  # files of the code that look like secrets, and may travel
     git_config: dict[str, str] | None = None
     code_location: str | None = None
     container_log_level: int = 20

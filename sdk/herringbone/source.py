@@ -12,8 +12,6 @@ import msgspec
 from herringbone.inputs import local_path
 from herringbone_spec.errors import ArchiveError, InputError, UnsupportedError
 
-# Neither is code, and the first can be larger than all the code.
-_LEFT_OUT = (".git", "__pycache__")
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
 
 
@@ -21,7 +19,7 @@ class SourceCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """A script and what lies around it; every path is absolute except `entry_point`, relative to `folder`.
 
     With `archive`, the code is a tar.gz which the supervisor unpacks, and `folder` is None. `whole_folder` is False
-    for a lone script, whose neighbours stay behind.
+    for a lone script, whose neighbours stay behind. `secrets` are files of the code that may look like secrets.
     """
 
     entry_point: str
@@ -29,6 +27,7 @@ class SourceCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     archive: str | None = None
     whole_folder: bool = False
     dependencies: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -43,7 +42,14 @@ class SourceCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return {"entry_point": f"{self.folder}/{self.entry_point}"}
 
 
-def find_source(entry_point: str, source_dir: str | None, dependencies: Iterable[str], *, base: Path) -> SourceCode:
+def find_source(
+    entry_point: str,
+    source_dir: str | None,
+    dependencies: Iterable[str],
+    *,
+    base: Path,
+    secrets: tuple[str, ...] = (),
+) -> SourceCode:
     """Say which files a job takes along.
 
     >>> find_source("src/train.py", None, (), base=Path("/home/me")).folder
@@ -55,7 +61,7 @@ def find_source(entry_point: str, source_dir: str | None, dependencies: Iterable
     extra = tuple(str(_here("dependencies", each, base)) for each in dependencies)
     if source_dir is None:
         script = _here("entry_point", entry_point, base)
-        return SourceCode(entry_point=script.name, folder=str(script.parent), dependencies=extra)
+        return SourceCode(entry_point=script.name, folder=str(script.parent), dependencies=extra, secrets=secrets)
     inside = PurePosixPath(os.path.normpath(entry_point))
     if inside.is_absolute() or ".." in inside.parts:
         raise InputError(f"entry_point: {entry_point!r} must be a path inside source_dir {source_dir!r}")
@@ -63,8 +69,10 @@ def find_source(entry_point: str, source_dir: str | None, dependencies: Iterable
     if folder.endswith(_ARCHIVE_SUFFIXES):
         if extra:
             raise UnsupportedError("dependencies: with an archive as source_dir, pack them into the archive")
+        if secrets:
+            raise UnsupportedError("include_secrets: an archive as source_dir travels as it is; leave this out")
         return SourceCode(entry_point=str(inside), archive=folder)
-    return SourceCode(entry_point=str(inside), folder=folder, whole_folder=True, dependencies=extra)
+    return SourceCode(entry_point=str(inside), folder=folder, whole_folder=True, dependencies=extra, secrets=secrets)
 
 
 def _here(option: str, address: str, base: Path) -> Path:
@@ -74,8 +82,8 @@ def _here(option: str, address: str, base: Path) -> Path:
     return path
 
 
-def check_source(source: SourceCode) -> None:
-    """Raise `InputError` or `ArchiveError` unless every file is there and can be read; changes nothing."""
+def check_source(source: SourceCode, *, but_not: Path) -> None:
+    """Raise `InputError` or `ArchiveError` unless every file is there and may travel; changes nothing."""
     for path in map(Path, source.dependencies):
         if not path.exists():
             raise InputError(f"dependencies: {path}: no such file or folder")
@@ -95,6 +103,9 @@ def check_source(source: SourceCode) -> None:
         raise InputError(f"entry_point: {script}: no such file{inside}{hint}")
     if not os.access(script, os.R_OK):
         raise InputError(f"entry_point: {script}: no permission to read it")
+    from herringbone.code_files import code_files
+
+    code_files(source, but_not=but_not)
 
 
 def _check_archive(path: Path, entry_point: str) -> None:
@@ -126,20 +137,9 @@ def copy_source(source: SourceCode, into: Path, *, but_not: Path) -> None:
     into.mkdir(parents=True, exist_ok=True)
     if source.archive is not None:
         return
-    if source.whole_folder:
-        _copy_tree(Path(source.folder or ""), into, but_not)
-    else:
-        shutil.copy2(Path(source.folder or "") / source.entry_point, into)
-    for dependency in map(Path, source.dependencies):
-        if dependency.is_dir():
-            _copy_tree(dependency, into / dependency.name, but_not)
-        else:
-            shutil.copy2(dependency, into)
+    from herringbone.code_files import code_files
 
-
-def _copy_tree(folder: Path, into: Path, but_not: Path) -> None:
-    def left_out(inside: str, names: list[str]) -> list[str]:
-        here = Path(inside)
-        return [name for name in names if name in _LEFT_OUT or here / name == but_not]
-
-    shutil.copytree(folder, into, symlinks=False, ignore=left_out, dirs_exist_ok=True, ignore_dangling_symlinks=True)
+    for name, path in code_files(source, but_not=but_not).items():
+        target = into / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)

@@ -10,6 +10,7 @@ from herringbone.source import SourceCode, check_source, copy_source, find_sourc
 from herringbone_spec.errors import ArchiveError, InputError, UnsupportedError
 
 HERE = Path("/home/me")
+NO_HOME = Path("/nonexistent")
 
 
 def pack(path: Path, members: dict[str, str]) -> Path:
@@ -58,26 +59,28 @@ def test_code_in_a_bucket_is_refused():
 def test_what_is_missing_is_named(source, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
-        check_source(source)
+        check_source(source, but_not=NO_HOME)
     assert message in str(caught.value)
 
 
 def test_an_archive_is_checked_before_anything_starts(tmp_path):
     good = pack(tmp_path / "good.tar.gz", {"./train.py": "print(1)"})
-    check_source(SourceCode(entry_point="train.py", archive=str(good)))
+    check_source(SourceCode(entry_point="train.py", archive=str(good)), but_not=NO_HOME)
     with pytest.raises(InputError, match=r"has no member 'other.py'"):
-        check_source(SourceCode(entry_point="other.py", archive=str(good)))
+        check_source(SourceCode(entry_point="other.py", archive=str(good)), but_not=NO_HOME)
     for name in ("../evil.py", "/etc/evil", "a/../../evil"):
         with pytest.raises(ArchiveError, match="would land outside of the code folder"):
-            check_source(SourceCode(entry_point="x", archive=str(pack(tmp_path / "evil.tar.gz", {name: ""}))))
+            check_source(
+                SourceCode(entry_point="x", archive=str(pack(tmp_path / "evil.tar.gz", {name: ""}))), but_not=NO_HOME
+            )
     good.write_bytes(good.read_bytes()[:60])
     with pytest.raises(ArchiveError, match=r"is damaged or no tar.gz"):
-        check_source(SourceCode(entry_point="train.py", archive=str(good)))
+        check_source(SourceCode(entry_point="train.py", archive=str(good)), but_not=NO_HOME)
 
 
 def test_a_folder_travels_whole_but_for_git_and_caches(tmp_path):
     source = tmp_path / "src"
-    for name in ("train.py", "lib/a.py", "data.csv", ".env", ".git/HEAD", "lib/__pycache__/a.pyc", "jobs/x"):
+    for name in ("train.py", "lib/a.py", "data.csv", ".git/HEAD", "lib/__pycache__/a.pyc", "jobs/x"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_text(name)
     (tmp_path / "extra").mkdir()
@@ -92,7 +95,7 @@ def test_a_folder_travels_whole_but_for_git_and_caches(tmp_path):
     copy_source(code, tmp_path / "code", but_not=source / "jobs")
     copied = [path for path in (tmp_path / "code").rglob("*") if path.is_file()]
     found = sorted(path.relative_to(tmp_path / "code").as_posix() for path in copied)
-    assert found == [".env", "data.csv", "extra/e.py", "lib/a.py", "one.py", "train.py"]
+    assert found == ["data.csv", "extra/e.py", "lib/a.py", "one.py", "train.py"]
 
 
 def test_a_lone_script_leaves_its_neighbours(tmp_path):

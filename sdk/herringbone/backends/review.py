@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from herringbone.home import JobFolder
+from herringbone.home import JobFolder, find_home
 from herringbone.inputs import Channel, local_path
 from herringbone.options import given_options
 from herringbone.plan import JobPlan, refuse
@@ -56,7 +56,7 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str]) -> None:
 def check_files(backend: str, plan: JobPlan) -> None:
     """Raise `InputError`, `ArchiveError` or `UnsupportedError` unless code, data and folders are there."""
     if plan.source is not None:
-        check_source(plan.source)
+        check_source(plan.source, but_not=find_home().path)
     for channel in all_channels(plan):
         _check_channel(backend, channel)
     output_folder(plan, JobFolder(Path(plan.folder)))

@@ -1,0 +1,105 @@
+"""The code as one `sourcedir.tar.gz`: equal content makes equal bytes, whoever packs it, when and where."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import IO, Any, cast
+
+import msgspec
+
+from herringbone.code_files import code_files
+from herringbone.source import SourceCode
+
+_SUFFIX = ".tar.gz"
+
+
+class CodeArchive(msgspec.Struct, frozen=True, kw_only=True):
+    """A packed code folder. `digest` is the SHA-256 of what is inside; sizes are bytes."""
+
+    path: Path
+    digest: str
+    num_files: int
+    content_bytes: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        size, content = _shown(self.size_bytes), _shown(self.content_bytes)
+        return f"code {self.digest[:12]}: {self.num_files} file{'s' * (self.num_files != 1)}, {content}, {size} packed"
+
+
+def pack_code(source: SourceCode, into: Path, *, but_not: Path) -> CodeArchive:
+    """Pack a job's code as `<digest>.tar.gz` in the folder `into`.
+
+    >>> print(pack_code(source, Path("cache"), but_not=home.path))       # doctest: +SKIP
+    code 5f70bf18a086: 3 files, 4.1 KB, 1.9 KB packed
+
+    The name comes from the content alone (files, their names, whether they can be executed), so that a store that
+    has the name has the code. Nothing is held in memory but a buffer. Raises what `code_files` raises, and `OSError`
+    for a full disk or a file that shrinks meanwhile; then nothing is left in `into`.
+    """
+    files = code_files(source, but_not=but_not)
+    into.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(prefix=".", suffix=".partial", dir=into)
+    try:
+        with os.fdopen(handle, "wb") as raw:
+            digest, content_bytes = _write(files, raw)
+        path = into / f"{digest}{_SUFFIX}"
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+    return CodeArchive(
+        path=path,
+        digest=digest,
+        num_files=len(files),
+        content_bytes=content_bytes,
+        size_bytes=path.stat().st_size,
+    )
+
+
+class _Hashed(io.RawIOBase):
+    """A file to write to that remembers the digest of what went through."""
+
+    def __init__(self, onward: IO[bytes]) -> None:
+        super().__init__()
+        self._onward = onward
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        return self._onward.write(data)
+
+
+def _write(files: dict[str, Path], raw: IO[bytes]) -> tuple[str, int]:
+    content_bytes = 0
+    with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) as zipped:
+        # Not the packed bytes are hashed: another zlib may pack the same content in another way.
+        hashed = _Hashed(cast("IO[bytes]", zipped))
+        with tarfile.open(fileobj=hashed, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            for name, path in files.items():
+                with path.open("rb") as content:
+                    info = _member(name, os.fstat(content.fileno()))
+                    archive.addfile(info, content)
+                content_bytes += info.size
+    return hashed.sha256.hexdigest(), content_bytes
+
+
+def _member(name: str, status: os.stat_result) -> tarfile.TarInfo:
+    # Owner and time stay at 0, and of the mode only what git keeps: they differ between equal checkouts.
+    info = tarfile.TarInfo(name)
+    info.size = status.st_size
+    info.mode = 0o755 if status.st_mode & 0o100 else 0o644
+    return info
+
+
+def _shown(num_bytes: int) -> str:
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
+        if num_bytes >= size:
+            return f"{num_bytes / size:.1f} {unit}"
+    return f"{num_bytes} bytes"

@@ -1,0 +1,97 @@
+"""What a folder's own ignore files leave out of the code.
+
+    .gitignore            of the folder, of its folders, and of those above it up to the repository's root
+    .dockerignore         of the folder; its patterns count from there, as Docker reads them
+    .herringboneignore    of the folder, in the form of .gitignore
+
+Later ones have the last word, so that `!data/` in .herringboneignore takes along what .gitignore leaves out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pathspec import GitIgnoreSpec, PathSpec
+
+from herringbone_spec.errors import InputError
+
+# `depth` folders of a path lie above the file's own; a file above the code folder has a `prefix` to put before paths.
+_Rule = tuple[str, int, "GitIgnoreSpec | PathSpec[Any]"]
+
+
+class IgnoreRules:
+    """The rules for one folder below `root`; `enter` gives those for a folder inside it.
+
+    >>> IgnoreRules.of(Path("src")).leaves_out("train.py", is_folder=False)    # doctest: +SKIP
+    False
+
+    Paths are relative to `root`, with `/`. Raises `InputError` for an ignore file that cannot be read.
+    """
+
+    def __init__(self, git: tuple[_Rule, ...], last: tuple[_Rule, ...], *, looks_inside: bool) -> None:
+        self._git = git
+        self._last = last
+        # Docker takes `!a/b` along though `a` is left out; git does not, and need not look into `a`.
+        self.looks_inside = looks_inside
+
+    @classmethod
+    def of(cls, root: Path) -> IgnoreRules:
+        """Read the rules of a code folder."""
+        docker = list(_docker_patterns(_lines(root / ".dockerignore")))
+        last: list[_Rule] = []
+        if docker:
+            last.append(("", 0, PathSpec.from_lines("gitignore", docker)))
+        if own := _lines(root / ".herringboneignore"):
+            last.append(("", 0, GitIgnoreSpec.from_lines(own)))
+        git = (*_rules_above(root), *_git_rule(root, "", 0))
+        return cls(git, tuple(last), looks_inside=any(line.startswith("!") for line in docker))
+
+    def enter(self, folder: Path, name: str) -> IgnoreRules:
+        """Return the rules inside `folder`, whose path below the root is `name`."""
+        more = _git_rule(folder, "", len(PurePosixPath(name).parts))
+        return IgnoreRules((*self._git, *more), self._last, looks_inside=self.looks_inside) if more else self
+
+    def leaves_out(self, name: str, *, is_folder: bool) -> bool:
+        """Say whether a file or folder is left out; the last pattern that speaks of it decides."""
+        left_out = False
+        for prefix, depth, spec in (*self._git, *self._last):
+            path = prefix + name.split("/", depth)[depth] + ("/" if is_folder else "")
+            said = spec.check_file(path).include
+            if said is not None:
+                left_out = said
+        return left_out
+
+
+def _rules_above(root: Path) -> Iterable[_Rule]:
+    """Yield the rules of the repository's folders above `root`, outermost first; none outside of a repository."""
+    above = [root, *root.parents]
+    top = next((depth for depth, folder in enumerate(above) if (folder / ".git").exists()), 0)
+    for folder in reversed(above[1 : top + 1]):
+        yield from _git_rule(folder, root.relative_to(folder).as_posix() + "/", 0)
+
+
+def _git_rule(folder: Path, prefix: str, depth: int) -> tuple[_Rule, ...]:
+    lines = _lines(folder / ".gitignore")
+    return ((prefix, depth, GitIgnoreSpec.from_lines(lines)),) if lines else ()
+
+
+def _docker_patterns(lines: Iterable[str]) -> Iterable[str]:
+    """Anchor Docker's patterns: `a` means the one beside .dockerignore, where git's would mean any."""
+    for line in lines:
+        pattern = line.strip()
+        if pattern and not pattern.startswith("#"):
+            negated = pattern.startswith("!")
+            place = pattern.lstrip("!").strip().removeprefix("./").lstrip("/")
+            # What is said of a folder is said of all in it: here files are asked about one by one.
+            yield from (f"{'!' * negated}/{place}", f"{'!' * negated}/{place.rstrip('/')}/**")
+
+
+def _lines(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="utf-8-sig").splitlines()
+    except (FileNotFoundError, IsADirectoryError):
+        return []
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read: {error}; mend it, or move it away") from None

@@ -1,0 +1,48 @@
+"""Which files look like secrets, by name or by content."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+_NAMES = frozenset(
+    {".env", ".netrc", "_netrc", ".pgpass", ".git-credentials", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"}
+)
+_ENVIRONMENT_EXAMPLES = frozenset({".env.example", ".env.sample", ".env.template", ".env.dist"})
+_AWS_FILES = frozenset({".aws/credentials", ".aws/config"})
+_KEY_STORES = (".p12", ".pfx")
+# Certificates have these endings too, and a key may stand behind its certificates.
+_KEY_SUFFIXES = (".pem", ".key")
+_KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----|PuTTY-User-Key-File-")
+_HEAD_BYTES = 64
+_WHOLE_BYTES = 1 << 20
+
+
+def looks_secret(path: Path) -> bool:
+    """Say whether a file looks like credentials or a private key.
+
+    >>> looks_secret(Path("src/.env")), looks_secret(Path("src/.env.example"))
+    (True, False)
+
+    A name that says nothing is looked into: `OSError` when it cannot be read.
+    """
+    real = Path(os.path.realpath(path)) if path.is_symlink() else path
+    return _named_secret(path) or _named_secret(real) or _holds_key(path)
+
+
+def _named_secret(path: Path) -> bool:
+    name = path.name.lower()
+    if name in _ENVIRONMENT_EXAMPLES:
+        return False
+    in_folder = f"{path.parent.name}/{path.name}".lower()
+    return name in _NAMES or name.startswith(".env.") or in_folder in _AWS_FILES or name.endswith(_KEY_STORES)
+
+
+def _holds_key(path: Path) -> bool:
+    if path.name in _ENVIRONMENT_EXAMPLES:
+        return False
+    with path.open("rb", buffering=0) as file:
+        if path.suffix.lower() in _KEY_SUFFIXES:
+            return _KEY.search(file.read(_WHOLE_BYTES)) is not None
+        return _KEY.match(file.read(_HEAD_BYTES).lstrip()) is not None
