@@ -15,7 +15,7 @@ from tests.interop import peer
 
 # Tells what a training script finds in a container, in a file that becomes part of the model.
 SCRIPT = """
-import json, os, sys, time
+import glob, json, os, socket, sys, time
 sys.path.insert(0, os.path.dirname(__file__))
 from helper import GREETING
 
@@ -26,8 +26,9 @@ with open(os.path.join(os.environ["SM_CHANNEL_TRAINING"], "data.txt")) as file:
 rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0"))
 host = os.environ["SM_CURRENT_HOST"]
 # The toolkit starts when it knows the names of all hosts, and one that is over takes its name with it.
-open(f"/opt/ml/shared/{host}", "w").close()
-while not all(os.path.exists(f"/opt/ml/shared/{name}") for name in json.loads(os.environ["SM_HOSTS"])):
+# Under its MPI all ranks are told the first host's name as theirs.
+open(f"/opt/ml/shared/up-{socket.gethostname()}", "w").close()
+while len(glob.glob("/opt/ml/shared/up-*")) < len(json.loads(os.environ["SM_HOSTS"])):
     time.sleep(0.01)
 found = {
     "argv": sys.argv[1:],
