@@ -128,7 +128,7 @@ class Estimator:
             backend=backend.name,
             folder=str(folder),
         )
-        return msgspec.structs.replace(plan, unused=backend.review(plan))
+        return msgspec.structs.replace(plan, unused=backend.review(plan), request=backend.request(plan))
 
     def fit(
         self,

@@ -100,6 +100,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     enable_network_isolation: bool = False
     training_repository_access_mode: Literal["Platform", "Vpc"] | None = None
     training_repository_credentials_provider_arn: str | None = None
+    extra_request: dict[str, Any] | None = None  # members of the service's request, by its own names
 
 
 # SDK v1 spellings; they were renamed in SDK v2 (2020) and meant the same.
@@ -206,7 +207,7 @@ def _refuse_left_out(name: str, value: Any) -> None:
         return
     raise UnsupportedError(
         f"{name}: Herringbone has no such machinery, so a value other than {off!r} would be ignored in silence; "
-        f"remove {name}"
+        f"remove {name} (on ml.*, what the service itself takes can stand in extra_request, by its own names)"
     )
 
 

@@ -56,8 +56,9 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     >>> estimator.plan("data").to_dict()["hyperparameters"]["epochs"]   # doctest: +SKIP
     '3'
 
-    `unused` names the options that were given and mean nothing to this backend. Paths are absolute, or relative to
-    `folder`, where the plan was made.
+    `unused` names the options that were given and mean nothing to this backend. `request` is what a service would be
+    sent, unmasked, with `${...}` for what only the account can tell; None where no service runs the job. Paths are
+    absolute, or relative to `folder`, where the plan was made.
     """
 
     job_name: str
@@ -72,6 +73,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     folder: str
     unused: tuple[str, ...] = ()
     arguments: dict[str, Any] = {}
+    request: dict[str, Any] | None = None
 
     @property
     def environment(self) -> dict[str, str]:
@@ -80,10 +82,14 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON's plain values; the values of secret-sounding variables are masked."""
-        shown = msgspec.structs.replace(self.options, environment=masked(self.environment), sagemaker_session=None)
-        plain: dict[str, Any] = json.loads(
-            json.dumps(msgspec.to_builtins(msgspec.structs.replace(self, options=shown)))
+        shown = msgspec.structs.replace(
+            self.options,
+            environment=masked(self.environment),
+            extra_request=_masked_request(self.options.extra_request),
+            sagemaker_session=None,
         )
+        plan = msgspec.structs.replace(self, options=shown, request=_masked_request(self.request))
+        plain: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(plan)))
         return plain
 
     def __str__(self) -> str:
@@ -194,6 +200,13 @@ def refuse(backend: str, refusals: dict[str, str]) -> None:
     if refusals:
         lines = [f"{name}: {why}" for name, why in refusals.items()]
         raise UnsupportedError(f"{backend} cannot serve this job:\n  " + "\n  ".join(lines))
+
+
+def _masked_request(request: dict[str, Any] | None) -> dict[str, Any] | None:
+    environment = None if request is None else request.get("Environment")
+    if request is None or not isinstance(environment, dict):
+        return request
+    return {**request, "Environment": masked(environment)}
 
 
 def _described(plan: JobPlan) -> list[tuple[str, str]]:

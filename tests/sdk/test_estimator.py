@@ -105,9 +105,9 @@ def test_the_constructor_looks_at_no_file(tmp_path, monkeypatch):
 
 def test_an_instance_type_without_backend_says_so_at_plan():
     with pytest.raises(
-        UnsupportedError, match=r"'ml\.p4d\.24xlarge': this release has no backend .* local_process, local, local_gpu$"
+        UnsupportedError, match=r"'slurm:gpu': this release has no backend .* local_process, local, local_gpu, ml\.\*$"
     ):
-        Estimator("t.py", instance_type="ml.p4d.24xlarge").plan()
+        Estimator("t.py", instance_type="slurm:gpu").plan()
     with pytest.raises(UnsupportedError, match=r"did you mean local_process\?"):
         Estimator("t.py", instance_type="local_proces").plan()
 

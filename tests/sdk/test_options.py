@@ -6,7 +6,8 @@ from herringbone.options import InstanceGroup, MetricDefinition, given_options, 
 from herringbone_spec.errors import OptionError, UnsupportedError
 
 # Every name of sagemaker 2.257's EstimatorBase and Framework that a managed-training SDK must or should know.
-# The last line's are our own: containers on this machine need them, and the service has no name for them.
+# The last line's are our own: containers on this machine need the first two, which the service has no name for;
+# include_secrets lets through what the SDK holds back; extra_request is for what the service takes and no option names.
 NAMES = """
     instance_groups max_run max_wait use_spot_instances max_retry_attempts keep_alive_period_in_seconds volume_size
     volume_kms_key training_plan instance_placement_config enable_infra_check enable_remote_debug input_mode model_uri
@@ -15,7 +16,7 @@ NAMES = """
     framework_version py_version base_job_name tags metric_definitions role sagemaker_session
     enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
     training_repository_access_mode training_repository_credentials_provider_arn
-shm_size bake_requirements include_secrets
+shm_size bake_requirements include_secrets extra_request
 """
 
 

@@ -107,6 +107,7 @@ def test_the_whole_plan_of_a_job():
         "folder": "/home/me",
         "unused": [],
         "arguments": {"entry_point": "train.py", "source_dir": "/home/me/src"},
+        "request": None,
     }
 
 

@@ -12,10 +12,15 @@ if TYPE_CHECKING:
     from herringbone.backends.base import Backend
 
 # A backend's name -> the module that has its `make_backend()`.
-_MODULES = {"local_process": "herringbone.backends.process", "local": "herringbone.backends.docker"}
+_MODULES = {
+    "local_process": "herringbone.backends.process",
+    "local": "herringbone.backends.docker",
+    "sagemaker": "herringbone.backends.sagemaker",
+}
 
 # instance_type -> the backend's name.
 _TYPES = {"local_process": "local_process", "local": "local", "local_gpu": "local"}
+_CLOUD = "ml."  # the start of every instance type of SageMaker's
 
 
 def backend_for(*instance_types: str) -> Backend:
@@ -36,12 +41,13 @@ def backend_for(*instance_types: str) -> Backend:
 
 
 def _name_of(instance_type: str) -> str:
-    name = _TYPES.get(instance_type)
+    name = "sagemaker" if instance_type.startswith(_CLOUD) else _TYPES.get(instance_type)
     if name is None:
         near = difflib.get_close_matches(instance_type, _TYPES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UnsupportedError(
-            f"instance_type {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}{hint}"
+            f"instance_type {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}, "
+            f"{_CLOUD}*{hint}"
         )
     return name
 

@@ -5,7 +5,7 @@ How to add one: docs/adding-a-backend.md.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from herringbone.jobs import JobRecord
@@ -33,6 +33,12 @@ class Backend(Protocol):
 
         Looks, changes nothing. Raises `UnsupportedError` for what would be unsafe to ignore, `InputError` for files
         that are not there.
+        """
+
+    def request(self, plan: JobPlan) -> dict[str, Any] | None:
+        """Return what the service would be sent, `${...}` for what only the account can tell; None without a service.
+
+        Looks at nothing but the plan.
         """
 
     def submit(self, plan: JobPlan) -> None:

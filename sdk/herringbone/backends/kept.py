@@ -18,7 +18,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.review import output_folder
 from herringbone.home import Home
@@ -60,6 +60,9 @@ class KeptBackend(ABC):
     @abstractmethod
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         """See `Backend.review`."""
+
+    def request(self, plan: JobPlan) -> dict[str, Any] | None:  # noqa: ARG002 - no service is asked
+        return None
 
     @abstractmethod
     def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:

@@ -36,6 +36,7 @@ UNUSED = (
     "security_group_ids",
     "training_repository_access_mode",
     "training_repository_credentials_provider_arn",
+    "extra_request",
 )
 
 # Options whose user counts on them: running without would be another job, or a less safe one.

@@ -1,0 +1,70 @@
+"""`ml.*`: SageMaker runs the hosts. So far a job can be planned, offline; submitting it is not there yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from herringbone.backends.review import all_channels
+from herringbone.backends.sagemaker_model import check_request
+from herringbone.backends.sagemaker_request import AccountNames, training_job_request
+from herringbone.backends.sagemaker_review import review
+from herringbone_spec.errors import UnsupportedError
+
+if TYPE_CHECKING:
+    from herringbone.backends.base import LogSource
+    from herringbone.jobs import JobRecord
+    from herringbone.plan import JobPlan
+
+
+def make_backend() -> SageMakerBackend:
+    """Return the backend; it needs no account to plan."""
+    return SageMakerBackend()
+
+
+class SageMakerBackend:
+    """Plans SageMaker training jobs; `check` is what says whether the service's model allows a request."""
+
+    name = "sagemaker"
+
+    def __init__(self, *, check: Callable[[Mapping[str, Any]], None] = check_request) -> None:
+        self._check = check
+
+    def review(self, plan: JobPlan) -> tuple[str, ...]:
+        unused = review(plan)
+        # With plausible names in place of the stand-ins: their lengths and patterns are checked as well.
+        channels = {channel.name: "0" * 64 for channel in all_channels(plan)}
+        example = AccountNames(
+            region="us-east-1",
+            bucket="sagemaker-us-east-1-123456789012",
+            role_arn="arn:aws:iam::123456789012:role/example",
+            code_hash="0" * 64,
+            data_hashes=channels,
+        )
+        self._check(training_job_request(plan, example))
+        return unused
+
+    def request(self, plan: JobPlan) -> dict[str, Any]:
+        return training_job_request(plan, AccountNames())
+
+    def submit(self, plan: JobPlan) -> None:
+        self._refuse(f"job {plan.job_name}")
+
+    def describe(self, name: str) -> JobRecord:
+        self._refuse(f"job {name}")
+
+    def logs(self, name: str) -> LogSource:
+        self._refuse(f"job {name}")
+
+    def stop(self, name: str, grace: float | None = None) -> None:  # noqa: ARG002
+        self._refuse(f"job {name}")
+
+    def kill(self, name: str) -> None:
+        self._refuse(f"job {name}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UnsupportedError(
+            f"{what}: this release plans jobs for ml.* and does not submit them yet; nothing was sent. What there is: "
+            "plan(inputs).request, the whole CreateTrainingJob request. To run the job now, change instance_type to "
+            "local_process or local"
+        )

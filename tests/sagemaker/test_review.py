@@ -1,0 +1,99 @@
+"""What is refused before anything is uploaded, and what means nothing to SageMaker."""
+
+import pytest
+
+from herringbone import Estimator, PyTorch, TrainingInput
+from herringbone.backends.sagemaker import SageMakerBackend
+from herringbone_spec.errors import InputError, JobNameError, OptionError, UnsupportedError
+from tests.sagemaker.planning import IMAGE, planned
+
+DATA_PARALLEL = {"smdistributed": {"dataparallel": {"enabled": True}}}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").touch()
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"image_uri": None}, OptionError, "image_uri: missing; SageMaker runs an image"),
+        ({"use_spot_instances": True}, OptionError, "use_spot_instances: needs max_wait, .* 86400$"),
+        ({"checkpoint_local_path": "/x"}, OptionError, "checkpoint_local_path: needs checkpoint_s3_uri"),
+        ({"output_path": "file:///o"}, OptionError, "output_path: file:///o is no s3:// address"),
+        ({"checkpoint_s3_uri": "c"}, OptionError, "checkpoint_s3_uri: c is no s3:// address"),
+        ({"code_location": "c"}, OptionError, "code_location: c is no s3:// address"),
+        ({"training_repository_credentials_provider_arn": "a"}, OptionError, "needs training_repository_access_mode"),
+        ({"git_config": {"repo": "r"}}, UnsupportedError, "git_config: clone the repository"),
+        ({"bake_requirements": True}, UnsupportedError, "bake_requirements: build the image with them"),
+        ({"entry_point": "gone.py"}, InputError, "entry_point: .*gone.py: no such file"),
+        ({"inputs": "gone"}, InputError, "channel 'training': .*gone: no such file or folder"),
+        ({"inputs": "https://x/y"}, InputError, "channel 'training': https://x/y is neither a local path nor"),
+        (
+            {"inputs": TrainingInput("s3://b/c", target_attribute_name="label")},
+            UnsupportedError,
+            "target_attribute_name: a training job's channel has no such member",
+        ),
+        ({"inputs": {f"c{n}": "s3://b/c" for n in range(21)}}, InputError, "inputs: 21 channels; the service takes 20"),
+        (
+            {"inputs": {f"c{n}": "s3://b/c" for n in range(20)}, "enable_network_isolation": True},
+            InputError,
+            r"inputs: 21 channels \(the code's own included\)",
+        ),
+        (
+            {"inputs": {"code": "s3://b/c"}, "enable_network_isolation": True},
+            InputError,
+            "channel 'code': an isolated container gets its code under that name",
+        ),
+        (
+            {"kind": PyTorch, "instance_type": "ml.c6g.4xlarge", "distribution": DATA_PARALLEL},
+            OptionError,
+            r"instance_type: ml\.c6g\.4xlarge has no GPUs",
+        ),
+    ],
+)
+def test_refused_by_name(given, error, message):
+    with pytest.raises(error, match=message):
+        planned(**given)
+
+
+@pytest.mark.parametrize("instance_type", ["ml.g5.12xlarge", "ml.p4d.24xlarge", "ml.p3.2xlarge", "ml.g6e.xlarge"])
+def test_types_with_gpus_are_known_by_their_family(instance_type):
+    assert planned(kind=PyTorch, instance_type=instance_type, distribution=DATA_PARALLEL).backend == "sagemaker"
+
+
+def test_what_means_nothing_here_is_named():
+    made = planned(
+        shm_size="2g", sagemaker_session=object(), kind=PyTorch, framework_version="2.13", py_version="py311"
+    )
+    assert made.unused == ("framework_version", "py_version", "sagemaker_session", "shm_size")
+
+
+def test_an_over_long_name_and_two_ways_to_name_hosts_are_refused():
+    group = {"instance_group_name": "a", "instance_type": "ml.m5.large", "instance_count": 1}
+    with pytest.raises(OptionError, match="instance_groups: excludes instance_type"):
+        Estimator("train.py", image_uri=IMAGE, instance_type="ml.m5.large", instance_groups=[group])
+    with pytest.raises(JobNameError):
+        Estimator("train.py", image_uri=IMAGE, instance_type="ml.m5.large").plan(job_name="n" * 64)
+
+
+def test_hosts_here_and_hosts_there_are_not_one_job():
+    groups = [
+        {"instance_group_name": "a", "instance_type": "local_process", "instance_count": 1},
+        {"instance_group_name": "b", "instance_type": "ml.m5.large", "instance_count": 1},
+    ]
+    with pytest.raises(UnsupportedError, match=r"no backend serves local_process, ml\.m5\.large in one job"):
+        Estimator("train.py", image_uri=IMAGE, instance_groups=groups).plan()
+
+
+def test_submitting_says_that_it_is_not_there_yet():
+    backend = SageMakerBackend()
+    verbs = [lambda: backend.submit(planned())]
+    verbs += [
+        lambda verb=verb: verb("digits-1") for verb in (backend.describe, backend.logs, backend.stop, backend.kill)
+    ]
+    for verb in verbs:
+        with pytest.raises(UnsupportedError, match=r"^job digits-1: this release plans jobs for ml\.\* and does not"):
+            verb()
