@@ -75,7 +75,10 @@ REQUEST_WITH_EVERY_OPTION = {
         },
     },
     "RoleArn": ROLE,
-    "InputDataConfig": [channel("training", "s3://mine/train"), channel("pretrained", "s3://mine/model.tar.gz")],
+    "InputDataConfig": [
+        channel("training", "s3://mine/train"),
+        channel("pretrained", "s3://mine/model.tar.gz", ContentType="application/x-sagemaker-model", InputMode="File"),
+    ],
     "OutputDataConfig": {"S3OutputPath": "s3://mine/out", "KmsKeyId": "output-key", "CompressionType": "NONE"},
     "ResourceConfig": {
         "InstanceCount": 2,
@@ -212,12 +215,13 @@ def test_an_isolated_container_gets_its_code_as_a_channel():
     assert program["sagemaker_submit_directory"] == '"/opt/ml/input/data/code/sourcedir.tar.gz"'
 
 
-def test_an_image_with_its_own_program_takes_no_code():
-    request = planned(entry_point=None, hyperparameters={"depth": 3}).request
-    assert request["HyperParameters"] == {
+def test_an_image_with_its_own_program_takes_no_code_and_bare_texts():
+    given = {"depth": 3, "objective": "reg:linear", "verbose": True, "layers": ["a"]}
+    assert planned(entry_point=None, hyperparameters=given).request["HyperParameters"] == {
         "depth": "3",
-        "sagemaker_container_log_level": "20",
-        "sagemaker_job_name": '"digits-1"',
+        "objective": "reg:linear",
+        "verbose": "true",
+        "layers": '["a"]',
     }
 
 

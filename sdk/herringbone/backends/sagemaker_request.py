@@ -12,12 +12,13 @@ from herringbone.backends.sagemaker_merge import merge
 from herringbone.frameworks import SHARED_MODEL_DIR
 from herringbone.inputs import Channel
 from herringbone.plan import JobPlan
-from herringbone_spec.contract import Key
+from herringbone_spec.contract import STEERING_PREFIX, Key
 from herringbone_spec.hyperparameters import check_limits
 
 # Where an isolated container, which cannot fetch, finds its code: a channel of its own.
 CODE_CHANNEL = "code"
 ARCHIVE = "sourcedir.tar.gz"
+_MODEL_TYPE = "application/x-sagemaker-model"
 _PREFIX = "herringbone"
 
 
@@ -90,6 +91,9 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
 def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
     """Return InputDataConfig: the user's channels, the model's, and the code's where the container is isolated."""
     channels = [_channel(channel, names) for channel in all_channels(plan)]
+    if plan.options.model_uri is not None:
+        # A model is fetched whole, whatever the data's mode; the type is by what AWS's images know it.
+        channels[-1] |= {"ContentType": _MODEL_TYPE, "InputMode": "File"}
     if _code_is_a_channel(plan):
         source = {
             "S3DataType": "S3Prefix",
@@ -193,7 +197,9 @@ def _resources(plan: JobPlan) -> dict[str, Any]:
 
 def _hyperparameters(plan: JobPlan, names: AccountNames) -> dict[str, str]:
     values = dict(plan.hyperparameters)
-    if plan.source is not None:
+    if plan.source is None:
+        values = _for_a_program_of_the_image(values)
+    else:
         address = f"/opt/ml/input/data/{CODE_CHANNEL}/{ARCHIVE}" if _code_is_a_channel(plan) else _code_uri(plan, names)
         values[Key.SUBMIT_DIRECTORY] = json.dumps(address)
         values[Key.REGION] = json.dumps(names.region)
@@ -202,6 +208,17 @@ def _hyperparameters(plan: JobPlan, names: AccountNames) -> dict[str, str]:
         values["model_dir"] = json.dumps(f"{_output_path(plan, names).rstrip('/')}/{plan.job_name}/model")
     check_limits(values)
     return values
+
+
+def _for_a_program_of_the_image(values: Mapping[str, str]) -> dict[str, str]:
+    """Texts bare, and nothing about a script: an algorithm of AWS's refuses names and quotes that it does not know."""
+    bare = {}
+    for name, text in values.items():
+        if name in (Key.LOG_LEVEL, Key.JOB_NAME):
+            continue
+        value = json.loads(text)
+        bare[name] = value if isinstance(value, str) and not name.startswith(STEERING_PREFIX) else text
+    return bare
 
 
 def _code_is_a_channel(plan: JobPlan) -> bool:
