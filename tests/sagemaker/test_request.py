@@ -160,7 +160,7 @@ def test_channels_from_here_and_from_s3_with_every_member():
         content_type="text/csv",
         record_wrapping="RecordIO",
         s3_data_type="AugmentedManifestFile",
-        instance_groups=("workers",),
+        instance_groups=("homogeneousCluster",),
         input_mode="Pipe",
         attribute_names=("image", "label"),
         shuffle_config=ShuffleConfig(7),
@@ -174,7 +174,7 @@ def test_channels_from_here_and_from_s3_with_every_member():
                     "S3DataType": "AugmentedManifestFile",
                     "S3Uri": "s3://mine/all",
                     "S3DataDistributionType": "ShardedByS3Key",
-                    "InstanceGroupNames": ["workers"],
+                    "InstanceGroupNames": ["homogeneousCluster"],
                     "AttributeNames": ["image", "label"],
                 }
             },

@@ -36,6 +36,11 @@ def here(tmp_path, monkeypatch):
             UnsupportedError,
             "target_attribute_name: a training job's channel has no such member",
         ),
+        (
+            {"inputs": TrainingInput("s3://b/c", instance_groups=("helpers",))},
+            InputError,
+            "channel 'training': instance_groups: the job has no group helpers; it has: homogeneousCluster",
+        ),
         ({"inputs": {f"c{n}": "s3://b/c" for n in range(21)}}, InputError, "inputs: 21 channels; the service takes 20"),
         (
             {"inputs": {f"c{n}": "s3://b/c" for n in range(20)}, "enable_network_isolation": True},

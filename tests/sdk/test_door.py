@@ -37,7 +37,7 @@ def test_an_estimator_loads_no_framework_and_no_cloud():
         "import sys; from herringbone import PyTorch; PyTorch('t.py', instance_type='local_process');"
         "print(' '.join(sorted(sys.modules)))"
     ).split()
-    assert not {"boto3", "docker", "numpy", "torch", "yaml"} & set(loaded)
+    assert not {"boto3", "botocore", "docker", "numpy", "torch", "yaml"} & set(loaded)
 
 
 def test_the_keeper_starts_lean():

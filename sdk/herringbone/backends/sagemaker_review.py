@@ -108,16 +108,22 @@ def _check_channels(plan: JobPlan) -> None:
         raise InputError(
             f"inputs: {count} channels{beside}; the service takes {MAX_CHANNELS}. Put several folders under one address"
         )
+    groups = {host.group for host in plan.hosts}
     for channel in channels:
-        _check_channel(channel)
+        _check_channel(channel, groups)
 
 
-def _check_channel(channel: Channel) -> None:
+def _check_channel(channel: Channel, groups: set[str]) -> None:
     given = channel.input
     if given.target_attribute_name is not None:
         raise UnsupportedError(
             f"channel {channel.name!r}: target_attribute_name: a training job's channel has no such member; "
             "leave it out"
+        )
+    if strangers := set(given.instance_groups or ()) - groups:
+        raise InputError(
+            f"channel {channel.name!r}: instance_groups: the job has no group {', '.join(sorted(strangers))}; it has: "
+            f"{', '.join(sorted(groups))}"
         )
     if channel.path is None:
         if not given.s3_data.startswith("s3://"):
