@@ -7,13 +7,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from herringbone.cli import clean, describe, images, logs, ls, partition, plan, run, stop
+from herringbone.cli import clean, convert, describe, images, logs, ls, partition, plan, run, stop
 from herringbone_spec.errors import HerringboneError, JobNotFoundError, UsageError
 
-_VERBS = (run, plan, ls, logs, stop, describe, clean, partition, images)
+_VERBS = (run, plan, ls, logs, stop, describe, clean, convert, partition, images)
 OK, JOB_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _EPILOG = """\
-exit codes: 0 done, 1 the job failed, 2 a mistake in the call, 130 Ctrl-C
+exit codes: 0 done, 1 the job failed (or convert left something), 2 a mistake in the call, 130 Ctrl-C
 environment: HERRINGBONE_HOME is where jobs live (default ~/.herringbone); HERRINGBONE_DEBUG=1 shows tracebacks
 """
 

@@ -1,0 +1,74 @@
+"""Which names of AWS's SDK have a counterpart here."""
+
+from __future__ import annotations
+
+import ast
+
+# A name of SDK v2 -> the name in `herringbone`.
+COUNTERPARTS = {
+    "sagemaker.estimator.Estimator": "Estimator",
+    "sagemaker.pytorch.PyTorch": "PyTorch",
+    "sagemaker.pytorch.estimator.PyTorch": "PyTorch",
+    "sagemaker.tensorflow.TensorFlow": "TensorFlow",
+    "sagemaker.tensorflow.estimator.TensorFlow": "TensorFlow",
+    "sagemaker.inputs.TrainingInput": "TrainingInput",
+    "sagemaker.TrainingInput": "TrainingInput",
+    "sagemaker.inputs.ShuffleConfig": "ShuffleConfig",
+    "sagemaker.instance_group.InstanceGroup": "InstanceGroup",
+}
+
+# What scripts call for an account, only to hand it to an estimator: the option that it is handed to.
+ACCOUNT = {
+    "sagemaker.get_execution_role": "role",
+    "sagemaker.session.get_execution_role": "role",
+    "sagemaker.Session": "sagemaker_session",
+    "sagemaker.session.Session": "sagemaker_session",
+    "sagemaker.LocalSession": "sagemaker_session",
+    "sagemaker.local.LocalSession": "sagemaker_session",
+}
+
+_OTHER_FRAMEWORKS = ("HuggingFace", "MXNet", "SKLearn", "XGBoost", "Chainer", "RLEstimator")
+
+
+def why_left(name: str) -> str:
+    """Say why a name of AWS's SDK has no counterpart, and what to do."""
+    last = name.rpartition(".")[2]
+    if last in _OTHER_FRAMEWORKS:
+        return f"{name}: no class of that name here; use PyTorch, TensorFlow, or Estimator with image_uri"
+    if name.startswith("sagemaker.train"):
+        return f"{name}: SDK v3 is not converted; docs/migrating.md has its names beside ours"
+    return f"{name}: no counterpart here; Herringbone trains, and leaves the rest to the SDK or to boto3"
+
+
+class Bindings:
+    """What the names of a script mean, as its imports say.
+
+    >>> bindings = Bindings(ast.parse("from sagemaker.pytorch import PyTorch as P"))
+    >>> bindings.full_name(ast.parse("P", mode="eval").body)
+    'sagemaker.pytorch.PyTorch'
+    """
+
+    def __init__(self, tree: ast.AST) -> None:
+        self._meanings: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                for alias in node.names:
+                    self._meanings[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    first = alias.name.partition(".")[0]
+                    self._meanings[alias.asname or first] = alias.name if alias.asname else first
+
+    def full_name(self, node: ast.AST) -> str | None:
+        """Return the dotted name that an expression stands for, None when it is no imported name."""
+        if isinstance(node, ast.Name):
+            return self._meanings.get(node.id)
+        if isinstance(node, ast.Attribute):
+            owner = self.full_name(node.value)
+            return None if owner is None else f"{owner}.{node.attr}"
+        return None
+
+
+def is_aws(name: str | None) -> bool:
+    """Say whether a dotted name belongs to AWS's SDK."""
+    return name is not None and name.partition(".")[0] == "sagemaker"

@@ -1,0 +1,241 @@
+"""A whole script: its imports, its estimator calls, and what it took from its account.
+
+text -> syntax tree -> [names] what each name means -> [arguments] what is to say of each call -> [edits] text
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+import msgspec
+
+from herringbone.convert.arguments import ESTIMATOR_ORDER, Note, review_argument
+from herringbone.convert.edits import Edits
+from herringbone.convert.names import ACCOUNT, COUNTERPARTS, Bindings, is_aws, why_left
+from herringbone.options import RENAMED
+from herringbone_spec.errors import InputError
+
+_ESTIMATORS = ("Estimator", "PyTorch", "TensorFlow")
+
+
+class Converted(msgspec.Struct, frozen=True):
+    """A changed script, with the notes in the order of its lines."""
+
+    text: str
+    notes: tuple[Note, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing was left that Herringbone cannot serve."""
+        return all(note.kind != "left" for note in self.notes)
+
+
+def convert_script(text: str, *, name: str = "script") -> Converted:
+    """Rewrite a script that uses AWS's SDK v2; it is parsed, and never run.
+
+    >>> print(convert_script("from sagemaker.pytorch import PyTorch").text)
+    from herringbone import PyTorch
+
+    Comments and layout stay. Raises `InputError` for what is no Python.
+    """
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError) as error:
+        raise InputError(f"{name}: no Python that this version can parse: {error}") from None
+    return _Conversion(text, tree).result()
+
+
+class _Conversion:
+    def __init__(self, text: str, tree: ast.Module) -> None:
+        self._tree = tree
+        self._edits = Edits(text)
+        self._bindings = Bindings(tree)
+        self._notes: list[Note] = []
+        self._attributes: set[ast.AST] = set()  # `b` in `a.b.c` is no name of its own
+        self._through_module = False  # whether `herringbone.X` is written somewhere
+
+    def result(self) -> Converted:
+        calls = list(self._estimator_calls())
+        account = self._account(calls)
+        for call, estimator in calls:
+            self._convert_call(call, estimator, account)
+        self._check_methods({id(call): estimator for call, estimator in calls})
+        kept = self._convert_uses(account)
+        self._convert_imports(kept)
+        notes = sorted(set(self._notes), key=lambda note: (note.line, note.kind, note.text))
+        text = self._edits.apply()
+        ast.parse(text)  # what it was given could be parsed, so this must be, too
+        return Converted(text=text, notes=tuple(notes))
+
+    def _estimator_calls(self) -> Iterator[tuple[ast.Call, str]]:
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Call):
+                ours = COUNTERPARTS.get(self._bindings.full_name(node.func) or "")
+                if ours in _ESTIMATORS:
+                    yield node, ours
+
+    def _account(self, calls: list[tuple[ast.Call, str]]) -> set[ast.AST]:
+        """Return what can go: values handed to `role` or `sagemaker_session` alone, and where those were made."""
+        handed: list[tuple[str | None, ast.expr]] = [
+            (keyword.arg, keyword.value)
+            for call, _ in calls
+            for keyword in call.keywords
+            if keyword.arg in ("role", "sagemaker_session")
+        ]
+        place = ESTIMATOR_ORDER.index("role")
+        handed += [("role", call.args[place]) for call, name in calls if name == "Estimator" and len(call.args) > place]
+        parameters = {node.arg for node in ast.walk(self._tree) if isinstance(node, ast.arg)}
+        gone: set[ast.AST] = {value for option, value in handed if self._makes(value) == option}
+        for statement in ast.walk(self._tree):
+            if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
+                continue
+            option, variable = self._makes(statement.value), statement.targets[0].id
+            if option is None or len(statement.targets) > 1 or variable in parameters:
+                continue
+            uses = [node for node in ast.walk(self._tree) if isinstance(node, ast.Name) and node.id == variable]
+            values = {value for wish, value in handed if wish == option}
+            if all(use in values for use in uses if use is not statement.targets[0]):
+                gone |= {statement, statement.value, *values.intersection(uses)}
+                self._remove(statement)
+                what = ast.unparse(statement)
+                self._notes.append(Note(statement.lineno, "changed", f"{what}: removed, nothing else used it"))
+        return gone
+
+    def _makes(self, value: ast.expr) -> str | None:
+        return ACCOUNT.get(self._bindings.full_name(value.func) or "") if isinstance(value, ast.Call) else None
+
+    def _remove(self, statement: ast.stmt) -> None:
+        # Elsewhere it may be all that a block has.
+        if statement in self._tree.body:
+            self._edits.remove_lines(statement)
+        else:
+            self._edits.replace(statement, "pass")
+
+    def _convert_call(self, call: ast.Call, estimator: str, account: set[ast.AST]) -> None:
+        if estimator == "Estimator":
+            for argument, name in zip(call.args, ESTIMATOR_ORDER, strict=False):
+                if argument in account:
+                    continue
+                self._edits.insert_before(argument, f"{name}=")
+                self._notes.append(
+                    Note(argument.lineno, "changed", f"{name}: by name; the first argument here is another")
+                )
+            for argument in call.args[len(ESTIMATOR_ORDER) :]:
+                self._notes.append(Note(argument.lineno, "left", "an argument without a name; write its name"))
+        gone = [keyword for keyword in call.keywords if keyword.value in account]
+        by_place = [argument for argument in call.args if argument in account]
+        removed = [*((keyword.arg, keyword.value) for keyword in gone), *(("role", each) for each in by_place)]
+        for option, value in removed:
+            self._notes.append(
+                Note(value.lineno, "changed", f"{option}: removed; a job on this machine needs no account")
+            )
+        self._edits.remove_arguments(call, [*gone, *by_place])
+        given = {keyword.arg for keyword in call.keywords}
+        for keyword in call.keywords:
+            new = RENAMED.get(keyword.arg or "")
+            if keyword in gone:
+                continue
+            if new is not None and new in given:
+                self._notes.append(Note(keyword.value.lineno, "left", f"{keyword.arg}: {new} is given too; remove one"))
+                continue
+            self._notes += review_argument(estimator, keyword)
+            if new is not None:
+                self._edits.rename(keyword, new)
+
+    def _check_methods(self, estimators: dict[int, str]) -> None:
+        """Name the methods of estimators that have none of that name here."""
+        from herringbone.estimator import Estimator
+
+        variables = {
+            target.id
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Assign) and id(node.value) in estimators
+            for target in node.targets
+            if isinstance(target, ast.Name)
+        }
+        for node in ast.walk(self._tree):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+                continue
+            owner = node.func.value
+            if isinstance(owner, ast.Name) and owner.id in variables:
+                if not hasattr(Estimator, node.func.attr):
+                    text = f"{owner.id}.{node.func.attr}(): an estimator here trains, and has no such method"
+                    self._notes.append(Note(node.lineno, "left", text))
+                elif any(keyword.arg == "experiment_config" for keyword in node.keywords):
+                    self._notes.append(Note(node.lineno, "left", "experiment_config: there is no experiment service"))
+
+    def _convert_uses(self, account: set[ast.AST]) -> set[str]:
+        """Write our names for AWS's; return the first parts of those that remain."""
+        kept: set[str] = set()
+        removed = {inner for node in account for inner in ast.walk(node)}
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Attribute):
+                self._attributes.add(node.value)
+            if not isinstance(node, (ast.Name, ast.Attribute)) or node in self._attributes or node in removed:
+                continue
+            name = self._bindings.full_name(node)
+            if not is_aws(name):
+                continue
+            assert name is not None
+            if (ours := self._ours(node)) is None:
+                first = _first(node)
+                kept.add(first)
+                self._notes.append(Note(node.lineno, "left", why_left(name)))
+            elif isinstance(node, ast.Attribute):
+                self._edits.replace(node, f"herringbone.{ours}")
+                self._through_module = True
+        return kept
+
+    def _ours(self, node: ast.Name | ast.Attribute) -> str | None:
+        """Return our name for a whole expression: `estimator.PyTorch`, not an attribute of one."""
+        return COUNTERPARTS.get(self._bindings.full_name(node) or "")
+
+    def _convert_imports(self, kept: set[str]) -> None:
+        extra = ["import herringbone"] if self._through_module else []
+        for node in ast.walk(self._tree):
+            if isinstance(node, ast.Import):
+                before, prefix = "", ""
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                before, prefix = f"from {node.module} ", f"{node.module}."
+            else:
+                continue
+            if not any(is_aws(prefix + alias.name) for alias in node.names):
+                continue
+            ours, stay = self._parted(node, prefix, kept)
+            lines = extra + ([f"from herringbone import {', '.join(ours)}"] if ours else [])
+            lines += [f"{before}import {', '.join(stay)}"] if stay else []
+            extra = []
+            if lines == [ast.unparse(node)]:
+                continue
+            if lines:
+                self._edits.replace(node, ("\n" + " " * node.col_offset).join(lines))
+            else:
+                self._remove(node)
+            self._notes.append(Note(node.lineno, "changed", f"{ast.unparse(node)}: now {'; '.join(lines) or 'gone'}"))
+
+    def _parted(self, node: ast.Import | ast.ImportFrom, prefix: str, kept: set[str]) -> tuple[list[str], list[str]]:
+        """Return what an import is to name of ours, and what it goes on naming."""
+        ours, stay = [], []
+        for alias in node.names:
+            name = prefix + alias.name
+            renamed = f" as {alias.asname}" if alias.asname else ""
+            bound = alias.asname or alias.name.partition(".")[0]
+            if name in COUNTERPARTS:
+                ours.append(COUNTERPARTS[name] + renamed)
+            elif not is_aws(name) or bound in kept:
+                stay.append(alias.name + renamed)
+            elif prefix and name not in ACCOUNT and not self._is_module_used(bound):
+                stay.append(alias.name + renamed)
+                self._notes.append(Note(node.lineno, "left", why_left(name)))
+        return ours, stay
+
+    def _is_module_used(self, bound: str) -> bool:
+        """Say whether every use of an imported module became one of ours, so that its import can go."""
+        return any(isinstance(node, ast.Attribute) and _first(node) == bound for node in ast.walk(self._tree))
+
+
+def _first(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
