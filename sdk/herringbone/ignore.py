@@ -69,7 +69,11 @@ def _rules_above(root: Path) -> Iterable[_Rule]:
     above = [root, *root.parents]
     top = next((depth for depth, folder in enumerate(above) if (folder / ".git").exists()), 0)
     for folder in reversed(above[1 : top + 1]):
-        yield from _git_rule(folder, root.relative_to(folder).as_posix() + "/", 0)
+        prefix = root.relative_to(folder).as_posix() + "/"
+        for rule in _git_rule(folder, prefix, 0):
+            # A code folder that is itself ignored was named all the same: what ignores it has no say inside.
+            if not rule[2].check_file(prefix).include:
+                yield rule
 
 
 def _git_rule(folder: Path, prefix: str, depth: int) -> tuple[_Rule, ...]:

@@ -58,10 +58,10 @@ line 5: changed: from sagemaker.pytorch import PyTorch: now from herringbone imp
 line 6: changed: from sagemaker.inputs import TrainingInput as Data: now from herringbone import TrainingInput as Data
 line 8: changed: role = get_execution_role(): removed, nothing else used it
 line 9: changed: session = sagemaker.Session(): removed, nothing else used it
-line 13: changed: role: removed; a job on this machine needs no account
+line 13: changed: role: removed; a job here needs no account, one on ml.* takes the caller's
 line 14: changed: train_instance_count: now instance_count
 line 16: note: volume_size: not used by a job on this machine; kept
-line 19: changed: sagemaker_session: removed; a job on this machine needs no account"""
+line 19: changed: sagemaker_session: removed; a job here needs no account, one on ml.* takes the caller's"""
 
 
 def test_a_whole_script():
@@ -174,6 +174,21 @@ def test_what_is_fine_as_it_is_stays(kept):
     converted = convert_script(script.replace("from herringbone", "from sagemaker.tensorflow"))
     assert converted.text == script
     assert converted.complete
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "notes"),
+    [
+        ("'ml.p3.2xlarge'", []),
+        ("'local'", ["volume_kms_key: refused by a job on this machine", "volume_size: not used"]),
+        ("chosen", ["volume_kms_key: refused by a job on this machine", "volume_size: not used"]),
+    ],
+)
+def test_a_note_on_what_a_job_on_this_machine_has_no_use_for(instance_type, notes):
+    call = f"PyTorch('a', instance_type={instance_type}, volume_size=100, volume_kms_key='k')"
+    converted = convert_script(f"from sagemaker.pytorch import PyTorch\n{call}")
+    found = [note.text for note in converted.notes if note.kind == "note"]
+    assert [text.startswith(note) for text, note in zip(found, notes, strict=True)] == [True] * len(notes)
 
 
 def test_no_file_is_read_for_a_distribution():

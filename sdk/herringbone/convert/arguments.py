@@ -32,11 +32,11 @@ class Note(msgspec.Struct, frozen=True):
         return f"line {self.line}: {self.kind}: {self.text}"
 
 
-def review_argument(estimator: str, keyword: ast.keyword) -> Iterator[Note]:
-    """Yield what there is to say of one keyword argument.
+def review_argument(estimator: str, keyword: ast.keyword, *, is_here: bool) -> Iterator[Note]:
+    """Yield what there is to say of one keyword argument; `is_here` when the job is, or may be, one on this machine.
 
     >>> call = ast.parse("PyTorch(volume_size=100)", mode="eval").body
-    >>> print(*review_argument("PyTorch", call.keywords[0]))
+    >>> print(*review_argument("PyTorch", call.keywords[0], is_here=True))
     line 1: note: volume_size: not used by a job on this machine; kept
     """
     name, line = keyword.arg, keyword.value.lineno
@@ -58,9 +58,9 @@ def review_argument(estimator: str, keyword: ast.keyword) -> Iterator[Note]:
     except (OptionError, UnsupportedError) as error:
         yield Note(line, "left", str(error))
         return
-    if name in UNUSED:
+    if is_here and name in UNUSED:
         yield Note(line, "note", f"{name}: not used by a job on this machine; kept")
-    if name in REFUSED:
+    if is_here and name in REFUSED:
         yield Note(line, "note", f"{name}: refused by a job on this machine: {REFUSED[name]}")
 
 

@@ -128,10 +128,15 @@ class _Conversion:
         removed = [*((keyword.arg, keyword.value) for keyword in gone), *(("role", each) for each in by_place)]
         for option, value in removed:
             self._notes.append(
-                Note(value.lineno, "changed", f"{option}: removed; a job on this machine needs no account")
+                Note(
+                    value.lineno,
+                    "changed",
+                    f"{option}: removed; a job here needs no account, one on ml.* takes the caller's",
+                )
             )
         self._edits.remove_arguments(call, [*gone, *by_place])
         given = {keyword.arg for keyword in call.keywords}
+        in_the_cloud = any(_is_cloud_type(keyword) for keyword in call.keywords)
         for keyword in call.keywords:
             new = RENAMED.get(keyword.arg or "")
             if keyword in gone:
@@ -139,7 +144,7 @@ class _Conversion:
             if new is not None and new in given:
                 self._notes.append(Note(keyword.value.lineno, "left", f"{keyword.arg}: {new} is given too; remove one"))
                 continue
-            self._notes += review_argument(estimator, keyword)
+            self._notes += review_argument(estimator, keyword, is_here=not in_the_cloud)
             if new is not None:
                 self._edits.rename(keyword, new)
 
@@ -233,6 +238,12 @@ class _Conversion:
     def _is_module_used(self, bound: str) -> bool:
         """Say whether every use of an imported module became one of ours, so that its import can go."""
         return any(isinstance(node, ast.Attribute) and _first(node) == bound for node in ast.walk(self._tree))
+
+
+def _is_cloud_type(keyword: ast.keyword) -> bool:
+    if RENAMED.get(keyword.arg or "", keyword.arg) != "instance_type" or not isinstance(keyword.value, ast.Constant):
+        return False
+    return str(keyword.value.value).startswith("ml.")
 
 
 def _first(node: ast.AST) -> str:
