@@ -1,0 +1,37 @@
+output "options" {
+  description = "Options of an estimator, as they are: PyTorch(..., **options)"
+  value = {
+    role               = aws_iam_role.job.arn
+    code_location      = "s3://${aws_s3_bucket.this.bucket}/${local.code}"
+    output_path        = "s3://${aws_s3_bucket.this.bucket}/${local.jobs}"
+    output_kms_key     = var.kms_key_arn
+    volume_kms_key     = var.kms_key_arn
+    subnets            = var.network == null ? null : [for subnet in aws_subnet.job : subnet.id]
+    security_group_ids = var.network == null ? null : [for group in aws_security_group.job : group.id]
+  }
+}
+
+output "bucket" {
+  description = "Name of the bucket: code/ and data/ of who submits, jobs/ and checkpoints/ of the jobs."
+  value       = aws_s3_bucket.this.bucket
+}
+
+output "checkpoints" {
+  description = "What each job's checkpoint_s3_uri begins with; two jobs must not share one."
+  value       = "s3://${aws_s3_bucket.this.bucket}/${local.checkpoints}"
+}
+
+output "registry" {
+  description = "Where `herringbone images push` pushes to."
+  value       = split("/", values(aws_ecr_repository.this)[0].repository_url)[0]
+}
+
+output "repositories" {
+  description = "Each repository's full name, to which a tag is added."
+  value       = { for name, repository in aws_ecr_repository.this : name => repository.repository_url }
+}
+
+output "caller_policy_arn" {
+  description = "The policy to attach to whoever submits jobs."
+  value       = aws_iam_policy.caller.arn
+}

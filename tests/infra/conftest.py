@@ -1,0 +1,137 @@
+"""A mock of AWS, and an account in it that infra/terraform has made ready."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from tests.infra.terraform import PLUGINS, PROVIDER, Terraform, find_plugins, managed
+
+
+class Account(NamedTuple):
+    """What one life showed: after `apply`, at a second plan, and after `destroy`."""
+
+    made: dict[str, dict[str, Any]]  # values by address
+    outputs: dict[str, Any]
+    secret_outputs: list[str]
+    planned: dict[str, list[str]]  # what the second plan would do, by address
+    lifecycle: dict[str, Any]
+    left: dict[str, Any]  # names of what the mock still has
+
+
+@pytest.fixture(scope="session")
+def terraform_program() -> str:
+    program = shutil.which("terraform")
+    if program is None:
+        pytest.skip("terraform is not on PATH")
+    return program
+
+
+@pytest.fixture(scope="session")
+def plugins(terraform_program: str) -> Path:
+    """The folder with the AWS provider."""
+    found = find_plugins()
+    if found is None:
+        pytest.skip(
+            f"no {PROVIDER} found; run `terraform providers mirror DIR` in infra/terraform and set {PLUGINS}=DIR"
+        )
+    return found
+
+
+@pytest.fixture(scope="session")
+def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a mock of AWS on loopback."""
+    if find_spec("moto") is None or find_spec("boto3") is None:
+        pytest.skip("moto is not installed; it is in the extra `dev`")
+    program = "from moto.server import main; main(['-H', '127.0.0.1', '-p', '0'])"
+    log = tmp_path_factory.mktemp("aws") / "log"
+    with log.open("w") as file:
+        server = subprocess.Popen([sys.executable, "-c", program], stdout=file, stderr=subprocess.STDOUT)
+    try:
+        yield _address(log, server)
+    finally:
+        server.terminate()
+        server.wait(10)
+
+
+def _address(log: Path, server: subprocess.Popen[bytes]) -> str:
+    """The server chooses its port, and says it once it listens."""
+    for _ in range(300):
+        if found := re.search(r"Running on (http://\S+)", log.read_text()):
+            return found[1]
+        try:
+            server.wait(0.1)
+        except subprocess.TimeoutExpired:
+            continue
+        break
+    raise AssertionError(f"the mock of AWS did not start:\n{log.read_text()}")
+
+
+@pytest.fixture(scope="session")
+def initialised(plugins: Path, tmp_path_factory: pytest.TempPathFactory) -> Terraform:
+    """All files, and the provider that the lock names."""
+    terraform = Terraform(tmp_path_factory.mktemp("initialised"))
+    terraform.copy()
+    terraform.run("init", f"-plugin-dir={plugins}", "-input=false", "-lockfile=readonly")
+    return terraform
+
+
+@pytest.fixture(scope="session")
+def account(initialised: Terraform, aws: str, tmp_path_factory: pytest.TempPathFactory) -> Account:
+    """Apply, plan again, destroy: once, for all tests that look at it."""
+    terraform = Terraform(tmp_path_factory.mktemp("account") / "terraform", aws)
+    shutil.copytree(initialised.folder, terraform.folder, symlinks=True)
+    # The provider waits a fixed 55 s for a lifecycle to be the same everywhere; so it is planned here, not applied.
+    (terraform.folder / "lifecycle.tf").unlink()
+    # No names of buckets are resolved here.
+    (terraform.folder / "mock_override.tf").write_text('provider "aws" {\n  s3_use_path_style = true\n}\n')
+    terraform.answer(region="eu-central-1", network={}, other_repository_arns=[OTHERS])
+    terraform.run("apply", "-auto-approve", "-input=false")
+    terraform.copy()
+    terraform.run("plan", "-out=second", "-input=false")
+    plan = terraform.show("second")
+    changes = {row["address"]: row["change"] for row in plan["resource_changes"]}
+    planned = {address: change["actions"] for address, change in changes.items() if change["actions"] != ["no-op"]}
+    state = plan["prior_state"]["values"]
+    terraform.run("destroy", "-auto-approve", "-input=false")
+    return Account(
+        made=managed(state),
+        outputs={name: output["value"] for name, output in state["outputs"].items()},
+        secret_outputs=[name for name, output in state["outputs"].items() if output["sensitive"]],
+        planned=planned,
+        lifecycle=changes["aws_s3_bucket_lifecycle_configuration.this"]["after"],
+        left=_left(aws),
+    )
+
+
+OTHERS = "arn:aws:ecr:eu-central-1:763104351884:repository/pytorch-training"
+
+
+def _left(aws: str) -> dict[str, Any]:
+    import boto3
+
+    session = boto3.Session("mock", "mock", region_name="eu-central-1")
+    s3, iam, ecr, ec2 = (session.client(name, endpoint_url=aws) for name in ("s3", "iam", "ecr", "ec2"))
+    ours = [{"Name": "tag:Project", "Values": ["herringbone"]}]
+    return {
+        "buckets": [row["Name"] for row in s3.list_buckets()["Buckets"]],
+        "roles": [row["RoleName"] for row in iam.list_roles()["Roles"]],
+        "policies": [row["PolicyName"] for row in iam.list_policies(Scope="Local")["Policies"]],
+        "repositories": [row["repositoryName"] for row in ecr.describe_repositories()["repositories"]],
+        "networks": [row["VpcId"] for row in ec2.describe_vpcs(Filters=ours)["Vpcs"]],
+        "subnets": [row["SubnetId"] for row in ec2.describe_subnets(Filters=ours)["Subnets"]],
+        "security groups": [row["GroupId"] for row in ec2.describe_security_groups(Filters=ours)["SecurityGroups"]],
+        # A deleted one is shown for a while, as EC2 does.
+        "endpoints": [
+            row["State"]
+            for row in ec2.describe_vpc_endpoints(Filters=ours)["VpcEndpoints"]
+            if row["State"] != "deleted"
+        ],
+    }
