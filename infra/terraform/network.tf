@@ -24,10 +24,8 @@ locals {
 resource "aws_vpc" "job" {
   for_each = local.network
 
-  cidr_block           = each.value.cidr
-  enable_dns_support   = true
-  enable_dns_hostnames = true
-  tags                 = { Name = var.name }
+  cidr_block = each.value.cidr
+  tags       = { Name = var.name }
 }
 
 # Nothing may use the group that EC2 makes by itself.

@@ -100,7 +100,7 @@ def account(initialised: Terraform, aws: str, tmp_path_factory: pytest.TempPathF
     changes = {row["address"]: row["change"] for row in plan["resource_changes"]}
     planned = {address: change["actions"] for address, change in changes.items() if change["actions"] != ["no-op"]}
     state = plan["prior_state"]["values"]
-    terraform.run("destroy", "-auto-approve", "-input=false")
+    terraform.run("destroy", "-auto-approve", "-input=false", "-refresh=false")  # the plan has just looked
     return Account(
         made=managed(state),
         outputs={name: output["value"] for name, output in state["outputs"].items()},
