@@ -11,9 +11,10 @@ locals {
   # The service's own log group, for all training jobs of the account in this region.
   log_group = "arn:${local.partition}:logs:${var.region}:${local.account}:log-group:/aws/sagemaker/TrainingJobs"
 
-  # What lies where in the bucket, and who writes it.
-  code        = "code"        # the caller: sources
-  data        = "data"        # the caller: channels
-  checkpoints = "checkpoints" # jobs
-  jobs        = "jobs"        # jobs: models and other output
+  # What lies where in the bucket, and who writes it. The SDK puts code and data below its own name.
+  sdk         = "herringbone"
+  code        = "${local.sdk}/code"        # the caller: sources
+  data        = "${local.sdk}/data"        # the caller: channels
+  checkpoints = "${local.sdk}/checkpoints" # jobs
+  jobs        = "${local.sdk}/jobs"        # jobs: models and other output
 }

@@ -2,7 +2,7 @@ output "options" {
   description = "Options of an estimator, as they are: PyTorch(..., **options)"
   value = {
     role               = aws_iam_role.job.arn
-    code_location      = "s3://${aws_s3_bucket.this.bucket}/${local.code}"
+    code_location      = "s3://${aws_s3_bucket.this.bucket}/${local.sdk}"
     output_path        = "s3://${aws_s3_bucket.this.bucket}/${local.jobs}"
     output_kms_key     = var.kms_key_arn
     volume_kms_key     = var.kms_key_arn
@@ -12,7 +12,7 @@ output "options" {
 }
 
 output "bucket" {
-  description = "Name of the bucket: code/ and data/ of who submits, jobs/ and checkpoints/ of the jobs."
+  description = "Name of the bucket: below herringbone/ are code/ and data/ of who submits, jobs/ and checkpoints/ of the jobs."
   value       = aws_s3_bucket.this.bucket
 }
 

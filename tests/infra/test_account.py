@@ -48,14 +48,14 @@ def test_outputs_are_options_as_they_are(account: Account) -> None:
     options = parse_options(account.outputs["options"])
     assert (options.role, options.code_location, options.output_path) == (
         ROLE,
-        f"s3://{NAME}/code",
-        f"s3://{NAME}/jobs",
+        f"s3://{NAME}/herringbone",
+        f"s3://{NAME}/herringbone/jobs",
     )
     assert options.subnets == tuple(row["id"] for row in _each(account, "aws_subnet"))
     assert options.security_group_ids == (account.made['aws_security_group.job["this"]']["id"],)
     assert (options.output_kms_key, options.volume_kms_key) == (None, None)
     assert account.outputs["bucket"] == NAME
-    assert account.outputs["checkpoints"] == f"s3://{NAME}/checkpoints"
+    assert account.outputs["checkpoints"] == f"s3://{NAME}/herringbone/checkpoints"
     registry = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com"
     assert account.outputs["registry"] == registry
     pushed = [repository("pytorch"), repository("tensorflow")]
@@ -82,7 +82,7 @@ def test_the_bucket_is_private_encrypted_versioned_and_tls_only(account: Account
     [statement] = json.loads(account.made["aws_s3_bucket_policy.this"]["policy"])["Statement"]
     assert (statement["Effect"], statement["Principal"]) == ("Deny", "*")
     anybody = {"Statement": [statement, {"Effect": "Allow", "Action": "*", "Resource": "*"}]}
-    for resource in (BUCKET, f"{BUCKET}/code/a"):
+    for resource in (BUCKET, f"{BUCKET}/herringbone/code/a"):
         assert allows(anybody, "s3:GetObject", resource, aws__SecureTransport="true")
         assert not allows(anybody, "s3:GetObject", resource, aws__SecureTransport="false")
 
@@ -101,8 +101,8 @@ def test_the_lifecycle_keeps_models_and_removes_what_can_be_made_again(account: 
     assert rules == {
         "unfinished-uploads": ("", [("abort_incomplete_multipart_upload", 7)]),
         "replaced": ("", [("noncurrent_version_expiration", 30)]),
-        "checkpoints": ("checkpoints/", [("expiration", 90)]),
-        "code": ("code/", [("expiration", 90)]),
+        "herringbone/checkpoints": ("herringbone/checkpoints/", [("expiration", 90)]),
+        "herringbone/code": ("herringbone/code/", [("expiration", 90)]),
     }
 
 
@@ -160,12 +160,12 @@ CALLER_MAY: list[tuple[str, str, dict[str, str]]] = [
     ("iam:PassRole", ROLE, TO_SAGEMAKER),
     ("s3:ListBucket", BUCKET, {}),
     ("s3:GetBucketLocation", BUCKET, {}),
-    ("s3:PutObject", f"{BUCKET}/code/mine/source/sourcedir.tar.gz", {}),
-    ("s3:PutObject", f"{BUCKET}/data/training/part-0", {}),
-    ("s3:AbortMultipartUpload", f"{BUCKET}/data/training/part-0", {}),
-    ("s3:GetObject", f"{BUCKET}/code/mine/source/sourcedir.tar.gz", {}),
-    ("s3:GetObject", f"{BUCKET}/jobs/mine/output/model.tar.gz", {}),
-    ("s3:GetObject", f"{BUCKET}/checkpoints/mine/step-1", {}),
+    ("s3:PutObject", f"{BUCKET}/herringbone/code/mine/source/sourcedir.tar.gz", {}),
+    ("s3:PutObject", f"{BUCKET}/herringbone/data/training/part-0", {}),
+    ("s3:AbortMultipartUpload", f"{BUCKET}/herringbone/data/training/part-0", {}),
+    ("s3:GetObject", f"{BUCKET}/herringbone/code/mine/source/sourcedir.tar.gz", {}),
+    ("s3:GetObject", f"{BUCKET}/herringbone/jobs/mine/output/model.tar.gz", {}),
+    ("s3:GetObject", f"{BUCKET}/herringbone/checkpoints/mine/step-1", {}),
     ("logs:DescribeLogStreams", f"{LOGS}:log-stream:", {}),
     ("logs:GetLogEvents", STREAM, {}),
     ("logs:FilterLogEvents", f"{LOGS}:*", {}),
@@ -191,10 +191,10 @@ CALLER_MAY_NOT: list[tuple[str, str, dict[str, str]]] = [
     ("iam:AttachRolePolicy", ROLE, {}),
     ("iam:UpdateAssumeRolePolicy", ROLE, {}),
     ("sts:AssumeRole", ROLE, {}),
-    ("s3:PutObject", f"{BUCKET}/jobs/mine/output/model.tar.gz", {}),
+    ("s3:PutObject", f"{BUCKET}/herringbone/jobs/mine/output/model.tar.gz", {}),
     ("s3:PutObject", f"{BUCKET}/elsewhere", {}),
-    ("s3:DeleteObject", f"{BUCKET}/code/mine", {}),
-    ("s3:DeleteObjectVersion", f"{BUCKET}/code/mine", {}),
+    ("s3:DeleteObject", f"{BUCKET}/herringbone/code/mine", {}),
+    ("s3:DeleteObjectVersion", f"{BUCKET}/herringbone/code/mine", {}),
     ("s3:PutBucketPolicy", BUCKET, {}),
     ("s3:DeleteBucket", BUCKET, {}),
     ("s3:ListBucket", f"{BUCKET}-2", {}),
@@ -212,13 +212,13 @@ CALLER_MAY_NOT: list[tuple[str, str, dict[str, str]]] = [
     ("ec2:RunInstances", "*", {}),
 ]
 JOB_MAY: list[tuple[str, str, dict[str, str]]] = [
-    ("s3:ListBucket", BUCKET, {"s3__prefix": "data/training"}),
+    ("s3:ListBucket", BUCKET, {"s3__prefix": "herringbone/data/training"}),
     ("s3:GetBucketLocation", BUCKET, {}),
-    ("s3:GetObject", f"{BUCKET}/code/mine/source/sourcedir.tar.gz", {}),
-    ("s3:GetObject", f"{BUCKET}/data/training/part-0", {}),
-    ("s3:GetObject", f"{BUCKET}/checkpoints/mine/step-1", {}),
-    ("s3:PutObject", f"{BUCKET}/checkpoints/mine/step-1", {}),
-    ("s3:PutObject", f"{BUCKET}/jobs/mine/output/model.tar.gz", {}),
+    ("s3:GetObject", f"{BUCKET}/herringbone/code/mine/source/sourcedir.tar.gz", {}),
+    ("s3:GetObject", f"{BUCKET}/herringbone/data/training/part-0", {}),
+    ("s3:GetObject", f"{BUCKET}/herringbone/checkpoints/mine/step-1", {}),
+    ("s3:PutObject", f"{BUCKET}/herringbone/checkpoints/mine/step-1", {}),
+    ("s3:PutObject", f"{BUCKET}/herringbone/jobs/mine/output/model.tar.gz", {}),
     ("logs:CreateLogGroup", LOGS, {}),
     ("logs:CreateLogStream", STREAM, {}),
     ("logs:PutLogEvents", STREAM, {}),
@@ -232,11 +232,11 @@ JOB_MAY: list[tuple[str, str, dict[str, str]]] = [
 JOB_MAY_NOT: list[tuple[str, str, dict[str, str]]] = [
     ("s3:ListBucket", BUCKET, {}),
     ("s3:ListBucket", BUCKET, {"s3__prefix": "elsewhere"}),
-    ("s3:ListBucket", "arn:aws:s3:::another", {"s3__prefix": "data/training"}),
-    ("s3:PutObject", f"{BUCKET}/code/mine/source/sourcedir.tar.gz", {}),
-    ("s3:PutObject", f"{BUCKET}/data/training/part-0", {}),
+    ("s3:ListBucket", "arn:aws:s3:::another", {"s3__prefix": "herringbone/data/training"}),
+    ("s3:PutObject", f"{BUCKET}/herringbone/code/mine/source/sourcedir.tar.gz", {}),
+    ("s3:PutObject", f"{BUCKET}/herringbone/data/training/part-0", {}),
     ("s3:GetObject", "arn:aws:s3:::another/data/a", {}),
-    ("s3:DeleteObject", f"{BUCKET}/jobs/mine/output/model.tar.gz", {}),
+    ("s3:DeleteObject", f"{BUCKET}/herringbone/jobs/mine/output/model.tar.gz", {}),
     ("s3:PutBucketPolicy", BUCKET, {}),
     ("logs:PutLogEvents", f"arn:aws:logs:{REGION}:{ACCOUNT}:log-group:/aws/lambda/pay:log-stream:a", {}),
     ("logs:DeleteLogGroup", f"{LOGS}:*", {}),
