@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from herringbone_entry.network import interfaces
+from herringbone_entry.port import ReservedPort
 from herringbone_spec.contract import split_line
 from herringbone_spec.failure import Failure, parse_failure
 
@@ -193,10 +193,9 @@ class FakeJob:
 
 
 def free_port() -> int:
-    """Return a port that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("", 0))
-        return probe.getsockname()[1]
+    port = ReservedPort()
+    port.release()
+    return port.number
 
 
 def outer_interface() -> str:

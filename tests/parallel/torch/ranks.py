@@ -6,10 +6,11 @@ import gc
 import json
 import multiprocessing
 import os
-import socket
 import traceback
 from collections.abc import Callable
 from typing import Any
+
+from herringbone_entry.port import ReservedPort
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -19,9 +20,10 @@ class RankFailedError(AssertionError):
 
 
 def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """Return a port that nobody is handed meanwhile who asks for any; other tests run at the same time."""
+    port = ReservedPort()
+    port.release()
+    return port.number
 
 
 def _serve(rank: int, connection: Any) -> None:
@@ -73,7 +75,8 @@ class Ranks:
         for _, connection in self._workers[:count]:
             if not connection.poll(60):
                 self.close()
-                raise RankFailedError(f"rank {len(answers)} did not answer within 60 s")
+                said = "".join(f"\nrank {rank} said: {answer[1]}" for rank, answer in enumerate(answers))
+                raise RankFailedError(f"rank {len(answers)} did not answer within 60 s{said}")
             try:
                 answers.append(connection.recv())
             except EOFError:
