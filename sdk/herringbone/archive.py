@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import os
-import tarfile
 import tempfile
 from pathlib import Path
 from typing import IO, Any, cast
@@ -14,9 +12,11 @@ from typing import IO, Any, cast
 import msgspec
 
 from herringbone.code_files import code_files
+from herringbone.reproducible import write_tar, zipped
 from herringbone.source import SourceCode
 
 _SUFFIX = ".tar.gz"
+_COMPRESSION_LEVEL = 6
 
 
 class CodeArchive(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,25 +77,11 @@ class _Hashed(io.RawIOBase):
 
 
 def _write(files: dict[str, Path], raw: IO[bytes]) -> tuple[str, int]:
-    content_bytes = 0
-    with gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=6, mtime=0) as zipped:
+    with zipped(raw, level=_COMPRESSION_LEVEL) as onward:
         # Not the packed bytes are hashed: another zlib may pack the same content in another way.
-        hashed = _Hashed(cast("IO[bytes]", zipped))
-        with tarfile.open(fileobj=hashed, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-            for name, path in files.items():
-                with path.open("rb") as content:
-                    info = _member(name, os.fstat(content.fileno()))
-                    archive.addfile(info, content)
-                content_bytes += info.size
+        hashed = _Hashed(cast("IO[bytes]", onward))
+        content_bytes = write_tar(files, cast("IO[bytes]", hashed))
     return hashed.sha256.hexdigest(), content_bytes
-
-
-def _member(name: str, status: os.stat_result) -> tarfile.TarInfo:
-    # Owner and time stay at 0, and of the mode only what git keeps: they differ between equal checkouts.
-    info = tarfile.TarInfo(name)
-    info.size = status.st_size
-    info.mode = 0o755 if status.st_mode & 0o100 else 0o644
-    return info
 
 
 def _shown(num_bytes: int) -> str:

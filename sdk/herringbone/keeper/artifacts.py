@@ -5,13 +5,14 @@ An archive appears whole or not at all, and the same files make the same bytes.
 
 from __future__ import annotations
 
-import gzip
 import os
 import shutil
 import stat
-import tarfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import IO, cast
+
+from herringbone.reproducible import write_tar, zipped
 
 # Weights hardly shrink at any level, and this one is several times as fast as the default.
 _COMPRESSION_LEVEL = 1
@@ -77,19 +78,8 @@ def _same(one: Path, other: Path) -> bool:
 
 
 def _write_archive(files: dict[str, Path], path: Path) -> None:
-    with (
-        path.open("wb") as raw,
-        gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=_COMPRESSION_LEVEL, mtime=0) as zipped,
-        tarfile.open(fileobj=zipped, mode="w", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for name, file in files.items():
-            info = tarfile.TarInfo(name)
-            status = file.stat()
-            info.size = status.st_size
-            # Whose it was and when it was written would make equal models differ.
-            info.mode = 0o755 if status.st_mode & 0o100 else 0o644
-            with file.open("rb") as content:
-                archive.addfile(info, content)
+    with path.open("wb") as raw, zipped(raw, level=_COMPRESSION_LEVEL) as onward:
+        write_tar(files, cast("IO[bytes]", onward))
 
 
 def _write_folder(files: dict[str, Path], path: Path) -> None:
