@@ -15,6 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.cli.table import aligned
 from herringbone.images.labels import CONTRACT, Label
 
 if TYPE_CHECKING:
@@ -116,10 +117,8 @@ def _ls(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows))
         return 0
-    table = [_HEAD, *(_row(row) for row in rows)]
-    widths = [max(len(row[column]) for row in table) for column in range(len(_HEAD))]
-    for row in table:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for line in aligned([_HEAD, *map(_row, rows)]):
+        print(line)
     return 0
 
 

@@ -7,6 +7,7 @@ import json
 import time
 from datetime import datetime
 
+from herringbone.cli.table import aligned
 from herringbone.job import all_jobs
 from herringbone.jobs import JobRecord
 
@@ -24,10 +25,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([_summary(record) for record in records]))
         return 0
-    rows = [_HEAD, *(_row(record) for record in records)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEAD))]
-    for row in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    for line in aligned([_HEAD, *map(_row, records)]):
+        print(line)
     return 0
 
 
