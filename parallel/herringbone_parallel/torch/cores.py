@@ -8,6 +8,7 @@ See docs/decisions/011-woken-where-the-waker-was.md.
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 import sys
 from collections.abc import Callable
@@ -40,6 +41,12 @@ def placing_of(ranks_here: int, threads: int) -> Placing | None:
     """
     if sys.platform != "linux" or ranks_here * threads < len(os.sched_getaffinity(0)):
         return None
+    return _placing()
+
+
+@functools.cache
+def _placing() -> Placing | None:
+    # Once per process: the library is looked up, and each step asks.
     current = getattr(ctypes.CDLL(None), "sched_getcpu", None)
     return None if current is None else Placing(current, lambda: frozenset(os.sched_getaffinity(0)), _allow)
 
