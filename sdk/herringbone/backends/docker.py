@@ -32,10 +32,7 @@ from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
 from herringbone.engine import ANSWER_SECONDS, Engine
 from herringbone.home import Home, find_home
 from herringbone_spec.contract import HostVariable, Paths
-from herringbone_spec.errors import (
-    HerringboneError,
-    UnsupportedError,
-)
+from herringbone_spec.errors import HerringboneError, UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.jobs import JobRecord
