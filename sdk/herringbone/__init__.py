@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from herringbone.options import InstanceGroup
     from herringbone_spec.errors import (
         ArchiveError,
+        AwsAccessError,
+        AwsCredentialsError,
+        AwsError,
+        AwsUnavailableError,
         ContractError,
         DistributionError,
         EngineError,
@@ -63,6 +67,10 @@ __all__ = [
     "LaunchError",
     "EngineError",
     "ImageError",
+    "AwsError",
+    "AwsCredentialsError",
+    "AwsAccessError",
+    "AwsUnavailableError",
 ]
 
 _ROOMS = {

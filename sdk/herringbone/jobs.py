@@ -22,16 +22,18 @@ IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED = "InProgress", "Completed", "
 STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "Uploading", "MaxRuntimeExceeded"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
-_VERSION = 1
+_VERSION = 2
 _TABLE = """
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
     status TEXT NOT NULL, secondary_status TEXT NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL,
     client TEXT, keeper TEXT, run_folder TEXT, stop_grace REAL,
-    failure TEXT, model TEXT
+    failure TEXT, model TEXT, service TEXT, description TEXT
 )
 """
+# What makes a table of the version before it into one of this version.
+_MIGRATIONS = {2: ("ALTER TABLE jobs ADD COLUMN service TEXT", "ALTER TABLE jobs ADD COLUMN description TEXT")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +42,8 @@ class JobRecord:
 
     `status` and `secondary_status` are SageMaker's words. `plan` and `failure` are JSON. `client` names the process
     that prepares the job, `keeper` the one that looks after it from then on, `run_folder` what that removes at the
-    end, and `model` the path of the model's archive.
+    end, and `model` the path or address of the model's archive. Of a job that a service runs, `service` says where to
+    ask for it and `description` is the service's last answer, secrets masked; both are JSON.
     """
 
     name: str
@@ -57,6 +60,8 @@ class JobRecord:
     stop_grace: float | None = None
     failure: str | None = None
     model: str | None = None
+    service: str | None = None
+    description: str | None = None
 
     @property
     def done(self) -> bool:
@@ -153,7 +158,12 @@ class JobIndex:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version == 0:
             database.execute(_TABLE)
-            database.execute(f"PRAGMA user_version = {_VERSION}")
+        else:
+            # Another process may have done it meanwhile: then there is nothing left to do.
+            for step in range(version + 1, _VERSION + 1):
+                for statement in _MIGRATIONS[step]:
+                    database.execute(statement)
+        database.execute(f"PRAGMA user_version = {_VERSION}")
         database.commit()
 
 

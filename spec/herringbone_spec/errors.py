@@ -15,6 +15,10 @@
     +-- LaunchError                the ranks could not be started (no MPI, a host never came)
     +-- EngineError                no container engine answers, or it refuses what was asked
     +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
+    +-- AwsError                   AWS refuses what was asked; `code` is its own word for why
+    |   +-- AwsCredentialsError    no credentials, or they are expired or wrong
+    |   +-- AwsAccessError         the credentials are good, and may not do this
+    |   +-- AwsUnavailableError    no answer, or one to ask again later; what was asked may have happened
     +-- ParallelError              a model- or data-parallel library call that cannot be served
 
 Catch `HerringboneError` to catch all of it, `UsageError` for what the user can mend in the call itself.
@@ -91,6 +95,26 @@ class EngineError(HerringboneError):
 
 class ImageError(HerringboneError):
     """A container image that is missing, cannot be built, or cannot run a job."""
+
+
+class AwsError(HerringboneError):
+    """AWS refuses what was asked; `code` is the service's own word for why, None where it gave none."""
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AwsCredentialsError(AwsError):
+    """No credentials were found, or AWS takes them for expired or wrong."""
+
+
+class AwsAccessError(AwsError):
+    """The credentials are good, and their owner may not do what was asked."""
+
+
+class AwsUnavailableError(AwsError):
+    """AWS did not answer, or only that it is to be asked again later; what was asked may have happened all the same."""
 
 
 class ParallelError(HerringboneError):

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from tests.aws_mock import mock_aws
 from tests.infra.terraform import PLUGINS, PROVIDER, Terraform, find_plugins, managed
 
 
@@ -48,30 +45,8 @@ def plugins(terraform_program: str) -> Path:
 @pytest.fixture(scope="session")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a mock of AWS on loopback."""
-    if find_spec("moto") is None or find_spec("boto3") is None:
-        pytest.skip("moto is not installed; it is in the extra `dev`")
-    program = "from moto.server import main; main(['-H', '127.0.0.1', '-p', '0'])"
-    log = tmp_path_factory.mktemp("aws") / "log"
-    with log.open("w") as file:
-        server = subprocess.Popen([sys.executable, "-c", program], stdout=file, stderr=subprocess.STDOUT)
-    try:
-        yield _address(log, server)
-    finally:
-        server.terminate()
-        server.wait(10)
-
-
-def _address(log: Path, server: subprocess.Popen[bytes]) -> str:
-    """The server chooses its port, and says it once it listens."""
-    for _ in range(300):
-        if found := re.search(r"Running on (http://\S+)", log.read_text()):
-            return found[1]
-        try:
-            server.wait(0.1)
-        except subprocess.TimeoutExpired:
-            continue
-        break
-    raise AssertionError(f"the mock of AWS did not start:\n{log.read_text()}")
+    with mock_aws(tmp_path_factory.mktemp("aws") / "log") as address:
+        yield address
 
 
 @pytest.fixture(scope="session")

@@ -115,3 +115,28 @@ def test_the_home_is_private(tmp_path, monkeypatch):
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "h"))
     find_home().make()
     assert (tmp_path / "h").stat().st_mode & 0o777 == 0o700
+
+
+FIRST_FORMAT = """
+CREATE TABLE jobs (
+    name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
+    status TEXT NOT NULL, secondary_status TEXT NOT NULL,
+    created REAL NOT NULL, started REAL, ended REAL,
+    client TEXT, keeper TEXT, run_folder TEXT, stop_grace REAL,
+    failure TEXT, model TEXT
+);
+INSERT INTO jobs (name, backend, plan, status, secondary_status, created, model)
+    VALUES ('old', 'local_process', '{}', 'Completed', 'Completed', 1.0, '/m');
+PRAGMA user_version = 1;
+"""
+
+
+def test_an_index_of_the_first_format_gets_the_columns_that_came_later(index, tmp_path):
+    database = sqlite3.connect(tmp_path / "index.sqlite")
+    database.executescript(FIRST_FORMAT)
+    database.close()
+    old = index.get("old")
+    assert (old.model, old.service, old.description) == ("/m", None, None)
+    assert index.update("old", service="{}", description="{}")
+    index.add(record("new"))
+    assert [row.name for row in JobIndex(tmp_path / "index.sqlite").all()] == ["new", "old"]
