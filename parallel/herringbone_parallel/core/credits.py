@@ -1,0 +1,69 @@
+"""How much a worker may have under way to one server: the sums that come back are the credits to send more.
+
+    window = choose_window(workers=4, servers=4, queue_bytes=1 << 20, bandwidth=23.8e6, latency=5e-5)
+    window.chunk_bytes, window.chunks
+
+Workers that push as fast as they can meet at a server's port, fill its queue and lose packets: measured with 4 workers
+and 4 helpers, 81 % of the link at 200 Mbit/s and 64 % at 300, against 99 % and 98 % with 4 chunks of 32 KiB under way.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from herringbone_spec.errors import ParallelError
+
+_CHUNK_BYTES = 32 << 10
+_LEAST_CHUNK_BYTES = 4 << 10
+_CHUNKS = 4
+_LEAST_CHUNKS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """At most `chunks` chunks of `chunk_bytes` between a worker and a server, until their sums are back.
+
+    >>> Window().bytes
+    131072
+    """
+
+    chunk_bytes: int = _CHUNK_BYTES
+    chunks: int = _CHUNKS
+
+    def __post_init__(self) -> None:
+        if self.chunk_bytes < 1 or self.chunks < 1:
+            raise ParallelError(f"{self}: both are at least 1")
+
+    @property
+    def bytes(self) -> int:
+        """What may be under way between one worker and one server."""
+        return self.chunk_bytes * self.chunks
+
+
+def choose_window(workers: int, servers: int, *, queue_bytes: int, bandwidth: float, latency: float) -> Window:
+    """Return a window whose chunks from all `workers` fit in a server's queue, and keep the links busy.
+
+    >>> choose_window(4, 4, queue_bytes=1 << 20, bandwidth=23.8e6, latency=5e-5)
+    Window(chunk_bytes=32768, chunks=4)
+    >>> choose_window(8, 8, queue_bytes=1 << 20, bandwidth=11.9e6, latency=5e-5)
+    Window(chunk_bytes=32768, chunks=3)
+
+    `queue_bytes` is what a port holds before it drops, `bandwidth` a host's bytes per second each way, `latency` the
+    seconds one way. The rule is window x chunk x workers < queue. What a link carries while a chunk goes and its sum
+    comes back must be under way too, with one chunk that is being summed: on long, fast links the window grows, up to
+    the rule. Two chunks of 4 KiB are the least: where even those break the rule, so many workers cannot share one port
+    without a loss now and then.
+    """
+    if workers < 1 or servers < 1 or queue_bytes < 1 or bandwidth <= 0 or latency < 0:
+        raise ParallelError(
+            f"{workers} workers, {servers} servers, queue_bytes {queue_bytes}, bandwidth {bandwidth}, latency {latency}"
+            ": counts are at least 1, bandwidth is above 0 and latency not below it"
+        )
+    # Strictly below the queue: at the edge, 8 workers x 4 chunks x 32 KiB into 1 MiB, packets were lost.
+    allowed = (queue_bytes - 1) // workers
+    needed = math.ceil(2 * latency * bandwidth / servers / _CHUNK_BYTES) + 1
+    chunk = _CHUNK_BYTES
+    while chunk > _LEAST_CHUNK_BYTES and allowed // chunk < _LEAST_CHUNKS:
+        chunk //= 2
+    return Window(chunk, max(_LEAST_CHUNKS, min(max(_CHUNKS, needed), allowed // chunk)))

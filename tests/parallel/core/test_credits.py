@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import doctest
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from herringbone_parallel.core import credits
+from herringbone_parallel.core.credits import Window, choose_window
+from herringbone_spec.errors import ParallelError
+
+
+def test_the_usages() -> None:
+    assert doctest.testmod(credits) == (0, 3)
+
+
+def test_without_a_word_it_is_the_window_that_was_measured_best() -> None:
+    assert Window() == Window(chunk_bytes=32 << 10, chunks=4)
+
+
+def test_many_workers_into_a_small_queue_make_chunks_small() -> None:
+    assert choose_window(32, 32, queue_bytes=1 << 20, bandwidth=1e8, latency=5e-5) == Window(8 << 10, 3)
+
+
+def test_so_many_workers_that_no_window_fits_get_the_least() -> None:
+    assert choose_window(2048, 2048, queue_bytes=1 << 20, bandwidth=1e10, latency=2e-5) == Window(4 << 10, 2)
+
+
+def test_a_long_fast_link_to_one_server_needs_more_under_way() -> None:
+    # 12.5 GB/s x 40 us = 500 KB on the way, and one chunk being summed.
+    assert choose_window(2, 1, queue_bytes=64 << 20, bandwidth=12.5e9, latency=2e-5) == Window(32 << 10, 17)
+
+
+@given(
+    workers=st.integers(1, 4096),
+    servers=st.integers(1, 4096),
+    queue=st.integers(1, 1 << 26),
+    latency=st.floats(0, 0.1),
+)
+def test_all_workers_fit_in_the_queue_or_the_window_is_the_least(
+    workers: int, servers: int, queue: int, latency: float
+) -> None:
+    window = choose_window(workers, servers, queue_bytes=queue, bandwidth=1e9, latency=latency)
+    assert window.bytes * workers < queue or window == Window(4 << 10, 2)
+
+
+def test_impossible_figures_are_refused() -> None:
+    with pytest.raises(ParallelError, match="bandwidth 0"):
+        choose_window(2, 2, queue_bytes=1, bandwidth=0, latency=0)
+    with pytest.raises(ParallelError, match="chunks=0"):
+        Window(chunks=0)
