@@ -114,6 +114,8 @@ class Key:
     MPI_CUSTOM_OPTIONS = "sagemaker_mpi_custom_mpi_options"
     DATA_PARALLEL_ENABLED = "sagemaker_distributed_dataparallel_enabled"
     DATA_PARALLEL_CUSTOM_OPTIONS = "sagemaker_distributed_dataparallel_custom_mpi_options"
+    # Ours, beside AWS's: what the dict says of the data-parallel library, as one JSON object; left out when empty.
+    DATA_PARALLEL_PARAMETERS = "sagemaker_distributed_dataparallel_parameters"
     MODEL_PARALLEL_PARAMETERS = "mp_parameters"
     PARAMETER_SERVER_ENABLED = "sagemaker_parameter_server_enabled"
     MULTI_WORKER_MIRRORED_ENABLED = "sagemaker_multi_worker_mirrored_strategy_enabled"
@@ -182,6 +184,37 @@ class RankVariable:
     GROUP_RANK = "GROUP_RANK"
     MASTER_ADDRESS = "MASTER_ADDR"
     MASTER_PORT = "MASTER_PORT"
+
+
+class ReduceVariable:
+    """Variables by which the data-parallel library's ranks and its servers on helper hosts find each other.
+
+    Ranks of every distributed launcher have `MEET` and `TOKEN_FILE`; the rest only where there is something to say.
+    """
+
+    # A path (/dev/fd/N here) that gives, once, the secret with which ranks and servers prove to each other who they
+    # are, as text without a line's end. Descriptor N is for whoever reads it to close.
+    TOKEN_FILE = "HERRINGBONE_REDUCE_TOKEN_FILE"  # noqa: S105 - a name, no secret
+    # "ADDRESS:PORT" where rank 0 listens and the other ranks come to; nobody else uses that port.
+    MEET = "HERRINGBONE_REDUCE_MEET"
+    # The servers on helper hosts, in their order, as `reduce_servers.encode` writes them; absent without helpers.
+    SERVERS = "HERRINGBONE_REDUCE_SERVERS"
+    # "fp16" or "bf16": fp32 gradients travel in 16 bits; absent: as they are.
+    WIRE = "HERRINGBONE_REDUCE_WIRE"
+    # Network interfaces to use, by name, with commas between; absent: the one that leads to the other hosts.
+    RAILS = "HERRINGBONE_REDUCE_RAILS"
+    # How many backwards add up their gradients before they are summed over the ranks; absent: 1.
+    AGGREGATION_FREQUENCY = "HERRINGBONE_AGGREGATION_FREQUENCY"
+    # To a server: the name of its host, for messages.
+    HOST = "HERRINGBONE_REDUCE_HOST"
+    # To a server: the address to listen at, at a port of its own choice; absent: 127.0.0.1.
+    LISTEN = "HERRINGBONE_REDUCE_LISTEN"
+    # To a server: a descriptor for one line of JSON, {"port": N}, once it listens.
+    READY = "HERRINGBONE_REDUCE_READY_FD"
+
+
+# What a helper host runs, as `python -m` this; SIGTERM ends it with exit code 0.
+REDUCE_SERVER_MODULE = "herringbone_parallel.reduce.server"
 
 
 # Log lines on a host's standard output: "[algo-1:0] text" from rank 0, "[algo-1] text" from the supervisor.
