@@ -15,6 +15,7 @@ import msgspec
 from herringbone.inputs import Channel
 from herringbone.options import InstanceGroup, Options, explain
 from herringbone.source import SourceCode
+from herringbone_spec import reduce_servers
 from herringbone_spec.contract import Key, masked
 from herringbone_spec.distribution import Distribution, Launcher, check_layout, with_instance_groups
 from herringbone_spec.errors import OptionError, UnsupportedError
@@ -41,12 +42,13 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One host. `ranks` is None where the host itself counts them: one per GPU, or one."""
+    """One host. `ranks` is None where the host itself counts them: one per GPU, or one; a `helper` has none."""
 
     name: str
     instance_type: str
     group: str
     ranks: int | None
+    helper: bool = False
 
 
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -79,6 +81,12 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     def environment(self) -> dict[str, str]:
         """What the user adds to each rank's environment, unmasked."""
         return self.options.environment
+
+    @property
+    def advice(self) -> str | None:
+        """What would be better about a plan that is not wrong."""
+        helpers = sum(host.helper for host in self.hosts)
+        return reduce_servers.advice(training_hosts=sum(host.ranks != 0 for host in self.hosts), helpers=helpers)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as JSON's plain values; the values of secret-sounding variables are masked."""
@@ -178,10 +186,12 @@ def _hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution) -> tup
     chosen = distribution.instance_groups or ()
     hosts = []
     for group in groups:
-        trains = not chosen or group.instance_group_name in chosen
+        name, instance_type = group.instance_group_name, group.instance_type
+        trains = not chosen or name in chosen
         ranks = _ranks_per_host(distribution) if trains else 0
+        helper = name == distribution.helpers
         hosts += [
-            HostPlan(name=next(names), instance_type=group.instance_type, group=group.instance_group_name, ranks=ranks)
+            HostPlan(name=next(names), instance_type=instance_type, group=name, ranks=ranks, helper=helper)
             for _ in range(group.instance_count)
         ]
     return tuple(hosts)
@@ -190,7 +200,9 @@ def _hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution) -> tup
 def _ranks_per_host(distribution: Distribution) -> int | None:
     if distribution.launcher is Launcher.MPI:
         return distribution.processes_per_host or 1
-    if distribution.launcher in (Launcher.TORCH_DISTRIBUTED, Launcher.DATA_PARALLEL):
+    if distribution.launcher is Launcher.DATA_PARALLEL:
+        return distribution.processes_per_host
+    if distribution.launcher is Launcher.TORCH_DISTRIBUTED:
         return None
     return 1
 
@@ -212,9 +224,8 @@ def _masked_request(request: dict[str, Any] | None) -> dict[str, Any] | None:
 def _described(plan: JobPlan) -> list[tuple[str, str]]:
     rows = [("job", plan.job_name), ("runs on", plan.backend), ("launcher", plan.launcher)]
     for host in plan.hosts:
-        ranks = "one rank per GPU, or one" if host.ranks is None else f"{host.ranks} rank{'s' * (host.ranks != 1)}"
         group = "" if host.group == HOMOGENEOUS_GROUP else f", group {host.group}"
-        rows.append((f"host {host.name}", f"{ranks}{group}"))
+        rows.append((f"host {host.name}", f"{_role(host)}{group}"))
     if plan.source is not None:
         rows.append(("script", f"{plan.source.entry_point} in {plan.source.archive or plan.source.folder}"))
         rows += [("dependency", path) for path in plan.source.dependencies]
@@ -227,6 +238,16 @@ def _described(plan: JobPlan) -> list[tuple[str, str]]:
     rows += [("environment", f"{name}={value}") for name, value in sorted(masked(plan.environment).items())]
     rows += [("metric", f"{metric.name} from {metric.regex}") for metric in plan.options.metric_definitions]
     rows.append(("limit", f"{plan.options.max_run} s"))
+    if plan.advice is not None:
+        rows.append(("advice", plan.advice))
     if plan.unused:
         rows.append(("unused", f"not used by {plan.backend}: {', '.join(plan.unused)}"))
     return rows
+
+
+def _role(host: HostPlan) -> str:
+    if host.helper:
+        return "helper, sums gradients"
+    if host.ranks is None:
+        return "one rank per GPU, or one"
+    return f"{host.ranks} rank{'s' * (host.ranks != 1)}"

@@ -118,11 +118,35 @@ class Distribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         return given(self.smdistributed.modelparallel.parameters, None)
 
     @property
+    def data_parallel(self) -> DataParallel | None:
+        """`smdistributed.dataparallel` when it is on, else None."""
+        strategy = None if self.smdistributed is UNSET else given(self.smdistributed.dataparallel, None)
+        return strategy if strategy is not None and strategy.enabled else None
+
+    @property
+    def helpers(self) -> str | None:
+        """The instance group whose hosts have no ranks and sum gradients; None without one."""
+        return None if self.data_parallel is None else given(self.data_parallel.helpers, None)
+
+    @property
     def processes_per_host(self) -> int | None:
         """Ranks per host, where `mpi` is enabled and says so."""
-        if self.mpi is UNSET or not self.mpi.enabled:
-            return None
-        return given(self.mpi.processes_per_host, None)
+        mpi = self._enabled_mpi
+        return None if mpi is None else given(mpi.processes_per_host, None)
+
+    @property
+    def mpi_options(self) -> str | None:
+        """Words for mpirun's command line; None where it is not mpirun that starts the ranks.
+
+        `smdistributed.dataparallel` needs none, and takes one where `mpi` is beside it or there are options for it.
+        """
+        mpi, strategies = self._enabled_mpi, (self._enabled_mpi, self.data_parallel, given(self.pytorchddp, None))
+        options = [given(each.custom_mpi_options, "") for each in strategies if each is not None]
+        return "".join(options) if mpi is not None or any(options) else None
+
+    @property
+    def _enabled_mpi(self) -> MPI | None:
+        return self.mpi if self.mpi is not UNSET and self.mpi.enabled else None
 
 
 def parse(raw: Mapping[str, object] | None, *, framework: Framework | None = None) -> Distribution:

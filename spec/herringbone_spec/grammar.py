@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from msgspec import UNSET, UnsetType
 
@@ -29,6 +29,7 @@ from herringbone_spec.strategies import (
     SMDistributed,
     Strategy,
     TorchDistributed,
+    Wire,
 )
 
 Chosen = TypeVar("Chosen", bound=Strategy)
@@ -93,7 +94,7 @@ def _read_smdistributed(raw: object, path: str, *, version2: bool) -> SMDistribu
         raw,
         path,
         {
-            "dataparallel": partial(_read_if_enabled, DataParallel, nested=_MPI_OPTIONS),
+            "dataparallel": partial(_read_if_enabled, DataParallel, nested=_DATA_PARALLEL),
             "modelparallel": partial(_read_if_enabled, ModelParallel, nested={"parameters": read_parameters}),
         },
     )
@@ -154,14 +155,56 @@ def _read_mpi_options(raw: object, path: str) -> str | UnsetType:
 _MPI_OPTIONS: dict[str, Reader] = {"custom_mpi_options": _read_mpi_options}
 
 
+def _read_wire(raw: object, path: str) -> object:
+    """Read None as not given: gradients travel as they are."""
+    if raw is not None and raw not in get_args(Wire):
+        raise DistributionError(f"{path}: wire must be a value in: {[None, *get_args(Wire)]}. Got {show(raw)}.")
+    return UNSET if raw is None else raw
+
+
+def _read_rails(raw: object, path: str) -> tuple[str, ...]:
+    if not isinstance(raw, (list, tuple)) or not raw or not all(isinstance(name, str) for name in raw):
+        raise DistributionError(f"{path}: a list of names of network interfaces is expected. Got {show(raw)}.")
+    for name in raw:
+        if not name or len(name) > _MAX_INTERFACE_CHARS or set(name) & set(", /\t\n"):
+            raise DistributionError(
+                f"{path}: {name!r} is no name of a network interface; `ip link` lists them, for example 'eth0'."
+            )
+    if len(set(raw)) < len(raw):
+        raise DistributionError(f"{path}: each interface can be named once. Got {show(list(raw))}.")
+    return tuple(raw)
+
+
+def _read_helpers(raw: object, path: str) -> str:
+    name = _group_name(raw)
+    if not name:
+        raise DistributionError(f"{path}: an instance group, or its name, is expected. Got {show(raw)}.")
+    return name
+
+
+# The kernel's IFNAMSIZ, less the byte that ends the name.
+_MAX_INTERFACE_CHARS = 15
+_DATA_PARALLEL: dict[str, Reader] = {
+    **_MPI_OPTIONS,
+    "helpers": _read_helpers,
+    "wire": _read_wire,
+    "rails": _read_rails,
+}
+
+
 def _read_instance_groups(raw: object, path: str) -> tuple[str, ...]:
-    """Read names, or objects that have one as `instance_group_name` (AWS's InstanceGroup does)."""
     if not isinstance(raw, (list, tuple)):
         raise DistributionError(f"{path}: a list of instance groups, or of their names, is expected. Got {show(raw)}.")
     names = []
     for group in raw:
-        name = getattr(group, "instance_group_name", group)
-        if not isinstance(name, str):
-            raise DistributionError(f"{path}: an instance group, or its name, is expected. Got {show(name)}.")
+        name = _group_name(group)
+        if name is None:
+            raise DistributionError(f"{path}: an instance group, or its name, is expected. Got {show(group)}.")
         names.append(name)
     return tuple(names)
+
+
+def _group_name(group: object) -> str | None:
+    """Return a group's name; a group is an object that has one as `instance_group_name` (AWS's InstanceGroup does)."""
+    name = getattr(group, "instance_group_name", group)
+    return name if isinstance(name, str) else None

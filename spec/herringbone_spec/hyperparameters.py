@@ -154,6 +154,10 @@ def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
     values[Key.DATA_PARALLEL_ENABLED] = smdistributed.dataparallel is not UNSET
     if smdistributed.dataparallel is not UNSET:
         values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = given(smdistributed.dataparallel.custom_mpi_options, "")
+        parameters = msgspec.to_builtins(smdistributed.dataparallel)
+        ours = {name: parameters[name] for name in parameters if name not in ("enabled", "custom_mpi_options")}
+        if ours:
+            values[Key.DATA_PARALLEL_PARAMETERS] = ours
     return values
 
 
@@ -179,35 +183,43 @@ def carries_distribution(hyperparameters: Mapping[str, str]) -> bool:
     >>> carries_distribution({"epochs": "3", "sagemaker_program": '"train.py"'})
     False
     """
-    return any(key in hyperparameters for key in (*_PLACES, Key.DATA_PARALLEL_CUSTOM_OPTIONS))
+    more = (Key.DATA_PARALLEL_CUSTOM_OPTIONS, Key.DATA_PARALLEL_PARAMETERS)
+    return any(key in hyperparameters for key in (*_PLACES, *more))
 
 
 def decode(hyperparameters: Mapping[str, str]) -> Distribution:
     """Return the distribution that `encode`, or AWS's SDK, wrote among these hyperparameters.
 
-    Raises `DistributionError` when they mean nothing, `HyperparameterError` when `mp_parameters` is no JSON object.
+    Raises `DistributionError` when they mean nothing, `HyperparameterError` when what must be a JSON object is none.
     """
     from herringbone_spec.distribution import parse
 
     raw: dict[str, Any] = {}
+    if Key.DATA_PARALLEL_PARAMETERS in hyperparameters:
+        _put(raw, ("smdistributed", "dataparallel"), _decode_object(Key.DATA_PARALLEL_PARAMETERS, hyperparameters))
     for key, place in _PLACES.items():
         if key in hyperparameters:
             _put(raw, place, _decode_value(hyperparameters[key]))
     if Key.MODEL_PARALLEL_PARAMETERS in hyperparameters:
         parallel = raw["smdistributed"]["modelparallel"]
         # A text here would be read as a path: a file of the container is not for the wire to choose.
-        if not isinstance(parallel["parameters"], dict):
-            raise HyperparameterError(
-                f"hyperparameter {Key.MODEL_PARALLEL_PARAMETERS!r} is not a JSON object:"
-                f" {hyperparameters[Key.MODEL_PARALLEL_PARAMETERS][:80]!r}. It is written by the estimator from"
-                " distribution['smdistributed']['modelparallel']['parameters']; leave it out of hyperparameters."
-            )
+        parallel["parameters"] = _decode_object(Key.MODEL_PARALLEL_PARAMETERS, hyperparameters)
         parallel["enabled"] = True
     if Key.DATA_PARALLEL_CUSTOM_OPTIONS in hyperparameters:
         owner = ("pytorchddp",) if "pytorchddp" in raw else ("smdistributed", "dataparallel")
         options = _decode_value(hyperparameters[Key.DATA_PARALLEL_CUSTOM_OPTIONS])
         _put(raw, (*owner, "custom_mpi_options"), options)
     return parse(raw)
+
+
+def _decode_object(key: str, hyperparameters: Mapping[str, str]) -> dict[str, Any]:
+    value = _decode_value(hyperparameters[key])
+    if not isinstance(value, dict):
+        raise HyperparameterError(
+            f"hyperparameter {key!r} is not a JSON object: {hyperparameters[key][:80]!r}. It is written by the"
+            " estimator from its distribution; leave it out of hyperparameters."
+        )
+    return value
 
 
 def _put(tree: dict[str, Any], place: tuple[str, ...], value: Any) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from herringbone_spec.distribution import Distribution, Framework
 
 PARAMETERS = "distribution.smdistributed.modelparallel.parameters"
+DATA_PARALLEL = "distribution.smdistributed.dataparallel"
 
 # What each framework can be started with. A key outside its row would be ignored in the container, and the job would
 # train on one process per host at full price.
@@ -43,6 +44,7 @@ def check(distribution: Distribution, framework: Framework | None) -> None:
     """Raise `DistributionError` for strategies that exclude each other, or values that need another."""
     _check_framework(distribution, framework)
     _check_one_strategy(distribution)
+    _check_data_parallel(distribution)
     if distribution.model_parallel is not None:
         _check_partitions(distribution.model_parallel)
         _check_data_parallel_keys(distribution.model_parallel)
@@ -95,6 +97,9 @@ def _check_one_strategy(distribution: Distribution) -> None:
             " modelparallel; modelparallel brings its own data parallelism ('ddp': True or 'horovod': True)."
         )
     launchers = [name for name in enabled if name != "smdistributed.modelparallel"]
+    if "smdistributed.dataparallel" in enabled and "mpi" in enabled:
+        # It says how many ranks a host gets, and that mpirun starts them.
+        launchers.remove("mpi")
     if len(launchers) > 1:
         raise DistributionError(
             f"distribution: two strategies at once: {' and '.join(launchers)}. Each starts the ranks by itself, so a"
@@ -106,6 +111,22 @@ def _check_one_strategy(distribution: Distribution) -> None:
             f"distribution.smdistributed.modelparallel: it cannot start {start}; it runs under MPI."
             " Add 'mpi': {'enabled': True, 'processes_per_host': N}"
             " (or 'torch_distributed': {'enabled': True} for version 2 of the library)."
+        )
+
+
+def _check_data_parallel(distribution: Distribution) -> None:
+    mpi, data_parallel = given(distribution.mpi, None), distribution.data_parallel
+    if data_parallel is None:
+        return
+    if mpi is not None and mpi.enabled and mpi.custom_mpi_options and data_parallel.custom_mpi_options:
+        raise DistributionError(
+            "distribution: custom_mpi_options stands in mpi and in smdistributed.dataparallel, and there is one mpirun."
+            " Give all of them in mpi."
+        )
+    if data_parallel.helpers is not UNSET and data_parallel.helpers in given(distribution.instance_groups, ()):
+        raise DistributionError(
+            f"{DATA_PARALLEL}.helpers: {data_parallel.helpers} is also in distribution.instance_groups, the groups to"
+            " train on. A host trains or helps; name another group in one of the two."
         )
 
 
@@ -225,8 +246,12 @@ def _check_v2_layout(parameters: ModelParallelV2Parameters, ranks: int, world: s
 def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> Distribution:
     """Return the distribution with the group to train on filled in, for an estimator that has these groups.
 
-    A single group needs no naming. Raises `DistributionError` when the names do not fit the estimator's.
+    A single group beside the helpers' needs no naming. Raises `DistributionError` when the names do not fit the
+    estimator's.
     """
+    if distribution.helpers is not None:
+        _check_helpers(distribution.helpers, groups)
+        groups = [group for group in groups if group != distribution.helpers]
     chosen = given(distribution.instance_groups, ())
     place = "distribution.instance_groups"
     known = ", ".join(groups)
@@ -249,3 +274,19 @@ def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> D
             f"{place}: Distribution should only contain one instance group name ! Name the one to train on: {known}."
         )
     return msgspec.structs.replace(distribution, instance_groups=chosen or tuple(groups))
+
+
+def _check_helpers(helpers: str, groups: Sequence[str]) -> None:
+    place, known = f"{DATA_PARALLEL}.helpers", ", ".join(groups)
+    if not groups:
+        raise DistributionError(
+            f"{place}: helper hosts are an instance group of the job, and the estimator has no groups. In place of"
+            " instance_type and instance_count give instance_groups=[InstanceGroup('gpu', ...),"
+            f" InstanceGroup({helpers!r}, ...)]."
+        )
+    if helpers not in groups:
+        raise DistributionError(f"{place}: there is no instance group {helpers!r}. The estimator has: {known}.")
+    if len(groups) == 1:
+        raise DistributionError(
+            f"{place}: {helpers} is the only instance group, and no host is left to train on. Add a group for training."
+        )

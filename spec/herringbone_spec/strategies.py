@@ -6,6 +6,8 @@ exception: not given, it is False, and both SDKs send it.
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import UNSET, Struct, UnsetType
 
 from herringbone_spec.model_parallel import ModelParallelParameters, ModelParallelV2Parameters, PositiveInt
@@ -27,10 +29,22 @@ class MPI(Strategy, frozen=True, kw_only=True):
     custom_mpi_options: str | UnsetType = UNSET
 
 
+Wire = Literal["fp16", "bf16"]
+
+
 class DataParallel(Strategy, frozen=True, kw_only=True):
-    """`smdistributed.dataparallel`: sharded all-reduce with its own launcher."""
+    """`smdistributed.dataparallel`: sharded all-reduce, with its servers on the ranks' own hosts or on helper hosts.
+
+    `helpers` names the instance group of helper hosts. `aggregation_frequency` is the number of backwards whose
+    gradients are added up before they are summed over the ranks. `wire` has fp32 gradients travel in 16 bits. `rails`
+    names the network interfaces to use. `custom_mpi_options` are words for mpirun's command line, as one string.
+    """
 
     custom_mpi_options: str | UnsetType = UNSET
+    helpers: str | UnsetType = UNSET
+    aggregation_frequency: PositiveInt | UnsetType = UNSET
+    wire: Wire | UnsetType = UNSET
+    rails: tuple[str, ...] | UnsetType = UNSET
 
 
 class ModelParallel(Strategy, frozen=True, kw_only=True):

@@ -192,7 +192,7 @@ def test_groups_of_hosts_stand_in_place_of_type_and_count():
         {"instance_group_name": "workers", "instance_type": "ml.p4d.24xlarge", "instance_count": 2},
         {"instance_group_name": "helpers", "instance_type": "ml.c5.18xlarge", "instance_count": 4},
     ]
-    distribution = {"smdistributed": {"dataparallel": {"enabled": True}}, "instance_groups": ["workers"]}
+    distribution = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "helpers"}}}
     request = planned(kind=PyTorch, instance_groups=groups, distribution=distribution).request
     assert request["ResourceConfig"] == {
         "InstanceGroups": [

@@ -67,15 +67,13 @@ def test_the_whole_plan_of_a_job():
         environment={"WANDB_API_KEY": "hunter2", "MODE": "fast"},
         metric_definitions=[{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
     )
+    host = {"instance_type": "local_process", "group": "homogeneousCluster", "ranks": 2, "helper": False}
     assert made.to_dict() == {
         "job_name": "digits-1",
         "backend": "local_process",
         "estimator": "PyTorch",
         "launcher": "mpi",
-        "hosts": [
-            {"name": "algo-1", "instance_type": "local_process", "group": "homogeneousCluster", "ranks": 2},
-            {"name": "algo-2", "instance_type": "local_process", "group": "homogeneousCluster", "ranks": 2},
-        ],
+        "hosts": [{"name": "algo-1", **host}, {"name": "algo-2", **host}],
         "source": {"entry_point": "train.py", "folder": "/home/me/src", "whole_folder": True},
         "channels": [
             {
@@ -109,6 +107,55 @@ def test_the_whole_plan_of_a_job():
         "arguments": {"entry_point": "train.py", "source_dir": "/home/me/src"},
         "request": None,
     }
+
+
+HELPED = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "cpu"}}}
+
+
+def groups(gpus, cpus):
+    given = {"gpu": ("ml.p4d.24xlarge", gpus), "cpu": ("ml.c5n.18xlarge", cpus)}
+    return [
+        {"instance_group_name": name, "instance_type": type_, "instance_count": n} for name, (type_, n) in given.items()
+    ]
+
+
+def test_hosts_of_the_helper_group_have_no_ranks():
+    made = plan(HELPED, instance_groups=groups(2, 2))
+    assert [(host.name, host.ranks, host.helper) for host in made.hosts] == [
+        ("algo-1", None, False),
+        ("algo-2", None, False),
+        ("algo-3", 0, True),
+        ("algo-4", 0, True),
+    ]
+    assert made.hyperparameters["sagemaker_distribution_instance_groups"] == '["gpu"]'
+    assert made.hyperparameters["sagemaker_distributed_dataparallel_parameters"] == '{"helpers": "cpu"}'
+    assert made.hyperparameters["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
+    assert "host algo-3:       helper, sums gradients, group cpu" in str(made).splitlines()
+    assert parse_plan(made.to_dict()).hosts == made.hosts
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "advice"),
+    [
+        (2, 2, None),
+        (2, 3, "3 helper hosts for 2 that train: those beyond 2 bring nothing"),
+        (1, 1, "one host trains, so no gradients cross the network"),
+    ],
+)
+def test_helpers_that_bring_nothing_are_advised_against_and_not_refused(gpus, cpus, advice):
+    made = plan(HELPED, instance_groups=groups(gpus, cpus))
+    if advice is None:
+        assert made.advice is None
+        assert "advice:" not in str(made)
+    else:
+        assert made.advice.startswith(advice)
+        assert f"advice:            {advice}" in str(made)
+
+
+def test_mpi_beside_data_parallel_says_how_many_ranks():
+    beside = {"smdistributed": {"dataparallel": {"enabled": True}}, "mpi": {"enabled": True, "processes_per_host": 2}}
+    made = plan(beside)
+    assert (made.launcher, made.hosts[0].ranks) == ("data_parallel", 2)
 
 
 def test_a_plan_reads_for_people():

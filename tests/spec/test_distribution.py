@@ -122,6 +122,49 @@ def test_parameters_from_a_file(tmp_path, as_path):
     assert parse(raw) == parse(model_parallel(partitions=2, ddp=True))
 
 
+def data_parallel(**keys):
+    return {"smdistributed": {"dataparallel": {"enabled": True, **keys}}}
+
+
+def test_data_parallel_with_all_that_can_be_said():
+    group = SimpleNamespace(instance_group_name="helpers", instance_type="ml.c5n.18xlarge", instance_count=4)
+    raw = data_parallel(helpers=group, aggregation_frequency=2, wire="bf16", rails=["eth0", "eth1"])
+    distribution = parse(raw)
+    assert distribution.data_parallel == DataParallel(
+        enabled=True, helpers="helpers", aggregation_frequency=2, wire="bf16", rails=("eth0", "eth1")
+    )
+    assert distribution.helpers == "helpers"
+    assert parse(data_parallel()).helpers is None
+    assert parse(None).data_parallel is None
+
+
+def test_no_wire_is_a_wire_not_given():
+    assert parse(data_parallel(wire=None)) == parse(data_parallel())
+
+
+@pytest.mark.parametrize(
+    ("raw", "processes_per_host", "mpi_options"),
+    [
+        (data_parallel(), None, None),
+        (data_parallel(custom_mpi_options=""), None, None),
+        (data_parallel(custom_mpi_options="-x A=1"), None, "-x A=1"),
+        ({**data_parallel(), "mpi": MPI_2}, 2, ""),
+        ({**data_parallel(), "mpi": {**MPI_2, "custom_mpi_options": "-x A=1"}}, 2, "-x A=1"),
+        ({**data_parallel(), "mpi": {**MPI_2, "enabled": False}}, None, None),
+        ({"pytorchddp": {"enabled": True, "custom_mpi_options": "-x A=1"}}, None, "-x A=1"),
+        ({"mpi": {"enabled": True, "custom_mpi_options": "-x A=1"}}, None, "-x A=1"),
+        ({"torch_distributed": {"enabled": True}}, None, None),
+    ],
+)
+def test_when_mpirun_starts_the_ranks(raw, processes_per_host, mpi_options):
+    distribution = parse(raw)
+    assert (distribution.processes_per_host, distribution.mpi_options) == (processes_per_host, mpi_options)
+
+
+def test_mpi_beside_data_parallel_leaves_it_the_launcher():
+    assert parse({**data_parallel(), "mpi": MPI_2}).launcher is Launcher.DATA_PARALLEL
+
+
 def test_empty_mpi_options_are_options_not_given():
     assert parse({"mpi": {**MPI_2, "custom_mpi_options": ""}}) == parse({"mpi": MPI_2})
 

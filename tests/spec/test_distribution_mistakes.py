@@ -145,6 +145,35 @@ def test_wrong_value_of_a_parameter(key, value, expected):
     assert message(model_parallel(**{"partitions": 2, "ddp": True} | {key: value})) == f"{PARAMETERS}.{key}: {expected}"
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "expected"),
+    [
+        ("helper", "cpus", "no such key. Did you mean 'helpers'?"),
+        ("helpers", "", "an instance group, or its name, is expected. Got '' (str)."),
+        ("helpers", ["cpus"], "an instance group, or its name, is expected. Got ['cpus'] (list)."),
+        ("aggregation_frequency", 0, "aggregation_frequency must be a positive integer. Got 0 (int)."),
+        ("aggregation_frequency", True, "aggregation_frequency must be a positive integer. Got True (bool)."),
+        ("wire", "fp8", "wire must be a value in: [None, 'fp16', 'bf16']. Got 'fp8' (str)."),
+        ("wire", 16, "wire must be a value in: [None, 'fp16', 'bf16']. Got 16 (int)."),
+        ("rails", "eth0", "a list of names of network interfaces is expected. Got 'eth0' (str)."),
+        ("rails", [], "a list of names of network interfaces is expected. Got [] (list)."),
+        ("rails", [0], "a list of names of network interfaces is expected. Got [0] (list)."),
+        ("rails", ["eth0", "10.0.0.0/8"], "'10.0.0.0/8' is no name of a network interface;"),
+        ("rails", ["a-name-of-16-chr"], "'a-name-of-16-chr' is no name of a network interface;"),
+        ("rails", ["eth0", "eth0"], "each interface can be named once. Got ['eth0', 'eth0'] (list)."),
+    ],
+)
+def test_wrong_value_of_data_parallel(key, value, expected):
+    raw = {"smdistributed": {"dataparallel": {**ON, key: value}}}
+    assert message(raw).startswith(f"distribution.smdistributed.dataparallel.{key}: {expected}")
+
+
+def test_keys_of_ours_are_not_pytorchddp_s():
+    assert "distribution.pytorchddp.helpers: no such key" in message(
+        {"pytorchddp": {**ON, "helpers": "cpus"}}, framework="pytorch"
+    )
+
+
 def test_a_long_value_is_cut_in_the_message():
     assert message({"mpi": list(range(1000))}).endswith("... (list).")
     assert len(message({"mpi": list(range(1000))})) < 200
@@ -232,7 +261,21 @@ def test_version_2_has_its_own_keys(parameters, phrase):
             {"mpi": ON, "torch_distributed": ON},
             ["two strategies at once: mpi and torch_distributed", "'enabled': False"],
         ),
-        ({"mpi": ON, "smdistributed": {"dataparallel": ON}}, ["smdistributed.dataparallel and mpi"]),
+        (
+            {"torch_distributed": ON, "smdistributed": {"dataparallel": ON}},
+            ["smdistributed.dataparallel and torch_distributed"],
+        ),
+        (
+            {
+                "mpi": {**ON, "custom_mpi_options": "-x A=1"},
+                "smdistributed": {"dataparallel": {**ON, "custom_mpi_options": "-x B=2"}},
+            },
+            ["custom_mpi_options stands in mpi and in smdistributed.dataparallel", "all of them in mpi"],
+        ),
+        (
+            {"smdistributed": {"dataparallel": {**ON, "helpers": "cpus"}}, "instance_groups": ["cpus"]},
+            ["dataparallel.helpers: cpus is also in distribution.instance_groups", "A host trains or helps"],
+        ),
         (
             {"multi_worker_mirrored_strategy": ON, "parameter_server": ON},
             ["parameter_server and multi_worker_mirrored_strategy"],

@@ -50,6 +50,29 @@ ON = {"enabled": True}
             },
         ),
         (
+            {
+                "smdistributed": {
+                    "dataparallel": {
+                        "enabled": True,
+                        "rails": ["eth0", "eth1"],
+                        "wire": "fp16",
+                        "helpers": "cpus",
+                        "aggregation_frequency": 4,
+                    }
+                },
+                "instance_groups": ["gpus"],
+            },
+            {
+                "sagemaker_distributed_dataparallel_enabled": "true",
+                "sagemaker_distributed_dataparallel_custom_mpi_options": '""',
+                "sagemaker_distributed_dataparallel_parameters": (
+                    '{"helpers": "cpus", "aggregation_frequency": 4, "wire": "fp16", "rails": ["eth0", "eth1"]}'
+                ),
+                "sagemaker_instance_type": '"ml.p3.16xlarge"',
+                "sagemaker_distribution_instance_groups": '["gpus"]',
+            },
+        ),
+        (
             {"torch_distributed": ON},
             {"sagemaker_torch_distributed_enabled": "true", "sagemaker_instance_type": '"ml.p3.16xlarge"'},
         ),
@@ -113,6 +136,16 @@ def test_mp_parameters_from_the_wire_is_never_a_path(text):
     """`parse` takes a path for `parameters`; a hyperparameter must not choose a file of the container."""
     with pytest.raises(HyperparameterError, match="'mp_parameters' is not a JSON object"):
         decode({"mp_parameters": text, "sagemaker_mpi_enabled": "true"})
+
+
+def test_data_parallel_s_parameters_from_the_wire_are_checked_like_a_user_s():
+    on = {"sagemaker_distributed_dataparallel_enabled": "true"}
+    with pytest.raises(HyperparameterError, match="'sagemaker_distributed_dataparallel_parameters' is not a JSON obj"):
+        decode({**on, "sagemaker_distributed_dataparallel_parameters": '"helpers"'})
+    with pytest.raises(DistributionError, match="Did you mean 'helpers'"):
+        decode({**on, "sagemaker_distributed_dataparallel_parameters": '{"helper": "cpus"}'})
+    with pytest.raises(DistributionError, match="'enabled' is missing"):
+        decode({"sagemaker_distributed_dataparallel_parameters": '{"helpers": "cpus"}'})
 
 
 def test_decode_of_a_switch_that_is_no_boolean():

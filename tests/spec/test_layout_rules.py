@@ -85,6 +85,40 @@ def test_instance_groups_that_fit():
     assert with_instance_groups(parse(None), ["gpus", "cpus"]) == parse(None)
 
 
+def helped(groups, names=None):
+    raw = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "cpus"}}}
+    return with_instance_groups(parse(raw if names is None else {**raw, "instance_groups": names}), groups)
+
+
+def test_the_group_beside_the_helpers_trains():
+    assert helped(["gpus", "cpus"]).instance_groups == ("gpus",)
+    assert helped(["cpus", "gpus"], ["gpus"]).instance_groups == ("gpus",)
+    assert helped(["gpus", "more", "cpus"], ["more"]).instance_groups == ("more",)
+
+
+@pytest.mark.parametrize(
+    ("names", "groups", "phrase"),
+    [
+        (
+            None,
+            [],
+            "dataparallel.helpers: helper hosts are an instance group of the job, and the estimator has no groups",
+        ),
+        (
+            None,
+            ["gpus", "cpu"],
+            "dataparallel.helpers: there is no instance group 'cpus'. The estimator has: gpus, cpu.",
+        ),
+        (None, ["cpus"], "dataparallel.helpers: cpus is the only instance group, and no host is left to train on."),
+        (None, ["a", "b", "cpus"], "only contain one instance group name ! Name the one to train on: a, b."),
+    ],
+)
+def test_helpers_that_do_not_fit_the_groups(names, groups, phrase):
+    with pytest.raises(DistributionError) as caught:
+        helped(groups, names)
+    assert phrase in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("names", "groups", "phrase"),
     [

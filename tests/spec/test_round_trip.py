@@ -86,6 +86,18 @@ mpi_off = st.fixed_dictionaries({}, optional=mpi_keys).map(lambda keys: {"enable
 on, off = st.just({"enabled": True}), st.sampled_from([{"enabled": False}, {}])
 with_options = st.fixed_dictionaries({"enabled": st.just(True)}, optional={"custom_mpi_options": options})
 
+interfaces = st.text("abcdefgh0123456789.-_", min_size=1, max_size=15)
+data_parallel = st.fixed_dictionaries(
+    {"enabled": st.just(True)},
+    optional={
+        "custom_mpi_options": options,
+        "helpers": st.text(min_size=1, max_size=60).map("h{}".format),
+        "aggregation_frequency": degrees,
+        "wire": st.sampled_from([None, "fp16", "bf16"]),
+        "rails": st.lists(interfaces, min_size=1, max_size=4, unique=True),
+    },
+)
+
 
 def parallel(name, parameters):
     return st.fixed_dictionaries({name: parameters.map(lambda keys: {"enabled": True, "parameters": keys})})
@@ -98,7 +110,13 @@ launched = st.one_of(
     st.fixed_dictionaries(
         {"torch_distributed": on, "smdistributed": parallel("modelparallel", version2_parameters)},
     ),
-    st.fixed_dictionaries({"smdistributed": st.fixed_dictionaries({"dataparallel": with_options})}),
+    st.fixed_dictionaries({"smdistributed": st.fixed_dictionaries({"dataparallel": data_parallel})}),
+    st.fixed_dictionaries(
+        {
+            "mpi": st.fixed_dictionaries({"enabled": st.just(True)}, optional={"processes_per_host": degrees}),
+            "smdistributed": st.fixed_dictionaries({"dataparallel": data_parallel}),
+        }
+    ),
     st.fixed_dictionaries({"pytorchddp": with_options}),
     *(
         st.fixed_dictionaries({name: on})
@@ -114,7 +132,7 @@ switched_off = st.fixed_dictionaries(
         "torch_distributed": off,
     },
 )
-groups = st.fixed_dictionaries({}, optional={"instance_groups": st.lists(options, max_size=3)})
+groups = st.fixed_dictionaries({}, optional={"instance_groups": st.lists(options.map("g{}".format), max_size=3)})
 valid = st.builds(lambda a, b, c: {**a, **b, **c}, switched_off, launched, groups) | switched_off
 
 

@@ -204,7 +204,7 @@ class DockerBackend(KeptBackend):
         return json.dumps(said).encode() + b"\n"
 
     def _split_gpus(self, plan: JobPlan) -> dict[str, tuple[str, ...]]:
-        hosts = [host.name for host in plan.hosts if host.instance_type == "local_gpu"]
+        hosts = [host.name for host in plan.hosts if host.instance_type == "local_gpu" and not host.helper]
         return split_gpus(find_gpus(self._gpus(), self._environ), hosts) if hosts else {}
 
     def _bury(self, record: JobRecord) -> None:

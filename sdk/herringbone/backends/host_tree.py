@@ -60,15 +60,15 @@ def _channel_config(channel: Channel, plan: JobPlan) -> dict[str, str]:
 
 
 def _resource_config(plan: JobPlan, host: HostPlan, interface: str) -> ResourceConfig:
-    names = list(dict.fromkeys(each.group for each in plan.hosts))
+    types = {each.group: each.instance_type for each in plan.hosts}
     return ResourceConfig(
         current_host=host.name,
         hosts=tuple(each.name for each in plan.hosts),
         current_instance_type=host.instance_type,
         current_group_name=host.group,
         groups=tuple(
-            HostGroup(name, host.instance_type, tuple(each.name for each in plan.hosts if each.group == name))
-            for name in names
+            HostGroup(name, instance_type, tuple(each.name for each in plan.hosts if each.group == name))
+            for name, instance_type in types.items()
         ),
         network_interface=interface,
     )
