@@ -80,7 +80,8 @@ class JobFailedError(HerringboneError):
     """The job ran and failed; `failure` says on which host and rank, and how."""
 
     def __init__(self, job_name: str, failure: Failure) -> None:
-        super().__init__(f"job {job_name} failed: {failure.render()}")
+        advice = f"\n{failure.advice}" if failure.advice else ""
+        super().__init__(f"job {job_name} failed: {failure.render()}{advice}")
         self.job_name = job_name
         self.failure = failure
 

@@ -32,7 +32,8 @@ class Frame:
 class Failure:
     """The first thing that went wrong.
 
-    `exit_code` follows the shell: 1-125 as the program gave it, 128 + n for signal n.
+    `exit_code` follows the shell: 1-125 as the program gave it, 128 + n for signal n; 0 where no program ended, as
+    when a service has no hosts to give.
     `exception` is the class name, `message` its text; both are empty when the process died without one.
     `frames` are the user's own, outermost first. `log_tail` is what the rank printed last.
     """
@@ -55,10 +56,16 @@ class Failure:
     @property
     def what(self) -> str:
         """Name the event in one line, the exception first."""
-        death = describe_exit(self.exit_code)
+        death = describe_exit(self.exit_code) if self.exit_code else ""
         if not self.exception:
-            return f"{death}: {self.message}" if self.message else death
-        return f"{self.exception}: {self.message} ({death})" if self.message else f"{self.exception} ({death})"
+            return ": ".join(part for part in (death, self.message) if part)
+        event = f"{self.exception}: {self.message}" if self.message else self.exception
+        return f"{event} ({death})" if death else event
+
+    @property
+    def advice(self) -> str:
+        """Say what to try, where the failure is one of the service's own; else nothing."""
+        return _ADVICE.get(self.exception, "")
 
     def render(self, limit: int | None = None) -> str:
         """Return the failure as text: what and where first, then frames, then the log tail.
@@ -96,6 +103,16 @@ def parse_failure(text: str | bytes) -> Failure:
         return Failure(**raw)
     except (ValueError, KeyError, TypeError) as error:
         raise ContractError(f"failure.json cannot be read: {error!r}") from error
+
+
+# The service's own words for what no script is to blame for.
+_ADVICE = {
+    "CapacityError": "no such hosts are free: try again later, another instance_type or region, or keep hosts warm "
+    "between jobs with keep_alive_period_in_seconds",
+    "ResourceLimitExceeded": "the account may use no more hosts of this type: ask for a higher quota (Service Quotas, "
+    "Amazon SageMaker, 'for training job usage'), or take another instance_type",
+    "InternalServerError": "the service failed, not the script: run it again; max_retry_attempts has the service do so",
+}
 
 
 def summary(failure: Failure) -> str:

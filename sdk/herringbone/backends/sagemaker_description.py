@@ -1,0 +1,108 @@
+"""What DescribeTrainingJob answers, as what a job's row holds. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from herringbone.jobs import COMPLETED, FAILED, STOPPED, TERMINAL, JobRecord
+from herringbone_spec.contract import masked
+from herringbone_spec.failure import Failure
+from herringbone_spec.failure_text import parse_summary
+
+# "AlgorithmError: what the container left in /opt/ml/output/failure, exit code: 1"; other kinds end without a code.
+_REASON = re.compile(r"(?P<kind>[A-Z][A-Za-z]+): (?P<text>.*?)(?:, exit code: (?P<code>\d+))?", re.DOTALL)
+_FROM_THE_CONTAINER = "AlgorithmError"
+# Where a `CreateTrainingJob` was never heard of, the service and its mocks say so in these ways.
+_NOT_FOUND_CODES = ("ResourceNotFound", "ResourceNotFoundException")
+_NOT_FOUND_WORDS = ("not found", "could not find")
+
+
+def row_of(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of a job's row that the service knows.
+
+    >>> row_of({"TrainingJobStatus": "InProgress", "SecondaryStatus": "Downloading", "CreationTime": 7.0})["created"]
+    7.0
+
+    Times are `datetime`s, as boto3 gives them, or seconds since 1970.
+    """
+    status = str(answer["TrainingJobStatus"])
+    ended = seconds(answer.get("TrainingEndTime"))
+    if ended is None and status in TERMINAL:
+        # A job that never got hosts has no end of training.
+        ended = seconds(answer.get("LastModifiedTime")) or seconds(answer.get("CreationTime"))
+    model = answer.get("ModelArtifacts") or {}
+    failure = failure_of(str(answer.get("FailureReason") or "no reason was given")) if status == FAILED else None
+    return {
+        "status": status,
+        "secondary_status": str(answer["SecondaryStatus"]),
+        "created": seconds(answer["CreationTime"]),
+        "started": seconds(answer.get("TrainingStartTime")),
+        "ended": ended,
+        "failure": None if failure is None else failure.to_json(),
+        "model": (model.get("S3ModelArtifacts") or None) if status in (COMPLETED, STOPPED) else None,
+        "description": json.dumps(plain(answer)),
+    }
+
+
+def plain(answer: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer as JSON's values, times in ISO form, secret-sounding values masked."""
+    shown = {name: value for name, value in answer.items() if name != "ResponseMetadata"}
+    for name in ("Environment", "HyperParameters"):
+        if name in shown:
+            shown[name] = masked(shown[name])
+    values: dict[str, Any] = json.loads(json.dumps(shown, default=_iso))
+    return values
+
+
+def seconds(moment: Any) -> float | None:
+    """Return a time of the service's as seconds since 1970."""
+    return moment.timestamp() if isinstance(moment, datetime) else moment
+
+
+def failure_of(reason: str) -> Failure:
+    """Return a FailureReason as a failure: our own text taken apart again, anybody else's whole.
+
+    >>> failure_of("AlgorithmError: rank 1 on algo-2: KeyError: x (exit code 1), exit code: 1").where
+    'rank 1 on algo-2'
+    >>> failure_of("CapacityError: Unable to provision requested ML compute capacity.").render()
+    'the job: CapacityError: Unable to provision requested ML compute capacity.'
+    """
+    found = _REASON.fullmatch(reason)
+    if found is None:
+        return parse_summary(reason) or Failure(exit_code=0, message=reason)
+    kind, text, code = found["kind"], found["text"], found["code"]
+    if kind == _FROM_THE_CONTAINER:
+        return parse_summary(text) or Failure(exit_code=int(code or 1), exception=kind, message=text)
+    return Failure(exit_code=int(code or 0), exception=kind, message=text)
+
+
+def is_unknown(code: str | None, message: str) -> bool:
+    """Say whether a refusal of DescribeTrainingJob means that there is no such job.
+
+    >>> is_unknown("ValidationException", "Requested resource not found.")
+    True
+    """
+    if code in _NOT_FOUND_CODES:
+        return True
+    return code == "ValidationException" and any(words in message.lower() for words in _NOT_FOUND_WORDS)
+
+
+def row_of_a_job_never_made(record: JobRecord, *, client_lives: bool, now: float) -> dict[str, Any] | None:
+    """Return what becomes of a row whose job the service never heard of; None where that may still change.
+
+    The client claims the name in the index before it sends CreateTrainingJob: while it lives it may be on its way.
+    """
+    if client_lives or record.description is not None:
+        return None
+    failure = Failure(exit_code=0, message="the Python that was submitting it died before the job was created")
+    return {"status": FAILED, "secondary_status": FAILED, "ended": now, "failure": failure.to_json()}
+
+
+def _iso(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"DescribeTrainingJob answered with a {type(value).__name__}")

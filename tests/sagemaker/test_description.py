@@ -1,0 +1,119 @@
+"""DescribeTrainingJob's answers as a job's row, by literals."""
+
+import json
+from datetime import datetime, timezone
+
+import pytest
+
+from herringbone.backends.sagemaker_description import failure_of, is_unknown, row_of, row_of_a_job_never_made
+from herringbone.jobs import JobRecord
+from herringbone_spec.failure import Failure, Frame, parse_failure, summary
+
+NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
+STARTING = {
+    "TrainingJobName": "digits-1",
+    "TrainingJobStatus": "InProgress",
+    "SecondaryStatus": "Starting",
+    "CreationTime": NOON,
+    "Environment": {"API_TOKEN": "hunter2", "EPOCHS": "3"},
+    "ResponseMetadata": {"RequestId": "1"},
+}
+OURS = Failure(
+    "algo-2", 9, 1, "ValueError", "bad batch", (Frame("train.py", 4, "run", "raise ValueError(batch)"),), ("epoch 2",)
+)
+
+
+def test_a_job_that_starts():
+    row = row_of(STARTING)
+    description = json.loads(row.pop("description"))
+    assert row == {
+        "status": "InProgress",
+        "secondary_status": "Starting",
+        "created": NOON.timestamp(),
+        "started": None,
+        "ended": None,
+        "failure": None,
+        "model": None,
+    }
+    assert description == {
+        "TrainingJobName": "digits-1",
+        "TrainingJobStatus": "InProgress",
+        "SecondaryStatus": "Starting",
+        "CreationTime": "2026-11-21T12:00:00+00:00",
+        "Environment": {"API_TOKEN": "******", "EPOCHS": "3"},
+    }
+
+
+@pytest.mark.parametrize(
+    "secondary", ["Completed", "Stopped", "MaxRuntimeExceeded", "Interrupted", "MaxWaitTimeExceeded"]
+)
+def test_a_job_that_ended_has_its_times_and_its_model(secondary):
+    status = "Completed" if secondary == "Completed" else "Stopped"
+    answer = {
+        **STARTING,
+        "TrainingJobStatus": status,
+        "SecondaryStatus": secondary,
+        "TrainingStartTime": NOON,
+        "TrainingEndTime": NOON,
+        "ModelArtifacts": {"S3ModelArtifacts": "s3://mine/digits-1/output/model.tar.gz"},
+    }
+    row = row_of(answer)
+    assert (row["status"], row["secondary_status"]) == (status, secondary)
+    assert row["started"] == row["ended"] == NOON.timestamp()
+    assert row["model"] == "s3://mine/digits-1/output/model.tar.gz"
+
+
+def test_a_job_without_hosts_ended_when_it_last_changed_and_has_no_model():
+    answer = {
+        **STARTING,
+        "TrainingJobStatus": "Failed",
+        "SecondaryStatus": "Failed",
+        "LastModifiedTime": 99.5,
+        "FailureReason": "CapacityError: Unable to provision requested ML compute capacity.",
+        "ModelArtifacts": {"S3ModelArtifacts": "s3://mine/digits-1/output/model.tar.gz"},
+    }
+    row = row_of(answer)
+    assert (row["ended"], row["model"]) == (99.5, None)
+    assert parse_failure(row["failure"]).exception == "CapacityError"
+
+
+def test_our_own_failure_text_comes_back_with_rank_and_frames():
+    assert failure_of(f"AlgorithmError: {summary(OURS)}, exit code: 1") == OURS
+    assert failure_of(summary(OURS)) == OURS
+
+
+@pytest.mark.parametrize(
+    ("reason", "failure"),
+    [
+        (
+            'AlgorithmError: ExecuteUserScriptError:\nExitCode 2\nErrorMessage "", exit code: 2',
+            Failure(
+                exit_code=2, exception="AlgorithmError", message='ExecuteUserScriptError:\nExitCode 2\nErrorMessage ""'
+            ),
+        ),
+        ("AlgorithmError: , exit code: 137", Failure(exit_code=137, exception="AlgorithmError")),
+        (
+            "ClientError: Data download failed: no such key",
+            Failure(exit_code=0, exception="ClientError", message="Data download failed: no such key"),
+        ),
+        ("something new", Failure(exit_code=0, message="something new")),
+    ],
+)
+def test_other_peoples_reasons_stay_whole(reason, failure):
+    assert failure_of(reason) == failure
+
+
+def test_what_means_that_there_is_no_such_job():
+    assert is_unknown("ValidationException", "Requested resource not found.")
+    assert is_unknown("ValidationException", "Could not find training job 'arn:...'.")
+    assert is_unknown("ResourceNotFound", "")
+    assert not is_unknown("ValidationException", "1 validation error detected")
+    assert not is_unknown("AccessDeniedException", "resource not found")
+
+
+def test_a_client_that_died_before_it_had_sent_the_job_leaves_a_failed_one():
+    record = JobRecord(name="digits-1", backend="sagemaker", plan="{}", created=1.0, client="7")
+    assert row_of_a_job_never_made(record, client_lives=True, now=5.0) is None
+    row = row_of_a_job_never_made(record, client_lives=False, now=5.0)
+    assert (row["status"], row["ended"]) == ("Failed", 5.0)
+    assert "died before the job was created" in parse_failure(row["failure"]).message
