@@ -12,6 +12,7 @@ import msgspec
 
 from herringbone.backends import backend_for
 from herringbone.inputs import Inputs, parse_inputs
+from herringbone.interrupt import OnInterrupt, check_choice
 from herringbone.names import check_job_name, default_job_name
 from herringbone.options import Options, given_options, parse_options
 from herringbone.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
@@ -137,18 +138,23 @@ class Estimator:
         logs: bool | str = True,
         job_name: str | None = None,
         experiment_config: Mapping[str, str] | None = None,
+        *,
+        on_interrupt: OnInterrupt | None = None,
     ) -> TrainingJob:
         """Train, and return the job; while waiting, its log is shown unless `logs` is False (or AWS's "None").
 
         >>> estimator.fit("file://data", wait=False).status  # doctest: +SKIP
         'InProgress'
 
-        Ctrl-C stops the job before KeyboardInterrupt goes on; a second one kills it. Raises `UsageError` before
-        anything starts, `JobFailedError` when waiting and the job failed.
+        On Ctrl-C, `on_interrupt` says what becomes of the job before KeyboardInterrupt goes on: "stop" (a second
+        Ctrl-C kills it), "detach" (it goes on), or "ask". Not given, jobs here are stopped; on `ml.*` it is "ask",
+        which puts a question on a terminal and detaches on a pipe. Raises `UsageError` before anything starts,
+        `JobFailedError` when waiting and the job failed.
         """
         from herringbone.console import Console
         from herringbone.job import TrainingJob
 
+        check_choice(on_interrupt)
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
         backend = self._backend()
@@ -156,7 +162,8 @@ class Estimator:
         job = TrainingJob.submit(plan, backend)
         self.jobs.append(job)
         if wait:
-            job.follow(Console() if logs not in (False, None, "None") else None)
+            console = Console() if logs not in (False, None, "None") else None
+            job.follow(console, on_interrupt=on_interrupt)
         return job
 
     def logs(self) -> None:

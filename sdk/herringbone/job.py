@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends import backend_named
 from herringbone.console import Console
 from herringbone.home import find_home
-from herringbone.jobs import FAILED, MAX_RUNTIME_EXCEEDED, STOPPED, JobIndex, JobRecord
+from herringbone.interrupt import OnInterrupt, check_choice, stops, ways_back
+from herringbone.jobs import FAILED, JobIndex, JobRecord
 from herringbone.logs import LogLine, Metric, chosen, find_metrics
+from herringbone.model import download_model
+from herringbone.progress import Progress, why_stopped
+from herringbone.watch import Watch
 from herringbone_spec.errors import JobFailedError
 from herringbone_spec.failure import Failure, parse_failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
     from herringbone.plan import JobPlan
-
-# How often a growing log is looked at: soon after something came, then more rarely, and most rarely after two seconds
-# without a line. A look takes 0.15 ms.
-_SHORTEST_POLL_SECONDS = 0.005
-_LONGEST_POLL_SECONDS = 0.05
-_SLOWER = 1.02
 
 
 class TrainingJob:
@@ -71,7 +72,7 @@ class TrainingJob:
 
     @property
     def secondary_status(self) -> str:
-        """Starting, Training, Uploading, Completed, Failed, Stopped or MaxRuntimeExceeded."""
+        """Starting, Training, Uploading, Completed, Failed, Stopped or MaxRuntimeExceeded; SageMaker knows more."""
         return self._record().secondary_status
 
     @property
@@ -81,7 +82,7 @@ class TrainingJob:
 
     @property
     def model_data(self) -> str | None:
-        """The `file://` address of the packed model; None while there is none."""
+        """The address of the packed model, `file://` or `s3://`; None while there is none."""
         return _address(self._record().model)
 
     @property
@@ -101,7 +102,12 @@ class TrainingJob:
     def logs(self, *, follow: bool = False, rank: int | None = None, host: str | None = None) -> Iterator[LogLine]:
         """Yield the log's lines; with `follow`, wait for more until the job is over and the last line was given."""
         with closing(self._backend.logs(self.name)) as source:
-            batches = self._batches(source.read) if follow else iter(source.read, [])
+            if follow:
+                batches = self._watch().batches(source)
+            elif (record := self._record()).done:
+                batches = source.rest(record.ended)
+            else:
+                batches = iter(source.read, [])
             for lines in batches:
                 yield from chosen(lines, rank=rank, host=host)
 
@@ -119,6 +125,17 @@ class TrainingJob:
             self._wait(source, Console() if logs else None, timeout)
         return self
 
+    def download_model(self, into: str | os.PathLike[str]) -> Path:
+        """Unpack the model into a new folder, and return the folder.
+
+        >>> job.download_model("model")                              # doctest: +SKIP
+        PosixPath('/home/me/model')
+
+        The folder appears whole or not at all. Raises `InputError` while there is no model, or when something is
+        there already; `ArchiveError` for an archive that is damaged or reaches outside its folder.
+        """
+        return download_model(lambda folder: self._backend.fetch_model(self.name, folder), Path(into))
+
     def stop(self, grace: float | None = None) -> None:
         """Ask the job to stop, and return: every rank gets SIGTERM, and SIGKILL after `grace` seconds.
 
@@ -129,6 +146,9 @@ class TrainingJob:
     def describe(self) -> dict[str, Any]:
         """Return the job under SageMaker's key names (DescribeTrainingJob's), as plain JSON values."""
         record = self._record()
+        if record.description is not None:
+            answered: dict[str, Any] = json.loads(record.description)
+            return answered
         plan = record.plan_dict
         options = plan.get("options", {})
         failure = _failure(record)
@@ -156,55 +176,64 @@ class TrainingJob:
         }
         return {key: value for key, value in described.items() if value is not None}
 
-    def follow(self, console: Console | None = None) -> None:
-        """Wait as `fit` does: show the log, stop the job on Ctrl-C, raise `JobFailedError` when it failed."""
+    def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
+        """Wait as `fit` does: show steps and log, do on Ctrl-C as told, raise `JobFailedError` when it failed.
+
+        `on_interrupt` is stop, detach or ask; None is the backend's own habit: stop here, ask in the cloud.
+        """
+        check_choice(on_interrupt)
         source = None
         try:
             source = self._backend.logs(self.name)
             self._wait(source, console)
         except KeyboardInterrupt:
-            self._interrupted(source or self._backend.logs(self.name), console)
+            self._interrupted(source, console, on_interrupt or self._backend.on_interrupt)
             raise
         finally:
             if source is not None:
                 source.close()
         record = self._record()
+        own = Console(sys.stderr)
+        if console is not None and (bill := self._backend.bill(self.name)):
+            own.say(bill)
         failure = _failure(record)
         if failure is not None:
             raise JobFailedError(self.name, failure)
-        if record.status == STOPPED and console is not None:
-            why = "max_run was over" if record.secondary_status == MAX_RUNTIME_EXCEEDED else "it was asked to"
-            Console(sys.stderr).say(f"job {self.name} stopped before its end: {why}")
+        if console is not None and (why := why_stopped(record)):
+            own.say(why)
 
-    def _interrupted(self, source: LogSource, console: Console | None) -> None:
+    def _interrupted(self, source: LogSource | None, console: Console | None, choice: OnInterrupt) -> None:
+        own = Console(sys.stderr)
+        if not stops(choice, self.name):
+            own.say(ways_back(self.name))
+            return
         try:
-            Console(sys.stderr).say(f"stopping job {self.name}; Ctrl-C again kills it")
+            own.say(f"stopping job {self.name}; Ctrl-C again kills it")
             self.stop()
-            self._wait(source, console)
+            self._wait(source or self._backend.logs(self.name), console)
         except KeyboardInterrupt:
             self._backend.kill(self.name)
+            if (record := self._record()) and not record.done:
+                own.say(f"job {self.name} is {record.status}: the service ends it when its grace is over")
 
     def _wait(self, source: LogSource, console: Console | None, timeout: float | None = None) -> None:
-        # Nobody reads the log where nobody sees it: taking a million lines apart costs seconds.
-        for lines in self._batches(source.read if console is not None else _nothing, timeout):
-            assert console is not None
+        if console is None:
+            # Nobody reads the log where nobody sees it: taking a million lines apart costs seconds.
+            for _ in self._watch().batches(None, timeout):
+                pass
+            return
+        progress = Progress()
+        own = Console(sys.stderr)
+
+        def news(record: JobRecord) -> None:
+            for line in progress.news(record, now=time.monotonic()):
+                own.say(line)
+
+        for lines in Watch(self._backend, self.name, say=own.say, news=news).batches(source, timeout):
             console.show(lines)
 
-    def _batches(self, read: Callable[[], list[LogLine]], timeout: float | None = None) -> Iterator[list[LogLine]]:
-        """Yield what comes until the job is over. The state is read before the log, so that no last line is missed."""
-        deadline = None if timeout is None else time.monotonic() + timeout
-        pause = _SHORTEST_POLL_SECONDS
-        while True:
-            over = self._record().done
-            while lines := read():
-                pause = _SHORTEST_POLL_SECONDS
-                yield lines
-            if over:
-                return
-            if deadline is not None and time.monotonic() > deadline:
-                raise TimeoutError(f"job {self.name} is still {self.status} after {timeout} s; it goes on")
-            time.sleep(pause)
-            pause = min(pause * _SLOWER, _LONGEST_POLL_SECONDS)
+    def _watch(self) -> Watch:
+        return Watch(self._backend, self.name, say=Console(sys.stderr).say)
 
     def _record(self) -> JobRecord:
         return self._backend.describe(self.name)
@@ -221,16 +250,12 @@ def all_jobs() -> list[JobRecord]:
     return [record if record.done else backend_named(record.backend).describe(record.name) for record in records]
 
 
-def _nothing() -> list[LogLine]:
-    return []
-
-
 def _failure(record: JobRecord) -> Failure | None:
     return None if record.failure is None or record.status != FAILED else parse_failure(record.failure)
 
 
-def _address(path: str | None) -> str | None:
-    return None if path is None else f"file://{path}"
+def _address(model: str | None) -> str | None:
+    return model if model is None or "://" in model else f"file://{model}"
 
 
 def _utc(seconds: float | None) -> datetime | None:

@@ -5,11 +5,15 @@ How to add one: docs/adding-a-backend.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from herringbone.interrupt import OnInterrupt
     from herringbone.jobs import JobRecord
     from herringbone.logs import LogLine
+    from herringbone.pace import Pace
     from herringbone.plan import JobPlan
 
 
@@ -19,14 +23,25 @@ class LogSource(Protocol):
     def read(self) -> list[LogLine]:
         """Return the lines that came since the last call, each host's in order; [] when there are none yet."""
 
+    def rest(self, ended: float | None) -> Iterator[list[LogLine]]:
+        """Yield what is left of the log of a job that is over; `ended` is when, in seconds since 1970.
+
+        A service may give the last lines late, and is waited for.
+        """
+
     def close(self) -> None:
         """Let go of files and connections."""
 
 
 class Backend(Protocol):
-    """Runs jobs of the instance types that `herringbone.backends` gives it."""
+    """Runs jobs of the instance types that `herringbone.backends` gives it.
+
+    `pace` is how often one who waits asks for a job and its log, `on_interrupt` what his Ctrl-C does unless he says.
+    """
 
     name: str
+    pace: Pace
+    on_interrupt: OnInterrupt
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         """Return the given options that mean nothing here.
@@ -45,7 +60,7 @@ class Backend(Protocol):
         """Start the job and return without waiting; on an error nothing is left behind."""
 
     def describe(self, name: str) -> JobRecord:
-        """Return the job's row, true at this moment."""
+        """Return the job's row: true at this moment, or, where a service has to be asked, within its pace."""
 
     def logs(self, name: str) -> LogSource:
         """Return the job's log from its first line."""
@@ -57,4 +72,13 @@ class Backend(Protocol):
         """
 
     def kill(self, name: str) -> None:
-        """End the job now, without grace; return when nothing of it runs."""
+        """End the job as soon as can be; return when nothing of it runs here."""
+
+    def bill(self, name: str) -> str | None:
+        """Say what a job that is over has cost; None where nobody is billed."""
+
+    def fetch_model(self, name: str, into: Path) -> Path:
+        """Return the packed model, an archive or a folder: where it lies, or brought into the folder `into`.
+
+        Raises `InputError` while there is none.
+        """

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from herringbone.backends.review import all_channels
 from herringbone.backends.sagemaker_model import check_request
 from herringbone.backends.sagemaker_request import AccountNames, training_job_request
 from herringbone.backends.sagemaker_review import review
+from herringbone.interrupt import OnInterrupt
+from herringbone.pace import Pace
 from herringbone_spec.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ class SageMakerBackend:
     """Plans SageMaker training jobs; `check` is what says whether the service's model allows a request."""
 
     name = "sagemaker"
+    # Of the requests that an account may send, one who waits takes few; and many who wait do not ask all at once.
+    pace = Pace(shortest=2.0, longest=10.0, slower=1.2, jitter=0.25)
+    on_interrupt: OnInterrupt = "ask"
 
     def __init__(self, *, check: Callable[[Mapping[str, Any]], None] = check_request) -> None:
         self._check = check
@@ -60,6 +66,12 @@ class SageMakerBackend:
         self._refuse(f"job {name}")
 
     def kill(self, name: str) -> None:
+        self._refuse(f"job {name}")
+
+    def bill(self, name: str) -> str | None:
+        self._refuse(f"job {name}")
+
+    def fetch_model(self, name: str, into: Path) -> Path:  # noqa: ARG002
         self._refuse(f"job {name}")
 
     def _refuse(self, what: str) -> NoReturn:

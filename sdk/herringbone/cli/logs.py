@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
+from herringbone.cli.on_interrupt import add_on_interrupt
 from herringbone.console import Console
+from herringbone.interrupt import stops, ways_back
 from herringbone.job import attach
 
 
@@ -16,15 +19,29 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--rank", type=int, metavar="N", help="only this rank's lines")
     parser.add_argument("--host", metavar="NAME", help="only this host's lines, as algo-1")
     parser.add_argument("--json", action="store_true", help="one JSON object a line: time, host, rank, text")
+    # Who only looks on does not expect to end what he looks at.
+    add_on_interrupt(parser, default="detach")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     console = Console()
-    for line in attach(args.name).logs(follow=args.follow, rank=args.rank, host=args.host):
-        if args.json:
-            fields = {"time": line.time.isoformat(), "host": line.host, "rank": line.rank, "text": line.text}
-            console.say(json.dumps(fields))
+    job = attach(args.name)
+    try:
+        for line in job.logs(follow=args.follow, rank=args.rank, host=args.host):
+            if args.json:
+                fields = {"time": line.time.isoformat(), "host": line.host, "rank": line.rank, "text": line.text}
+                console.say(json.dumps(fields))
+            else:
+                console.show([line])
+    except KeyboardInterrupt:
+        own = Console(sys.stderr)
+        if not args.follow:
+            raise
+        if stops(args.on_interrupt, job.name):
+            job.stop()
+            own.say(f"stopping job {job.name}")
         else:
-            console.show([line])
+            own.say(ways_back(job.name))
+        raise
     return 0

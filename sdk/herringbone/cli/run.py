@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 
+from herringbone.cli.on_interrupt import add_on_interrupt
 from herringbone.cli.request import EPILOG, add_arguments, read_request
 from herringbone.console import Console
 from herringbone.job import TrainingJob
@@ -20,6 +21,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     add_arguments(parser)
     parser.add_argument("--detach", action="store_true", help="print the job's name and return; the job goes on")
+    add_on_interrupt(parser)
     parser.add_argument("--quiet", action="store_true", help="do not show the log")
     parser.add_argument("--json", action="store_true", help="end with the job's description as JSON; log on stderr")
     parser.set_defaults(run=run)
@@ -32,7 +34,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps(job.describe()) if args.json else job.name)
         return 0
     try:
-        job.follow(None if args.quiet else Console(sys.stderr if args.json else sys.stdout))
+        console = None if args.quiet else Console(sys.stderr if args.json else sys.stdout)
+        job.follow(console, on_interrupt=args.on_interrupt)
     finally:
         _report(job, as_json=args.json, quiet=args.quiet)
     return 0

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
 from herringbone.engine import Engine, EngineRefusal
+from herringbone.members import extract, problem
 from herringbone_spec.errors import ArchiveError
 
 _NOT_FOUND = 404
@@ -40,23 +40,16 @@ def unpack(stream: IO[bytes], into: Path, say: Say) -> None:
     into.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=whole, mode="r|") as archive:  # type: ignore[call-overload]
         for member in _below(archive):
-            problem = _problem(member, into)
-            if problem is None:
-                # Whose it was there says nothing here; and we must be able to read and remove it.
-                member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
-                member.mode = (member.mode & 0o777) | (0o700 if member.isdir() else 0o600)
-                archive.extract(member, into, **_TRUSTED)
+            trouble = problem(member, into)
+            if trouble is None:
+                extract(archive, member, into)
             else:
-                say(f"{member.name} is left out: {problem}")
+                say(f"{member.name} is left out: {trouble}")
     # After the last member come two blocks of zeros: without them, the rest is missing.
     while whole.read(1 << 16):
         pass
     if whole.tail != bytes(2 * _BLOCK_BYTES):
         raise tarfile.ReadError("the archive ends too early")
-
-
-# Checked by ourselves: Python 3.10 before its twelfth patch has no filters.
-_TRUSTED = {"filter": "fully_trusted"} if hasattr(tarfile, "data_filter") else {}
 
 
 class _Whole:
@@ -80,17 +73,3 @@ def _below(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
             member.linkname = member.linkname.partition("/")[2]
         if member.name:
             yield member
-
-
-def _problem(member: tarfile.TarInfo, into: Path) -> str | None:
-    """Say why a member must not be unpacked, None when it may."""
-    if not (member.isfile() or member.isdir() or member.issym() or member.islnk()):
-        return "it is neither file nor folder nor link"
-    root = into.resolve()
-    if os.path.isabs(member.name) or not (into / member.name).parent.resolve().is_relative_to(root):  # noqa: PTH117
-        return "it would land outside"
-    if member.issym() and not ((into / member.name).parent / member.linkname).resolve().is_relative_to(root):
-        return f"it is a link to {member.linkname}, outside"
-    if member.islnk() and not (into / member.linkname).resolve().is_relative_to(root):
-        return f"it is a link to {member.linkname}, outside"
-    return None

@@ -1,0 +1,128 @@
+"""Streams read page by page, without a request: which next, in which order, no line lost or twice."""
+
+import random
+from datetime import datetime, timezone
+
+from herringbone.backends.sagemaker_streams import Streams, host_of, lines_of
+from herringbone.pace import Pace
+
+PACE = Pace(2, 10, 2)
+
+
+def entry(host, start=1763719200, **members):
+    return {"logStreamName": f"digits-1/{host}-{start}", **members}
+
+
+def event(ms, text, host="algo-1", rank=0):
+    return {"timestamp": ms, "message": f"[{host}:{rank}] {text}"}
+
+
+def names(streams, now):
+    return [stream.host for stream in streams.due(now)]
+
+
+def take(streams):
+    return [line.text for line in streams.take()]
+
+
+def test_a_stream_is_its_hosts_and_a_line_its_ranks():
+    assert [host_of(name) for name in ("a/algo-1-176371", "a/algo-2-176371", "a/algo-12", "a/else")] == [
+        "algo-1",
+        "algo-2",
+        "algo-12",
+        "else",
+    ]
+    (ours,) = lines_of({"timestamp": 1_500, "message": "[algo-2:3]   loss 0.5\n"}, "algo-2")
+    assert (ours.host, ours.rank, ours.text) == ("algo-2", 3, "  loss 0.5")
+    assert ours.time == datetime.fromtimestamp(1.5, timezone.utc)
+    theirs = lines_of({"timestamp": 0, "message": "Traceback\n  File"}, "algo-2")
+    assert [(line.host, line.rank, line.text) for line in theirs] == [
+        ("algo-2", None, "Traceback"),
+        ("algo-2", None, "  File"),
+    ]
+
+
+def test_a_page_with_a_new_token_has_another_behind_it_even_when_it_is_empty():
+    streams = Streams(PACE)
+    streams.found([entry("algo-1")], now=0)
+    (stream,) = streams.due(0)
+    streams.took(stream, [], "f/1", now=0)
+    assert names(streams, 0) == ["algo-1"]
+    streams.took(stream, [event(1, "a")], "f/2", now=0)
+    streams.took(stream, [], "f/2", now=0)
+    assert names(streams, 1.9) == []
+    assert take(streams) == ["a"]
+
+
+def test_a_quiet_stream_is_read_more_and_more_rarely_and_sooner_when_it_is_said_to_have_grown():
+    streams = Streams(PACE)
+    streams.found([entry("algo-1", lastIngestionTime=5)], now=0)
+    (stream,) = streams.due(0)
+    now, looks = 0.0, []
+    streams.took(stream, [], "f/1", now=now)
+    for _ in range(4):
+        streams.took(stream, [], "f/1", now=now)
+        looks.append(stream.due - now)
+        now = stream.due
+    assert looks == [2, 4, 8, 10]
+    streams.took(stream, [], "f/1", now=now)
+    streams.found([entry("algo-1", lastIngestionTime=5)], now=now + 1)
+    assert names(streams, now + 1) == []
+    streams.found([entry("algo-1", lastIngestionTime=6)], now=now + 1)
+    assert names(streams, now + 1) == ["algo-1"]
+
+
+def test_many_quiet_streams_share_five_requests_a_second():
+    streams = Streams(PACE)
+    streams.found([entry(f"algo-{number}") for number in range(1, 201)], now=0)
+    for _ in range(8):
+        for stream in streams.due(1e9):
+            streams.took(stream, [], "f/1", now=0)
+    assert {stream.due for stream in streams.due(1e9)} == {40.0}
+
+
+def test_a_stream_with_more_to_come_holds_back_what_is_later():
+    streams = Streams(PACE)
+    streams.found([entry("algo-1"), entry("algo-2")], now=0)
+    first, second = streams.due(0)
+    streams.took(first, [event(10, "a"), event(30, "c")], "f/1", now=0)
+    streams.took(first, [], "f/1", now=0)
+    assert take(streams) == []  # the second was not read yet
+    streams.took(second, [event(20, "b", "algo-2")], "f/1", now=0)
+    assert take(streams) == ["a", "b"]
+    streams.took(second, [event(25, "b2", "algo-2"), event(40, "d", "algo-2")], "f/2", now=0)
+    streams.took(second, [], "f/2", now=0)
+    assert take(streams) == ["b2", "c", "d"]
+
+
+def test_a_forgotten_token_neither_loses_nor_repeats_a_line():
+    streams = Streams(PACE)
+    streams.found([entry("algo-1")], now=0)
+    (stream,) = streams.due(0)
+    streams.took(stream, [event(1, "a"), event(2, "b"), event(2, "c")], "f/1", now=0)
+    streams.took(stream, [], "f/1", now=0)
+    assert take(streams) == ["a", "b", "c"]
+    streams.forgotten(stream)
+    assert (stream.token, stream.last_ms) == (None, 2)
+    # Asked from the last time on, the service gives those two again.
+    streams.took(stream, [event(2, "b"), event(2, "c"), event(2, "d"), event(3, "e")], "f/9", now=0)
+    streams.took(stream, [], "f/9", now=0)
+    assert take(streams) == ["d", "e"]
+
+
+def test_sixty_streams_of_uneven_pages_come_out_whole_and_in_order():
+    chance = random.Random(7)
+    hosts = [f"algo-{number}" for number in range(1, 61)]
+    written = {host: [] for host in hosts}
+    for ms in range(10_000):
+        host = chance.choice(hosts)
+        written[host].append(event(ms, str(ms), host))
+    streams, got = Streams(PACE), []
+    streams.found([entry(host) for host in hosts], now=0)
+    while due := streams.due(0):
+        stream = chance.choice(due)
+        size = chance.randrange(1, 40)
+        page, written[stream.host] = written[stream.host][:size], written[stream.host][size:]
+        streams.took(stream, page, f"f/{len(written[stream.host])}", now=1)
+        got += streams.take()
+    assert [int(line.text) for line in got] == list(range(10_000))
