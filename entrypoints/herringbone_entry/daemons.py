@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 
-from herringbone_entry.helper import Helper
+from herringbone_entry.companion import Companion
 from herringbone_entry.loop import Loop
 from herringbone_entry.output import Output
 from herringbone_entry.wire import Message, Wire, WireError
@@ -27,7 +27,7 @@ class Daemons:
     def __init__(self, loop: Loop, output: Output, prefix: bytes, tell: Callable[[Message], None]) -> None:
         self._loop, self._output, self._prefix, self._tell = loop, output, prefix, tell
         self._agents: list[Wire | None] = []
-        self._running: dict[int, tuple[int, Helper]] = {}
+        self._running: dict[int, tuple[int, Companion]] = {}
 
     def ask(self, wire: Wire, message: Message) -> None:
         """An agent of mpirun's wants a daemon on some host."""
@@ -48,7 +48,7 @@ class Daemons:
     def spawn(self, order: Message, environment: Mapping[str, str]) -> None:
         """Start a daemon on this host; its command is one for the shell, as mpirun wrote it."""
         argv = ["/bin/sh", "-c", order["command"]]
-        daemon = Helper(argv, environment, self._loop, self._output, self._prefix)
+        daemon = Companion(argv, environment, self._loop, self._output, self._prefix)
         self._running[daemon.pid] = (order["number"], daemon)
 
     def reaped(self, pid: int, returncode: int) -> None:

@@ -28,7 +28,8 @@ _DIRECT = (Launcher.PLAIN, Launcher.TORCH_DISTRIBUTED)
 class Prepared:
     """What this host will run. `num_processes` is 0 where the job has no rank on this host.
 
-    `environment` is what all ranks of this host get on top of what they inherit.
+    `environment` is what all ranks of this host get on top of what they inherit. `mpi` is on the first host where
+    mpirun starts the ranks; `mpi_options` are then the user's words for it, None where each host starts its own.
     """
 
     launcher: Launcher
@@ -39,7 +40,7 @@ class Prepared:
     shim: str | None
     num_processes: int
     mpi: mpi.MPI | None = None
-    mpi_options: str = ""
+    mpi_options: str | None = None
 
 
 def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
@@ -47,10 +48,11 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
 
     Raises one of the `HerringboneError`s, which says what is wrong with the job or the host.
     """
-    launcher, processes_per_host = Launcher.PLAIN, None
+    launcher, processes_per_host, mpi_options = Launcher.PLAIN, None, None
     if carries_distribution(host.raw_hyperparameters):
         distribution = decode(host.raw_hyperparameters)
         launcher, processes_per_host = distribution.launcher, distribution.processes_per_host
+        mpi_options = distribution.mpi_options
     if launcher not in (*_DIRECT, Launcher.MPI):
         raise UnsupportedError(
             f"distribution {launcher.value!r} is not supported by this release; "
@@ -62,7 +64,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
             f"platform gives neither. Set {HostVariable.CONTROL}=tcp::7590 in the job's environment, and "
             f"{HostVariable.KEY_FILE} to a file that only this job's hosts can read, one of an input channel say"
         )
-    found = mpi.find(host.environ) if launcher is Launcher.MPI and host.is_first else None
+    found = mpi.find(host.environ) if mpi_options is not None and host.is_first else None
     code = Path(host.paths.code)
     fill(code, host.steering.get(Key.SUBMIT_DIRECTORY))
     program = find_program(code, host.steering)
@@ -80,7 +82,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         shim=find_shim(),
         num_processes=_num_processes(host, launcher, processes_per_host, num_gpus),
         mpi=found,
-        mpi_options=str(host.steering.get(Key.MPI_CUSTOM_OPTIONS) or ""),
+        mpi_options=mpi_options,
     )
 
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-from herringbone_entry import attach, failure, network, process
+from herringbone_entry import attach, failure, launch, network, process
+from herringbone_entry.companion import Companion
 from herringbone_entry.daemons import Daemons
-from herringbone_entry.helper import Helper
 from herringbone_entry.host import Host
-from herringbone_entry.launchers import agent, direct, mpi
+from herringbone_entry.launchers import direct
 from herringbone_entry.layout import Layout, lay_out
 from herringbone_entry.loop import Loop
 from herringbone_entry.orders import orders_of
@@ -29,8 +28,7 @@ from herringbone_entry.reception import Reception
 from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.wire import Message, Wire
 from herringbone_spec.contract import line_prefix
-from herringbone_spec.failure import Failure, exit_code_of, parse_failure
-from herringbone_spec.launcher import Launcher
+from herringbone_spec.failure import exit_code_of, parse_failure
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0
@@ -69,7 +67,7 @@ class Supervisor:
         self._ranks: dict[int, RankProcess] = {}
         self._children: dict[int, RankProcess] = {}
         self._reception: Reception | None = None
-        self._launcher: Helper | None = None
+        self._launcher: Companion | None = None
         self._daemons = Daemons(loop, output, line_prefix(host.name), tell)
         self._holds = False
         self._stopping = False
@@ -147,7 +145,9 @@ class Supervisor:
             if not self._is_mpi:
                 self._spawn(self._ranks[rank])
         if self._prepared.mpi is not None:
-            self._launch(self._prepared.mpi, self._prepared)
+            surroundings, folder = self._launcher_environment(), self._run_folder.path
+            where = (self._host, self._layout, folder, surroundings, self._loop, self._output)
+            self._launcher = launch.start(self._prepared, *where)
         process.adopt_orphans()
 
     def _spawn(self, rank: RankProcess) -> None:
@@ -163,25 +163,8 @@ class Supervisor:
         self._children[pid] = rank
         rank.link(ours, pid, orders)
 
-    def _launch(self, found: mpi.MPI, prepared: Prepared) -> None:
-        across = not self._host.on_one_machine
-        command = direct.rank_argv(prepared.python)
-        argv = mpi.argv(found, self._layout, command, prepared.mpi_options, across=across)
-        environment = self._launcher_environment()
-        if across:
-            path = Path(self._run_folder.path) / "agent"
-            path.write_text(agent.script(sys.executable, attach.socket_path(self._run_folder.path, self._host.name)))
-            environment = {**mpi.agent_environment(str(path)), **environment}
-        self._launcher = Helper(argv, environment, self._loop, self._output, line_prefix(self._host.name))
-
     def _launcher_environment(self) -> dict[str, str]:
-        """Return what mpirun and its daemons on this host start in, and pass on to the ranks of this host."""
-        interface = None if self._host.on_one_machine else self._interface
-        return {
-            **mpi.launch_environment(self._host.base_environment, self._run_folder.path, interface),
-            attach.LAYOUT: self._layout.encode(),
-            attach.RUN_FOLDER: self._run_folder.path,
-        }
+        return launch.environment(self._host, self._layout, self._run_folder.path, self._interface)
 
     def _orders(self, rank: RankProcess) -> Message:
         assert self._prepared is not None
@@ -243,20 +226,13 @@ class Supervisor:
         event = {"kind": "ended", "rank": rank.place.rank, "code": rank.code, "age": age, "failure": found.to_json()}
         self._tell(event)
 
-    def _launcher_ended(self, launcher: Helper, returncode: int) -> None:
+    def _launcher_ended(self, launcher: Companion, returncode: int) -> None:
         assert self._prepared is not None
-        assert self._prepared.mpi is not None
         self._launcher, last_words = None, launcher.last_words()
         for rank in self._ranks.values():
             if rank.pid is None:
                 rank.never_came()
-        code = exit_code_of(returncode)
-        message = "mpirun ended before its ranks did; its last lines say why"
-        found = Failure(self._host.name, None, code, "LaunchError", message, (), last_words)
-        across = not self._host.on_one_machine
-        rank_code = mpi.rank_exit_code(self._prepared.mpi.implementation, returncode, across=across)
-        event = {"kind": "launcher_ended", "code": code, "rank_code": rank_code, "failure": found.to_json()}
-        self._tell(event)
+        self._tell(launch.ended(self._prepared, self._host, returncode, last_words))
 
     # Ending
 
@@ -381,4 +357,4 @@ class Supervisor:
 
     @property
     def _is_mpi(self) -> bool:
-        return self._prepared is not None and self._prepared.launcher is Launcher.MPI
+        return self._prepared is not None and self._prepared.mpi_options is not None

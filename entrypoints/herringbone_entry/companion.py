@@ -1,10 +1,10 @@
-"""A program that helps to start ranks and is none itself: mpirun, or one of its daemons."""
+"""A program beside the ranks that is none itself: mpirun, one of its daemons, or the server of a helper host."""
 
 from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from herringbone_entry import process
 from herringbone_entry.lines import LineStream, Tail
@@ -25,16 +25,25 @@ class _Lines(LineStream):
         return super()._whole(lines) if lines else b""
 
 
-class Helper:
-    """Starts the program; what it prints comes behind `prefix`, and its last lines are kept."""
+class Companion:
+    """Starts the program; what it prints comes behind `prefix`, and its last lines are kept.
+
+    Descriptors in `inherit` keep their number in it.
+    """
 
     def __init__(
-        self, argv: list[str], environment: Mapping[str, str], loop: Loop, output: Output, prefix: bytes
+        self,
+        argv: list[str],
+        environment: Mapping[str, str],
+        loop: Loop,
+        output: Output,
+        prefix: bytes,
+        inherit: Sequence[int] = (),
     ) -> None:
         self._tail = Tail()
         self._pipes = [Pipe(loop, output, _Lines(prefix, self._tail), _nothing) for _ in range(2)]
         stdout, stderr = self._pipes
-        self.pid = process.start(argv, environment, stdout=stdout.writer, stderr=stderr.writer)
+        self.pid = process.start(argv, environment, stdout=stdout.writer, stderr=stderr.writer, inherit=inherit)
         for pipe in self._pipes:
             pipe.close_writer()
 
