@@ -1,9 +1,9 @@
-"""Which server sums which part of a buffer, so that no host has more to send than theory says it must.
+"""Which server sums which part of a bucket, so that no host has more to send than theory says it must.
 
     shards = shard_map(6_250_000, workers=4, helpers=2)
     sent_bytes(shards, workers=4, helpers=2, element_bytes=4)       # per host, helpers first
 
-A buffer of gradients is cut in contiguous shards, one per server. Every worker sends each shard to its server, which
+A bucket of gradients is cut in contiguous shards, one per server. Every worker sends each shard to its server, which
 adds them up and sends the sum back to all: two hops whatever the number of hosts. Servers are helpers, hosts that do
 nothing else, and the workers themselves. For n workers, k helpers, M bytes, and links of B bytes a second each way:
 
@@ -66,7 +66,7 @@ def shard_map(count: int, workers: int, helpers: int, *, align: int = 1, message
 
 
 def sent_bytes(shards: Sequence[Shard], workers: int, helpers: int, *, element_bytes: int) -> tuple[int, ...]:
-    """Return what each host sends to sum one buffer, helpers first; each receives exactly as much.
+    """Return what each host sends to sum one bucket, helpers first; each receives exactly as much.
 
     >>> sent_bytes(shard_map(800, workers=4, helpers=4, message=1), workers=4, helpers=4, element_bytes=4)
     (3200, 3200, 3200, 3200, 3200, 3200, 3200, 3200)
@@ -80,6 +80,27 @@ def sent_bytes(shards: Sequence[Shard], workers: int, helpers: int, *, element_b
     # A worker sends all but its own shard to the servers, and the sum of its own to the other workers.
     sent += [count - shard + (workers - 1) * shard for shard in own[helpers:]] if workers > 1 else [count - own[-1]]
     return tuple(elements * element_bytes for elements in sent)
+
+
+def push_order(shards: Sequence[Shard], worker: int, chunk: int) -> list[Shard]:
+    """Return the chunks, of `chunk` elements at most, in the order in which a worker pushes them to their servers.
+
+    >>> [(part.server, part.offset) for part in push_order([Shard(0, 0, 4), Shard(1, 4, 2)], worker=0, chunk=1)]
+    [(0, 0), (1, 4), (0, 1), (0, 2), (1, 5), (0, 3)]
+
+    In the order of their relative place within their shard, so that all shards end together. With one chunk for each
+    server in turn the workers' small shards end early, and only the helpers are left to send to: 18 to 24 % slower in
+    `simulate_reduce`, which then is within 10 % of what a first prototype was measured at (tests/parallel/core).
+    Workers start with different servers, or all would meet at the first.
+    """
+    start = worker % len(shards) if shards else 0
+    turned = [*shards[start:], *shards[:start]]
+    parts = []
+    for turn, shard in enumerate(turned):
+        for begin in range(0, shard.count, chunk):
+            count = min(chunk, shard.count - begin)
+            parts.append(((begin + count / 2) / shard.count, turn, Shard(shard.server, shard.offset + begin, count)))
+    return [part for _, _, part in sorted(parts, key=lambda each: each[:2])]
 
 
 def busiest_share(workers: int, helpers: int) -> float:

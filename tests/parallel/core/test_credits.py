@@ -24,7 +24,7 @@ def test_many_workers_into_a_small_queue_make_chunks_small() -> None:
 
 
 def test_so_many_workers_that_no_window_fits_get_the_least() -> None:
-    assert choose_window(2048, 2048, queue_bytes=1 << 20, bandwidth=1e10, latency=2e-5) == Window(4 << 10, 2)
+    assert choose_window(2048, 2048, queue_bytes=1 << 20, bandwidth=1e10, latency=2e-5) == Window(4 << 10, 3)
 
 
 def test_a_long_fast_link_to_one_server_needs_more_under_way() -> None:
@@ -42,7 +42,7 @@ def test_all_workers_fit_in_the_queue_or_the_window_is_the_least(
     workers: int, servers: int, queue: int, latency: float
 ) -> None:
     window = choose_window(workers, servers, queue_bytes=queue, bandwidth=1e9, latency=latency)
-    assert window.bytes * workers < queue or window == Window(4 << 10, 2)
+    assert window.bytes * workers < queue or window == Window(4 << 10, 3)
 
 
 def test_impossible_figures_are_refused() -> None:
