@@ -13,6 +13,7 @@ import msgspec
 
 from herringbone.code_files import code_files
 from herringbone.reproducible import write_tar, zipped
+from herringbone.sizes import shown_bytes
 from herringbone.source import SourceCode
 
 _SUFFIX = ".tar.gz"
@@ -29,7 +30,7 @@ class CodeArchive(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
 
     def __str__(self) -> str:
-        size, content = _shown(self.size_bytes), _shown(self.content_bytes)
+        size, content = shown_bytes(self.size_bytes), shown_bytes(self.content_bytes)
         return f"code {self.digest[:12]}: {self.num_files} file{'s' * (self.num_files != 1)}, {content}, {size} packed"
 
 
@@ -82,10 +83,3 @@ def _write(files: dict[str, Path], raw: IO[bytes]) -> tuple[str, int]:
         hashed = _Hashed(cast("IO[bytes]", onward))
         content_bytes = write_tar(files, cast("IO[bytes]", hashed))
     return hashed.sha256.hexdigest(), content_bytes
-
-
-def _shown(num_bytes: int) -> str:
-    for unit, size in (("GB", 1e9), ("MB", 1e6), ("KB", 1e3)):
-        if num_bytes >= size:
-            return f"{num_bytes / size:.1f} {unit}"
-    return f"{num_bytes} bytes"

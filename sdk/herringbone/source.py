@@ -13,13 +13,15 @@ from herringbone.inputs import local_path
 from herringbone_spec.errors import ArchiveError, InputError, UnsupportedError
 
 _ARCHIVE_SUFFIXES = (".tar.gz", ".tgz")
+_S3 = "s3://"
 
 
 class SourceCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A script and what lies around it; every path is absolute except `entry_point`, relative to `folder`.
 
-    With `archive`, the code is a tar.gz which the supervisor unpacks, and `folder` is None. `whole_folder` is False
-    for a lone script, whose neighbours stay behind. `secrets` are files of the code that may look like secrets.
+    With `archive`, the code is a tar.gz which the supervisor unpacks, and `folder` is None; it may be an `s3://`
+    address. `whole_folder` is False for a lone script, whose neighbours stay behind. `secrets` are files of the code
+    that may look like secrets.
     """
 
     entry_point: str
@@ -32,7 +34,12 @@ class SourceCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     @property
     def address(self) -> str:
         """The value of `sagemaker_submit_directory`."""
-        return f"file://{self.archive or self.folder}"
+        return str(self.archive) if self.remote else f"file://{self.archive or self.folder}"
+
+    @property
+    def remote(self) -> bool:
+        """Whether the code is not on this machine, and nothing of it is looked at here."""
+        return self.archive is not None and self.archive.startswith(_S3)
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -56,7 +63,7 @@ def find_source(
     '/home/me/src'
 
     Relative paths count from `base`. Nothing is read: `check_source` does that. Raises `UnsupportedError` for an
-    `s3://` or git address.
+    address of another kind than `file://` and `s3://`.
     """
     extra = tuple(str(_here("dependencies", each, base)) for each in dependencies)
     if source_dir is None:
@@ -65,7 +72,9 @@ def find_source(
     inside = PurePosixPath(os.path.normpath(entry_point))
     if inside.is_absolute() or ".." in inside.parts:
         raise InputError(f"entry_point: {entry_point!r} must be a path inside source_dir {source_dir!r}")
-    folder = str(_here("source_dir", source_dir, base))
+    folder = source_dir if source_dir.startswith(_S3) else str(_here("source_dir", source_dir, base))
+    if folder.startswith(_S3) and not folder.endswith(_ARCHIVE_SUFFIXES):
+        raise UnsupportedError(f"source_dir: {folder} is no .tar.gz; pack the code, or give a folder of this machine")
     if folder.endswith(_ARCHIVE_SUFFIXES):
         if extra:
             raise UnsupportedError("dependencies: with an archive as source_dir, pack them into the archive")
@@ -83,7 +92,12 @@ def _here(option: str, address: str, base: Path) -> Path:
 
 
 def check_source(source: SourceCode, *, but_not: Path) -> None:
-    """Raise `InputError` or `ArchiveError` unless every file is there and may travel; changes nothing."""
+    """Raise `InputError` or `ArchiveError` unless every file is there and may travel; changes nothing.
+
+    Of code in a bucket nothing is seen from here.
+    """
+    if source.remote:
+        return
     for path in map(Path, source.dependencies):
         if not path.exists():
             raise InputError(f"dependencies: {path}: no such file or folder")

@@ -8,7 +8,7 @@ import pytest
 
 from herringbone import Estimator
 from herringbone.backends.sagemaker_model import check_request
-from herringbone_spec.errors import OptionError, UnsupportedError
+from herringbone_spec.errors import OptionError
 from tests.sagemaker.planning import IMAGE
 
 WITHOUT = """
@@ -62,13 +62,6 @@ def test_every_breach_is_in_one_message_and_no_value_of_the_environment(script):
     lines = str(caught.value).splitlines()
     assert len(lines) == 5  # the head, two that are missing, a name, a value that is too long
     assert "hunter2" not in str(caught.value)
-
-
-def test_fit_is_refused_in_words_that_say_what_there_is(script):
-    estimator = Estimator("train.py", image_uri=IMAGE, instance_type="ml.g5.12xlarge")
-    with pytest.raises(UnsupportedError, match=r"does not submit them yet; nothing was sent.*plan\(inputs\)\.request"):
-        estimator.fit()
-    assert estimator.jobs == []
 
 
 def test_without_the_extra_a_plan_says_what_to_install():

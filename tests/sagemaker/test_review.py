@@ -30,7 +30,13 @@ def here(tmp_path, monkeypatch):
         ({"bake_requirements": True}, UnsupportedError, "bake_requirements: build the image with them"),
         ({"entry_point": "gone.py"}, InputError, "entry_point: .*gone.py: no such file"),
         ({"inputs": "gone"}, InputError, "channel 'training': .*gone: no such file or folder"),
+        ({"source_dir": "s3://b/code"}, UnsupportedError, "source_dir: s3://b/code is no .tar.gz"),
         ({"inputs": "https://x/y"}, InputError, "channel 'training': https://x/y is neither a local path nor"),
+        (
+            {"inputs": TrainingInput(".", s3_data_type="ManifestFile")},
+            InputError,
+            "channel 'training': .* is a folder, and a ManifestFile is one file",
+        ),
         (
             {"inputs": TrainingInput("s3://b/c", target_attribute_name="label")},
             UnsupportedError,
@@ -70,10 +76,8 @@ def test_types_with_gpus_are_known_by_their_family(instance_type):
 
 
 def test_what_means_nothing_here_is_named():
-    made = planned(
-        shm_size="2g", sagemaker_session=object(), kind=PyTorch, framework_version="2.13", py_version="py311"
-    )
-    assert made.unused == ("framework_version", "py_version", "sagemaker_session", "shm_size")
+    made = planned(shm_size="2g", kind=PyTorch, framework_version="2.13", py_version="py311")
+    assert made.unused == ("framework_version", "py_version", "shm_size")
 
 
 def test_an_over_long_name_and_two_ways_to_name_hosts_are_refused():
@@ -93,12 +97,14 @@ def test_hosts_here_and_hosts_there_are_not_one_job():
         Estimator("train.py", image_uri=IMAGE, instance_groups=groups).plan()
 
 
-def test_submitting_says_that_it_is_not_there_yet():
+def test_following_says_that_it_is_not_there_yet():
     backend = SageMakerBackend()
-    verbs = [lambda: backend.submit(planned())]
-    verbs += [
-        lambda verb=verb: verb("digits-1") for verb in (backend.describe, backend.logs, backend.stop, backend.kill)
-    ]
-    for verb in verbs:
-        with pytest.raises(UnsupportedError, match=r"^job digits-1: this release plans jobs for ml\.\* and does not"):
-            verb()
+    for verb in (backend.describe, backend.logs, backend.stop, backend.kill):
+        with pytest.raises(UnsupportedError, match=r"^job digits-1: this release submits jobs for ml\.\* and does not"):
+            verb("digits-1")
+
+
+def test_a_session_that_is_none_is_refused_by_name():
+    pytest.importorskip("boto3", reason="the extra aws is not installed")
+    with pytest.raises(OptionError, match=r"sagemaker_session: object is neither a boto3\.Session"):
+        planned(sagemaker_session=object())

@@ -22,6 +22,7 @@ from tests.sagemaker.conftest import REGION
 
 boto3 = pytest.importorskip("boto3", reason="the extra aws is not installed")
 from botocore import exceptions as boto  # noqa: E402
+from botocore.parsers import ResponseParserError  # noqa: E402
 
 PEER_PYTHON = Path(__file__).parent.parent.parent / ".venv-peer" / "bin" / "python"
 
@@ -40,6 +41,7 @@ def refused(code, message="", operation="CreateTrainingJob", status=400):
         (boto.NoRegionError(), OptionError, "no AWS region is set; set AWS_DEFAULT_REGION"),
         (boto.EndpointConnectionError(endpoint_url="https://x"), AwsUnavailableError, "does not answer: .* look at"),
         (boto.ReadTimeoutError(endpoint_url="https://x"), AwsUnavailableError, "AWS does not answer"),
+        (ResponseParserError("<html>"), AwsUnavailableError, "the answer is not AWS's; look whether a proxy"),
         (refused("ExpiredTokenException"), AwsCredentialsError, "the AWS credentials have expired; log in"),
         (refused("UnrecognizedClientException"), AwsCredentialsError, "AWS does not know these credentials"),
         (refused("403", "Forbidden", "HeadObject"), AwsAccessError, "denied; the caller needs .* s3:GetObject"),

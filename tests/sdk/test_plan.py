@@ -256,6 +256,14 @@ def reviewed(folder, distribution=None, inputs=None, **given):
     return review(msgspec.structs.replace(made, source=source, channels=channels, folder=str(folder)))
 
 
+def test_code_in_a_bucket_is_refused(here):
+    source = find_source("train.py", "s3://b/c.tar.gz", (), base=here)
+    with pytest.raises(
+        UnsupportedError, match=r"source_dir: s3://b/c\.tar\.gz is not on this machine, and local_process"
+    ):
+        review(msgspec.structs.replace(plan(), source=source))
+
+
 def test_options_that_mean_nothing_here_are_named(here):
     unused = reviewed(
         here, inputs="data", role="r", volume_size=100, use_spot_instances=True, max_run=5, tags={"a": "b"}

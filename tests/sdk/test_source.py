@@ -29,6 +29,7 @@ def pack(path: Path, members: dict[str, str]) -> Path:
         ("src/train.py", None, SourceCode(entry_point="train.py", folder="/home/me/src")),
         ("train.py", "src", SourceCode(entry_point="train.py", folder="/home/me/src", whole_folder=True)),
         ("./a/../b/t.py", "/src", SourceCode(entry_point="b/t.py", folder="/src", whole_folder=True)),
+        ("train.py", "s3://b/code.tar.gz", SourceCode(entry_point="train.py", archive="s3://b/code.tar.gz")),
         ("train.py", "file:///c/code.tar.gz", SourceCode(entry_point="train.py", archive="/c/code.tar.gz")),
     ],
 )
@@ -41,9 +42,14 @@ def test_an_entry_point_stays_inside_its_folder():
         find_source("../train.py", "src", [], base=HERE)
 
 
-def test_code_in_a_bucket_is_refused():
-    with pytest.raises(UnsupportedError, match="source_dir: 's3://b/code' is not on this machine"):
+def test_code_in_a_bucket_is_an_archive_that_is_not_looked_at():
+    source = find_source("train.py", "s3://b/code.tar.gz", [], base=HERE)
+    assert (source.remote, source.address) == (True, "s3://b/code.tar.gz")
+    check_source(source, but_not=HERE)
+    with pytest.raises(UnsupportedError, match=r"source_dir: s3://b/code is no \.tar\.gz; pack the code"):
         find_source("train.py", "s3://b/code", [], base=HERE)
+    with pytest.raises(UnsupportedError, match="source_dir: 'https://x/y' is not on this machine"):
+        find_source("train.py", "https://x/y", [], base=HERE)
 
 
 @pytest.mark.parametrize(

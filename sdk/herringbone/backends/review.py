@@ -57,6 +57,11 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str]) -> None:
 def check_files(backend: str, plan: JobPlan) -> None:
     """Raise `InputError`, `ArchiveError` or `UnsupportedError` unless code, data and folders are there."""
     if plan.source is not None:
+        if plan.source.remote:
+            raise UnsupportedError(
+                f"source_dir: {plan.source.archive} is not on this machine, and {backend} fetches nothing; copy it "
+                "here and give its path"
+            )
         check_source(plan.source, but_not=find_home().path)
     for channel in all_channels(plan):
         _check_channel(backend, channel)

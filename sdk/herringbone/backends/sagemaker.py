@@ -1,4 +1,4 @@
-"""`ml.*`: SageMaker runs the hosts. So far a job can be planned, offline; submitting it is not there yet."""
+"""`ml.*`: SageMaker runs the hosts. A job can be planned, offline, and submitted; following it is not there yet."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from herringbone.backends.review import all_channels
 from herringbone.backends.sagemaker_model import check_request
+from herringbone.backends.sagemaker_progress import Progress
 from herringbone.backends.sagemaker_request import AccountNames, training_job_request
 from herringbone.backends.sagemaker_review import review
+from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.backends.sagemaker_submission import Submission
+from herringbone.home import Home, find_home
 from herringbone.interrupt import OnInterrupt
 from herringbone.pace import Pace
 from herringbone_spec.errors import UnsupportedError
@@ -26,18 +30,32 @@ def make_backend() -> SageMakerBackend:
 
 
 class SageMakerBackend:
-    """Plans SageMaker training jobs; `check` is what says whether the service's model allows a request."""
+    """Plans and submits SageMaker training jobs, which it files in the index of `home` (the user's, unless given).
+
+    `check` is what says whether the service's model allows a request.
+    """
 
     name = "sagemaker"
     # Of the requests that an account may send, one who waits takes few; and many who wait do not ask all at once.
     pace = Pace(shortest=2.0, longest=10.0, slower=1.2, jitter=0.25)
     on_interrupt: OnInterrupt = "ask"
 
-    def __init__(self, *, check: Callable[[Mapping[str, Any]], None] = check_request) -> None:
+    def __init__(
+        self,
+        *,
+        home: Home | None = None,
+        check: Callable[[Mapping[str, Any]], None] = check_request,
+        progress: Progress | None = None,
+    ) -> None:
+        self._home = find_home() if home is None else home
         self._check = check
+        self._progress = Progress() if progress is None else progress
+        # Of the jobs that were submitted here: the user's own session may hold credentials that nobody finds again.
+        self._sessions: dict[str, AwsSession] = {}
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         unused = review(plan)
+        AwsSession.of(plan.options.sagemaker_session)
         # With plausible names in place of the stand-ins: their lengths and patterns are checked as well.
         channels = {channel.name: "0" * 64 for channel in all_channels(plan)}
         example = AccountNames(
@@ -54,7 +72,9 @@ class SageMakerBackend:
         return training_job_request(plan, AccountNames())
 
     def submit(self, plan: JobPlan) -> None:
-        self._refuse(f"job {plan.job_name}")
+        session = AwsSession.of(plan.options.sagemaker_session)
+        Submission(plan, session, home=self._home, progress=self._progress).run(self.name, self._check)
+        self._sessions[plan.job_name] = session
 
     def describe(self, name: str) -> JobRecord:
         self._refuse(f"job {name}")
@@ -76,7 +96,6 @@ class SageMakerBackend:
 
     def _refuse(self, what: str) -> NoReturn:
         raise UnsupportedError(
-            f"{what}: this release plans jobs for ml.* and does not submit them yet; nothing was sent. What there is: "
-            "plan(inputs).request, the whole CreateTrainingJob request. To run the job now, change instance_type to "
-            "local_process or local"
+            f"{what}: this release submits jobs for ml.* and does not follow them yet; look at it with "
+            f"`aws sagemaker describe-training-job`"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
 from herringbone.backends.review import all_channels
@@ -90,25 +91,27 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
 
 def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
     """Return InputDataConfig: the user's channels, the model's, and the code's where the container is isolated."""
-    channels = [_channel(channel, names) for channel in all_channels(plan)]
+    channels = [_channel(channel, plan, names) for channel in all_channels(plan)]
     if plan.options.model_uri is not None:
         # A model is fetched whole, whatever the data's mode; the type is by what AWS's images know it.
         channels[-1] |= {"ContentType": _MODEL_TYPE, "InputMode": "File"}
     if _code_is_a_channel(plan):
         source = {
             "S3DataType": "S3Prefix",
-            "S3Uri": _code_uri(plan, names),
+            "S3Uri": code_uri(plan, names),
             "S3DataDistributionType": "FullyReplicated",
         }
         channels.append({"ChannelName": CODE_CHANNEL, "DataSource": {"S3DataSource": source}})
     return channels
 
 
-def _channel(channel: Channel, names: AccountNames) -> dict[str, Any]:
+def _channel(channel: Channel, plan: JobPlan, names: AccountNames) -> dict[str, Any]:
     given = channel.input
     uri = given.s3_data
     if channel.path is not None:
-        uri = f"s3://{names.bucket}/{_PREFIX}/data/{names.data_hash(channel.name)}"
+        uri = data_uri(plan, names, channel.name)
+        if given.s3_data_type != "S3Prefix":  # a manifest is one object
+            uri += f"/{PurePath(channel.path).name}"
     source = _given(
         S3DataType=given.s3_data_type,
         S3Uri=uri,
@@ -200,7 +203,7 @@ def _hyperparameters(plan: JobPlan, names: AccountNames) -> dict[str, str]:
     if plan.source is None:
         values = _for_a_program_of_the_image(values)
     else:
-        address = f"/opt/ml/input/data/{CODE_CHANNEL}/{ARCHIVE}" if _code_is_a_channel(plan) else _code_uri(plan, names)
+        address = f"/opt/ml/input/data/{CODE_CHANNEL}/{ARCHIVE}" if _code_is_a_channel(plan) else code_uri(plan, names)
         values[Key.SUBMIT_DIRECTORY] = json.dumps(address)
         values[Key.REGION] = json.dumps(names.region)
     if values.get("model_dir") == json.dumps(SHARED_MODEL_DIR):
@@ -225,10 +228,21 @@ def _code_is_a_channel(plan: JobPlan) -> bool:
     return plan.source is not None and plan.options.enable_network_isolation
 
 
-def _code_uri(plan: JobPlan, names: AccountNames) -> str:
-    """By content, so that code which did not change is not uploaded again."""
-    place = plan.options.code_location or f"s3://{names.bucket}/{_PREFIX}"
-    return f"{place.rstrip('/')}/code/{names.code_hash}/{ARCHIVE}"
+def upload_location(plan: JobPlan, names: AccountNames) -> str:
+    """Return below which address code and local data are put: the user's `code_location`, or the default bucket."""
+    return (plan.options.code_location or f"s3://{names.bucket}/{_PREFIX}").rstrip("/")
+
+
+def data_uri(plan: JobPlan, names: AccountNames, channel: str) -> str:
+    """Return the address below which the files of a channel on this machine are put, by content as well."""
+    return f"{upload_location(plan, names)}/data/{names.data_hash(channel)}"
+
+
+def code_uri(plan: JobPlan, names: AccountNames) -> str:
+    """Return the address of the packed code: by content, so that code which did not change is not uploaded again."""
+    if plan.source is not None and plan.source.remote:
+        return plan.source.address
+    return f"{upload_location(plan, names)}/code/{names.code_hash}/{ARCHIVE}"
 
 
 def _checkpoints(plan: JobPlan) -> dict[str, Any] | None:

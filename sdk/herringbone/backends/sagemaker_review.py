@@ -42,8 +42,7 @@ def review(plan: JobPlan) -> tuple[str, ...]:
     if plan.source is not None:
         check_source(plan.source, but_not=find_home().path)
     _check_channels(plan)
-    session = ("sagemaker_session",) if plan.options.sagemaker_session is not None else ()
-    return tuple(sorted((*(name for name in _UNUSED if name in given), *session)))
+    return tuple(sorted(name for name in _UNUSED if name in given))
 
 
 def _check_image(plan: JobPlan) -> None:
@@ -130,3 +129,7 @@ def _check_channel(channel: Channel, groups: set[str]) -> None:
             raise InputError(f"channel {channel.name!r}: {given.s3_data} is neither a local path nor an s3:// address")
     elif not Path(channel.path).exists():
         raise InputError(f"channel {channel.name!r}: {channel.path}: no such file or folder")
+    elif given.s3_data_type != "S3Prefix" and not Path(channel.path).is_file():
+        raise InputError(
+            f"channel {channel.name!r}: {channel.path} is a folder, and a {given.s3_data_type} is one file"
+        )

@@ -82,7 +82,9 @@ class AwsSession:
         None stands for boto3's own search. Of a `sagemaker.Session` of AWS's SDK the `boto_session` is taken, and its
         default bucket with its prefix. Raises `OptionError` for anything else.
         """
-        if given is None or isinstance(given, _boto3().Session):
+        if given is None:
+            return cls()
+        if isinstance(given, _boto3().Session):
             return cls(given)
         boto = getattr(given, "boto_session", None)
         if not isinstance(boto, _boto3().Session):
@@ -167,6 +169,13 @@ class AwsSession:
                     )
             return self._clients[service, region]
 
+    @staticmethod
+    def transfer_config(*, part_bytes: int) -> Any:
+        """Return boto3's settings for sending or fetching a large object in parts."""
+        from boto3.s3.transfer import TransferConfig
+
+        return TransferConfig(multipart_threshold=part_bytes, multipart_chunksize=part_bytes)
+
     def renew(self) -> None:
         """Forget clients and credentials, so that the next question reads them anew: after `aws sso login`, say."""
         with self._lock:
@@ -182,10 +191,11 @@ class AwsSession:
     def asking(self, what: str) -> Iterator[None]:
         """Turn boto's errors into ours; `what` says what is asked for: "to create job digits-1"."""
         from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
 
         try:
             yield
-        except (BotoCoreError, ClientError) as error:
+        except (BotoCoreError, ClientError, ResponseParserError) as error:
             # Without the cause: what it says of a signature repeats the session's token.
             raise explain(error, what, profile=self._login_profile()) from None
 

@@ -95,6 +95,10 @@ def explain(error: Exception, what: str, *, profile: str | None = None) -> AwsEr
         return AwsUnavailableError(
             f"{what}: AWS does not answer: {error}; look at the network, at a proxy (HTTPS_PROXY), and at the region"
         )
+    if "ResponseParserError" in kinds:
+        return AwsUnavailableError(
+            f"{what}: the answer is not AWS's; look whether a proxy (HTTPS_PROXY) or AWS_ENDPOINT_URL stands between"
+        )
     return AwsError(f"{what}: {error}")
 
 

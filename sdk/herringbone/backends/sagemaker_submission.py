@@ -1,0 +1,108 @@
+"""From a plan to a job that the service has.
+
+claim the name here -> look at everything (sagemaker_preparation) -> make the bucket -> upload what is missing -> create
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from herringbone.backends.sagemaker_bucket import make_bucket
+from herringbone.backends.sagemaker_create import UnknownOutcomeError, create_job
+from herringbone.backends.sagemaker_preparation import Prepared, prepare
+from herringbone.backends.sagemaker_progress import Progress
+from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.backends.sagemaker_upload import Uploader
+from herringbone.home import Home
+from herringbone.jobs import JobIndex, JobRecord
+from herringbone.plan import JobPlan
+from herringbone.processes import identity
+
+
+class Submission:
+    """Submits one job.
+
+    >>> submission = Submission(plan, session, home=find_home(), progress=Progress())     # doctest: +SKIP
+    >>> submission.run("sagemaker", check_request)                                        # doctest: +SKIP
+
+    On an error nothing is left in the index of `home`, unless nobody knows whether the job was created: then the row
+    stays, and `describe` settles it (sagemaker_claim). What was uploaded stays, under the name of its content, for the
+    next time.
+    """
+
+    def __init__(self, plan: JobPlan, session: AwsSession, *, home: Home, progress: Progress) -> None:
+        self._plan = plan
+        self._session = session
+        self._home = home
+        self._index = JobIndex(home.index)
+        self._progress = progress
+        self._sent = False
+
+    def run(self, backend: str, check: Callable[[Mapping[str, Any]], None]) -> None:
+        """Submit it; `check` says what the service's model refuses in a request."""
+        name = self._plan.job_name
+        with self._claim(backend), tempfile.TemporaryDirectory(prefix="herringbone-") as scratch:
+            prepared = prepare(
+                self._plan,
+                self._session,
+                Path(scratch),
+                check=check,
+                but_not=self._home.path,
+                say=self._progress.say,
+            )
+            plan = msgspec.structs.replace(self._plan, request=prepared.request)
+            self._index.update(name, plan=json.dumps(plan.to_dict()), service=self._session.place.to_json())
+            self._upload(prepared)
+            self._sent = True
+            create_job(self._session, prepared.request)
+            self._index.update(name, client=None)
+        self._progress.say(f"job {name} created in {self._session.region}")
+
+    @contextmanager
+    def _claim(self, backend: str) -> Iterator[None]:
+        """Take the name in the index, and give it back on an error that leaves no job."""
+        name = self._plan.job_name
+        self._home.make()
+        self._index.add(
+            JobRecord(
+                name=name,
+                backend=backend,
+                plan=json.dumps(self._plan.to_dict()),
+                created=time.time(),
+                client=identity(os.getpid()),
+            )
+        )
+        try:
+            yield
+        except UnknownOutcomeError:
+            raise
+        except Exception:
+            self._index.remove(name)
+            raise
+        except BaseException:  # Ctrl-C
+            if self._sent:
+                self._progress.say(f"job {name} may have been created: `herringbone describe {name}` tells")
+            else:
+                self._index.remove(name)
+                self._progress.say(f"job {name} was not created")
+            raise
+
+    def _upload(self, prepared: Prepared) -> None:
+        if prepared.bucket is not None:
+            make_bucket(self._session, prepared.bucket)
+            self._progress.say(f"bucket {prepared.bucket} created")
+        uploader = Uploader(self._session, kms_key=self._plan.options.output_kms_key, progress=self._progress)
+        if prepared.code is not None and not uploader.has(prepared.code):
+            uploader.send("code", [prepared.code])
+        for channel, uploads in prepared.data.items():
+            if missing := uploader.missing(uploads):
+                uploader.send(f"channel {channel}", missing)
