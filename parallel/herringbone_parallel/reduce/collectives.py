@@ -1,0 +1,70 @@
+"""Broadcast, gather, barrier and agreement, as sums of integers: adding zeros changes no bit."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+
+from herringbone_parallel.reduce.elements import Array
+from herringbone_parallel.reduce.engine import Engine
+from herringbone_spec.errors import ParallelError
+
+
+def broadcast(engine: Engine, array: Array, root: int = 0, timeout: float | None = None) -> None:
+    """Give all ranks the root's array, in place; whatever its type, its bits are not touched.
+
+    It costs what a sum of that size costs. Raises `ParallelError` for a root that is no rank, or an array that is
+    not contiguous.
+    """
+    if not 0 <= root < engine.size:
+        raise ParallelError(f"root {root}: ranks are 0 to {engine.size - 1}")
+    if not array.flags.c_contiguous:
+        raise ParallelError("the array of a broadcast is contiguous: it is filled in place")
+    data = array.reshape(-1).view(np.uint8)
+    if engine.rank != root:
+        data[:] = 0
+    engine.all_reduce(data).wait(timeout)
+
+
+def all_gather(engine: Engine, data: bytes, timeout: float | None = None) -> list[bytes]:
+    """Return what each rank gave, in the order of ranks; each may give another length.
+
+    >>> all_gather(engine, b"spam")         # doctest: +SKIP
+    [b'spam', b'spam']
+    """
+    sizes = np.zeros(engine.size, np.int64)
+    sizes[engine.rank] = len(data)
+    engine.all_reduce(sizes).wait(timeout)
+    ends = np.cumsum(sizes)
+    joined = np.zeros(int(ends[-1]), np.uint8)
+    joined[ends[engine.rank] - len(data) : ends[engine.rank]] = np.frombuffer(data, np.uint8)
+    engine.all_reduce(joined).wait(timeout)
+    return [joined[end - size : end].tobytes() for size, end in zip(sizes, ends, strict=True)]
+
+
+def barrier(engine: Engine, timeout: float | None = None) -> None:
+    """Wait until all ranks are here."""
+    engine.all_reduce(np.zeros(1, np.uint8)).wait(timeout)
+
+
+def agree(engine: Engine, what: str, value: str, timeout: float | None = None) -> None:
+    """Check that all ranks have the same value; raises `ParallelError`, on all of them, naming two that do not.
+
+        agree(engine, "the parameters", "\\n".join(f"{name} {shape} {dtype}" for ...))
+
+    Lists are compared line by line, so that the message can show the first line that differs.
+    """
+    digest = hashlib.sha256(value.encode()).digest()
+    digests = all_gather(engine, digest, timeout)
+    if len(set(digests)) == 1:
+        return
+    values = [text.decode() for text in all_gather(engine, value.encode(), timeout)]
+    other = next(rank for rank in range(engine.size) if values[rank] != values[0])
+    ours, theirs = values[0].split("\n"), values[other].split("\n")
+    line = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
+    shown = [lines[line] if line < len(lines) else "nothing more" for lines in (ours, theirs)]
+    raise ParallelError(
+        f"ranks disagree on {what}: at place {line}, {engine.topology.label(0)} has {shown[0]!r} and "
+        f"{engine.topology.label(other)} has {shown[1]!r}"
+    )

@@ -1,0 +1,115 @@
+"""The element types that can be summed, and the arithmetic of 16-bit ones.
+
+Those are widened to fp32, added, and rounded to the nearest, ties to even.
+Codes are those of the wire and of the native core (`native/reduce.h`).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from herringbone_spec.errors import ParallelError
+
+Array = npt.NDArray[Any]
+
+
+class Element(IntEnum):
+    """What a buffer consists of.
+
+    >>> Element.named("bfloat16").size
+    2
+    """
+
+    FLOAT32 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
+    FLOAT64 = 4
+    INT32 = 5
+    INT64 = 6
+    UINT8 = 7
+
+    @property
+    def size(self) -> int:
+        """Bytes of one element."""
+        return self.stored.itemsize
+
+    @property
+    def stored(self) -> np.dtype[Any]:
+        """How numpy sees the bytes; it has no bfloat16, whose bits it sees as `uint16`."""
+        return _STORED[self]
+
+    @property
+    def summed(self) -> np.dtype[Any]:
+        """What sums are taken in: fp32 for 16-bit floats."""
+        return np.dtype(np.float32) if self in (Element.FLOAT16, Element.BFLOAT16) else self.stored
+
+    @property
+    def is_float(self) -> bool:
+        return self <= Element.FLOAT64
+
+    @classmethod
+    def named(cls, name: str) -> Element:
+        """Return the type of that numpy or torch name; `fp16` and `bf16` are the names of the wire's settings."""
+        key = {"fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32"}.get(name, name.upper())
+        if key not in cls.__members__:
+            known = ", ".join(member.name.lower() for member in cls)
+            raise ParallelError(f"elements of type {name!r} cannot be summed; these can: {known}")
+        return cls[key]
+
+
+_STORED: dict[Element, np.dtype[Any]] = {
+    Element.FLOAT32: np.dtype(np.float32),
+    Element.FLOAT16: np.dtype(np.float16),
+    Element.BFLOAT16: np.dtype(np.uint16),
+    Element.FLOAT64: np.dtype(np.float64),
+    Element.INT32: np.dtype(np.int32),
+    Element.INT64: np.dtype(np.int64),
+    Element.UINT8: np.dtype(np.uint8),
+}
+
+
+def widen(stored: Array, element: Element) -> Array:
+    """Return the values as what sums are taken in. Pure.
+
+    >>> widen(np.array([0x3F80], np.uint16), Element.BFLOAT16)
+    array([1.], dtype=float32)
+    """
+    if element is Element.BFLOAT16:
+        return (stored.astype(np.uint32) << 16).view(np.float32)
+    return stored.astype(element.summed, copy=False)
+
+
+def narrow(summed: Array, element: Element) -> Array:
+    """Return sums as they are stored, rounded to the nearest, ties to even; NaN stays NaN. Pure.
+
+    >>> hex(narrow(np.array([1.0], np.float32), Element.BFLOAT16)[0])
+    '0x3f80'
+    """
+    if element is Element.BFLOAT16:
+        bits = summed.view(np.uint32)
+        rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
+        # Rounding could carry a NaN's bits over into an infinity: it keeps its upper half, made quiet.
+        return np.where(np.isnan(summed), (bits >> 16).astype(np.uint16) | 0x40, rounded).astype(np.uint16)
+    with np.errstate(over="ignore"):
+        return summed.astype(element.stored, copy=False)
+
+
+def total(sources: list[tuple[Array, Element]], divisor: int) -> Array:
+    """Return the sum of what the members gave, taken in their order, divided by `divisor`. Pure.
+
+    >>> total([(np.float32([1, 2]), Element.FLOAT32), (np.float32([3, 4]), Element.FLOAT32)], 2)
+    array([2., 3.], dtype=float32)
+    """
+    first, *others = sources
+    # Infinities of opposite signs make a NaN here as they do in training on one process: no warning, no error.
+    with np.errstate(all="ignore"):
+        result = widen(*first).copy()
+        for other in others:
+            result += widen(*other)
+        if divisor > 1:
+            result /= result.dtype.type(divisor)
+    return result

@@ -1,0 +1,229 @@
+"""What the framework adaptors use: sums over all ranks, in place, in the background, in the order of submission."""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from herringbone_parallel.reduce import cores
+from herringbone_parallel.reduce.arena import Arena
+from herringbone_parallel.reduce.core import CoreConfig, LinkCount, Submission
+from herringbone_parallel.reduce.cut import cut_lanes
+from herringbone_parallel.reduce.elements import Array, Element
+from herringbone_parallel.reduce.settings import Settings
+from herringbone_parallel.reduce.topology import Topology
+from herringbone_spec.errors import ParallelError
+
+OPS = ("sum", "average")
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What an engine did so far: per connection, connections refused while joining, seconds that `wait` took."""
+
+    core: str
+    buffers: int
+    links: tuple[LinkCount, ...]
+    refused: int
+    waited_seconds: float
+
+    @property
+    def sent_bytes(self) -> int:
+        return sum(link.sent_bytes for link in self.links)
+
+    @property
+    def received_bytes(self) -> int:
+        return sum(link.received_bytes for link in self.links)
+
+
+class Engine:
+    """One rank's part in the sums; `join` makes it, `close` ends it in good order.
+
+        handles = [engine.all_reduce(bucket, op="average") for bucket in buckets]
+        for handle in handles:
+            handle.wait()
+
+    Every rank submits the same buffers in the same order. A buffer is neither read nor written by its owner until its
+    handle is done. Once a process of the job is lost, every call raises the same `ParallelError`.
+    """
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        core: str,
+        settings: Settings,
+        topology: Topology,
+        arenas: Sequence[Arena],
+        refused: int,
+    ) -> None:
+        self.rank, self.size = settings.rank, settings.size
+        self.local_rank, self.local_size = config.local, config.locals
+        self.topology = topology
+        self._settings, self._config, self._arenas, self._refused = settings, config, tuple(arenas), refused
+        self._core_name = core
+        self._core = cores.make(core, config)
+        self._lock = threading.Lock()
+        # What a handle stands for stays in memory until it is done, also when nobody keeps the handle.
+        self._kept: dict[int, object] = {}
+        self._buffers = 0
+        self._waited = 0.0
+        self._callbacks: dict[int, list[Callable[[Handle], None]]] = {}
+        self._watcher: threading.Thread | None = None
+
+    def all_reduce(
+        self,
+        buffer: Array | int,
+        count: int | None = None,
+        dtype: str | None = None,
+        *,
+        op: str = "sum",
+        wire: str | None = None,
+    ) -> Handle:
+        """Start the sum, or the average, of a flat buffer over all ranks, in place.
+
+            engine.all_reduce(np.ones(1_000, np.float32)).wait()
+            engine.all_reduce(tensor.data_ptr(), tensor.numel(), "bfloat16", op="average").wait()
+
+        An address needs `count` and `dtype`, and whoever gives it keeps the memory until the handle is done. `wire`,
+        "fp16" or "bf16", is how fp32 travels between hosts in this call; sums are fp32 always. Sums have the same bits
+        on all ranks. Raises `ParallelError` for what cannot be summed, and once the engine has stopped.
+        """
+        address, count, element = _parts(buffer, count, dtype)
+        if op not in OPS:
+            raise ParallelError(f"op {op!r}: it is one of {', '.join(OPS)}")
+        if op == "average" and not element.is_float:
+            raise ParallelError(f"an average of {element.name.lower()}: only floating point can be averaged")
+        config = self._config
+        lanes = cut_lanes(count, config.lanes, config.members, config.helpers, self._settings.message)
+        divisor = self.size if op == "average" else 1
+        with self._lock:
+            number = self._core.submit(Submission(address, count, element, self._wire(element, wire), divisor, lanes))
+            self._buffers = number + 1
+            for done in [kept for kept in self._kept if self._core.done(kept)]:
+                del self._kept[done]
+            self._kept[number] = buffer
+        return Handle(self, number)
+
+    def stats(self) -> Stats:
+        """Return what has been done so far."""
+        return Stats(self._core_name, self._buffers, tuple(self._core.counts()), self._refused, self._waited)
+
+    @property
+    def failure(self) -> str | None:
+        """Why this engine stopped, or None."""
+        return self._core.failure()
+
+    def close(self) -> None:
+        """Leave: what is summed reaches everybody first. Buffers that are not done never will be."""
+        self._core.close()
+        if self._watcher is not None:
+            self._watcher.join()
+        self._core.free()
+        for arena in self._arenas:
+            arena.close()
+        self._arenas = ()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def wait(self, number: int, timeout: float | None) -> None:
+        """See `Handle.wait`."""
+        began = time.monotonic()
+        done = self._core.wait(number, timeout)
+        self._waited += time.monotonic() - began
+        if done:
+            return
+        if (failure := self._core.failure()) is not None:
+            raise ParallelError(failure)
+        if self._core.ended():
+            raise ParallelError(f"the engine was closed before buffer {number} was summed")
+        raise TimeoutError(f"buffer {number} is not summed after {timeout} s: a rank has not submitted it yet")
+
+    def done(self, number: int) -> bool:
+        return self._core.done(number)
+
+    def call_back(self, handle: Handle, callback: Callable[[Handle], None]) -> None:
+        """See `Handle.add_callback`."""
+        with self._lock:
+            self._callbacks.setdefault(handle.number, []).append(callback)
+            if self._watcher is None:
+                self._watcher = threading.Thread(target=self._watch, name="herringbone-callbacks", daemon=True)
+                self._watcher.start()
+
+    def _watch(self) -> None:
+        poll = select.poll()
+        poll.register(self._core.completions(), select.POLLIN)
+        while True:
+            ended = self._core.ended()
+            with self._lock:
+                ready = [number for number in self._callbacks if ended or self._core.done(number)]
+                calls = [(number, self._callbacks.pop(number)) for number in sorted(ready)]
+            for number, callbacks in calls:
+                for callback in callbacks:
+                    callback(Handle(self, number))
+            if ended:
+                return
+            if not calls:
+                poll.poll()
+                os.read(self._core.completions(), 4096)
+
+    def _wire(self, element: Element, wire: str | None) -> Element:
+        if wire is not None:
+            asked = Element.named(wire)
+            if asked not in (element, Element.FLOAT16, Element.BFLOAT16) or element is not Element.FLOAT32:
+                raise ParallelError(f"{element.name.lower()} on a wire of {wire}: only float32 travels as fp16 or bf16")
+            return asked
+        set_for_all = self._settings.wire
+        return set_for_all if set_for_all is not None and element is Element.FLOAT32 else element
+
+
+class Handle:
+    """A sum under way."""
+
+    __slots__ = ("_engine", "number")
+
+    def __init__(self, engine: Engine, number: int) -> None:
+        self._engine, self.number = engine, number
+
+    def wait(self, timeout: float | None = None) -> None:
+        """Wait for the sum to be in place.
+
+        Raises `ParallelError` when a process of the job is lost, `TimeoutError` after `timeout` seconds.
+        """
+        self._engine.wait(self.number, timeout)
+
+    def done(self) -> bool:
+        """Whether the sum is in place."""
+        return self._engine.done(self.number)
+
+    def add_callback(self, callback: Callable[[Handle], None]) -> None:
+        """Call back, from a thread of the engine's, once the sum is in place or never will be (`wait` tells which)."""
+        self._engine.call_back(self, callback)
+
+
+def _parts(buffer: Array | int, count: int | None, dtype: str | None) -> tuple[int, int, Element]:
+    if isinstance(buffer, int):
+        if count is None or dtype is None:
+            raise ParallelError("an address needs `count` and `dtype`")
+        if count < 0 or (count and not buffer):
+            raise ParallelError(f"{count} elements at address {buffer}")
+        return buffer, count, Element.named(dtype)
+    if not isinstance(buffer, np.ndarray):
+        raise ParallelError(f"a buffer is a numpy array or an address, not {type(buffer).__name__}")
+    if not buffer.flags.c_contiguous or not buffer.flags.writeable:
+        raise ParallelError("a buffer is contiguous and writeable: the sum is put in its place")
+    if count is not None and count != buffer.size:
+        raise ParallelError(f"count {count} for an array of {buffer.size} elements")
+    element = Element.named(dtype or buffer.dtype.name)
+    if element.stored != buffer.dtype:
+        raise ParallelError(f"an array of {buffer.dtype} as {dtype}")
+    return int(buffer.ctypes.data), int(buffer.size), element

@@ -1,0 +1,240 @@
+"""From a rank's settings to an engine whose connections stand."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import tempfile
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from herringbone_parallel.reduce import arena, cores, handshake
+from herringbone_parallel.reduce.arena import Arena
+from herringbone_parallel.reduce.core import CoreConfig, LinkSpec, Role
+from herringbone_parallel.reduce.door import Door, call, listen
+from herringbone_parallel.reduce.engine import Engine
+from herringbone_parallel.reduce.meeting import Attendee, Roster, meet, rank_zero
+from herringbone_parallel.reduce.rails import addresses_of, rail_of
+from herringbone_parallel.reduce.settings import Settings
+from herringbone_parallel.reduce.topology import Topology
+from herringbone_spec.errors import ParallelError
+from herringbone_spec.reduce_servers import encode
+
+_LONE_HOST_CHUNK_BYTES = 256 << 10
+_LONE_HOST_WINDOW = 4
+_LOCAL_WINDOW = (8, 64)
+
+
+def join(settings: Settings) -> Engine:
+    """Meet the other ranks, connect to those and the servers that this rank exchanges chunks with.
+
+        engine = join(Settings.from_environment())
+        engine.all_reduce(gradients).wait()
+
+    Raises `ParallelError` naming who did not come, who refused, and what ranks disagree on.
+    """
+    core = cores.choose(settings.core)
+    addresses = addresses_of(settings.rails) or (_way_out(settings),)
+    with contextlib.ExitStack() as stack:
+        folder = Path(tempfile.mkdtemp(prefix="hb-reduce-"))
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        listeners = [listen(address) for address in addresses]
+        path = str(folder / "s")
+        local = socket.socket(socket.AF_UNIX)
+        local.bind(path)
+        local.listen(64)
+        visits = _Visits()
+        door = Door([*listeners, local], settings.token, visits.visit)
+        stack.callback(door.close)
+        own = Attendee(
+            settings.rank,
+            settings.size,
+            settings.host,
+            tuple((address, listener.getsockname()[1]) for address, listener in zip(addresses, listeners, strict=True)),
+            path,
+            _agreed(settings),
+        )
+        roster, refused = meet(settings, own, rank_zero(settings))
+        joining = _Joining(settings, roster, visits, addresses if settings.rails else ())
+        config = joining.connect()
+        return Engine(config, core, settings, joining.topology, joining.arenas, refused + door.refused)
+
+
+def _agreed(settings: Settings) -> dict[str, Any]:
+    return {
+        "the servers on helper hosts": encode(settings.servers),
+        "the bytes of a chunk": settings.window.chunk_bytes,
+        "the chunks of a window": settings.window.chunks,
+        "the elements that cost as much as a message": settings.message,
+        "the format on the wire": settings.wire.name.lower() if settings.wire else "as it is",
+    }
+
+
+def _way_out(settings: Settings) -> str:
+    """Return the address of this host that leads to rank 0."""
+    if settings.rank == 0:
+        return settings.meet[0]
+    infos = socket.getaddrinfo(*settings.meet, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, address = infos[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])
+
+
+class _Visits:
+    """Connections from other ranks, kept until this one is ready for them."""
+
+    def __init__(self) -> None:
+        self._came: dict[tuple[int, int], tuple[socket.socket, dict[str, Any]]] = {}
+        self._changed = threading.Condition()
+
+    def visit(self, connection: socket.socket, hello: dict[str, Any]) -> None:
+        with self._changed:
+            self._came[Role(hello["role"]), int(hello["rank"])] = connection, hello
+            self._changed.notify_all()
+
+    def take(self, role: Role, rank: int, session: str, who: str, until: float) -> socket.socket:
+        with self._changed:
+            if not self._changed.wait_for(lambda: (role, rank) in self._came, until - time.monotonic()):
+                raise ParallelError(f"{who} came to rank 0 but did not connect: is there a way from its host to this?")
+            connection, hello = self._came.pop((role, rank))
+        if hello["session"] != session:
+            raise ParallelError(f"{who} connected for another job: two jobs with the same token share addresses")
+        handshake.send(connection, {})
+        return connection
+
+
+class _Joining:
+    """The connections of one rank, as its place in the topology wants them."""
+
+    def __init__(self, settings: Settings, roster: Roster, visits: _Visits, rails: tuple[str, ...]) -> None:
+        self._settings, self._roster, self._visits, self._rails = settings, roster, visits, rails
+        self.topology = Topology.of([rank.host for rank in roster.ranks])
+        self._until = time.monotonic() + settings.join_timeout
+        self.arenas: list[Arena] = []
+        self._links: list[LinkSpec] = []
+
+    def connect(self) -> CoreConfig:
+        settings, topology = self._settings, self.topology
+        rank, helpers = settings.rank, len(settings.servers)
+        local, lanes, hosts = topology.local_rank(rank), topology.lanes, topology.hosts
+        carries = local < lanes and hosts > 1
+        own = self._own_config(local)
+        try:
+            if carries:
+                for index in range(helpers):
+                    self._to_helper(index)
+                # Where helpers sum everything, ranks of different hosts have nothing to tell each other.
+                for host, other in enumerate(topology.carriers(local) if helpers < hosts else ()):
+                    if other != rank:
+                        self._to_rank(Role.PEER, host, other)
+            self._to_neighbours(own, local)
+        except BaseException:
+            for link in self._links:
+                socket.socket(fileno=link.descriptor).close()
+            raise
+        return replace(own, links=tuple(self._links))
+
+    def _own_config(self, local: int) -> CoreConfig:
+        settings, topology = self._settings, self.topology
+        rank, lone = settings.rank, topology.hosts == 1
+        window = settings.window
+        return CoreConfig(
+            label=topology.label(rank),
+            member=topology.host(rank),
+            members=topology.hosts,
+            helpers=len(settings.servers),
+            local=local,
+            locals=len(topology.neighbours(rank)),
+            lanes=topology.lanes,
+            ranks=topology.size,
+            chunk_bytes=_LONE_HOST_CHUNK_BYTES if lone else window.chunk_bytes,
+            window=window.chunks,
+            local_window=_local_window(topology.hosts, len(settings.servers), window.chunks),
+            silence=settings.silence,
+            late=settings.late,
+        )
+
+    def _to_helper(self, index: int) -> None:
+        settings, topology = self._settings, self.topology
+        server = settings.servers[index]
+        label = f"the server on {server.host}"
+        connection, _ = call(
+            (server.address, server.port),
+            label,
+            settings.token,
+            {
+                "session": self._roster.session,
+                "lane": topology.local_rank(settings.rank),
+                "member": topology.host(settings.rank),
+                "members": topology.hosts,
+                "chunk_bytes": settings.window.chunk_bytes,
+                "window": settings.window.chunks,
+                "silence": settings.silence,
+                "late": settings.late,
+                "join_timeout": max(self._until - time.monotonic(), 0.1),
+                "label": topology.label(settings.rank),
+            },
+            self._until + 5,
+            self._source(index),
+        )
+        self._keep(connection, LinkSpec(connection.fileno(), Role.HELPER, index, label))
+
+    def _to_rank(self, role: Role, index: int, other: int) -> socket.socket:
+        """The lower rank of two listens."""
+        settings = self._settings
+        label, session = self.topology.label(other), self._roster.session
+        if settings.rank < other:
+            connection = self._visits.take(role, other, session, label, self._until)
+        else:
+            there = self._roster.ranks[other]
+            rail = rail_of(other, settings.rank, len(there.addresses))
+            where = there.local if role is Role.LOCAL else there.addresses[rail]
+            hello = {"session": session, "role": role, "rank": settings.rank}
+            source = None if role is Role.LOCAL else self._source(other)
+            connection, _ = call(where, label, settings.token, hello, self._until, source)
+        if role is Role.PEER:
+            self._keep(connection, LinkSpec(connection.fileno(), role, index, label))
+        return connection
+
+    def _to_neighbours(self, config: CoreConfig, local: int) -> None:
+        ranks = self.topology.neighbours(self._settings.rank)
+        if len(ranks) == 1:
+            return
+        areas, size = len(ranks) - 1, config.local_window * config.slot_bytes
+        own = Arena.create(areas, size) if local < config.lanes else None
+        self.arenas += [own] if own else []
+        for index, other in enumerate(ranks):
+            if index == local:
+                continue
+            connection = self._to_rank(Role.LOCAL, index, other)
+            theirs = arena.swap(connection, own, areas, size)
+            self.arenas += [theirs] if theirs else []
+            outbox = theirs.address(arena.place_of(local, index)) if theirs else 0
+            inbox = own.address(arena.place_of(index, local)) if own else 0
+            label = self.topology.label(other)
+            self._keep(connection, LinkSpec(connection.fileno(), Role.LOCAL, index, label, outbox, inbox))
+
+    def _source(self, index: int) -> str | None:
+        return self._rails[rail_of(index, self._settings.rank, len(self._rails))] if self._rails else None
+
+    def _keep(self, connection: socket.socket, link: LinkSpec) -> None:
+        """Hand the descriptor over: it is the core's from now on."""
+        connection.settimeout(None)
+        connection.setblocking(False)
+        if link.role is not Role.LOCAL:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection.detach()
+        self._links.append(link)
+
+
+def _local_window(hosts: int, helpers: int, chunks: int) -> int:
+    """Return how many chunks of a lane each rank of the host may have given: enough for every server's window."""
+    if hosts == 1:
+        return _LONE_HOST_WINDOW
+    least, most = _LOCAL_WINDOW
+    return max(least, min(most, 2 * chunks * (helpers + hosts)))

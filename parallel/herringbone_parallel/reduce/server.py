@@ -1,0 +1,159 @@
+"""What a helper host runs: `python -m herringbone_parallel.reduce.server` sums what ranks push, until SIGTERM.
+
+The environment says where to listen and where the job's token is (`ReduceVariable`). One line of JSON, {"port": N},
+goes to the descriptor that READY names, else to standard output. At the end, one line of JSON says what was done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from herringbone_parallel.reduce import cores, handshake
+from herringbone_parallel.reduce.core import Core, CoreConfig, LinkSpec, Role
+from herringbone_parallel.reduce.door import Door, listen
+from herringbone_parallel.reduce.settings import CORE_VARIABLE, host_name, read_token
+from herringbone_spec.contract import ReduceVariable
+from herringbone_spec.errors import HerringboneError, ParallelError
+
+_SHARED = ("members", "chunk_bytes", "window", "silence", "late")
+
+
+@dataclass
+class _Group:
+    """The ranks of one lane of one job that have connected so far."""
+
+    hello: dict[str, Any]
+    came: dict[int, tuple[socket.socket, str]] = field(default_factory=dict)
+    core: Core | None = None
+
+
+class Server:
+    """Lets ranks in, and starts a core for each lane once all its ranks are there.
+
+    server = Server("algo-3", listen("127.0.0.1"), token, core="native")
+    server.port
+    server.close()
+    """
+
+    def __init__(self, host: str, listener: socket.socket, token: bytes, core: str | None = None) -> None:
+        self._host, self._core = host, cores.choose(core)
+        self._changed = threading.Condition()
+        self._groups: dict[tuple[str, int], _Group] = {}
+        self._door = Door([listener], token, self._visit)
+
+    @property
+    def port(self) -> int:
+        return self._door.port
+
+    def stats(self) -> dict[str, Any]:
+        """Return what was done so far: bytes and chunks by rank, and how many connections were refused."""
+        with self._changed:
+            cores_now = [group.core for group in self._groups.values() if group.core is not None]
+        links = [link for core in cores_now for link in core.counts()]
+        return {
+            "host": self._host,
+            "core": self._core,
+            "refused": self._door.refused,
+            "sent_bytes": sum(link.sent_bytes for link in links),
+            "received_bytes": sum(link.received_bytes for link in links),
+            "failures": [core.failure() for core in cores_now if core.failure()],
+            "cpu_seconds": round(time.process_time(), 3),
+        }
+
+    def close(self) -> None:
+        self._door.close()
+        with self._changed:
+            running = [group.core for group in self._groups.values() if group.core is not None]
+        for core in running:
+            core.close()
+            core.free()
+
+    def _visit(self, connection: socket.socket, hello: dict[str, Any]) -> None:
+        member, members = int(hello["member"]), int(hello["members"])
+        key = str(hello["session"]), int(hello["lane"])
+        with self._changed:
+            group = self._groups.setdefault(key, _Group(hello))
+            for name in _SHARED:
+                if hello[name] != group.hello[name]:
+                    raise ParallelError(f"ranks disagree on {name}: {group.hello[name]} and {hello[name]}")
+            if member in group.came or not 0 <= member < members:
+                raise ParallelError(f"{hello['label']} came as host {member} of {members}, which is there already")
+            group.came[member] = connection, str(hello["label"])
+            if len(group.came) == members:
+                group.core = self._start(group)
+                self._changed.notify_all()
+                return
+            if self._changed.wait_for(lambda: group.core is not None, float(hello["join_timeout"])):
+                return
+            del group.came[member]
+            absent = sorted(set(range(members)) - set(group.came))
+        raise ParallelError(
+            f"the server on {self._host} waited for the ranks of all {members} hosts: of hosts {absent} none came"
+        )
+
+    def _start(self, group: _Group) -> Core:
+        links = []
+        for member, (connection, label) in sorted(group.came.items()):
+            handshake.send(connection, {})
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            links.append(LinkSpec(connection.detach(), Role.PEER, member, label))
+        hello = group.hello
+        return cores.make(
+            self._core,
+            CoreConfig(
+                label=f"the server on {self._host}",
+                member=-1,
+                members=int(hello["members"]),
+                helpers=0,
+                local=0,
+                locals=1,
+                lanes=1,
+                ranks=0,
+                chunk_bytes=int(hello["chunk_bytes"]),
+                window=int(hello["window"]),
+                local_window=1,
+                silence=float(hello["silence"]),
+                late=float(hello["late"]),
+                links=tuple(links),
+            ),
+        )
+
+
+def main(environment: Mapping[str, str] = os.environ) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit code."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    try:
+        listener = listen(environment.get(ReduceVariable.LISTEN, "127.0.0.1"))
+        server = Server(
+            host_name(environment), listener, read_token(environment), environment.get(CORE_VARIABLE) or None
+        )
+    except HerringboneError as error:
+        print(f"herringbone: {error}", file=sys.stderr)
+        return 1
+    ready = json.dumps({"port": server.port}) + "\n"
+    descriptor = environment.get(ReduceVariable.READY)
+    if descriptor is None:
+        print(ready, end="", flush=True)
+    else:
+        with os.fdopen(int(descriptor), "w") as file:
+            file.write(ready)
+    ended.wait()
+    server.close()
+    print(json.dumps(server.stats()), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,42 @@
+"""Sums over all ranks: the same bits everywhere, equal to a sum in fp64 within rounding."""
+
+import numpy as np
+import pytest
+
+from tests.parallel.reduce.conftest import KINDS
+
+# (host of each rank, helpers)
+PLACES = {
+    "one rank": ("a", 0),
+    "one host": ("aaa", 0),
+    "hosts": ("abc", 0),
+    "helpers": ("abc", 3),
+    "mixed": ("abcd", 1),
+    "hosts of two": ("aabb", 0),
+    "hosts of two, a helper": ("aabb", 1),
+    "uneven hosts": ("aaabb", 2),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("place", PLACES)
+def test_all_ranks_get_the_same_sum(world, place, kind):
+    hosts, helpers = PLACES[place]
+    sizes = [1, 5_000, 0, 300_001]
+
+    def work(engine):
+        given = [np.random.default_rng([engine.rank, size]).standard_normal(size).astype(np.float32) for size in sizes]
+        handles = [engine.all_reduce(buffer, op="average") for buffer in given]
+        for handle in handles:
+            handle.wait(20)
+        return given
+
+    sums = world(hosts, helpers, kind).run(work)
+    for index, size in enumerate(sizes):
+        rows = [
+            np.random.default_rng([rank, size]).standard_normal(size).astype(np.float32) for rank in range(len(hosts))
+        ]
+        expected = np.mean(np.array(rows, np.float64), axis=0)
+        for result in sums:
+            assert result[index].tobytes() == sums[0][index].tobytes()
+        np.testing.assert_allclose(sums[0][index], expected, atol=2e-6)
