@@ -179,7 +179,8 @@ class Estimator:
 
         >>> Estimator.attach("digits-1").model_data          # doctest: +SKIP
 
-        Secret-sounding `environment` values are stored masked and come back so. Raises `JobNotFoundError`.
+        Secret-sounding `environment` values and hyperparameters are stored masked and come back so. Raises
+        `JobNotFoundError`.
         """
         from herringbone.job import TrainingJob
 

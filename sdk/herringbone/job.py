@@ -60,7 +60,7 @@ class TrainingJob:
 
     @property
     def plan(self) -> JobPlan:
-        """What was submitted, with secret-sounding environment values masked."""
+        """What was submitted, with secret-sounding environment values and hyperparameters masked."""
         from herringbone.plan import parse_plan
 
         return parse_plan(self._record().plan_dict)

@@ -20,6 +20,7 @@ from herringbone_spec.contract import Key, masked
 from herringbone_spec.distribution import Distribution, Launcher, check_layout, with_instance_groups
 from herringbone_spec.errors import OptionError, UnsupportedError
 from herringbone_spec.hyperparameters import check_limits, encode, encode_values
+from herringbone_spec.masking import masked_hyperparameters
 from herringbone_spec.resources import HOMOGENEOUS_GROUP, host_names
 
 _SHOWN_CHARS = 100
@@ -89,14 +90,23 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return reduce_servers.advice(training_hosts=sum(host.ranks != 0 for host in self.hosts), helpers=helpers)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON's plain values; the values of secret-sounding variables are masked."""
+        """Return the plan as JSON's plain values, secret-sounding variables and hyperparameters masked."""
         shown = msgspec.structs.replace(
             self.options,
             environment=masked(self.environment),
             extra_request=_masked_request(self.options.extra_request),
             sagemaker_session=None,
         )
-        plan = msgspec.structs.replace(self, options=shown, request=_masked_request(self.request))
+        arguments = dict(self.arguments)
+        if given := arguments.get("hyperparameters"):
+            arguments["hyperparameters"] = masked_hyperparameters(given)
+        plan = msgspec.structs.replace(
+            self,
+            options=shown,
+            request=_masked_request(self.request),
+            hyperparameters=masked_hyperparameters(self.hyperparameters),
+            arguments=arguments,
+        )
         plain: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(plan)))
         return plain
 
@@ -215,10 +225,14 @@ def refuse(backend: str, refusals: dict[str, str]) -> None:
 
 
 def _masked_request(request: dict[str, Any] | None) -> dict[str, Any] | None:
-    environment = None if request is None else request.get("Environment")
-    if request is None or not isinstance(environment, dict):
-        return request
-    return {**request, "Environment": masked(environment)}
+    if request is None:
+        return None
+    shown = dict(request)
+    if isinstance(environment := request.get("Environment"), dict):
+        shown["Environment"] = masked(environment)
+    if isinstance(hyperparameters := request.get("HyperParameters"), dict):
+        shown["HyperParameters"] = masked_hyperparameters(hyperparameters)
+    return shown
 
 
 def _described(plan: JobPlan) -> list[tuple[str, str]]:
@@ -232,7 +246,7 @@ def _described(plan: JobPlan) -> list[tuple[str, str]]:
     for channel in plan.channels:
         sharded = ", every host its share of the files" if channel.sharded else ""
         rows.append((f"channel {channel.name}", f"{channel.path or channel.input.s3_data}{sharded}"))
-    for name, value in sorted(plan.hyperparameters.items()):
+    for name, value in sorted(masked_hyperparameters(plan.hyperparameters).items()):
         shown = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}... ({len(value)} characters)"
         rows.append(("hyperparameter", f"{name} = {shown}"))
     rows += [("environment", f"{name}={value}") for name, value in sorted(masked(plan.environment).items())]

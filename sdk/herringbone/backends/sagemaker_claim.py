@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from herringbone.jobs import JobRecord
-from herringbone_spec.contract import MASK
+from herringbone_spec.masking import is_mask
 
 
 class Standing(enum.Enum):
@@ -57,5 +57,5 @@ def _differing(asked: Any, answer: Any, place: str) -> Iterator[str]:
     elif isinstance(asked, list) and isinstance(answer, list) and len(asked) == len(answer):
         for number, (one, other) in enumerate(zip(asked, answer, strict=True)):
             yield from _differing(one, other, f"{place}[{number}]")
-    elif asked not in (answer, MASK):
+    elif asked != answer and not is_mask(asked):
         yield place

@@ -12,6 +12,7 @@ from herringbone.jobs import COMPLETED, FAILED, STOPPED, TERMINAL, JobRecord
 from herringbone_spec.contract import masked
 from herringbone_spec.failure import Failure
 from herringbone_spec.failure_text import parse_summary
+from herringbone_spec.masking import masked_hyperparameters
 
 # "AlgorithmError: what the container left in /opt/ml/output/failure, exit code: 1"; other kinds end without a code.
 _REASON = re.compile(r"(?P<kind>[A-Z][A-Za-z]+): (?P<text>.*?)(?:, exit code: (?P<code>\d+))?", re.DOTALL)
@@ -51,9 +52,9 @@ def row_of(answer: Mapping[str, Any]) -> dict[str, Any]:
 def plain(answer: Mapping[str, Any]) -> dict[str, Any]:
     """Return the answer as JSON's values, times in ISO form, secret-sounding values masked."""
     shown = {name: value for name, value in answer.items() if name != "ResponseMetadata"}
-    for name in ("Environment", "HyperParameters"):
+    for name, mask in (("Environment", masked), ("HyperParameters", masked_hyperparameters)):
         if name in shown:
-            shown[name] = masked(shown[name])
+            shown[name] = mask(shown[name])
     values: dict[str, Any] = json.loads(json.dumps(shown, default=_iso))
     return values
 
