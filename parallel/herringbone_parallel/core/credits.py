@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from herringbone_spec.errors import ParallelError
 
 _CHUNK_BYTES = 32 << 10
-_LEAST_CHUNK_BYTES = 4 << 10
+_MOST_CHUNK_BYTES = 256 << 10
+# A chunk is on its link at least so long, or the host's work for one more message shows: microseconds each.
+_CHUNK_S = 20e-6
 _CHUNKS = 4
 _LEAST_CHUNKS = 3
 
@@ -52,9 +54,10 @@ def choose_window(workers: int, servers: int, *, queue_bytes: int, bandwidth: fl
     `queue_bytes` is what a port holds before it drops, `bandwidth` a host's bytes per second each way, `latency` the
     seconds one way. The rule is window x chunk x workers < queue. What a link carries while a chunk goes and its sum
     comes back must be under way too, with one chunk that is being summed: on long, fast links the window grows, up to
-    the rule. Fewer than three chunks are no window: one goes, one comes back, and one is there for the credit's way
-    (simulated, two cost 15 to 25 %), so rather than that the chunks get smaller. Three of 4 KiB are the least: where
-    even those break the rule, so many workers cannot share one port without a loss now and then.
+    the rule; on fast ones chunks are larger too, up to 256 KiB (not measured). Fewer than three chunks are no window:
+    one goes, one comes back, and one is there for the credit's way (simulated, two cost 15 to 25 %), so rather than
+    that the chunks get smaller, down to a quarter. Where even that breaks the rule, so many workers cannot share one port
+    without a loss now and then, and smaller messages would cost more than those.
     """
     if workers < 1 or servers < 1 or queue_bytes < 1 or bandwidth <= 0 or latency < 0:
         raise ParallelError(
@@ -63,8 +66,11 @@ def choose_window(workers: int, servers: int, *, queue_bytes: int, bandwidth: fl
         )
     # Strictly below the queue: at the edge, 8 workers x 4 chunks x 32 KiB into 1 MiB, packets were lost.
     allowed = (queue_bytes - 1) // workers
-    needed = math.ceil(2 * latency * bandwidth / servers / _CHUNK_BYTES) + 1
     chunk = _CHUNK_BYTES
-    while chunk > _LEAST_CHUNK_BYTES and allowed // chunk < _LEAST_CHUNKS:
+    while chunk < min(_MOST_CHUNK_BYTES, bandwidth * _CHUNK_S):
+        chunk *= 2
+    least = chunk // 4
+    while chunk > least and allowed // chunk < _LEAST_CHUNKS:
         chunk //= 2
+    needed = math.ceil(2 * latency * bandwidth / servers / chunk) + 1
     return Window(chunk, max(_LEAST_CHUNKS, min(max(_CHUNKS, needed), allowed // chunk)))

@@ -24,12 +24,14 @@ def test_many_workers_into_a_small_queue_make_chunks_small() -> None:
 
 
 def test_so_many_workers_that_no_window_fits_get_the_least() -> None:
-    assert choose_window(2048, 2048, queue_bytes=1 << 20, bandwidth=1e10, latency=2e-5) == Window(4 << 10, 3)
+    assert choose_window(2048, 2048, queue_bytes=1 << 20, bandwidth=1e8, latency=2e-5) == Window(8 << 10, 3)
+    assert choose_window(2048, 2048, queue_bytes=1 << 20, bandwidth=12.5e9, latency=2e-5) == Window(64 << 10, 3)
 
 
-def test_a_long_fast_link_to_one_server_needs_more_under_way() -> None:
-    # 12.5 GB/s x 40 us = 500 KB on the way, and one chunk being summed.
-    assert choose_window(2, 1, queue_bytes=64 << 20, bandwidth=12.5e9, latency=2e-5) == Window(32 << 10, 17)
+def test_a_fast_link_takes_larger_chunks_and_a_long_one_more_of_them() -> None:
+    assert choose_window(2, 2, queue_bytes=64 << 20, bandwidth=12.5e9, latency=0) == Window(256 << 10, 4)
+    # 500 KB on the way there and back, and a chunk that is being summed.
+    assert choose_window(2, 1, queue_bytes=64 << 20, bandwidth=1.25e9, latency=2e-4) == Window(32 << 10, 17)
 
 
 @given(
@@ -42,7 +44,7 @@ def test_all_workers_fit_in_the_queue_or_the_window_is_the_least(
     workers: int, servers: int, queue: int, latency: float
 ) -> None:
     window = choose_window(workers, servers, queue_bytes=queue, bandwidth=1e9, latency=latency)
-    assert window.bytes * workers < queue or window == Window(4 << 10, 3)
+    assert window.bytes * workers < queue or window == Window(8 << 10, 3)
 
 
 def test_impossible_figures_are_refused() -> None:
