@@ -19,7 +19,7 @@ from herringbone_parallel.core.cluster import Cluster
 from herringbone_parallel.core.credits import choose_window
 from herringbone_parallel.core.links import fit
 from herringbone_parallel.core.shards import busiest_share
-from herringbone_parallel.core.simulate_reduce import Sum, ring, sharded
+from herringbone_parallel.core.simulate_reduce import Sum, ring, sharded, tree
 from herringbone_spec.errors import ParallelError
 
 # A model is taken to be so many equal tensors; where fewer make a bucket the plan is as coarse as they are.
@@ -29,6 +29,7 @@ _WORTH = 0.03
 
 RING_OF_RANKS = "ring of all ranks"
 RING = "ring"
+TREE = "tree"
 SHARDED = "sharded"
 HELPERS = "helpers"
 MIXED = "mixed"
@@ -71,14 +72,14 @@ class Advice:
 def advise(
     cluster: Cluster, *, gradient_bytes: int, forward_s: float, backward_s: float, queue_bytes: int = 1 << 20
 ) -> Advice:
-    """Predict every scheme that `cluster` can run, and say which is best.
+    """Predict every scheme between the hosts of `cluster`, and say which is best.
 
     >>> from herringbone_parallel.core.links import HostLink
     >>> advise(Cluster(2, HostLink(1e8), helpers=1), gradient_bytes=10**7, forward_s=0.01, backward_s=0.02).best
     'sharded'
 
-    `gradient_bytes` are those of one rank, `queue_bytes` what a port of the network holds before it drops. Raises
-    `ParallelError` where there is nothing to compute or to sum.
+    Ring and tree are what gloo and NCCL do. `gradient_bytes` are those of one rank, `queue_bytes` what a port of the
+    network holds before it drops. Raises `ParallelError` where there is nothing to compute or to sum.
     """
     if gradient_bytes < 1 or forward_s < 0 or backward_s <= 0:
         raise ParallelError(
@@ -109,6 +110,7 @@ class _Model:
         n, k, ranks = cluster.workers, cluster.helpers, cluster.ranks_per_host
         yield self._run(SHARDED, cluster, 0)
         yield self._run(RING, cluster, 0)
+        yield self._run(TREE, cluster, 0)
         if ranks > 1 and n > 1:
             yield self._run(RING_OF_RANKS, replace(cluster, workers=n * ranks, ranks_per_host=1), 0)
         if k and n > 1:
@@ -120,15 +122,18 @@ class _Model:
 
     def _run(self, scheme: str, cluster: Cluster, helpers: int) -> Prediction:
         cluster = replace(cluster, helpers=helpers)
-        run = self._ring(cluster) if scheme in (RING, RING_OF_RANKS) else self._sharded(cluster)
+        run = self._scheme(scheme, cluster)
         sum_s = run([Sum(self.gradient_bytes)])[0]
         buckets = self._buckets(run, sum_s)
+        share = busiest_share(cluster.workers, helpers)
+        if scheme == TREE:
+            share = min(2, cluster.workers - 1)
         return Prediction(
             scheme,
             sum_s=sum_s,
             step_s=self.forward_s + max(self.backward_s, *run(buckets)),
             buckets=len(buckets),
-            sent_bytes=round(busiest_share(cluster.workers, helpers) * self.gradient_bytes),
+            sent_bytes=round(share * self.gradient_bytes),
         )
 
     def _buckets(self, run: Scheme, sum_s: float) -> list[Sum]:
@@ -143,10 +148,11 @@ class _Model:
         buckets = plan_buckets([("gradient", size) for size in sizes], ready_s=ready_s, cost=cost)
         return [Sum(sum(sizes[i] for i in bucket), ready_s[bucket[-1]]) for bucket in buckets]
 
-    def _ring(self, cluster: Cluster) -> Scheme:
-        return lambda sums: ring(sums, cluster)
-
-    def _sharded(self, cluster: Cluster) -> Scheme:
+    def _scheme(self, scheme: str, cluster: Cluster) -> Scheme:
+        if scheme in (RING, RING_OF_RANKS):
+            return lambda sums: ring(sums, cluster)
+        if scheme == TREE:
+            return lambda sums: tree(sums, cluster)
         servers = cluster.helpers if cluster.helpers >= cluster.workers else cluster.helpers + cluster.workers
         window = choose_window(
             cluster.workers,

@@ -88,10 +88,11 @@ def push_order(shards: Sequence[Shard], worker: int, chunk: int) -> list[Shard]:
     >>> [(part.server, part.offset) for part in push_order([Shard(0, 0, 4), Shard(1, 4, 2)], worker=0, chunk=1)]
     [(0, 0), (1, 4), (0, 1), (0, 2), (1, 5), (0, 3)]
 
-    In the order of their relative place within their shard, so that all shards end together. With one chunk for each
-    server in turn the workers' small shards end early, and only the helpers are left to send to: 18 to 24 % slower in
-    `simulate_reduce`, which then is within 10 % of what a first prototype was measured at (tests/parallel/core).
-    Workers start with different servers, or all would meet at the first.
+    In the order of their relative place within their shard, so that all shards end together: a worker that lacks a
+    credit for the next chunk waits. Where it goes on with other servers instead, as their credits allow, the workers'
+    small shards end early, and only the helpers are left to send to: 18 to 24 % slower in `simulate_reduce`, which then
+    is within 10 % of what a first prototype was measured at (tests/parallel/core). Workers start with different
+    servers, or all would meet at the first.
     """
     start = worker % len(shards) if shards else 0
     turned = [*shards[start:], *shards[:start]]

@@ -1,4 +1,4 @@
-"""An all-reduce in simulated time: a ring, or shards summed by workers and helpers, over links with queues and windows.
+"""An all-reduce in simulated time: a ring, a tree, or shards summed by workers and helpers over links with queues.
 
     cluster = Cluster(workers=4, helpers=4, link=HostLink(bytes_per_s=23.8e6, latency_s=6e-4))
     sharded([Sum(25_000_000)], cluster, Window())       # when each sum is back on all workers, in seconds
@@ -59,16 +59,31 @@ def ring(sums: Sequence[Sum], cluster: Cluster, *, waits: int = 1) -> tuple[floa
     2 (n - 1) steps, each n-th of the bucket to the next worker. `waits` is how often within a step one side waits for
     the other to notice something: more than once where bytes are announced and the answer awaited.
     """
-    ends = []
-    free_s = inside_free_s = 0.0
-    steps = 2 * (cluster.workers - 1)
-    for one in sums:
-        inside_s = cluster.inside_s(one.size)
-        inside_free_s = max(inside_free_s, one.ready_s) + inside_s
-        step_s = waits * cluster.link.latency_s + cluster.link.busy_s(one.size / cluster.workers, 1)
-        free_s = max(free_s, inside_free_s) + steps * step_s
-        ends.append(free_s + inside_s)
-    return tuple(ends)
+    link = cluster.link
+
+    def seconds(size: int) -> float:
+        steps = 2 * (cluster.workers - 1)
+        return steps * (waits * link.latency_s + link.busy_s(size / cluster.workers, 1))
+
+    return _one_by_one(sums, cluster, seconds)
+
+
+def tree(sums: Sequence[Sum], cluster: Cluster) -> tuple[float, ...]:
+    """Return when each sum is back, made up and down two binary trees, half of a bucket each, as NCCL does.
+
+    >>> from herringbone_parallel.core.links import HostLink
+    >>> tree([Sum(1200)], Cluster(workers=4, link=HostLink(bytes_per_s=100, latency_s=1)))
+    (28.0,)
+
+    A worker is a leaf in one tree and has two children in the other: it sends twice the bucket, once with two workers.
+    """
+    link = cluster.link
+    depth = (cluster.workers - 1).bit_length()
+
+    def seconds(size: int) -> float:
+        return 2 * depth * link.latency_s + link.busy_s(min(2, depth) * size, 2 * depth)
+
+    return _one_by_one(sums, cluster, seconds)
 
 
 def sharded(sums: Sequence[Sum], cluster: Cluster, window: Window, *, level: bool = True) -> tuple[float, ...]:
@@ -79,10 +94,22 @@ def sharded(sums: Sequence[Sum], cluster: Cluster, window: Window, *, level: boo
     (4.0,)
 
     Sums are sent in the order in which they are given. `level`: chunks leave in `push_order`, so that large and small
-    shards end together; otherwise each server gets one in turn, the small shards are done early, and helpers are all
-    that is left to send to.
+    shards end together; otherwise each kind of server gets them as its credits allow, the workers' small shards are
+    done early, and helpers are all that is left to send to.
     """
     return _Sharded(sums, cluster, window, level).run()
+
+
+def _one_by_one(sums: Sequence[Sum], cluster: Cluster, seconds: Callable[[int], float]) -> tuple[float, ...]:
+    """Return when each sum is back, where one takes `seconds` between hosts and they follow each other."""
+    ends = []
+    free_s = inside_free_s = 0.0
+    for one in sums:
+        inside_s = cluster.inside_s(one.size)
+        inside_free_s = max(inside_free_s, one.ready_s) + inside_s
+        free_s = max(free_s, inside_free_s) + seconds(one.size)
+        ends.append(free_s + inside_s)
+    return tuple(ends)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,7 @@ def test_the_usage() -> None:
 def test_helpers_where_the_network_decides() -> None:
     advice = ask(4, 4)
     assert advice.best == "helpers"
-    assert list(advice.by_scheme) == ["sharded", "ring", "helpers"]
+    assert list(advice.by_scheme) == ["sharded", "ring", "tree", "helpers"]
     assert advice.by_scheme["ring"].sent_bytes == 37_500_000
     assert advice.by_scheme["helpers"].sent_bytes == 25_000_000
     assert advice.by_scheme["ring"].sum_s / advice.by_scheme["helpers"].sum_s == pytest.approx(1.5, rel=0.01)
@@ -40,6 +40,7 @@ def test_the_text_is_a_table_and_the_reasons() -> None:
         "scheme                   sum      step  efficiency  busiest host sends",
         "sharded               1.58 s    1.68 s        18%             37.5 MB",
         "ring                  1.58 s    1.69 s        18%             37.5 MB",
+        "tree                  2.10 s    2.21 s        14%             50.0 MB",
         "helpers               1.06 s    1.16 s        26%             25.0 MB  <- best",
         "- helpers: a step takes 1.16 s, 300.0 ms of it to compute; the busiest host sends 1.00 x the gradients.",
         "- Helpers make a step 30.6% shorter than it is with none.",

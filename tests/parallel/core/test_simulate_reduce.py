@@ -13,7 +13,7 @@ from herringbone_parallel.core.cluster import Cluster
 from herringbone_parallel.core.credits import Window
 from herringbone_parallel.core.links import HostLink
 from herringbone_parallel.core.shards import busiest_share
-from herringbone_parallel.core.simulate_reduce import Sum, ring, sharded
+from herringbone_parallel.core.simulate_reduce import Sum, ring, sharded, tree
 from herringbone_spec.errors import ParallelError
 
 from .every_host import sum_seconds
@@ -33,7 +33,7 @@ SLOW_GLOO = HostLink(GOODPUT / 2, latency_s=7.5e-3 / 6, duplex=DUPLEX)
 
 
 def test_the_usages() -> None:
-    assert doctest.testmod(simulate_reduce) == (0, 4)
+    assert doctest.testmod(simulate_reduce) == (0, 6)
 
 
 @pytest.mark.parametrize(
@@ -115,6 +115,7 @@ def test_a_sum_waits_until_its_bucket_is_ready_and_for_those_before_it() -> None
 def test_a_lone_worker_has_its_sum_when_it_is_ready() -> None:
     cluster = Cluster(1, HostLink(1), helpers=3)
     assert sharded([Sum(100, ready_s=2)], cluster, Window()) == ring([Sum(100, ready_s=2)], cluster) == (2.0,)
+    assert tree([Sum(100, ready_s=2)], cluster) == (2.0,)
     assert sharded([], cluster, Window()) == ring([], cluster) == ()
     assert sharded([Sum(0)], Cluster(4, HostLink(1)), Window()) == (0.0,)
 
@@ -124,6 +125,13 @@ def test_ranks_of_a_host_sum_inside_first_so_that_the_network_carries_as_much_as
     shared = Cluster(4, HostLink(1e8), ranks_per_host=8, inside=HostLink(1e9))
     for method in (lambda cluster: ring([Sum(1 << 20)], cluster), lambda c: sharded([Sum(1 << 20)], c, Window())):
         assert method(shared)[0] == pytest.approx(method(alone)[0] + 2 * (7 / 8) * (1 << 20) / 1e9)
+
+
+def test_a_tree_has_few_steps_and_sends_more() -> None:
+    link = HostLink(100, latency_s=1)
+    # 1,024 workers: 20 steps instead of 2,046, and two bytes for each byte of the bucket.
+    assert tree([Sum(100)], Cluster(1024, link)) == (22.0,)
+    assert tree([Sum(100)], Cluster(2, link)) == (3.0,) == ring([Sum(100)], Cluster(2, link))
 
 
 def test_thousands_of_hosts_cost_no_more_than_two() -> None:
