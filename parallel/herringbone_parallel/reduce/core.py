@@ -108,6 +108,3 @@ class Core(Protocol):
 
     def close(self) -> None:
         """Leave in good order: what was submitted and summed reaches everybody. Waits 2 seconds at most."""
-
-    def free(self) -> None:
-        """Give back what a closed core still holds; nothing of it is used afterwards."""

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from herringbone_parallel.reduce import native
 from herringbone_parallel.reduce.core import Core, CoreConfig
 from herringbone_parallel.reduce.fallback import FallbackCore
 from herringbone_spec.errors import ParallelError
 
 
 def choose(wish: str | None) -> str:
-    """Return "native" or "python". Raises `ParallelError` where native is wished for and was not compiled."""
-    if wish == "native":
-        raise ParallelError("not compiled")
-    return "python"
+    """Return "native" or "python". Raises `ParallelError` where native is wished for and there is none.
+
+    >>> choose("python")
+    'python'
+    """
+    if wish is None:
+        return "python" if native.library() is None else "native"
+    if wish == "native" and native.library() is None:
+        raise ParallelError(
+            "there is no native core that runs here: `python -m herringbone_parallel.reduce.build` compiles it"
+        )
+    return wish
 
 
 def make(name: str, config: CoreConfig) -> Core:
     """Start a core."""
-    assert name == "python"
-    return FallbackCore(config)
+    return native.NativeCore(config) if name == "native" else FallbackCore(config)

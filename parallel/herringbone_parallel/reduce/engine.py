@@ -6,6 +6,7 @@ import os
 import select
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -68,6 +69,8 @@ class Engine:
         self._settings, self._config, self._arenas, self._refused = settings, config, tuple(arenas), refused
         self._core_name = core
         self._core = cores.make(core, config)
+        # A process that ends without a word would look like one that was lost.
+        self._leave = weakref.finalize(self, self._core.close)
         self._lock = threading.Lock()
         # What a handle stands for stays in memory until it is done, also when nobody keeps the handle.
         self._kept: dict[int, object] = {}
@@ -121,10 +124,9 @@ class Engine:
 
     def close(self) -> None:
         """Leave: what is summed reaches everybody first. Buffers that are not done never will be."""
-        self._core.close()
+        self._leave()
         if self._watcher is not None:
             self._watcher.join()
-        self._core.free()
         for arena in self._arenas:
             arena.close()
         self._arenas = ()

@@ -38,7 +38,6 @@ class FallbackCore:
         self._failure: str | None = None
         self._closing = False
         self._ended = False
-        self._freed = False
         self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._done_out, self._done_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._streams = [Stream(spec, self._place, self._take) for spec in config.links]
@@ -90,9 +89,9 @@ class FallbackCore:
             self._wake()
             self._thread.join()
 
-    def free(self) -> None:
-        if not self._freed:
-            self._freed = True
+    def __del__(self) -> None:
+        # Not in `close`: a thread may wait for the completions of a closed core.
+        with contextlib.suppress(AttributeError):
             for descriptor in (self._wake_out, self._wake_in, self._done_out, self._done_in):
                 os.close(descriptor)
 
@@ -108,13 +107,15 @@ class FallbackCore:
             self._stop(f"{self._config.label} stopped by a mistake of our own: {error!r}")
             raise
         finally:
-            for stream in self._streams:
-                stream.close()
-            self._selector.close()
             with self._changed:
                 self._ended = True
                 self._changed.notify_all()
             self._tell()
+            if self._failure is not None:
+                self._linger()
+            for stream in self._streams:
+                stream.close()
+            self._selector.close()
 
     def _turn(self) -> None:
         events = self._selector.select(_TICK)
@@ -182,12 +183,17 @@ class FallbackCore:
         )
 
     def _stop(self, reason: str) -> None:
-        """Tell everybody why, as far as the connections still carry it."""
+        """Tell everybody why, as far as the connections carry it at once."""
         self._failure = reason
         body = reason.encode()[:_MAX_REASON]
         for stream in self._streams:
             stream.drop()
             stream.send(Header(Kind.ABORT, length=len(body)), body)
+            with contextlib.suppress(OSError):
+                stream.flush()
+
+    def _linger(self) -> None:
+        """See that what was sent last arrives."""
         until = time.monotonic() + _ABORT_SECONDS
         left = self._streams
         while left and time.monotonic() < until:

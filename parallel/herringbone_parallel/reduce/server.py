@@ -75,7 +75,6 @@ class Server:
             running = [group.core for group in self._groups.values() if group.core is not None]
         for core in running:
             core.close()
-            core.free()
 
     def _visit(self, connection: socket.socket, hello: dict[str, Any]) -> None:
         member, members = int(hello["member"]), int(hello["members"])

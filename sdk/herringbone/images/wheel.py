@@ -1,7 +1,8 @@
 """Herringbone itself as a wheel, packed from what is running here: an installed distribution or a checkout.
 
 The same sources give the same bytes, whoever packs them: entries are sorted, dated alike and not compressed (the
-output of a compressor depends on its version). Nothing is built, so no build tool is needed.
+output of a compressor depends on its version). Nothing is built, so no build tool is needed: the native core of
+`herringbone_parallel.reduce` comes along as it was compiled here, if it was, and its sources too.
 """
 
 from __future__ import annotations

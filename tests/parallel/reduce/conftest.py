@@ -12,12 +12,16 @@ from typing import Any
 import pytest
 
 from herringbone_entry.port import ReservedPort
-from herringbone_parallel.reduce import Engine, Settings, join
+from herringbone_parallel.reduce import Engine, Settings, build, join, native
 from herringbone_parallel.reduce.door import listen
 from herringbone_parallel.reduce.server import Server
 from herringbone_spec.reduce_servers import ReduceServer
 
-KINDS = ("python",)
+if native.library() is None:
+    # A tree that was not installed: compile as an editable install does.
+    build.main([])
+    native.library.cache_clear()
+KINDS = ("native", "python", "mixed") if native.library() else ("python",)
 
 
 def kinds_of(kind: str, count: int) -> list[str]:

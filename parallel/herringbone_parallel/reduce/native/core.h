@@ -1,0 +1,155 @@
+/* What the parts of the core share: links.c (messages), flow.c (chunks), core.c (the thread and the ABI). */
+#ifndef HERRINGBONE_CORE_H
+#define HERRINGBONE_CORE_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
+
+#include "reduce.h"
+#include "sums.h"
+
+/* wire.py explains the messages. */
+enum kind { PUSH = 1, SUM, ALIVE, ABORT, LEAVE, LEFT };
+
+struct header {
+    uint8_t kind, element, wire, zero;
+    uint32_t length;
+    uint64_t sequence, offset;
+    uint32_t elements, divisor;
+};
+
+struct message {
+    struct header header;
+    const void *body;
+};
+
+struct link {
+    int fd, role, index;
+    char *label;
+    uint8_t *outbox, *inbox;
+    /* Of this link's chunks: pushed by this side and back as sums, received from the other side. */
+    uint64_t pushed, returned, arrived;
+    int left, answered, gone, writes, dirty;
+    uint64_t left_after; /* how many buffers the other side submitted before it left */
+    double heard, spoke;
+    struct message *queue;
+    uint32_t capacity, first, queued;
+    uint64_t begun; /* bytes of the first message that are on their way */
+    struct header head;
+    uint32_t head_got, body_got;
+    uint8_t *body;   /* where the elements behind `head` go; NULL while `head` is being read */
+    uint8_t *staged; /* `window` chunks as they travel, where that is not how they lie in a buffer */
+    uint8_t *landed; /* one chunk as it came, likewise */
+    char *reason;    /* of an ABORT */
+    _Atomic uint64_t sent_bytes, received_bytes, sent_chunks, received_chunks;
+};
+
+struct shard {
+    uint32_t server, chunks;
+    uint64_t offset, count;
+    uint32_t ready, final; /* of the own lane: chunks whose sum over this host's ranks, and over all, is in the buffer */
+};
+
+struct lane {
+    struct shard *shards;
+    uint32_t count, rounds;
+};
+
+struct buffer {
+    struct buffer *next;
+    uint64_t sequence, count, remaining;
+    uint8_t *data;
+    uint32_t element, wire, divisor, elements;
+    int32_t *place_of_server; /* in the own lane; -1: it has no shard */
+    struct lane *lanes;
+    struct shard *shards;
+};
+
+struct chunk {
+    struct buffer *buffer;
+    struct shard *shard;
+    uint32_t number, elements;
+    uint64_t offset;
+};
+
+/* A place in the sequence of all buffers' chunks: of a lane, or of the own lane's that one server sums. */
+struct cursor {
+    uint64_t sequence;
+    int lane, server; /* server -1: the whole lane */
+    uint32_t number, place;
+};
+
+/* The part of a server: see summing.py. */
+struct slots {
+    int members, others, own; /* own: the member that this process is, -1 for none */
+    uint32_t window, size;
+    uint64_t summed;
+    uint8_t **memory;
+    struct header *headers; /* [window][members]; kind 0: not there */
+    uint32_t *came;
+    const char **labels;
+    double waiting_since;
+};
+
+/* More buffers than this under way make `hb_submit` wait. */
+#define PENDING 4096
+
+struct core {
+    char *label;
+    int member, members, helpers, local, locals, lanes;
+    uint32_t chunk_bytes, slot_bytes, window, local_window, link_count;
+    double silence, late;
+    struct link *links;
+    int epoll, wake, completions;
+    pthread_t thread;
+
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    struct buffer *submitted_first, *submitted_last;
+    uint64_t numbered, done_below;
+    uint8_t is_done[PENDING];
+    int closing, ended, failed;
+    char reason[4096];
+
+    /* The thread's own. */
+    struct buffer *pending[PENDING];
+    uint64_t submitted, handed;
+    struct link **servers; /* by number; NULL: this process, or one that it has no connection to */
+    struct link **neighbours;
+    int own_server, carries, network, serves;
+    struct slots served, joined;
+    uint8_t *results;
+    struct source *sources;
+    struct cursor joining, handing, serving, *pushing, *returning, *giving, *given;
+    int stopping;
+    double ticked, leaving;
+};
+
+double now(void);
+/* The thread stops after this turn, and everybody is told why. */
+void stop(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* links.c */
+int link_init(struct core *core, struct link *link, const struct hb_link_spec *spec);
+void link_send(struct core *core, struct link *link, struct header header, const void *body);
+void link_drop(struct link *link);          /* forget what is queued, but for the message that is half on its way */
+int link_flush(struct link *link);          /* -1: the connection is gone */
+int link_receive(struct core *core, struct link *link);
+int link_finish(struct link *link);         /* 1: all is sent, and the other side has closed too */
+void link_free(struct link *link);
+
+/* flow.c: each is what the step of the same name in flow.py is. */
+int flow_init(struct core *core);
+void flow_free(struct core *core);
+void flow_run(struct core *core);
+uint8_t *flow_place(struct core *core, struct link *link);
+void flow_take(struct core *core, struct link *link);
+void flow_late(struct core *core, double at);
+
+/* core.c */
+void take_control(struct core *core, struct link *link); /* a message that carries no chunk */
+void finished(struct core *core, struct buffer *buffer);
+
+#endif

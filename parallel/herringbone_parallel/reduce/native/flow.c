@@ -1,0 +1,413 @@
+/* How chunks flow through one process: the five steps of flow.py, and the slots of summing.py. */
+#include "core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int peek(struct core *core, struct cursor *cursor, struct chunk *chunk) {
+    for (; cursor->sequence < core->submitted; cursor->sequence++, cursor->number = cursor->place = 0) {
+        struct buffer *buffer = core->pending[cursor->sequence % PENDING];
+        /* A buffer that is gone is done, and a cursor has nothing left to do in it. */
+        if (!buffer || buffer->sequence != cursor->sequence) continue;
+        struct lane *lane = &buffer->lanes[cursor->lane];
+        if (cursor->server >= 0) {
+            int place = buffer->place_of_server[cursor->server];
+            if (place < 0 || cursor->number >= lane->shards[place].chunks) continue;
+            chunk->shard = &lane->shards[place];
+        } else {
+            /* Chunk 0 of each shard, then chunk 1 of each. */
+            while (cursor->number < lane->rounds && (cursor->place >= lane->count ||
+                                                     cursor->number >= lane->shards[cursor->place].chunks)) {
+                if (cursor->place < lane->count) {
+                    cursor->place++;
+                } else {
+                    cursor->place = 0;
+                    cursor->number++;
+                }
+            }
+            if (cursor->number >= lane->rounds) continue;
+            chunk->shard = &lane->shards[cursor->place];
+        }
+        uint64_t start = (uint64_t)cursor->number * buffer->elements, left = chunk->shard->count - start;
+        chunk->buffer = buffer;
+        chunk->number = cursor->number;
+        chunk->offset = chunk->shard->offset + start;
+        chunk->elements = left < buffer->elements ? (uint32_t)left : buffer->elements;
+        return 1;
+    }
+    return 0;
+}
+
+static void advance(struct cursor *cursor) {
+    if (cursor->server >= 0)
+        cursor->number++;
+    else
+        cursor->place++;
+}
+
+static uint8_t *bytes_of(const struct chunk *chunk) {
+    return chunk->buffer->data + chunk->offset * element_size((int)chunk->buffer->element);
+}
+
+static size_t size_of(const struct chunk *chunk) {
+    return (size_t)chunk->elements * element_size((int)chunk->buffer->element);
+}
+
+static struct header header_of(const struct chunk *chunk, uint8_t kind, uint32_t length) {
+    const struct buffer *buffer = chunk->buffer;
+    return (struct header){.kind = kind,
+                           .element = (uint8_t)buffer->element,
+                           .wire = (uint8_t)buffer->wire,
+                           .length = length,
+                           .sequence = buffer->sequence,
+                           .offset = chunk->offset,
+                           .elements = chunk->elements,
+                           .divisor = buffer->divisor};
+}
+
+static int same_chunk(const struct header *one, const struct header *other) {
+    return one->element == other->element && one->wire == other->wire && one->sequence == other->sequence &&
+           one->offset == other->offset && one->elements == other->elements && one->divisor == other->divisor;
+}
+
+static void describe(char *text, size_t size, const struct header *header) {
+    static const char *names[] = {"?", "float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8"};
+    snprintf(text, size, "buffer %llu, %u elements of %s from %llu on, divisor %u",
+             (unsigned long long)header->sequence, header->elements, names[header->element < 8 ? header->element : 0],
+             (unsigned long long)header->offset, header->divisor);
+}
+
+/* Slots. */
+
+static int slots_init(struct slots *slots, int members, int own, uint32_t window, uint32_t size) {
+    slots->members = members;
+    slots->own = own;
+    slots->window = window;
+    slots->size = size;
+    slots->memory = calloc((size_t)members, sizeof *slots->memory);
+    slots->labels = calloc((size_t)members, sizeof *slots->labels);
+    slots->headers = calloc((size_t)window * (size_t)members, sizeof *slots->headers);
+    slots->came = calloc(window, sizeof *slots->came);
+    return slots->memory && slots->labels && slots->headers && slots->came ? 0 : -1;
+}
+
+static uint8_t *slot_at(const struct slots *slots, int member, uint64_t number) {
+    return slots->memory[member] + number % slots->window * slots->size;
+}
+
+static struct header *headers_at(const struct slots *slots, uint64_t number) {
+    return slots->headers + number % slots->window * (uint64_t)slots->members;
+}
+
+static int slots_complete(const struct slots *slots) {
+    return slots->came[slots->summed % slots->window] == (uint32_t)slots->others;
+}
+
+/* All members are at the same chunk; returns its header, or NULL after a stop that names two which are not. */
+static const struct header *slots_check(struct core *core, struct slots *slots, const struct header *own) {
+    struct header *headers = headers_at(slots, slots->summed);
+    if (own) headers[slots->own] = *own;
+    for (int member = 1; member < slots->members; member++) {
+        if (same_chunk(&headers[0], &headers[member])) continue;
+        char first[160], other[160];
+        describe(first, sizeof first, &headers[0]);
+        describe(other, sizeof other, &headers[member]);
+        stop(core,
+             "ranks do not sum the same buffers: %s gave %s, %s gave %s. All ranks submit the same buffers in the same "
+             "order: compare their models, and what they skip",
+             slots->labels[0], first, slots->labels[member], other);
+        return NULL;
+    }
+    return headers;
+}
+
+static void slots_advance(struct slots *slots) {
+    memset(headers_at(slots, slots->summed), 0, (size_t)slots->members * sizeof *slots->headers);
+    slots->came[slots->summed % slots->window] = 0;
+    slots->waiting_since = 0;
+    slots->summed++;
+}
+
+static void slots_free(struct slots *slots) {
+    free(slots->memory);
+    free(slots->labels);
+    free(slots->headers);
+    free(slots->came);
+}
+
+static void missing(struct core *core, struct slots *slots, struct cursor *own, double at) {
+    struct chunk due;
+    if (!slots->others) return;
+    int own_there = own && peek(core, own, &due), absent = 0;
+    char names[2048] = "";
+    const struct header *headers = headers_at(slots, slots->summed);
+    for (int member = 0; member < slots->members; member++) {
+        if (headers[member].kind || (member == slots->own && own_there)) continue;
+        size_t used = strlen(names);
+        snprintf(names + used, sizeof names - used, "%s%s", absent++ ? ", " : "", slots->labels[member]);
+    }
+    if (!absent || absent == slots->members) {
+        slots->waiting_since = 0;
+    } else if (!slots->waiting_since) {
+        slots->waiting_since = at;
+    } else if (at - slots->waiting_since > core->late) {
+        stop(core,
+             "%s did not submit what the other ranks have submitted, for %g s: it computes for much longer than they "
+             "do, or waits for something else",
+             names, core->late);
+    }
+}
+
+void flow_late(struct core *core, double at) {
+    missing(core, &core->served, core->serves && core->member >= 0 ? &core->serving : NULL, at);
+    missing(core, &core->joined, &core->joining, at);
+}
+
+/* Steps. */
+
+static void one_less(struct core *core, struct buffer *buffer) {
+    if (--buffer->remaining == 0) finished(core, buffer);
+}
+
+static void is_final(struct core *core, struct chunk *chunk) {
+    chunk->shard->final++;
+    one_less(core, chunk->buffer);
+}
+
+static void contribute(struct core *core, int index) {
+    struct link *link = core->neighbours[index];
+    struct chunk due;
+    while (link->pushed - link->returned < core->local_window && peek(core, &core->giving[index], &due)) {
+        memcpy(link->outbox + link->pushed % core->local_window * core->slot_bytes, bytes_of(&due), size_of(&due));
+        link_send(core, link, header_of(&due, PUSH, 0), NULL);
+        link->pushed++;
+        advance(&core->giving[index]);
+    }
+}
+
+static void join(struct core *core) {
+    struct slots *slots = &core->joined;
+    struct chunk due;
+    while (!core->stopping && peek(core, &core->joining, &due) && (!slots->members || slots_complete(slots))) {
+        if (slots->members) {
+            struct header own = header_of(&due, PUSH, 0);
+            if (!slots_check(core, slots, &own)) return;
+            for (int member = 0; member < slots->members; member++)
+                core->sources[member] = (struct source){
+                    member == slots->own ? bytes_of(&due) : slot_at(slots, member, slots->summed),
+                    (int)due.buffer->element};
+            sum_sources(bytes_of(&due), (int)due.buffer->element, core->sources, slots->members, due.elements,
+                        core->network ? 1 : due.buffer->divisor);
+            slots_advance(slots);
+        }
+        due.shard->ready++;
+        advance(&core->joining);
+        if (!core->network) is_final(core, &due);
+    }
+}
+
+static void push(struct core *core, int server) {
+    struct link *link = core->servers[server];
+    struct chunk due;
+    while (link && link->pushed - link->returned < core->window && peek(core, &core->pushing[server], &due) &&
+           due.number < due.shard->ready) {
+        uint8_t *data = bytes_of(&due);
+        if (due.buffer->wire != due.buffer->element) {
+            data = link->staged + link->pushed % core->window * core->chunk_bytes;
+            narrow(data, (int)due.buffer->wire, (const float *)bytes_of(&due), due.elements);
+        }
+        link_send(core, link, header_of(&due, PUSH, due.elements * element_size((int)due.buffer->wire)), data);
+        link->pushed++;
+        advance(&core->pushing[server]);
+    }
+}
+
+static void serve(struct core *core) {
+    struct slots *slots = &core->served;
+    while (core->serves && !core->stopping && slots_complete(slots)) {
+        struct chunk due;
+        struct header own;
+        if (slots->own >= 0) {
+            if (!peek(core, &core->serving, &due) || due.number >= due.shard->ready) return;
+            own = header_of(&due, PUSH, 0);
+        }
+        const struct header *first = slots_check(core, slots, slots->own >= 0 ? &own : NULL);
+        if (!first) return;
+        struct header header = *first;
+        header.kind = SUM;
+        header.length = header.elements * element_size(header.wire);
+        for (int member = 0; member < slots->members; member++)
+            core->sources[member] =
+                member == slots->own ? (struct source){bytes_of(&due), (int)due.buffer->element}
+                                     : (struct source){slot_at(slots, member, slots->summed), header.wire};
+        uint8_t *result = core->results + slots->summed % core->window * core->chunk_bytes;
+        sum_sources(result, header.wire, core->sources, slots->members, header.elements, header.divisor);
+        slots_advance(slots);
+        for (uint32_t i = 0; i < core->link_count; i++)
+            if (core->links[i].role == HB_PEER) link_send(core, &core->links[i], header, result);
+        if (slots->own < 0) continue;
+        /* What all have is what went over the wire: the same bits everywhere. */
+        if (header.wire == header.element)
+            memcpy(bytes_of(&due), result, header.length);
+        else
+            widen((float *)bytes_of(&due), result, header.wire, header.elements);
+        advance(&core->serving);
+        is_final(core, &due);
+    }
+}
+
+static void hand_on(struct core *core) {
+    struct chunk due;
+    while (core->joined.members && peek(core, &core->handing, &due) && due.number < due.shard->final) {
+        for (int member = 0; member < core->locals; member++) {
+            if (member == core->local) continue;
+            memcpy(slot_at(&core->joined, member, core->handed), bytes_of(&due), size_of(&due));
+            link_send(core, core->neighbours[member], header_of(&due, SUM, 0), NULL);
+        }
+        core->handed++;
+        advance(&core->handing);
+        one_less(core, due.buffer);
+    }
+}
+
+void flow_run(struct core *core) {
+    if (core->member >= 0) {
+        for (int index = 0; index < core->lanes; index++)
+            if (index != core->local) contribute(core, index);
+        if (core->carries) join(core);
+        for (int server = 0; core->network && server < core->helpers + core->members; server++) push(core, server);
+    }
+    serve(core);
+    if (core->carries) hand_on(core);
+}
+
+/* The chunk whose sum is due on a link; 0 after a stop where what came is another one. */
+static int expected(struct core *core, struct link *link, struct chunk *due) {
+    struct cursor *cursor = NULL;
+    if (link->role == HB_LOCAL)
+        cursor = link->outbox ? &core->given[link->index] : NULL;
+    else if (core->member >= 0)
+        cursor = &core->returning[link->role == HB_HELPER ? link->index : core->helpers + link->index];
+    if (cursor && link->returned < link->pushed && peek(core, cursor, due)) {
+        struct header own = header_of(due, PUSH, 0);
+        if (same_chunk(&own, &link->head)) return 1;
+    }
+    char text[160];
+    describe(text, sizeof text, &link->head);
+    stop(core, "%s sent the sum of %s, which was not due", link->label, text);
+    return 0;
+}
+
+uint8_t *flow_place(struct core *core, struct link *link) {
+    const struct header *head = &link->head;
+    struct chunk due;
+    if (link->role == HB_LOCAL || head->length > core->chunk_bytes ||
+        head->length != head->elements * element_size(head->wire))
+        return NULL;
+    if (head->kind == SUM) {
+        if (!expected(core, link, &due)) return NULL;
+        return head->wire == head->element ? bytes_of(&due) : link->landed;
+    }
+    if (link->role != HB_PEER || !core->serves) return NULL;
+    if (link->arrived - core->served.summed >= core->window) {
+        stop(core, "%s pushed more than its window of %u chunks", link->label, core->window);
+        return NULL;
+    }
+    return slot_at(&core->served, link->index, link->arrived);
+}
+
+void flow_take(struct core *core, struct link *link) {
+    const struct header *head = &link->head;
+    struct chunk due;
+    if (head->kind == PUSH) {
+        struct slots *slots = link->role == HB_LOCAL ? &core->joined : &core->served;
+        if (!slots->members || !slots->memory[link->index] || (link->role != HB_LOCAL && !head->length) ||
+            link->arrived - slots->summed >= slots->window) {
+            stop(core, "%s pushed what was not due: the connection is out of step", link->label);
+            return;
+        }
+        headers_at(slots, link->arrived)[link->index] = *head;
+        slots->came[link->arrived++ % slots->window]++;
+        return;
+    }
+    if (!expected(core, link, &due)) return;
+    struct cursor *cursor;
+    if (link->role == HB_LOCAL) {
+        memcpy(bytes_of(&due), link->outbox + link->returned % core->local_window * core->slot_bytes, size_of(&due));
+        cursor = &core->given[link->index];
+    } else {
+        if (head->wire != head->element) widen((float *)bytes_of(&due), link->landed, head->wire, due.elements);
+        cursor = &core->returning[link->role == HB_HELPER ? link->index : core->helpers + link->index];
+    }
+    link->returned++;
+    advance(cursor);
+    if (link->role == HB_LOCAL)
+        one_less(core, due.buffer);
+    else
+        is_final(core, &due);
+}
+
+static struct cursor cursor_of(int lane, int server) { return (struct cursor){.lane = lane, .server = server}; }
+
+int flow_init(struct core *core) {
+    int servers = core->helpers + core->members, most = core->members > core->locals ? core->members : core->locals;
+    core->own_server = core->helpers + core->member;
+    core->carries = core->member >= 0 && core->local < core->lanes;
+    core->network = core->carries && core->members > 1;
+    core->servers = calloc((size_t)servers + 1, sizeof *core->servers);
+    core->neighbours = calloc((size_t)core->locals, sizeof *core->neighbours);
+    core->sources = calloc((size_t)most, sizeof *core->sources);
+    core->pushing = calloc((size_t)servers, sizeof *core->pushing);
+    core->returning = calloc((size_t)servers, sizeof *core->returning);
+    core->giving = calloc((size_t)core->locals, sizeof *core->giving);
+    core->given = calloc((size_t)core->locals, sizeof *core->given);
+    core->results = malloc((size_t)core->window * core->chunk_bytes);
+    if (!core->servers || !core->neighbours || !core->sources || !core->pushing || !core->returning || !core->giving ||
+        !core->given || !core->results)
+        return -1;
+    if (slots_init(&core->served, core->members, core->member, core->window, core->chunk_bytes)) return -1;
+    if (core->carries && core->locals > 1 &&
+        slots_init(&core->joined, core->locals, core->local, core->local_window, core->slot_bytes))
+        return -1;
+    if (core->member >= 0) core->served.labels[core->member] = core->label;
+    if (core->joined.members) core->joined.labels[core->local] = core->label;
+    for (uint32_t i = 0; i < core->link_count; i++) {
+        struct link *link = &core->links[i];
+        if (link->role == HB_LOCAL) {
+            core->neighbours[link->index] = link;
+            if (!core->joined.members) continue;
+            core->joined.labels[link->index] = link->label;
+            core->joined.memory[link->index] = link->inbox;
+            core->joined.others++;
+            continue;
+        }
+        core->servers[link->role == HB_HELPER ? link->index : core->helpers + link->index] = link;
+        if (link->role == HB_HELPER) continue;
+        core->served.labels[link->index] = link->label;
+        core->served.memory[link->index] = malloc((size_t)core->window * core->chunk_bytes);
+        if (!core->served.memory[link->index]) return -1;
+        core->served.others++;
+        core->serves = 1;
+    }
+    for (int lane = 0; lane < core->locals; lane++) core->giving[lane] = core->given[lane] = cursor_of(lane, -1);
+    for (int server = 0; server < servers; server++)
+        core->pushing[server] = core->returning[server] = cursor_of(core->local, server);
+    core->joining = core->handing = cursor_of(core->local, -1);
+    core->serving = cursor_of(core->local, core->own_server);
+    return 0;
+}
+
+void flow_free(struct core *core) {
+    for (int member = 0; core->served.memory && member < core->members; member++) free(core->served.memory[member]);
+    slots_free(&core->served);
+    slots_free(&core->joined);
+    free(core->servers);
+    free(core->neighbours);
+    free(core->sources);
+    free(core->pushing);
+    free(core->returning);
+    free(core->giving);
+    free(core->given);
+    free(core->results);
+}
