@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from herringbone_spec.contract import Key
 from herringbone_spec.errors import ContractError, InputError, UnsupportedError
@@ -14,8 +13,7 @@ from herringbone_spec.errors import ContractError, InputError, UnsupportedError
 Entry = Literal["script", "module", "program"]
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(NamedTuple):
     """What each rank runs: a Python script (its path), a module (its name) or an executable (its path).
 
     `leading` arguments come before the user's own.

@@ -11,6 +11,7 @@ from herringbone_entry.lines import LineStream, Tail
 from herringbone_entry.loop import Loop
 from herringbone_entry.output import Output
 from herringbone_entry.pipe import Pipe
+from herringbone_entry.spawn import spawn
 
 # Open MPI complains when its child was quicker to leave its process group; it does no harm.
 _NOISE = re.compile(rb"plm:[rs]sh: Warning: setpgid\(.*\) failed in parent with errno=Permission denied")
@@ -43,7 +44,7 @@ class Companion:
         self._tail = Tail()
         self._pipes = [Pipe(loop, output, _Lines(prefix, self._tail), _nothing) for _ in range(2)]
         stdout, stderr = self._pipes
-        self.pid = process.start(argv, environment, stdout=stdout.writer, stderr=stderr.writer, inherit=inherit)
+        self.pid = spawn(argv, environment, stdout=stdout.writer, stderr=stderr.writer, inherit=inherit)
         for pipe in self._pipes:
             pipe.close_writer()
 

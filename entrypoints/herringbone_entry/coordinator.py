@@ -18,8 +18,8 @@ whether a host is this one or another. No I/O: time and orders go through the co
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import Enum
+from typing import NamedTuple
 
 from herringbone_entry.layout import lay_out
 from herringbone_entry.wire import Message
@@ -42,8 +42,7 @@ class Phase(Enum):
     DONE = "done"
 
 
-@dataclass(frozen=True, slots=True)
-class Evidence:
+class Evidence(NamedTuple):
     """One sign of failure. `code` is None for a rank of mpirun's that a signal killed: only mpirun knows which."""
 
     when: float
@@ -272,7 +271,7 @@ class Coordinator:
         code = first.code
         if code is None:
             code = self._killed_code or 1
-        self._done(code, replace(first.failure, exit_code=code))
+        self._done(code, first.failure._replace(exit_code=code))
 
     def _done(self, code: int, failure: Failure | None) -> None:
         self.phase = Phase.DONE

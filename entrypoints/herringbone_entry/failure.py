@@ -11,8 +11,8 @@ from itertools import dropwhile, islice
 from pathlib import Path
 from typing import Any
 
-from herringbone_spec.contract import Paths
 from herringbone_spec.failure import Failure, Frame, summary
+from herringbone_spec.paths import Paths
 
 _LOG_TAIL_LINES = 20
 # What faulthandler prints for each frame of a process that a signal killed, innermost first.

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, MutableMapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from herringbone_entry.inheritance import inherited
 from herringbone_spec.contract import (
     BASE_VARIABLE,
     DEFAULT_BASE,
@@ -17,24 +18,14 @@ from herringbone_spec.contract import (
     DEFAULT_STOP_GRACE_SECONDS,
     HostVariable,
     Key,
-    Paths,
 )
 from herringbone_spec.errors import ContractError
 from herringbone_spec.hyperparameters import decode_values, split
+from herringbone_spec.paths import Paths
 from herringbone_spec.resources import ResourceConfig, parse_resource_config
 
-# What only a supervisor may know; a rank inherits none of it.
-PRIVATE_VARIABLES = (
-    HostVariable.CONTROL,
-    HostVariable.KEY_FILE,
-    HostVariable.LIFELINE,
-    HostVariable.PRIVATE,
-    HostVariable.RUN_FOLDER,
-)
 
-
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(NamedTuple):
     """One host of the job, as its own files and variables tell it.
 
     `raw_hyperparameters` is the file; `hyperparameters` are the user's own, decoded; `steering` are the
@@ -43,10 +34,10 @@ class Host:
 
     paths: Paths
     resources: ResourceConfig
-    raw_hyperparameters: Mapping[str, str] = field(default_factory=dict)
-    resource_config: Mapping[str, Any] = field(default_factory=dict)
-    input_data_config: Mapping[str, Any] = field(default_factory=dict)
-    environ: Mapping[str, str] = field(default_factory=dict)
+    raw_hyperparameters: Mapping[str, str] = MappingProxyType({})
+    resource_config: Mapping[str, Any] = MappingProxyType({})
+    input_data_config: Mapping[str, Any] = MappingProxyType({})
+    environ: Mapping[str, str] = MappingProxyType({})
     control: str | None = None
     run_folder: str | None = None
     lifeline: int | None = None
@@ -81,8 +72,8 @@ class Host:
 
     @property
     def base_environment(self) -> dict[str, str]:
-        """What every rank inherits: this process's environment without what is the supervisor's alone."""
-        return {name: value for name, value in self.environ.items() if name not in PRIVATE_VARIABLES}
+        """What every rank inherits."""
+        return inherited(self.environ)
 
 
 def read_host(environ: Mapping[str, str]) -> Host:

@@ -1,6 +1,7 @@
 """One host's part of a job, from `who am I` to the exit code: joins the rooms together.
 
-The user waits for the first line while this is imported: what most jobs do not need is imported where it is used.
+The user waits for the first line while this is imported: what most jobs do not need is imported where it is used, and
+values are NamedTuples, for `dataclasses` brings `inspect` along and compiles each class anew (18 ms of 80).
 """
 
 from __future__ import annotations
@@ -10,9 +11,8 @@ import os
 import signal
 import sys
 from collections.abc import MutableMapping
-from dataclasses import replace
 from types import FrameType
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from herringbone_entry import failure
 from herringbone_entry.coordinator import STOPPED_CODE
@@ -22,9 +22,13 @@ from herringbone_entry.output import Output
 from herringbone_entry.party import FirstHost, OtherHost, Party
 from herringbone_entry.prepare import prepare
 from herringbone_entry.private import Private, read_private
+from herringbone_entry.rank_starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.supervisor import Supervisor
 from herringbone_spec.errors import HerringboneError
+
+if TYPE_CHECKING:
+    from herringbone_entry.spare import Spare
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -33,12 +37,13 @@ class Stopped(BaseException):
     """A stop came while there was nothing to stop but our own preparations."""
 
 
-def run(environ: MutableMapping[str, str]) -> int:
-    """Do this host's part of the job and return the exit code.
+def run(environ: MutableMapping[str, str], spare: Spare | None = None) -> int:
+    """Do this host's part of the job and return the exit code; `spare` will be its first rank, or is discarded.
 
     The codes: 0; the first failing rank's own code; 143 after a stop; 1 for what no rank is to blame for.
     """
     run_folder = None
+    starter = RankStarter(spare)
     for number in _STOP_SIGNALS:
         # At once: a process that is PID 1 of a container ignores what it does not handle.
         signal.signal(number, _raise_stopped)
@@ -48,9 +53,9 @@ def run(environ: MutableMapping[str, str]) -> int:
             environ.update(private.environment)
         host = read_host(environ)
         if private is not None:
-            host = replace(host, lifeline=private.lifeline)
+            host = host._replace(lifeline=private.lifeline)
         run_folder = RunFolder(host.run_folder, environ)
-        return Job(host, run_folder, _key(host, private, environ)).run()
+        return Job(host, run_folder, starter, _key(host, private, environ)).run()
     except Stopped:
         return STOPPED_CODE
     except HerringboneError as error:
@@ -65,6 +70,7 @@ def run(environ: MutableMapping[str, str]) -> int:
         failure.write(base_paths(environ), failure.of_error(None, error))
         return 1
     finally:
+        starter.discard_spare()
         if run_folder is not None:
             run_folder.remove()
 
@@ -75,7 +81,7 @@ class Job:
     Raises `HerringboneError` from the constructor when the hosts cannot even be told of a failure.
     """
 
-    def __init__(self, host: Host, run_folder: RunFolder, key: bytes | None) -> None:
+    def __init__(self, host: Host, run_folder: RunFolder, starter: RankStarter, key: bytes | None) -> None:
         self._host = host
         self._loop = Loop()
         self._output = Output(self._loop, sys.stdout.fileno())
@@ -90,6 +96,7 @@ class Job:
             run_folder,
             self._loop,
             self._output,
+            starter,
             tell=self._party.tell,
             on_end=self._party.leave,
             local_address=self._party.local_address,

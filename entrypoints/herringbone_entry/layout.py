@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from herringbone_spec.resources import natural_order
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where one rank lives. `host_index` counts hosts that have ranks, from 0."""
 
     rank: int
@@ -21,8 +20,7 @@ class Place:
     world_size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(NamedTuple):
     """Ranks on hosts, in natural host order: the first host has ranks 0, 1, ..., the next one goes on.
 
     >>> Layout(("algo-1", "algo-2"), (2, 2)).place(3)
@@ -31,10 +29,6 @@ class Layout:
 
     hosts: tuple[str, ...]
     counts: tuple[int, ...]
-
-    def __post_init__(self) -> None:
-        assert len(self.hosts) == len(self.counts)
-        assert all(count > 0 for count in self.counts), "a host without ranks is not in the layout"
 
     @property
     def world_size(self) -> int:

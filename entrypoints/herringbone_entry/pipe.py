@@ -22,12 +22,20 @@ class Pipe:
     """Reads one stream until its end, prefixes its lines and passes them on.
 
     `writer` is the descriptor for the process; the owner closes it once the process has its copy.
-    `on_end` is called once, when the last holder of the writing end is gone.
+    `on_end` is called once, when the last holder of the writing end is gone. `ends` are those of a pipe that there is
+    already.
     """
 
-    def __init__(self, loop: Loop, output: Output, stream: LineStream, on_end: Callback) -> None:
+    def __init__(
+        self,
+        loop: Loop,
+        output: Output,
+        stream: LineStream,
+        on_end: Callback,
+        ends: tuple[int, int] | None = None,
+    ) -> None:
         self._loop, self._output, self._stream, self._on_end = loop, output, stream, on_end
-        self._reader, self.writer = os.pipe()
+        self._reader, self.writer = os.pipe() if ends is None else ends
         os.set_blocking(self._reader, False)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             # Over this user's share of pipe memory, the usual 64 KiB work as well.

@@ -6,9 +6,9 @@ import errno
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from herringbone_entry import devices
 from herringbone_entry.code import Program, fill, find_program, is_package
@@ -24,8 +24,7 @@ from herringbone_spec.launcher import Launcher
 _DIRECT = (Launcher.PLAIN, Launcher.TORCH_DISTRIBUTED)
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(NamedTuple):
     """What this host will run. `num_processes` is 0 where the job has no rank on this host.
 
     `environment` is what all ranks of this host get on top of what they inherit. `mpi` is on the first host where

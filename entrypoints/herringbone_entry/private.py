@@ -10,7 +10,7 @@ import fcntl
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from herringbone_spec.contract import HostVariable
 from herringbone_spec.errors import ContractError
@@ -20,8 +20,7 @@ _READ_BYTES = 65_536
 _ABOVE = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Private:
+class Private(NamedTuple):
     """What the line said. `lifeline` is the descriptor it came over, moved out of the way of children."""
 
     environment: dict[str, str]

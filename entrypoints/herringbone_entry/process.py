@@ -1,4 +1,4 @@
-"""Child processes: start them, look at them, end them and whatever they left behind."""
+"""Child processes: look at them, end them and whatever they left behind."""
 
 from __future__ import annotations
 
@@ -6,31 +6,10 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-# An ignored signal stays ignored in a child: Python ignores SIGPIPE, a shell's `&` SIGINT and SIGQUIT, `nohup` SIGHUP.
-_RESTORED_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 _PR_SET_CHILD_SUBREAPER = 36
-
-
-def start(
-    argv: list[str], environment: Mapping[str, str], *, stdout: int, stderr: int, inherit: Sequence[int] = ()
-) -> int:
-    """Start a program in a process group of its own and return its pid.
-
-    Its standard input is empty and it ignores no signal. Descriptors in `inherit` keep their number in the child.
-    """
-    actions: list[tuple[int, ...]] = [
-        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),  # type: ignore[list-item]
-        (os.POSIX_SPAWN_DUP2, stdout, 1),
-        (os.POSIX_SPAWN_DUP2, stderr, 2),
-    ]
-    # Duplicated onto itself, a descriptor loses its close-on-exec flag, in the child alone.
-    actions += [(os.POSIX_SPAWN_DUP2, descriptor, descriptor) for descriptor in inherit]
-    return os.posix_spawn(
-        argv[0], argv, environment, file_actions=actions, setpgroup=0, setsigdef=_RESTORED_SIGNALS, setsigmask=()
-    )
 
 
 def send(pid: int, number: signal.Signals) -> None:

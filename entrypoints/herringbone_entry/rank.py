@@ -30,7 +30,10 @@ _really_exit = os._exit
 
 def main() -> None:
     wire = connect()
-    orders = wire.wait()
+    try:
+        orders = wire.wait()
+    except EOFError:
+        os._exit(0)  # the supervisor is gone, or has no use for us
     for descriptor, target in zip(wire.descriptors, (1, 2), strict=False):
         os.dup2(descriptor, target)
         os.close(descriptor)

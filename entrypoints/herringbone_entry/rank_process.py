@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from herringbone_entry.layout import Place
@@ -21,15 +21,23 @@ class RankProcess:
     """Follows one rank from its orders to its end; `on_change` is called whenever something about it changed.
 
     `report` is what it said when leaving. `code` is its exit code once known, `gone` whether the process has ended,
-    `ended_at` (monotonic seconds) the first moment we knew that it ends.
+    `ended_at` (monotonic seconds) the first moment we knew that it ends. `pipes` are those that its process writes to
+    already.
     """
 
-    def __init__(self, place: Place, loop: Loop, output: Output, on_change: Callable[[RankProcess], None]) -> None:
+    def __init__(
+        self,
+        place: Place,
+        loop: Loop,
+        output: Output,
+        on_change: Callable[[RankProcess], None],
+        pipes: Sequence[tuple[int, int] | None] = (None, None),
+    ) -> None:
         self.place = place
         self._loop, self._on_change = loop, on_change
         self.tail = Tail()
         prefix = line_prefix(place.host, place.rank)
-        self._pipes = [Pipe(loop, output, LineStream(prefix, self.tail), self._changed) for _ in range(2)]
+        self._pipes = [Pipe(loop, output, LineStream(prefix, self.tail), self._changed, ends) for ends in pipes]
         self._wire: Wire | None = None
         self._orders = memoryview(b"")
         self.pid: int | None = None

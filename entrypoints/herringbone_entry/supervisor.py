@@ -7,23 +7,23 @@ events out  ready · checked · ended · deferred · launcher_ended
 from __future__ import annotations
 
 import signal
-import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from herringbone_entry import attach, failure, launch, network, process
 from herringbone_entry.companion import Companion
 from herringbone_entry.daemons import Daemons
 from herringbone_entry.host import Host
-from herringbone_entry.launchers import direct
-from herringbone_entry.layout import Layout, lay_out
+from herringbone_entry.layout import Layout, Place, lay_out
 from herringbone_entry.loop import Loop
 from herringbone_entry.orders import orders_of
 from herringbone_entry.output import Output
 from herringbone_entry.port import ReservedPort
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.rank_process import RankProcess
+from herringbone_entry.rank_starter import RankStarter
 from herringbone_entry.reception import Reception
 from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.wire import Message, Wire
@@ -52,12 +52,14 @@ class Supervisor:
         run_folder: RunFolder,
         loop: Loop,
         output: Output,
+        starter: RankStarter,
         *,
         tell: Callable[[Message], None],
         on_end: Callable[[int], None],
         local_address: Callable[[], str | None],
     ) -> None:
         self._host, self._run_folder, self._loop, self._output = host, run_folder, loop, output
+        self._starter = starter
         self._tell, self._on_end, self._local_address = tell, on_end, local_address
         self._prepared: Prepared | None = None
         self._layout = Layout((), ())
@@ -84,6 +86,8 @@ class Supervisor:
     def ready(self, prepared: Prepared) -> None:
         """Say that this host can start; from now on, ranks of mpirun's may attach."""
         self._prepared = prepared
+        if self._is_mpi or not prepared.num_processes:
+            self._starter.discard_spare()
         if self._is_mpi:
             path = attach.socket_path(self._run_folder.path, self._host.name)
             self._reception = Reception(path, prepared.num_processes + 16, self._loop, self._greeted)
@@ -141,34 +145,27 @@ class Supervisor:
         self._master = (message["master_address"], int(message["master_port"]))
         for rank in self._layout.ranks(self._host.name):
             place = self._layout.place(rank)
-            self._ranks[rank] = RankProcess(place, self._loop, self._output, self._rank_changed)
-            if not self._is_mpi:
-                self._spawn(self._ranks[rank])
+            make = partial(RankProcess, place, self._loop, self._output, self._rank_changed)
+            self._ranks[rank] = make() if self._is_mpi else self._start_rank(make, place)
         if self._prepared.mpi is not None:
             surroundings, folder = self._launcher_environment(), self._run_folder.path
             where = (self._host, self._layout, folder, surroundings, self._loop, self._output)
             self._launcher = launch.start(self._prepared, *where)
         process.adopt_orphans()
 
-    def _spawn(self, rank: RankProcess) -> None:
+    def _start_rank(self, make: Callable[..., RankProcess], place: Place) -> RankProcess:
         assert self._prepared is not None
-        ours, theirs = socket.socketpair()
-        orders = self._orders(rank)
-        environment = {**self._host.base_environment, **orders["environment"], attach.REPORT: str(theirs.fileno())}
-        argv = direct.rank_argv(self._prepared.python)
-        stdout, stderr = rank.writers
-        pid = process.start(argv, environment, stdout=stdout, stderr=stderr, inherit=[theirs.fileno()])
-        theirs.close()
-        rank.started()
-        self._children[pid] = rank
-        rank.link(ours, pid, orders)
+        rank = self._starter.start(make, self._orders(place), self._prepared.python, self._host.base_environment)
+        assert rank.pid is not None
+        self._children[rank.pid] = rank
+        return rank
 
     def _launcher_environment(self) -> dict[str, str]:
         return launch.environment(self._host, self._layout, self._run_folder.path, self._interface)
 
-    def _orders(self, rank: RankProcess) -> Message:
+    def _orders(self, place: Place) -> Message:
         assert self._prepared is not None
-        return orders_of(rank.place, self._prepared, self._host, master=self._master, interface=self._interface)
+        return orders_of(place, self._prepared, self._host, master=self._master, interface=self._interface)
 
     def _greeted(self, wire: Wire, message: Message) -> None:
         """A rank of mpirun's says which one it is, or an agent that it wants a daemon."""
@@ -180,7 +177,7 @@ class Supervisor:
             wire.close()
             return
         pid = int(message["pid"])
-        rank.link(wire.connection, pid, self._orders(rank), rank.writers)
+        rank.link(wire.connection, pid, self._orders(rank.place), rank.writers)
         rank.started()
         if self._last_signal is not None:
             # mpirun was still starting it when all the others were told.

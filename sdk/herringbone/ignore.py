@@ -5,17 +5,20 @@
     .herringboneignore    of the folder, in the form of .gitignore
 
 Later ones have the last word, so that `!data/` in .herringboneignore takes along what .gitignore leaves out.
+
+Most folders have none of them, and what reads patterns takes 10 ms to import: it is imported where there are some.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
-from typing import Any
-
-from pathspec import GitIgnoreSpec, PathSpec
+from typing import TYPE_CHECKING, Any
 
 from herringbone_spec.errors import InputError
+
+if TYPE_CHECKING:
+    from pathspec import GitIgnoreSpec, PathSpec
 
 # `depth` folders of a path lie above the file's own; a file above the code folder has a `prefix` to put before paths.
 _Rule = tuple[str, int, "GitIgnoreSpec | PathSpec[Any]"]
@@ -42,15 +45,16 @@ class IgnoreRules:
         docker = list(_docker_patterns(_lines(root / ".dockerignore")))
         last: list[_Rule] = []
         if docker:
+            from pathspec import PathSpec
+
             last.append(("", 0, PathSpec.from_lines("gitignore", docker)))
-        if own := _lines(root / ".herringboneignore"):
-            last.append(("", 0, GitIgnoreSpec.from_lines(own)))
-        git = (*_rules_above(root), *_git_rule(root, "", 0))
+        last += _git_rule(root / ".herringboneignore", "", 0)
+        git = (*_rules_above(root), *_git_rule(root / ".gitignore", "", 0))
         return cls(git, tuple(last), looks_inside=any(line.startswith("!") for line in docker))
 
     def enter(self, folder: Path, name: str) -> IgnoreRules:
         """Return the rules inside `folder`, whose path below the root is `name`."""
-        more = _git_rule(folder, "", len(PurePosixPath(name).parts))
+        more = _git_rule(folder / ".gitignore", "", len(PurePosixPath(name).parts))
         return IgnoreRules((*self._git, *more), self._last, looks_inside=self.looks_inside) if more else self
 
     def leaves_out(self, name: str, *, is_folder: bool) -> bool:
@@ -70,15 +74,19 @@ def _rules_above(root: Path) -> Iterable[_Rule]:
     top = next((depth for depth, folder in enumerate(above) if (folder / ".git").exists()), 0)
     for folder in reversed(above[1 : top + 1]):
         prefix = root.relative_to(folder).as_posix() + "/"
-        for rule in _git_rule(folder, prefix, 0):
+        for rule in _git_rule(folder / ".gitignore", prefix, 0):
             # A code folder that is itself ignored was named all the same: what ignores it has no say inside.
             if not rule[2].check_file(prefix).include:
                 yield rule
 
 
-def _git_rule(folder: Path, prefix: str, depth: int) -> tuple[_Rule, ...]:
-    lines = _lines(folder / ".gitignore")
-    return ((prefix, depth, GitIgnoreSpec.from_lines(lines)),) if lines else ()
+def _git_rule(file: Path, prefix: str, depth: int) -> tuple[_Rule, ...]:
+    lines = _lines(file)
+    if not lines:
+        return ()
+    from pathspec import GitIgnoreSpec
+
+    return ((prefix, depth, GitIgnoreSpec.from_lines(lines)),)
 
 
 def _docker_patterns(lines: Iterable[str]) -> Iterable[str]:

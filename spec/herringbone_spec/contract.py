@@ -1,4 +1,4 @@
-"""The container contract: every path, variable and name that both sides share, each spelled once.
+"""The container contract: every variable, name and limit that both sides share, each spelled once.
 
 The contract is SageMaker's own (docs.aws.amazon.com, "How Amazon SageMaker Provides Training Information"),
 plus the few `HERRINGBONE_*` variables that a backend hands to the supervisor and the supervisor to its ranks.
@@ -9,92 +9,11 @@ every start.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
-from pathlib import PurePath, PurePosixPath
 
-# Where the tree of the contract lies.
+# Where the tree of the contract lies; `paths` has its branches.
 
 DEFAULT_BASE = "/opt/ml"
 BASE_VARIABLE = "SAGEMAKER_BASE_DIR"
-
-
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """The contract's tree below one base folder.
-
-    >>> Paths(PurePosixPath("/opt/ml")).failure
-    PurePosixPath('/opt/ml/output/failure')
-    """
-
-    base: PurePath = field(default_factory=lambda: PurePosixPath(DEFAULT_BASE))
-
-    @property
-    def config(self) -> PurePath:
-        return self.base / "input" / "config"
-
-    @property
-    def hyperparameters(self) -> PurePath:
-        return self.config / "hyperparameters.json"
-
-    @property
-    def input_data_config(self) -> PurePath:
-        return self.config / "inputdataconfig.json"
-
-    @property
-    def resource_config(self) -> PurePath:
-        return self.config / "resourceconfig.json"
-
-    @property
-    def checkpoint_config(self) -> PurePath:
-        return self.config / "checkpointconfig.json"
-
-    @property
-    def input(self) -> PurePath:
-        return self.base / "input"
-
-    @property
-    def data(self) -> PurePath:
-        return self.base / "input" / "data"
-
-    def channel(self, name: str) -> PurePath:
-        return self.data / name
-
-    @property
-    def code(self) -> PurePath:
-        return self.base / "code"
-
-    @property
-    def model(self) -> PurePath:
-        return self.base / "model"
-
-    @property
-    def checkpoints(self) -> PurePath:
-        return self.base / "checkpoints"
-
-    @property
-    def output(self) -> PurePath:
-        return self.base / "output"
-
-    @property
-    def output_data(self) -> PurePath:
-        return self.base / "output" / "data"
-
-    @property
-    def intermediate(self) -> PurePath:
-        return self.base / "output" / "intermediate"
-
-    @property
-    def failure(self) -> PurePath:
-        return self.base / "output" / "failure"
-
-    @property
-    def failure_record(self) -> PurePath:
-        """The whole `Failure`, as JSON; `failure` holds its first 1,024 characters as text."""
-        return self.base / "output" / "failure.json"
-
-    @property
-    def success(self) -> PurePath:
-        return self.base / "output" / "success"
 
 
 # Hyperparameters that steer the container; never shown to the user's script.

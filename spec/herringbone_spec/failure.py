@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import json
 import signal
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from herringbone_spec.contract import MAX_FAILURE_CHARS
 from herringbone_spec.errors import ContractError
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One frame of a traceback: where, in which function, and the source line."""
 
     file: str
@@ -28,8 +26,7 @@ class Frame:
         return f"{self.file}:{self.line} in {self.function}" + (f": {self.source}" if self.source else "")
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """The first thing that went wrong.
 
     `exit_code` follows the shell: 1-125 as the program gave it, 128 + n for signal n; 0 where no program ended, as
@@ -91,7 +88,7 @@ class Failure:
         return "\n".join([head, *(lines[index] for index in sorted(kept))])
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self))
+        return json.dumps({**self._asdict(), "frames": [frame._asdict() for frame in self.frames]})
 
 
 def parse_failure(text: str | bytes) -> Failure:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from herringbone_spec.errors import ContractError
 
@@ -28,8 +27,7 @@ def host_names(count: int) -> list[str]:
     return [f"algo-{number}" for number in range(1, count + 1)]
 
 
-@dataclass(frozen=True, slots=True)
-class HostGroup:
+class HostGroup(NamedTuple):
     """Hosts of one instance type that play one role in a job."""
 
     name: str
@@ -37,8 +35,7 @@ class HostGroup:
     hosts: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceConfig:
+class ResourceConfig(NamedTuple):
     """`resourceconfig.json`: who this host is and who the others are.
 
     `hosts` are in natural order whatever the file's order is; rank 0 lives on `hosts[0]`.

@@ -4,7 +4,8 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from herringbone_spec.contract import JOB_NAME_PATTERN, Paths, line_prefix, masked, split_line
+from herringbone_spec.contract import JOB_NAME_PATTERN, line_prefix, masked, split_line
+from herringbone_spec.paths import Paths
 
 
 def test_the_tree_of_a_container():

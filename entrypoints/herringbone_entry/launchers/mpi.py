@@ -10,9 +10,9 @@ import re
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
+from typing import NamedTuple
 
 from herringbone_entry import attach
 from herringbone_entry.layout import Layout
@@ -31,8 +31,7 @@ class Implementation(Enum):
     MPICH = "MPICH"
 
 
-@dataclass(frozen=True, slots=True)
-class MPI:
+class MPI(NamedTuple):
     """An mpirun that was found on this host."""
 
     path: str

@@ -1,6 +1,6 @@
 """`local` and `local_gpu`: hosts are containers of one engine, which the client starts and the job's keeper keeps.
 
-client   image -> network, containers -> streams -> private line -> start (and sweep) -> order to the keeper
+client   image -> network, containers -> streams -> private line -> start -> order to the keeper -> sweep
 keeper   log, max_run, stop, verdict, model, removal
 """
 
@@ -31,10 +31,13 @@ from herringbone.backends.docker_tree import CACHE, Mount, fetched_of, fill_host
 from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
 from herringbone.engine import ANSWER_SECONDS, Engine
 from herringbone.home import Home, find_home
-from herringbone_spec.contract import HostVariable, Paths
+from herringbone_spec.contract import HostVariable
 from herringbone_spec.errors import HerringboneError, UnsupportedError
+from herringbone_spec.paths import Paths
 
 if TYPE_CHECKING:
+    import subprocess
+
     from herringbone.jobs import JobRecord
     from herringbone.keeper.order import Order
     from herringbone.plan import HostPlan, JobPlan
@@ -176,8 +179,12 @@ class DockerBackend(KeptBackend):
                 partial(made.start, host, streams[2 * place], streams[2 * place + 1], line)
                 for place, host in enumerate(plan.hosts)
             ]
-            # While the engine is busy, it can tell what others left.
-            at_once([*calls, self._sweep])
+            at_once(calls)
+
+    def _hand_over(self, keeper: subprocess.Popen[bytes], order: Order) -> None:
+        super()._hand_over(keeper, order)
+        # While the hosts come up there is time to look for what others left.
+        self._sweep()
 
     def _surroundings(self, image: Image, labels: Mapping[str, str], stop_grace: float) -> Surroundings:
         import pwd

@@ -13,7 +13,8 @@ from herringbone.home import JobFolder
 from herringbone.inputs import Channel, share
 from herringbone.plan import HostPlan, JobPlan
 from herringbone.source import copy_source
-from herringbone_spec.contract import DEFAULT_BASE, Key, Paths
+from herringbone_spec.contract import DEFAULT_BASE, Key
+from herringbone_spec.paths import Paths
 
 # A channel of which a host gets a part is mounted whole here, and the part is linked.
 WHOLE_CHANNELS = PurePosixPath("/opt/herringbone-data")

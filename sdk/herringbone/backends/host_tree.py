@@ -9,7 +9,7 @@ from typing import Any
 from herringbone.backends.review import all_channels
 from herringbone.inputs import Channel
 from herringbone.plan import HostPlan, JobPlan
-from herringbone_spec.contract import Paths
+from herringbone_spec.paths import Paths
 from herringbone_spec.resources import HostGroup, ResourceConfig
 
 

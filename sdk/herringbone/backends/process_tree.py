@@ -15,7 +15,8 @@ from herringbone.inputs import Channel, share
 from herringbone.keeper.inheritance import KEY_FD, LIFELINE_FD
 from herringbone.plan import HostPlan, JobPlan
 from herringbone.source import copy_source
-from herringbone_spec.contract import BASE_VARIABLE, HostVariable, Paths
+from herringbone_spec.contract import BASE_VARIABLE, HostVariable
+from herringbone_spec.paths import Paths
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 

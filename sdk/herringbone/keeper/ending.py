@@ -14,9 +14,10 @@ from herringbone.keeper.hosts import Host
 from herringbone.keeper.order import Order
 from herringbone.keeper.verdict import HostEnd, Verdict, judge
 from herringbone.logs import STAMP_CHARS
-from herringbone_spec.contract import MAX_FAILURE_CHARS, Paths
+from herringbone_spec.contract import MAX_FAILURE_CHARS
 from herringbone_spec.errors import ContractError
 from herringbone_spec.failure import Failure, parse_failure
+from herringbone_spec.paths import Paths
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 32_768

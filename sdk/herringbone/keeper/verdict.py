@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from herringbone.jobs import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED
 from herringbone_spec.failure import Failure
@@ -72,4 +72,4 @@ def _explained(record: Failure, failed: Sequence[HostEnd]) -> Failure:
     cause = next((end.cause for end in failed if end.host == record.host), "")
     if record.exit_code <= 128 or record.message or not cause:
         return record
-    return replace(record, message=cause)
+    return record._replace(message=cause)
