@@ -114,11 +114,12 @@ def _check_link(path: Path, real: str, trail: tuple[str, ...], option: str) -> N
 
 def _check_places(found: dict[str, Path]) -> None:
     for name, path in found.items():
-        for folder in PurePosixPath(name).parents:
-            if str(folder) in found:
+        folder = name
+        while folder := folder.rpartition("/")[0]:
+            if folder in found:
                 raise InputError(
-                    f"dependencies: {path} needs a folder {str(folder)!r} in the code, where {found[str(folder)]} "
-                    "is a file; rename one"
+                    f"dependencies: {path} needs a folder {folder!r} in the code, where {found[folder]} is a file; "
+                    "rename one"
                 )
 
 

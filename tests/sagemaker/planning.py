@@ -15,4 +15,4 @@ def planned(inputs: Inputs = None, *, kind: type[Estimator] = Estimator, **given
     arguments: dict[str, Any] = {"entry_point": "train.py", "image_uri": IMAGE, **given}
     if "instance_groups" not in arguments:
         arguments = {"instance_type": "ml.g5.12xlarge", **arguments}
-    return kind(**arguments)._plan(SageMakerBackend(check=lambda request: None), inputs, "digits-1")
+    return kind(**arguments)._plan(SageMakerBackend(check=lambda *_: None), inputs, "digits-1")

@@ -32,7 +32,7 @@ def make_backend() -> SageMakerBackend:
 class SageMakerBackend:
     """Plans and submits SageMaker training jobs, which it files in the index of `home` (the user's, unless given).
 
-    `check` is what says whether the service's model allows a request.
+    `check` says whether the service's model, which a session's loader reads, allows a request.
     """
 
     name = "sagemaker"
@@ -44,7 +44,7 @@ class SageMakerBackend:
         self,
         *,
         home: Home | None = None,
-        check: Callable[[Mapping[str, Any]], None] = check_request,
+        check: Callable[[Mapping[str, Any], Any], None] = check_request,
         progress: Progress | None = None,
     ) -> None:
         self._home = find_home() if home is None else home
@@ -55,7 +55,7 @@ class SageMakerBackend:
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         unused = review(plan)
-        AwsSession.of(plan.options.sagemaker_session)
+        session = AwsSession.of(plan.options.sagemaker_session)
         # With plausible names in place of the stand-ins: their lengths and patterns are checked as well.
         channels = {channel.name: "0" * 64 for channel in all_channels(plan)}
         example = AccountNames(
@@ -65,7 +65,7 @@ class SageMakerBackend:
             code_hash="0" * 64,
             data_hashes=channels,
         )
-        self._check(training_job_request(plan, example))
+        self._check(training_job_request(plan, example), session.loader)
         return unused
 
     def request(self, plan: JobPlan) -> dict[str, Any]:

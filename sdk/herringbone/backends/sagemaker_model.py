@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -11,7 +12,7 @@ from typing import Any
 from herringbone_spec.errors import OptionError, UnsupportedError
 
 
-def check_request(request: Mapping[str, Any]) -> None:
+def check_request(request: Mapping[str, Any], loader: Any = None) -> None:
     """Raise one `OptionError` with everything that the service's model does not allow in a request.
 
     >>> check_request({"TrainingJobName": "digits-1"})       # doctest: +SKIP
@@ -19,10 +20,10 @@ def check_request(request: Mapping[str, Any]) -> None:
     herringbone_spec.errors.OptionError: CreateTrainingJob would refuse this request:
       Missing required parameter in input: "RoleArn"
 
-    Names, types, what is required, lengths, ranges, patterns and listed values. Raises `UnsupportedError` where
-    botocore is not installed.
+    Names, types, what is required, lengths, ranges, patterns and listed values. `loader` is botocore's reader of
+    models where a session has one. Raises `UnsupportedError` where botocore is not installed.
     """
-    shape = _input_shape()
+    shape = _input_shape(shared_loader() if loader is None else loader)
     from botocore.validate import ParamValidator
 
     report = ParamValidator().validate(dict(request), shape)
@@ -34,15 +35,22 @@ def check_request(request: Mapping[str, Any]) -> None:
 
 
 @cache
-def _input_shape() -> Any:
+def shared_loader() -> Any:
+    """Return the reader of models that plans and our own sessions share: a model takes 0.1 s to read."""
     try:
-        from botocore.loaders import Loader
-        from botocore.model import ServiceModel
+        from botocore.loaders import create_loader
     except ModuleNotFoundError as error:
         raise UnsupportedError(
             "instance types ml.* need botocore, to check the request; install it with: pip install 'herringbone[aws]'"
         ) from error
-    model = Loader().load_service_model("sagemaker", "service-2")
+    return create_loader(os.environ.get("AWS_DATA_PATH"))
+
+
+def _input_shape(loader: Any) -> Any:
+    from botocore.model import ServiceModel
+
+    # Asked for in the words of botocore's clients, so that theirs finds it in the loader's memory.
+    model = loader.load_service_model("sagemaker", "service-2", api_version=None)
     return ServiceModel(model).operation_model("CreateTrainingJob").input_shape
 
 

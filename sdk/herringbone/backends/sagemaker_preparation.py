@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,7 +52,7 @@ def prepare(
     session: AwsSession,
     scratch: Path,
     *,
-    check: Callable[[Mapping[str, Any]], None],
+    check: Callable[[Mapping[str, Any], Any], None],
     but_not: Path,
     say: Callable[[str], None],
 ) -> Prepared:
@@ -62,12 +63,15 @@ def prepare(
     `check` says what the service's model refuses in a request, `but_not` is a folder to leave out of the code. Raises
     a `UsageError` for what the user can mend in the call, an `AwsError` for what he can mend in the account.
     """
-    role = find_role(session, plan.options.role, say=say)
-    if look_up(session, plan.job_name) is not None:
-        raise taken(session, plan.job_name, [])
-    names = AccountNames(region=session.region, bucket=default_bucket(session), role_arn=role)
-    bucket = _missing_bucket(plan, session, names)
-    code = _code(plan, scratch, but_not)
+    with ThreadPoolExecutor(1) as pool:
+        # The account answers from far away: code is packed meanwhile.
+        packing = pool.submit(_code, plan, scratch, but_not)
+        role = find_role(session, plan.options.role, say=say)
+        if look_up(session, plan.job_name) is not None:
+            raise taken(session, plan.job_name, [])
+        names = AccountNames(region=session.region, bucket=default_bucket(session), role_arn=role)
+        bucket = _missing_bucket(plan, session, names)
+        code = packing.result()
     data = {channel.name: read_data(Path(channel.path), channel.name) for channel in _local(plan)}
     names = dataclasses.replace(
         names,
@@ -75,7 +79,7 @@ def prepare(
         data_hashes={channel: content.digest for channel, content in data.items()},
     )
     request = training_job_request(plan, names)
-    check(request)
+    check(request, session.loader)
     return Prepared(
         request=request,
         bucket=bucket,

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from herringbone.backends.sagemaker_model import shared_loader
 from herringbone.backends.sagemaker_trouble import explain, no_region
 from herringbone_spec.errors import OptionError, UnsupportedError
 
@@ -117,6 +118,13 @@ class AwsSession:
         return self._default_bucket
 
     @property
+    def loader(self) -> Any:
+        """What reads the services' models for this session's clients; no session is made for it."""
+        if self._given is None:
+            return shared_loader()
+        return self._given._session.get_component("data_loader")
+
+    @property
     def region(self) -> str:
         region: str | None = self._region or self._session().region_name
         if region is None:
@@ -203,8 +211,17 @@ class AwsSession:
         with self._lock:
             if self._boto is None:
                 with self.asking("to start a session with AWS"):
-                    self._boto = self._given or _boto3().Session(region_name=self._region, profile_name=self._profile)
+                    self._boto = self._given or self._found()
             return self._boto
+
+    def _found(self) -> Any:
+        """Return a session on the credentials that boto3 finds."""
+        boto3 = _boto3()
+        from botocore.session import Session
+
+        inner = Session()
+        inner.register_component("data_loader", shared_loader())
+        return boto3.Session(region_name=self._region, profile_name=self._profile, botocore_session=inner)
 
     def _login_profile(self) -> str | None:
         session = self._boto or self._given

@@ -47,7 +47,7 @@ class Submission:
         self._progress = progress
         self._sent = False
 
-    def run(self, backend: str, check: Callable[[Mapping[str, Any]], None]) -> None:
+    def run(self, backend: str, check: Callable[[Mapping[str, Any], Any], None]) -> None:
         """Submit it; `check` says what the service's model refuses in a request."""
         name = self._plan.job_name
         with self._claim(backend), tempfile.TemporaryDirectory(prefix="herringbone-") as scratch:
