@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from herringbone.estimator import Estimator
     from herringbone.frameworks import PyTorch, TensorFlow
-    from herringbone.inputs import ShuffleConfig, TrainingInput
+    from herringbone.inputs import FileSystemInput, ShuffleConfig, TrainingInput
     from herringbone.job import TrainingJob, attach
     from herringbone.options import InstanceGroup
     from herringbone_spec.errors import (
@@ -48,6 +48,7 @@ __all__ = [
     "InstanceGroup",
     "ShuffleConfig",
     "TrainingInput",
+    "FileSystemInput",
     # Follow what runs.
     "TrainingJob",
     "attach",
@@ -80,6 +81,7 @@ _ROOMS = {
     "InstanceGroup": "herringbone.options",
     "ShuffleConfig": "herringbone.inputs",
     "TrainingInput": "herringbone.inputs",
+    "FileSystemInput": "herringbone.inputs",
     "TrainingJob": "herringbone.job",
     "attach": "herringbone.job",
 }

@@ -16,6 +16,7 @@ from herringbone_spec.errors import InputError
 DEFAULT_CHANNEL = "training"
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
 _Item = TypeVar("_Item")
+_Input = TypeVar("_Input", "TrainingInput", "FileSystemInput")
 
 
 class ShuffleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,16 +49,42 @@ class TrainingInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     shuffle_config: ShuffleConfig | None = None
 
 
-Source: TypeAlias = "str | os.PathLike[str] | TrainingInput"
+class FileSystemInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One channel that is a folder of an EFS or FSx for Lustre file system, which SageMaker mounts.
+
+    >>> FileSystemInput("fs-0123456789abcdef0", "FSxLustre", "/fsx/train").address
+    'fsxlustre://fs-0123456789abcdef0/fsx/train'
+
+    Names, order and defaults are those of `sagemaker.inputs.FileSystemInput`. The job needs `subnets` and
+    `security_group_ids` that reach it.
+    """
+
+    file_system_id: str
+    file_system_type: Literal["EFS", "FSxLustre"]
+    directory_path: str
+    file_system_access_mode: Literal["ro", "rw"] = "ro"
+    content_type: str | None = None
+
+    @property
+    def address(self) -> str:
+        """The folder as messages and plans name it."""
+        return f"{self.file_system_type.lower()}://{self.file_system_id}/{self.directory_path.lstrip('/')}"
+
+
+Source: TypeAlias = "str | os.PathLike[str] | TrainingInput | FileSystemInput"
 Inputs: TypeAlias = "Source | Mapping[str, Source] | None"
 
 
 class Channel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A named input. `path` is the local folder or file, absolute; None when the data is not on this machine."""
+    """A named input. `path` is the local folder or file, absolute; None when the data is not on this machine.
+
+    Of a folder of a file system `input` has the address alone.
+    """
 
     name: str
     input: TrainingInput
     path: str | None = None
+    file_system: FileSystemInput | None = None
 
     @property
     def sharded(self) -> bool:
@@ -84,16 +111,28 @@ def _channel(name: str, source: Source, base: Path) -> Channel:
         raise InputError(f"channel {name!r}: a name has 1 to 64 letters, digits, '.', '-' or '_'")
     if isinstance(source, (str, os.PathLike)):
         source = TrainingInput(os.fspath(source))
+    if isinstance(source, FileSystemInput):
+        folder = _checked(name, source)
+        return Channel(
+            name=name, input=TrainingInput(folder.address, content_type=folder.content_type), file_system=folder
+        )
     if not isinstance(source, TrainingInput):
         raise InputError(
-            f"channel {name!r}: expected a path, an address or a TrainingInput, got {type(source).__name__}"
+            f"channel {name!r}: expected a path, an address, a TrainingInput or a FileSystemInput, got "
+            f"{type(source).__name__}"
         )
-    try:
-        checked = msgspec.convert(msgspec.to_builtins(source), TrainingInput)
-    except msgspec.ValidationError as error:
-        raise InputError(f"channel {name!r}: TrainingInput: {str(error).replace('`', '')}") from None
+    checked = _checked(name, source)
     path = local_path(checked.s3_data, base=base)
     return Channel(name=name, input=checked, path=None if path is None else str(path))
+
+
+def _checked(name: str, source: _Input) -> _Input:
+    """Return the same input, its types checked."""
+    kind = type(source)
+    try:
+        return msgspec.convert(msgspec.to_builtins(source), kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"channel {name!r}: {kind.__name__}: {str(error).replace('`', '')}") from None
 
 
 def local_path(address: str, *, base: Path) -> Path | None:

@@ -30,7 +30,7 @@ import boto3
 import sagemaker
 from botocore.awsrequest import AWSResponse
 from sagemaker.estimator import Estimator
-from sagemaker.inputs import ShuffleConfig, TrainingInput
+from sagemaker.inputs import FileSystemInput, ShuffleConfig, TrainingInput
 from sagemaker.instance_group import InstanceGroup
 from sagemaker.pytorch import PyTorch
 from sagemaker.tensorflow import TensorFlow
@@ -94,6 +94,8 @@ def inputs(given):
 def channel(given):
     if isinstance(given, str):
         return given
+    if "file_system_id" in given:
+        return FileSystemInput(**given)
     given = dict(given)
     if "shuffle_config" in given:
         given["shuffle_config"] = ShuffleConfig(given["shuffle_config"]["seed"])

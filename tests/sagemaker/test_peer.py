@@ -65,6 +65,8 @@ def inputs(given):
 def channel(given):
     if isinstance(given, str):
         return given
+    if "file_system_id" in given:
+        return herringbone.FileSystemInput(**given)
     given = dict(given)
     if "shuffle_config" in given:
         given["shuffle_config"] = ShuffleConfig(**given["shuffle_config"])
@@ -112,7 +114,7 @@ def test_what_only_we_refuse(case):
 
 
 def test_there_are_as_many_as_the_contract_asks_for():
-    assert len(CASES) == 60
+    assert len(CASES) == 62
     assert {path.stem for path in (HERE / "golden").iterdir()} == {case["name"] for case in CASES}
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone import Estimator, PyTorch, TrainingInput
+from herringbone import Estimator, FileSystemInput, PyTorch, TrainingInput
 from herringbone.backends.sagemaker import SageMakerBackend
 from herringbone_spec.errors import InputError, JobNameError, OptionError, UnsupportedError
 from tests.sagemaker.planning import IMAGE, planned
@@ -32,6 +32,11 @@ def here(tmp_path, monkeypatch):
         ({"inputs": "gone"}, InputError, "channel 'training': .*gone: no such file or folder"),
         ({"source_dir": "s3://b/code"}, UnsupportedError, "source_dir: s3://b/code is no .tar.gz"),
         ({"inputs": "https://x/y"}, InputError, "channel 'training': https://x/y is neither a local path nor"),
+        (
+            {"inputs": FileSystemInput("fs-1", "EFS", "/train")},
+            OptionError,
+            "channel 'training': efs://fs-1/train is reached from a network of the account only; give subnets",
+        ),
         (
             {"inputs": TrainingInput(".", s3_data_type="ManifestFile")},
             InputError,

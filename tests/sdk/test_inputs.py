@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.inputs import Channel, TrainingInput, parse_inputs, share
+from herringbone.inputs import Channel, FileSystemInput, TrainingInput, parse_inputs, share
 from herringbone_spec.errors import InputError
 
 HERE = Path("/home/me")
@@ -43,7 +43,8 @@ def test_an_input_is_kept_whole():
     [
         ({"a b": "x"}, "channel 'a b': a name has 1 to 64 letters"),
         ({"": "x"}, "channel '': a name has"),
-        ({"a": 3}, "channel 'a': expected a path, an address or a TrainingInput, got int"),
+        ({"a": 3}, "channel 'a': expected a path, an address, a TrainingInput or a FileSystemInput, got int"),
+        ({"a": FileSystemInput("fs-1", "NFS", "/x")}, "channel 'a': FileSystemInput: Invalid enum value 'NFS'"),
         ({"a": TrainingInput("x", "Sharded")}, "channel 'a': TrainingInput: Invalid enum value 'Sharded'"),
         ({"a": TrainingInput("x", content_type=3)}, "channel 'a': TrainingInput: Expected str | null, got int"),
     ],

@@ -11,7 +11,7 @@ from typing import Any
 from herringbone.backends.review import all_channels
 from herringbone.backends.sagemaker_merge import merge
 from herringbone.frameworks import SHARED_MODEL_DIR
-from herringbone.inputs import Channel
+from herringbone.inputs import Channel, FileSystemInput
 from herringbone.plan import JobPlan
 from herringbone_spec.contract import STEERING_PREFIX, Key
 from herringbone_spec.hyperparameters import check_limits
@@ -106,6 +106,8 @@ def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
 
 
 def _channel(channel: Channel, plan: JobPlan, names: AccountNames) -> dict[str, Any]:
+    if channel.file_system is not None:
+        return _mounted(channel.name, channel.file_system)
     given = channel.input
     uri = given.s3_data
     if channel.path is not None:
@@ -129,6 +131,20 @@ def _channel(channel: Channel, plan: JobPlan, names: AccountNames) -> dict[str, 
             InputMode=given.input_mode,
             ShuffleConfig=None if given.shuffle_config is None else {"Seed": given.shuffle_config.seed},
         ),
+    }
+
+
+def _mounted(name: str, folder: FileSystemInput) -> dict[str, Any]:
+    source = {
+        "FileSystemId": folder.file_system_id,
+        "FileSystemType": folder.file_system_type,
+        "DirectoryPath": folder.directory_path,
+        "FileSystemAccessMode": folder.file_system_access_mode,
+    }
+    return {
+        "ChannelName": name,
+        "DataSource": {"FileSystemDataSource": source},
+        **_given(ContentType=folder.content_type),
     }
 
 

@@ -109,7 +109,13 @@ def _check_channels(plan: JobPlan) -> None:
         )
     groups = {host.group for host in plan.hosts}
     for channel in channels:
-        _check_channel(channel, groups)
+        if channel.file_system is None:
+            _check_channel(channel, groups)
+        elif plan.options.subnets is None:
+            raise OptionError(
+                f"channel {channel.name!r}: {channel.input.s3_data} is reached from a network of the account only; "
+                "give subnets and security_group_ids that it is reached from"
+            )
 
 
 def _check_channel(channel: Channel, groups: set[str]) -> None:

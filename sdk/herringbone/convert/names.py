@@ -13,6 +13,7 @@ COUNTERPARTS = {
     "sagemaker.tensorflow.estimator.TensorFlow": "TensorFlow",
     "sagemaker.inputs.TrainingInput": "TrainingInput",
     "sagemaker.TrainingInput": "TrainingInput",
+    "sagemaker.inputs.FileSystemInput": "FileSystemInput",
     "sagemaker.inputs.ShuffleConfig": "ShuffleConfig",
     "sagemaker.instance_group.InstanceGroup": "InstanceGroup",
 }
