@@ -7,6 +7,7 @@ data "aws_iam_policy_document" "caller" {
       "sagemaker:AddTags",
       "sagemaker:CreateTrainingJob",
       "sagemaker:DescribeTrainingJob",
+      "sagemaker:ListTags",
       "sagemaker:StopTrainingJob",
     ]
     resources = [local.training_jobs]
@@ -56,8 +57,14 @@ data "aws_iam_policy_document" "caller" {
 
   statement {
     sid       = "ReadLogs"
-    actions   = ["logs:DescribeLogStreams", "logs:FilterLogEvents", "logs:GetLogEvents"]
+    actions   = ["logs:DescribeLogStreams", "logs:GetLogEvents"]
     resources = [local.log_group, "${local.log_group}:*"]
+  }
+
+  statement {
+    sid       = "ReadPrices"
+    actions   = ["pricing:GetProducts"]
+    resources = ["*"] # list prices are nobody's
   }
 
   statement {

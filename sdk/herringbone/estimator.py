@@ -174,17 +174,18 @@ class Estimator:
         job.wait(logs=True)
 
     @classmethod
-    def attach(cls, training_job_name: str) -> Self:
+    def attach(cls, training_job_name: str, sagemaker_session: object = None) -> Self:
         """Return the estimator of a job, as it was when the job was submitted, without waiting for the job.
 
         >>> Estimator.attach("digits-1").model_data          # doctest: +SKIP
 
-        Secret-sounding `environment` values and hyperparameters are stored masked and come back so. Raises
-        `JobNotFoundError`.
+        A job that this machine never saw is asked of SageMaker, where a region is set, and rebuilt from its
+        description; use the class that it was submitted with. Secret-sounding `environment` values and hyperparameters
+        are stored masked and come back so. Raises `JobNotFoundError`.
         """
         from herringbone.job import TrainingJob
 
-        job = TrainingJob.attach(training_job_name)
+        job = TrainingJob.attach(training_job_name, sagemaker_session)
         plan = job.plan
         estimator = cls(**plan.arguments, **given_options(plan.options))
         estimator.jobs.append(job)

@@ -21,7 +21,7 @@ from herringbone.logs import LogLine, Metric, chosen, find_metrics
 from herringbone.model import download_model
 from herringbone.progress import Progress, why_stopped
 from herringbone.watch import Watch
-from herringbone_spec.errors import JobFailedError
+from herringbone_spec.errors import JobFailedError, JobNotFoundError, OptionError
 from herringbone_spec.failure import Failure, parse_failure
 
 if TYPE_CHECKING:
@@ -54,9 +54,12 @@ class TrainingJob:
         return cls(plan.job_name, backend)
 
     @classmethod
-    def attach(cls, name: str) -> TrainingJob:
-        """Return the handle of a job that is known on this machine. Raises `JobNotFoundError`."""
-        return cls(name, backend_named(JobIndex(find_home().index).get(name).backend))
+    def attach(cls, name: str, sagemaker_session: object = None) -> TrainingJob:
+        """Return the handle of a job that is known on this machine, or to SageMaker where a region is set.
+
+        `sagemaker_session` is whose credentials ask SageMaker. Raises `JobNotFoundError`.
+        """
+        return cls(name, _backend_of(name, sagemaker_session))
 
     @property
     def plan(self) -> JobPlan:
@@ -239,15 +242,28 @@ class TrainingJob:
         return self._backend.describe(self.name)
 
 
-def attach(training_job_name: str) -> TrainingJob:
+def attach(training_job_name: str, sagemaker_session: object = None) -> TrainingJob:
     """Return the handle of a job by its name, whoever submitted it. Raises `JobNotFoundError`."""
-    return TrainingJob.attach(training_job_name)
+    return TrainingJob.attach(training_job_name, sagemaker_session)
 
 
-def all_jobs() -> list[JobRecord]:
-    """Return every job known on this machine, the newest first, each as it is at this moment."""
-    records = JobIndex(find_home().index).all()
-    return [record if record.done else backend_named(record.backend).describe(record.name) for record in records]
+def _backend_of(name: str, session: object) -> Backend:
+    try:
+        backend = backend_named(JobIndex(find_home().index).get(name).backend)
+    except JobNotFoundError as here:
+        from herringbone.backends.sagemaker import SageMakerBackend
+
+        cloud = SageMakerBackend()
+        try:
+            cloud.find(name, session)
+        except JobNotFoundError as there:
+            raise JobNotFoundError(f"{here}; {there}") from None
+        return cloud
+    if session is not None:
+        if backend.name != "sagemaker":
+            raise OptionError(f"sagemaker_session: job {name} runs on {backend.name}, which asks no service")
+        backend.use(name, session)  # type: ignore[attr-defined]
+    return backend
 
 
 def _failure(record: JobRecord) -> Failure | None:

@@ -134,7 +134,7 @@ def make_plan(
     distribution = request.distribution
     named = [group.instance_group_name for group in request.options.instance_groups or ()]
     distribution = with_instance_groups(distribution, named)
-    hosts = _hosts(request.groups, distribution)
+    hosts = lay_out_hosts(request.groups, distribution)
     training = [host for host in hosts if host.ranks != 0]
     if training[0].ranks is not None:
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
@@ -191,7 +191,8 @@ def instance_groups(
         raise OptionError(explain(error, given)) from None
 
 
-def _hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution) -> tuple[HostPlan, ...]:
+def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution) -> tuple[HostPlan, ...]:
+    """Return the hosts of the groups, named in their order, with the ranks that a distribution gives each. Pure."""
     names = iter(host_names(sum(group.instance_count for group in groups)))
     chosen = distribution.instance_groups or ()
     hosts = []

@@ -5,11 +5,16 @@ from __future__ import annotations
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from herringbone.backends.sagemaker import SageMakerBackend
 from herringbone.home import Home
+from herringbone.pace import Pace
 from tests.aws_mock import mock_aws
+from tests.sagemaker.account import Wire
+from tests.sagemaker.service import Service, serving
 
 REGION = "eu-central-1"
 
@@ -26,9 +31,15 @@ def account(aws: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """The environment of a user who has logged in, at the mock; the mock's address."""
     reset = urllib.request.Request(f"{aws}/moto-api/reset", method="POST")  # noqa: S310 - our own server
     urllib.request.urlopen(reset, timeout=10).close()  # noqa: S310
+    log_in(aws, tmp_path, monkeypatch)
+    return aws
+
+
+def log_in(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make the environment that of a user of the AWS at an address."""
     nothing = tmp_path / "no-such-file"
     for name, value in {
-        "AWS_ENDPOINT_URL": aws,
+        "AWS_ENDPOINT_URL": address,
         "AWS_ACCESS_KEY_ID": "mock",
         "AWS_SECRET_ACCESS_KEY": "mock",
         "AWS_DEFAULT_REGION": REGION,
@@ -37,7 +48,6 @@ def account(aws: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "AWS_EC2_METADATA_DISABLED": "true",
     }.items():
         monkeypatch.setenv(name, value)
-    return aws
 
 
 @pytest.fixture
@@ -45,3 +55,24 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
     """An empty home of jobs."""
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
     return Home(tmp_path / "home")
+
+
+@pytest.fixture
+def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
+    """An AWS that does as it is told, and the environment of its user."""
+    pytest.importorskip("boto3", reason="the extra aws is not installed")
+    with serving() as service:
+        log_in(service.address, tmp_path, monkeypatch)
+        yield service
+
+
+@pytest.fixture
+def boto() -> Any:
+    """A session of the user's that need not read the services' models anew."""
+    return Wire().boto
+
+
+@pytest.fixture
+def backend(home: Home) -> SageMakerBackend:
+    """`ml.*` in a hurry."""
+    return SageMakerBackend(home=home, pace=Pace(0.01, 0.05, 1.5))

@@ -5,8 +5,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from herringbone.backends.sagemaker_description import failure_of, is_unknown, row_of, row_of_a_job_never_made
-from herringbone.jobs import JobRecord
+from herringbone.backends.sagemaker_description import failure_of, row_of
 from herringbone_spec.failure import Failure, Frame, parse_failure, summary
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
@@ -101,19 +100,3 @@ def test_our_own_failure_text_comes_back_with_rank_and_frames():
 )
 def test_other_peoples_reasons_stay_whole(reason, failure):
     assert failure_of(reason) == failure
-
-
-def test_what_means_that_there_is_no_such_job():
-    assert is_unknown("ValidationException", "Requested resource not found.")
-    assert is_unknown("ValidationException", "Could not find training job 'arn:...'.")
-    assert is_unknown("ResourceNotFound", "")
-    assert not is_unknown("ValidationException", "1 validation error detected")
-    assert not is_unknown("AccessDeniedException", "resource not found")
-
-
-def test_a_client_that_died_before_it_had_sent_the_job_leaves_a_failed_one():
-    record = JobRecord(name="digits-1", backend="sagemaker", plan="{}", created=1.0, client="7")
-    assert row_of_a_job_never_made(record, client_lives=True, now=5.0) is None
-    row = row_of_a_job_never_made(record, client_lives=False, now=5.0)
-    assert (row["status"], row["ended"]) == ("Failed", 5.0)
-    assert "died before the job was created" in parse_failure(row["failure"]).message

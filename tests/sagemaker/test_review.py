@@ -3,7 +3,6 @@
 import pytest
 
 from herringbone import Estimator, FileSystemInput, PyTorch, TrainingInput
-from herringbone.backends.sagemaker import SageMakerBackend
 from herringbone_spec.errors import InputError, JobNameError, OptionError, UnsupportedError
 from tests.sagemaker.planning import IMAGE, planned
 
@@ -100,13 +99,6 @@ def test_hosts_here_and_hosts_there_are_not_one_job():
     ]
     with pytest.raises(UnsupportedError, match=r"no backend serves local_process, ml\.m5\.large in one job"):
         Estimator("train.py", image_uri=IMAGE, instance_groups=groups).plan()
-
-
-def test_following_says_that_it_is_not_there_yet():
-    backend = SageMakerBackend()
-    for verb in (backend.describe, backend.logs, backend.stop, backend.kill):
-        with pytest.raises(UnsupportedError, match=r"^job digits-1: this release submits jobs for ml\.\* and does not"):
-            verb("digits-1")
 
 
 def test_a_session_that_is_none_is_refused_by_name():

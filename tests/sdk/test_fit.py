@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from herringbone import ArchiveError, Estimator, InputError, JobFailedError, JobNameError, PyTorch, attach
-from herringbone.job import all_jobs
 from herringbone.jobs import JobIndex
+from herringbone.listing import all_jobs
 from herringbone.processes import pid_of
 
 pytestmark = [pytest.mark.e2e, pytest.mark.mpi]

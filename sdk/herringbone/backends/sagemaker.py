@@ -1,10 +1,10 @@
-"""`ml.*`: SageMaker runs the hosts. A job can be planned, offline, and submitted; following it is not there yet."""
+"""`ml.*`: SageMaker runs the hosts. The way there is `Submission`'s, what comes then `SubmittedJobs`'."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.review import all_channels
 from herringbone.backends.sagemaker_model import check_request
@@ -13,10 +13,11 @@ from herringbone.backends.sagemaker_request import AccountNames, training_job_re
 from herringbone.backends.sagemaker_review import review
 from herringbone.backends.sagemaker_session import AwsSession
 from herringbone.backends.sagemaker_submission import Submission
+from herringbone.backends.sagemaker_submitted import SubmittedJobs
 from herringbone.home import Home, find_home
 from herringbone.interrupt import OnInterrupt
 from herringbone.pace import Pace
-from herringbone_spec.errors import UnsupportedError
+from herringbone_spec.errors import AwsError, JobNotFoundError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource
@@ -29,15 +30,19 @@ def make_backend() -> SageMakerBackend:
     return SageMakerBackend()
 
 
-class SageMakerBackend:
-    """Plans and submits SageMaker training jobs, which it files in the index of `home` (the user's, unless given).
+# Of the requests that an account may send, one who waits takes few; and many who wait do not ask all at once.
+_PACE = Pace(shortest=2.0, longest=10.0, slower=1.2, jitter=0.25)
 
-    `check` says whether the service's model, which a session's loader reads, allows a request.
+
+
+class SageMakerBackend:
+    """Runs SageMaker training jobs, which it files in the index of `home` (the user's, unless given).
+
+    `check` says whether the service's model, which a session's loader reads, allows a request; `pace` is how often the
+    service is asked for a job.
     """
 
     name = "sagemaker"
-    # Of the requests that an account may send, one who waits takes few; and many who wait do not ask all at once.
-    pace = Pace(shortest=2.0, longest=10.0, slower=1.2, jitter=0.25)
     on_interrupt: OnInterrupt = "ask"
 
     def __init__(
@@ -46,12 +51,15 @@ class SageMakerBackend:
         home: Home | None = None,
         check: Callable[[Mapping[str, Any], Any], None] = check_request,
         progress: Progress | None = None,
+        pace: Pace = _PACE,
     ) -> None:
         self._home = find_home() if home is None else home
         self._check = check
         self._progress = Progress() if progress is None else progress
         # Of the jobs that were submitted here: the user's own session may hold credentials that nobody finds again.
         self._sessions: dict[str, AwsSession] = {}
+        self.pace = pace
+        self._submitted = SubmittedJobs(self._home, self._sessions, pace=pace)
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         unused = review(plan)
@@ -76,26 +84,40 @@ class SageMakerBackend:
         Submission(plan, session, home=self._home, progress=self._progress).run(self.name, self._check)
         self._sessions[plan.job_name] = session
 
+    def find(self, name: str, session: object = None) -> None:
+        """Look for a job that this machine never saw; `session` is the user's, as `sagemaker_session` takes it.
+
+        Raises `JobNotFoundError` when there is none, or nobody can be asked.
+        """
+        try:
+            aws = AwsSession.of(session)
+            where = aws.region
+        except (UnsupportedError, OptionError) as error:
+            raise JobNotFoundError(f"SageMaker was not asked: {error}") from None
+        try:
+            self._submitted.find(name, aws)
+        except AwsError as error:
+            raise JobNotFoundError(f"SageMaker in {where} could not be asked: {error}") from error
+
+    def use(self, name: str, session: object) -> None:
+        """Ask for a job with the user's own session from now on."""
+        self._sessions[name] = AwsSession.of(session)
+
     def describe(self, name: str) -> JobRecord:
-        self._refuse(f"job {name}")
+        return self._submitted.describe(name)
 
     def logs(self, name: str) -> LogSource:
-        self._refuse(f"job {name}")
+        return self._submitted.logs(name)
 
-    def stop(self, name: str, grace: float | None = None) -> None:  # noqa: ARG002
-        self._refuse(f"job {name}")
+    def stop(self, name: str, grace: float | None = None) -> None:
+        self._submitted.stop(name, grace)
 
     def kill(self, name: str) -> None:
-        self._refuse(f"job {name}")
+        # The service has one way to end a job, and its own 120 s between SIGTERM and SIGKILL.
+        self._submitted.stop(name)
 
     def bill(self, name: str) -> str | None:
-        self._refuse(f"job {name}")
+        return self._submitted.bill(name)
 
-    def fetch_model(self, name: str, into: Path) -> Path:  # noqa: ARG002
-        self._refuse(f"job {name}")
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise UnsupportedError(
-            f"{what}: this release submits jobs for ml.* and does not follow them yet; look at it with "
-            f"`aws sagemaker describe-training-job`"
-        )
+    def fetch_model(self, name: str, into: Path) -> Path:
+        return self._submitted.fetch_model(name, into, progress=self._progress)

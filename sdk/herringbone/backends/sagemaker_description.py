@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from herringbone.jobs import COMPLETED, FAILED, STOPPED, TERMINAL, JobRecord
+from herringbone.jobs import COMPLETED, FAILED, STOPPED, TERMINAL
 from herringbone_spec.contract import masked
 from herringbone_spec.failure import Failure
 from herringbone_spec.failure_text import parse_summary
@@ -17,9 +17,6 @@ from herringbone_spec.masking import masked_hyperparameters
 # "AlgorithmError: what the container left in /opt/ml/output/failure, exit code: 1"; other kinds end without a code.
 _REASON = re.compile(r"(?P<kind>[A-Z][A-Za-z]+): (?P<text>.*?)(?:, exit code: (?P<code>\d+))?", re.DOTALL)
 _FROM_THE_CONTAINER = "AlgorithmError"
-# Where a `CreateTrainingJob` was never heard of, the service and its mocks say so in these ways.
-_NOT_FOUND_CODES = ("ResourceNotFound", "ResourceNotFoundException")
-_NOT_FOUND_WORDS = ("not found", "could not find")
 
 
 def row_of(answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -79,28 +76,6 @@ def failure_of(reason: str) -> Failure:
     if kind == _FROM_THE_CONTAINER:
         return parse_summary(text) or Failure(exit_code=int(code or 1), exception=kind, message=text)
     return Failure(exit_code=int(code or 0), exception=kind, message=text)
-
-
-def is_unknown(code: str | None, message: str) -> bool:
-    """Say whether a refusal of DescribeTrainingJob means that there is no such job.
-
-    >>> is_unknown("ValidationException", "Requested resource not found.")
-    True
-    """
-    if code in _NOT_FOUND_CODES:
-        return True
-    return code == "ValidationException" and any(words in message.lower() for words in _NOT_FOUND_WORDS)
-
-
-def row_of_a_job_never_made(record: JobRecord, *, client_lives: bool, now: float) -> dict[str, Any] | None:
-    """Return what becomes of a row whose job the service never heard of; None where that may still change.
-
-    The client claims the name in the index before it sends CreateTrainingJob: while it lives it may be on its way.
-    """
-    if client_lives or record.description is not None:
-        return None
-    failure = Failure(exit_code=0, message="the Python that was submitting it died before the job was created")
-    return {"status": FAILED, "secondary_status": FAILED, "ended": now, "failure": failure.to_json()}
 
 
 def _iso(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""What the user sees while something is uploaded: a bar on a terminal, a few lines on a pipe."""
+"""What the user sees while something is uploaded or downloaded: a bar on a terminal, a few lines on a pipe."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TextIO
 
 from herringbone.sizes import shown_bytes
@@ -36,43 +36,51 @@ class Progress:
         stream.write(f"{text}\n")
         stream.flush()
 
+    def uploading(self, what: str, num_bytes: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Give what takes the number of bytes that have been sent since it was last told."""
+        return self._moving("uploading", what, num_bytes)
+
+    def downloading(self, what: str, num_bytes: int) -> AbstractContextManager[Callable[[int], None]]:
+        """Give what takes the number of bytes that have come since it was last told."""
+        return self._moving("downloading", what, num_bytes)
+
     @contextmanager
-    def uploading(self, what: str, num_bytes: int) -> Iterator[Callable[[int], None]]:
-        """Yield what takes the number of bytes that have been sent since it was last told."""
+    def _moving(self, doing: str, what: str, num_bytes: int) -> Iterator[Callable[[int], None]]:
         stream = self._stream or sys.stderr
         on_terminal = stream.isatty()
         every = _BAR_SECONDS if on_terminal else _LINE_SECONDS
         lock = threading.Lock()
-        sent, told = 0, self._clock()
+        moved, told = 0, self._clock()
         if not on_terminal:
-            self.say(f"uploading {shown_bytes(num_bytes)} of {what}")
+            self.say(f"{doing} {shown_bytes(num_bytes)} of {what}")
 
         def count(more: int) -> None:
-            nonlocal sent, told
+            nonlocal moved, told
             with lock:
-                sent += more
+                moved += more
                 now = self._clock()
                 if now - told < every:
                     return
                 told = now
                 if on_terminal:
-                    self._draw(stream, what, sent, num_bytes)
+                    _draw(stream, f"{doing} {what}", moved, num_bytes)
                 else:
-                    self.say(f"uploading {what}: {shown_bytes(sent)} of {shown_bytes(num_bytes)}")
+                    self.say(f"{doing} {what}: {shown_bytes(moved)} of {shown_bytes(num_bytes)}")
 
         try:
             if on_terminal:
-                self._draw(stream, what, 0, num_bytes)
+                _draw(stream, f"{doing} {what}", 0, num_bytes)
             yield count
             if on_terminal:
-                self._draw(stream, what, sent, num_bytes)
+                _draw(stream, f"{doing} {what}", moved, num_bytes)
         finally:
             if on_terminal:
                 stream.write("\n")
                 stream.flush()
 
-    def _draw(self, stream: TextIO, what: str, sent: int, num_bytes: int) -> None:
-        share = min(1.0, sent / num_bytes) if num_bytes else 1.0
-        bar = "#" * int(share * _BAR_CHARS)
-        stream.write(f"\r\x1b[Kuploading {what} [{bar:<{_BAR_CHARS}}] {shown_bytes(sent)} of {shown_bytes(num_bytes)}")
-        stream.flush()
+
+def _draw(stream: TextIO, doing: str, moved: int, num_bytes: int) -> None:
+    share = min(1.0, moved / num_bytes) if num_bytes else 1.0
+    bar = "#" * int(share * _BAR_CHARS)
+    stream.write(f"\r\x1b[K{doing} [{bar:<{_BAR_CHARS}}] {shown_bytes(moved)} of {shown_bytes(num_bytes)}")
+    stream.flush()

@@ -19,7 +19,7 @@ from herringbone_spec.hyperparameters import check_limits
 # Where an isolated container, which cannot fetch, finds its code: a channel of its own.
 CODE_CHANNEL = "code"
 ARCHIVE = "sourcedir.tar.gz"
-_MODEL_TYPE = "application/x-sagemaker-model"
+MODEL_TYPE = "application/x-sagemaker-model"
 _PREFIX = "herringbone"
 
 
@@ -94,7 +94,7 @@ def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
     channels = [_channel(channel, plan, names) for channel in all_channels(plan)]
     if plan.options.model_uri is not None:
         # A model is fetched whole, whatever the data's mode; the type is by what AWS's images know it.
-        channels[-1] |= {"ContentType": _MODEL_TYPE, "InputMode": "File"}
+        channels[-1] |= {"ContentType": MODEL_TYPE, "InputMode": "File"}
     if _code_is_a_channel(plan):
         source = {
             "S3DataType": "S3Prefix",

@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from herringbone.job import all_jobs
+from herringbone.listing import all_jobs
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from datetime import datetime
 
 from herringbone.cli.table import aligned
-from herringbone.job import all_jobs
+from herringbone.console import Console
 from herringbone.jobs import JobRecord
+from herringbone.listing import all_jobs
 
 _HEAD = ("NAME", "STATUS", "CREATED", "SECONDS", "HOSTS")
 
@@ -21,7 +23,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    records = all_jobs()
+    records = all_jobs(Console(sys.stderr).say)
     if args.json:
         print(json.dumps([_summary(record) for record in records]))
         return 0

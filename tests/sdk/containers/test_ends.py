@@ -13,8 +13,8 @@ from tests.sdk.containers.test_life import until
 from herringbone import Estimator, InputError, JobFailedError, JobNameError, TrainingJob, UnsupportedError, attach
 from herringbone.backends.docker import DockerBackend
 from herringbone.cli.__main__ import main
-from herringbone.job import all_jobs
 from herringbone.jobs import JobIndex
+from herringbone.listing import all_jobs
 from herringbone.processes import pid_of
 from herringbone_spec.errors import EngineError, ImageError
 

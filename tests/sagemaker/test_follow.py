@@ -1,0 +1,251 @@
+"""Jobs that a service runs, followed to their end: states, stop, what is said, and what becomes of a cut submission."""
+
+import json
+import os
+import threading
+import time
+
+import pytest
+
+from herringbone import JobFailedError, JobNotFoundError, TrainingJob, attach
+from herringbone.backends.sagemaker import SageMakerBackend
+from herringbone.console import Console
+from herringbone.jobs import JobIndex, JobRecord
+from herringbone.listing import all_jobs
+from herringbone.processes import identity
+from herringbone_spec.errors import AwsCredentialsError, InputError, OptionError, UnsupportedError
+from herringbone_spec.failure import Failure, Frame, summary
+from tests.sagemaker.conftest import REGION
+from tests.sagemaker.service import described, life
+
+STEPS = (("Starting", "Preparing the instances"), ("Downloading", "Downloading input data"), ("Training", "Go"))
+SECONDS = {"TrainingTimeInSeconds": 300, "BillableTimeInSeconds": 120, "EnableManagedSpotTraining": True}
+FAILURE = Failure("algo-2", 9, 1, "ValueError", "bad batch", (Frame("train.py", 4, "run", "raise ValueError"),))
+
+
+@pytest.fixture
+def known(service, backend, boto):
+    """Returns the handle of a job that the service has, and that goes through some descriptions."""
+
+    def make(*states, name="digits-1", **members):
+        service.jobs[name] = [described(name, **members, **state) for state in ({}, *states)]
+        backend.find(name, boto)
+        return TrainingJob(name, backend)
+
+    return make
+
+
+def price(dollars, component="Training"):
+    dimension = {"pricePerUnit": {"USD": str(dollars)}}
+    return json.dumps(
+        {
+            "product": {"attributes": {"component": component, "instanceName": "ml.g5.xlarge"}},
+            "terms": {"OnDemand": {"a": {"priceDimensions": {"b": dimension}}}},
+        }
+    )
+
+
+def test_a_job_from_its_start_to_its_bill(known, service, capsys):
+    job = known(*life(*STEPS, ModelArtifacts={"S3ModelArtifacts": "s3://mine/model.tar.gz"}, **SECONDS))
+    service.write("digits-1/algo-1-1", ["[algo-1:0] epoch 1", "[algo-1:0] epoch 2"])
+    service.products = [price(1.5), price(9, "Hosting")]
+    job.follow(Console())
+    out, err = capsys.readouterr()
+    assert out == "[algo-1:0] epoch 1\n[algo-1:0] epoch 2\n"
+    assert err.splitlines() == [
+        "digits-1: Starting: Preparing the instances",
+        "digits-1: Downloading: Downloading input data",
+        "digits-1: Training: Go",
+        "job digits-1: trained 300 s, billed 120 s, 60 % saved by spot, about $0.05",
+    ]
+    assert (job.status, job.model_data) == ("Completed", "s3://mine/model.tar.gz")
+    assert round(job.duration) == 300
+    assert job.describe()["BillableTimeInSeconds"] == 120
+
+
+def test_a_price_is_asked_for_once_and_never_matters(known, service, backend):
+    known(*life(**SECONDS)).wait()
+    known(*life(**SECONDS), name="digits-2").wait()
+    service.trouble("GetProducts", 9, "AccessDeniedException")
+    assert backend.bill("digits-1") == "job digits-1: trained 300 s, billed 120 s, 60 % saved by spot"
+    assert backend.bill("digits-2") == "job digits-2: trained 300 s, billed 120 s, 60 % saved by spot"
+    assert service.calls["GetProducts"] == 1
+
+
+def test_a_failure_comes_back_with_host_rank_and_frames(known):
+    job = known(*life(status="Failed", FailureReason=f"AlgorithmError: {summary(FAILURE)}, exit code: 1"))
+    with pytest.raises(JobFailedError, match="rank 9 on algo-2: ValueError: bad batch") as caught:
+        job.follow()
+    assert caught.value.failure == job.failure == FAILURE
+
+
+def test_no_capacity_says_what_to_try(known):
+    job = known(*life(status="Failed", FailureReason="CapacityError: Unable to provision requested ML capacity."))
+    with pytest.raises(JobFailedError, match=r"CapacityError: Unable(?s:.)*try again later, another instance_type"):
+        job.follow()
+
+
+@pytest.mark.parametrize(
+    ("secondary", "why"),
+    [("MaxRuntimeExceeded", "max_run was over"), ("Interrupted", "its spot hosts were taken away")],
+)
+def test_a_stopped_job_is_told_apart(known, capsys, secondary, why):
+    known(*life(status="Stopped", SecondaryStatus=secondary)).follow(Console())
+    assert f"job digits-1 stopped before its end: {why}" in capsys.readouterr().err
+
+
+def test_stopping_asks_the_service_once_and_waits_for_its_grace(known, service, backend):
+    job = known({"SecondaryStatus": "Training"})
+    with pytest.raises(UnsupportedError, match=r"^grace: SageMaker gives job digits-1 120 s"):
+        job.stop(grace=5)
+    job.stop()
+    assert service.stopped == ["digits-1"]
+    assert job.status == "Stopping"
+    assert job.wait().status == "Stopped"
+    job.stop()
+    backend.kill("digits-1")
+    assert service.stopped == ["digits-1"]
+
+
+def test_a_job_is_asked_for_within_its_pace_and_not_at_all_when_it_is_over(known, service, home):
+    known({"SecondaryStatus": "Training"})
+    calm = TrainingJob("digits-1", SageMakerBackend(home=home))
+    asked = service.calls["DescribeTrainingJob"]
+    assert [calm.secondary_status for _ in range(5)] == ["Training"] * 5
+    assert service.calls["DescribeTrainingJob"] == asked + 1
+    service.jobs["digits-1"] = [described("digits-1", **life()[-1])]
+    TrainingJob("digits-1", SageMakerBackend(home=home)).wait()
+    asked = service.calls["DescribeTrainingJob"]
+    assert (attach("digits-1").status, service.calls["DescribeTrainingJob"]) == ("Completed", asked)
+
+
+def test_credentials_that_expire_are_named_once_read_anew_and_waited_for(known, service, capsys):
+    job = known({"SecondaryStatus": "Training"})
+    waiter = threading.Thread(target=job.wait, kwargs={"logs": True}, daemon=True)
+    asked = service.calls["DescribeTrainingJob"]
+    waiter.start()
+    while service.calls["DescribeTrainingJob"] == asked:
+        time.sleep(0.01)
+    service.trouble("DescribeTrainingJob", 5, "ExpiredTokenException")
+    service.jobs["digits-1"] = [described("digits-1"), described("digits-1", **life()[-1])]
+    waiter.join(30)
+    err = capsys.readouterr().err
+    assert err.count("the AWS credentials have expired; log in with `aws sso login`") == 1
+    assert "AWS answers again: job digits-1" in err
+    assert job.status == "Completed"
+
+
+def test_credentials_that_were_never_there_are_no_reason_to_wait(known, home, monkeypatch):
+    known({})
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(AwsCredentialsError, match=r"to find job digits-1 .* no AWS credentials were found"):
+        TrainingJob("digits-1", SageMakerBackend(home=home)).wait()
+
+
+def test_another_accounts_credentials_are_told(known, service, home):
+    known({})
+    service.account = "210987654321"
+    del service.jobs["digits-1"]
+    with pytest.raises(JobNotFoundError, match=r"account 210987654321 has no .* submitted in account 123456789012"):
+        TrainingJob("digits-1", SageMakerBackend(home=home)).status  # noqa: B018
+
+
+@pytest.fixture
+def claimed(service, home, backend, boto):
+    """Returns the handle of a job whose client says that it is about to create it."""
+
+    def make(client, *, sent=True, request=None):
+        home.make()
+        place = json.dumps({"region": REGION, "account": "123456789012"})
+        plan = json.dumps({"request": request or {}, "hosts": [{}]})
+        row = JobRecord(name="a", backend="sagemaker", plan=plan, created=time.time(), client=client)
+        JobIndex(home.index).add(row)
+        if sent:
+            JobIndex(home.index).update("a", service=place)
+        backend.use("a", boto)
+        return TrainingJob("a", backend)
+
+    return make
+
+
+DEAD = "1@1"
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_a_client_that_died_before_it_created_the_job_leaves_a_failed_one(claimed, sent):
+    job = claimed(DEAD, sent=sent)
+    assert job.status == "Failed"
+    assert job.failure.render() == "the job: it was never created: the client ended before it created the job"
+    assert list(job.logs()) == []
+
+
+def test_a_client_that_is_still_at_it_is_waited_for(claimed):
+    job = claimed(identity(os.getpid()))
+    assert (job.status, job.secondary_status) == ("InProgress", "Starting")
+    with pytest.raises(UnsupportedError, match="job a is still being submitted"):
+        job.stop()
+
+
+def test_a_job_that_was_created_after_all_is_adopted(claimed, service):
+    job = claimed(DEAD, request={"RoleArn": "arn:aws:iam::123456789012:role/train"})
+    service.jobs["a"] = [described("a", SecondaryStatus="Training")]
+    assert job.secondary_status == "Training"
+
+
+def test_another_job_of_the_name_is_not_taken_for_ours(claimed, service):
+    job = claimed(DEAD, request={"RoleArn": "arn:aws:iam::123456789012:role/mine"})
+    service.jobs["a"] = [described("a")]
+    assert "the service has another job of that name" in job.failure.render()
+
+
+def test_a_job_of_another_machine_is_found_by_its_name(service, home, monkeypatch):
+    environment = {"EPOCHS": "3", "API_TOKEN": "hunter2"}
+    service.jobs["theirs"] = [described("theirs", Environment=environment, HyperParameters={"epochs": "3"})]
+    service.tags = [{"Key": "team", "Value": "vision"}]
+    job = attach("theirs")
+    assert job.plan.arguments["hyperparameters"] == {"epochs": 3}
+    assert job.plan.options.tags == ({"Key": "team", "Value": "vision"},)
+    assert job.plan.environment == {"EPOCHS": "3", "API_TOKEN": "******"}
+    assert job.status == "InProgress"
+    assert service.calls["ListTags"] == 1
+    assert attach("theirs").plan == job.plan
+    with pytest.raises(JobNotFoundError, match=rf"no job 'gone' in .*no training job 'gone' in account 1.*{REGION}"):
+        attach("gone")
+    monkeypatch.delenv("AWS_DEFAULT_REGION")
+    with pytest.raises(JobNotFoundError, match=r"no job 'gone' in .*; SageMaker was not asked: .*no AWS region is set"):
+        attach("gone")
+
+
+def test_the_users_own_session_asks_where_it_is_given(known, service, boto, monkeypatch):
+    known({})
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    with pytest.raises(AwsCredentialsError):
+        attach("digits-1").status  # noqa: B018
+    assert attach("digits-1", boto).status == "InProgress"
+    with pytest.raises(OptionError, match="sagemaker_session: str is neither"):
+        attach("digits-1", "session")
+
+
+def test_a_job_without_a_model_has_none_to_download(known, tmp_path):
+    with pytest.raises(InputError, match="job digits-1 is InProgress and has no model"):
+        known({}).download_model(tmp_path / "model")
+
+
+def test_a_list_is_true_and_says_what_it_could_not_ask(known, service, home):
+    known(*life(), name="ended").wait()
+    known({"SecondaryStatus": "Training"}, name="running")
+    said = []
+    asked = service.calls["DescribeTrainingJob"]
+    assert {record.name: record.secondary_status for record in all_jobs(said.append)} == {
+        "running": "Training",
+        "ended": "Completed",
+    }
+    assert (said, service.calls["DescribeTrainingJob"] - asked) == ([], 1)
+    service.trouble("DescribeTrainingJob", 9, "ExpiredTokenException")
+    assert len(all_jobs(said.append)) == 2
+    assert [text.partition("`; ")[2] for text in said] == ["states of sagemaker jobs are as they were last seen"]
+    service.trouble("DescribeTrainingJob", 9, "Throttling", status=400)
+    assert len(all_jobs(said.append, patience=0.2)) == 2
+    assert said[1:] == ["no answer within 0 s: some states are as they were last seen"]
