@@ -246,6 +246,7 @@ def test_a_list_is_true_and_says_what_it_could_not_ask(known, service, home):
     service.trouble("DescribeTrainingJob", 9, "ExpiredTokenException")
     assert len(all_jobs(said.append)) == 2
     assert [text.partition("`; ")[2] for text in said] == ["states of sagemaker jobs are as they were last seen"]
-    service.trouble("DescribeTrainingJob", 9, "Throttling", status=400)
+    service.well()
+    service.trouble("DescribeTrainingJob", 9, "Throttling")
     assert len(all_jobs(said.append, patience=0.2)) == 2
     assert said[1:] == ["no answer within 0 s: some states are as they were last seen"]

@@ -34,7 +34,6 @@ def make_backend() -> SageMakerBackend:
 _PACE = Pace(shortest=2.0, longest=10.0, slower=1.2, jitter=0.25)
 
 
-
 class SageMakerBackend:
     """Runs SageMaker training jobs, which it files in the index of `home` (the user's, unless given).
 

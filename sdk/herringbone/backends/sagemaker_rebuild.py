@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from herringbone.backends.sagemaker_request import CODE_CHANNEL, MODEL_TYPE
-from herringbone.inputs import Channel, ShuffleConfig, TrainingInput
+from herringbone.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
 from herringbone.options import InstanceGroup, Options, parse_options
 from herringbone.plan import JobPlan, lay_out_hosts
 from herringbone.source import SourceCode
@@ -189,8 +189,23 @@ def _channels(given: Sequence[Mapping[str, Any]], options: dict[str, Any]) -> tu
         elif channel.get("ContentType") == MODEL_TYPE and channel.get("InputMode") == "File":
             options["model_uri"], options["model_channel_name"] = uri, name
         else:
-            channels.append(Channel(name=name, input=_input(channel)))
+            channels.append(_channel(channel))
     return tuple(channels), code
+
+
+def _channel(channel: Mapping[str, Any]) -> Channel:
+    name = channel["ChannelName"]
+    mounted = channel["DataSource"].get("FileSystemDataSource")
+    if mounted is None:
+        return Channel(name=name, input=_input(channel))
+    folder = FileSystemInput(
+        mounted["FileSystemId"],
+        mounted["FileSystemType"],
+        mounted["DirectoryPath"],
+        mounted["FileSystemAccessMode"],
+        channel.get("ContentType"),
+    )
+    return Channel(name=name, input=TrainingInput(folder.address), file_system=folder)
 
 
 def _input(channel: Mapping[str, Any]) -> TrainingInput:
