@@ -7,7 +7,8 @@ Two ways to attach, one conversation:
                                   `RUN_FOLDER`; its pipes come over the socket
 
     rank       -> supervisor      {"kind": "hello", "rank", "pid"}
-    supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths"}   (+ two pipes)
+    supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths", "secrets"}
+                                  (+ two pipes)
     rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames"}; waits for any answer
                                   or {"kind": "done"} before a normal end
 

@@ -7,10 +7,11 @@
 Hosts report events and obey orders; both are messages (`Message`, plain dicts), and it makes no difference here
 whether a host is this one or another. No I/O: time and orders go through the constructor's arguments.
 
-    host -> coordinator   ready {processes, has_launcher, port} · checked {facts} · ended {rank, code, failure, age} ·
-                          deferred {rank} · launcher_ended {code, rank_code, failure} · failed {failure} · stop · kill ·
+    host -> coordinator   ready {processes, has_launcher, port, reduce_port, server_port} · checked {facts} ·
+                          ended {rank, code, failure, age} · deferred {rank} · failed {failure} · stop · kill ·
+                          launcher_ended {code, rank_code, failure} · server_ended {code, failure} ·
                           spawn {host, number, command} · daemon_ended {number, code, tail}
-    coordinator -> hosts  check {names} · start {counts, master_address, master_port} · stop · release ·
+    coordinator -> hosts  check {names} · start {counts, meeting} · stop · release ·
                           abort {after} · kill · finish {code, failure}
               -> one host say {host, text} · spawn {host, number, command} · daemon_ended {host, number, code, tail}
 """
@@ -30,6 +31,9 @@ SETTLE_SECONDS = 0.25
 # After that many seconds nobody is waited for any more.
 ABORT_SECONDS = 5.0
 STOPPED_CODE = 143
+_LOOPBACK = "127.0.0.1"
+# Exit codes above are those of processes that a signal ended.
+_SIGNALLED = 128
 
 Later = Callable[[float, Callable[[], None]], object]
 
@@ -43,13 +47,18 @@ class Phase(Enum):
 
 
 class Evidence(NamedTuple):
-    """One sign of failure. `code` is None for a rank of mpirun's that a signal killed: only mpirun knows which."""
+    """One sign of failure. `code` is None for a rank of mpirun's that a signal killed: only mpirun knows which.
+
+    `helper` says that a helper host, or its server, was ended from without: ranks that miss it fail too, it never fails
+    for them.
+    """
 
     when: float
     failure: Failure
     code: int | None
     from_launcher: bool = False
     lost_host: bool = False
+    helper: bool = False
 
 
 class Coordinator:
@@ -73,7 +82,7 @@ class Coordinator:
         self._order, self._clock, self._later = order, clock, later
         self.phase = Phase.JOINING
         self._counts: dict[str, int] = {}
-        self._ports: dict[str, int] = {}
+        self._readies: dict[str, Message] = {}
         self._across = across
         self._facts: dict[str, Message] = {}
         self._skews: dict[str, float] = {}
@@ -111,6 +120,8 @@ class Coordinator:
             self._deferred.add(message["rank"])
         elif kind == "launcher_ended":
             self._launcher_ended(message)
+        elif kind == "server_ended":
+            self._server_ended(host, message)
         elif kind == "failed":
             self._counts.setdefault(host, 0)
             failure = parse_failure(message["failure"])
@@ -130,19 +141,20 @@ class Coordinator:
         self._lost.add(host)
         failure = Failure(host=host, exit_code=1, message=f"lost contact with {host}")
         if self.phase is not Phase.STOPPING:
-            self._fail(Evidence(self._clock(), failure, 1, lost_host=True))
+            helper = self._readies.get(host, {}).get("server_port") is not None
+            self._fail(Evidence(self._clock(), failure, 1, lost_host=True, helper=helper))
         for rank, owner in self._rank_hosts.items():
             if owner == host:
                 self._codes.setdefault(rank, 1)
         self._advance()
 
     def _ready(self, host: str, message: Message) -> None:
-        self._counts[host], self._ports[host] = message["processes"], message["port"]
+        self._counts[host], self._readies[host] = message["processes"], message
         self._has_launcher = self._has_launcher or message["has_launcher"]
         if self.phase is not Phase.JOINING or len(self._counts) < len(self._hosts):
             return
         if not self._across:
-            self._start("127.0.0.1")
+            self._start(_LOOPBACK)
             return
         from herringbone_entry.preflight import PATIENCE_SECONDS
 
@@ -174,8 +186,25 @@ class Coordinator:
         self.phase = Phase.RUNNING
         layout = lay_out(self._counts)
         self._rank_hosts = {rank: layout.place(rank).host for rank in range(layout.world_size)}
-        where = {"master_address": master_address, "master_port": self._ports[layout.master]}
-        self._order({"kind": "start", "counts": self._counts, **where})
+        ports = {name: self._readies[layout.master][name] for name in ("port", "reduce_port")}
+        meeting = {"address": master_address, **ports, "servers": self._servers(len(layout.hosts))}
+        self._order({"kind": "start", "counts": self._counts, "meeting": meeting})
+
+    def _servers(self, training_hosts: int) -> str:
+        """Return where the servers of helper hosts listen, and say so where some are of no use."""
+        ports = {host: ready["server_port"] for host, ready in self._readies.items() if ready["server_port"]}
+        if not ports:
+            return ""
+        from herringbone_spec.reduce_servers import ReduceServer, advice, encode
+
+        text = advice(training_hosts=training_hosts, helpers=len(ports))
+        if text is not None:
+            self._order({"kind": "say", "host": self._hosts[0], "text": f"advice: {text}"})
+        addresses = dict.fromkeys(ports, _LOOPBACK)
+        if self._across:
+            # A host that did not answer in time is called by its name.
+            addresses = {host: self._facts.get(host, {}).get("address") or host for host in ports}
+        return encode([ReduceServer(host, addresses[host], ports[host]) for host in self._hosts if host in ports])
 
     def _ended(self, message: Message) -> None:
         rank, code = message["rank"], message["code"]
@@ -192,6 +221,14 @@ class Coordinator:
         elif self.phase is Phase.RUNNING:
             # The ranks' own ends may still be on their way.
             self._later(SETTLE_SECONDS, lambda: self._unexplained(evidence))
+
+    def _server_ended(self, host: str, message: Message) -> None:
+        """A helper host's server ended by itself, or was ended."""
+        self._counts.setdefault(host, 0)
+        code = message["code"]
+        if self.phase is not Phase.STOPPING:
+            killed = code > _SIGNALLED
+            self._fail(Evidence(self._clock(), parse_failure(message["failure"]), code or 1, helper=killed))
 
     def _unexplained(self, evidence: Evidence) -> None:
         """mpirun says that all went well, and yet some rank never said that it ended."""
@@ -261,10 +298,13 @@ class Coordinator:
         return len(set(self._counts) | self._lost) == len(self._hosts)
 
     def _give_up(self) -> None:
-        """Name the failure that came first: a rank's or a host's before mpirun's, which only follows from them."""
+        """Name the failure that came first.
+
+        A helper's before a rank's, which may be heard of earlier, and those before mpirun's, which only follows.
+        """
         if self.phase is Phase.DONE:
             return
-        first = min(self._evidence, key=lambda evidence: (evidence.from_launcher, evidence.when))
+        first = min(self._evidence, key=lambda each: (each.from_launcher, not each.helper, each.when))
         if first.code is None:
             # When a host goes down, mpirun kills the other hosts' ranks; they may be seen to end before the host is.
             first = next((evidence for evidence in self._evidence if evidence.lost_host), first)

@@ -97,9 +97,7 @@ class Job:
             self._loop,
             self._output,
             starter,
-            tell=self._party.tell,
-            on_end=self._party.leave,
-            local_address=self._party.local_address,
+            party=self._party,
         )
         self._party.obey(self._supervisor.receive)
 

@@ -82,3 +82,8 @@ def hosts_of_groups(groups: Sequence[str], members: dict[str, tuple[str, ...]]) 
     ('algo-2', 'algo-3')
     """
     return tuple(natural_order([host for group in groups for host in members[group]]))
+
+
+def one_per_gpu(num_gpus: int) -> int:
+    """Return how many ranks a host gets where nobody says so: one per GPU, or one."""
+    return max(1, num_gpus)

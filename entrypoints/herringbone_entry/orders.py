@@ -7,21 +7,30 @@ import os
 from herringbone_entry.environment import rank_environment
 from herringbone_entry.host import Host
 from herringbone_entry.launchers import torch_distributed
+from herringbone_entry.launchers.data_parallel import Meeting, rendezvous, token
 from herringbone_entry.layout import Place
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.wire import Message
+from herringbone_spec.contract import ReduceVariable
 from herringbone_spec.launcher import Launcher
 
 
 def orders_of(
-    place: Place, prepared: Prepared, host: Host, *, master: tuple[str, int], interface: str | None
+    place: Place, prepared: Prepared, host: Host, *, meeting: Meeting, interface: str | None, secret: bytes
 ) -> Message:
-    """Return the orders of one rank; `master` is address and port of rank 0's host, `interface` leads to the others.
+    """Return the orders of one rank; `interface` leads to the other hosts, `secret` is what the job's hosts share.
 
-    `environment` holds what the rank does not inherit, neither from its supervisor nor through mpirun.
+    `environment` holds what the rank does not inherit, neither from its supervisor nor through mpirun. Each of
+    `secrets` becomes a descriptor, which the variable of that name points to.
     """
     inherited = host.base_environment
-    environment = {**prepared.environment, **rank_environment(place, master_address=master[0], master_port=master[1])}
+    where = rank_environment(place, master_address=meeting.address, master_port=meeting.port)
+    environment = {**prepared.environment, **where}
+    secrets = {}
+    if prepared.launcher is not Launcher.PLAIN:
+        # Whatever started the ranks: a script may use the library under any launcher.
+        environment |= rendezvous(meeting)
+        secrets[ReduceVariable.TOKEN_FILE] = token(secret)
     if prepared.launcher is Launcher.TORCH_DISTRIBUTED:
         environment |= torch_distributed.environment(place, run_id=host.job_name or "none", inherited=inherited)
     if interface is not None:
@@ -38,4 +47,5 @@ def orders_of(
         "program": prepared.program.name,
         "arguments": list(prepared.arguments),
         "paths": [prepared.shim] if prepared.shim else [],
+        "secrets": secrets,
     }

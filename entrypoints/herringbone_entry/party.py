@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
@@ -20,6 +21,7 @@ Obey = Callable[[Message], None]
 
 # The first host leaves after the others, unless they take longer than this.
 _FAREWELL_SECONDS = 2.0
+_SECRET_BYTES = 32
 
 
 class Party(Protocol):
@@ -34,6 +36,10 @@ class Party(Protocol):
     def leave(self, code: int) -> None:
         """This host is done, with that exit code."""
 
+    @property
+    def secret(self) -> bytes:
+        """What only this job's hosts know; a lone host makes one up."""
+
     def local_address(self) -> str | None:
         """Return the address by which other machines reach this host; None where there are none, or none came yet."""
 
@@ -43,6 +49,7 @@ class FirstHost:
 
     def __init__(self, host: Host, loop: Loop, key: bytes | None) -> None:
         self._host, self._loop = host, loop
+        self.secret = os.urandom(_SECRET_BYTES) if key is None else key
         self._links: dict[str, Link] = {}
         self._local_address: str | None = None
         self._code: int | None = None
@@ -117,6 +124,7 @@ class OtherHost:
 
     def __init__(self, host: Host, loop: Loop, key: bytes | None) -> None:
         self._host, self._loop = host, loop
+        self.secret = b"" if key is None else key  # without one, no rank will ever start here
         self._link: Link | None = None
         self._local_address: str | None = None
         self._waiting: list[Message] = []

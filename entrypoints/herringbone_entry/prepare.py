@@ -14,18 +14,19 @@ from herringbone_entry import devices
 from herringbone_entry.code import Program, fill, find_program, is_package
 from herringbone_entry.environment import arguments, contract_environment
 from herringbone_entry.host import Host
-from herringbone_entry.launchers import mpi, torch_distributed
-from herringbone_entry.layout import hosts_of_groups
+from herringbone_entry.launchers import data_parallel, mpi
+from herringbone_entry.layout import hosts_of_groups, one_per_gpu
 from herringbone_spec.contract import HostVariable, Key
 from herringbone_spec.errors import ContractError, UnsupportedError
 from herringbone_spec.hyperparameters import carries_distribution, decode
 from herringbone_spec.launcher import Launcher
 
-_DIRECT = (Launcher.PLAIN, Launcher.TORCH_DISTRIBUTED)
+_LAUNCHERS = (Launcher.PLAIN, Launcher.MPI, Launcher.TORCH_DISTRIBUTED, Launcher.DATA_PARALLEL)
 
 
 class Prepared(NamedTuple):
-    """What this host will run. `num_processes` is 0 where the job has no rank on this host.
+    """What this host will run. `num_processes` is 0 where the job has no rank on this host; `helps` says that it then
+    serves the others' ranks.
 
     `environment` is what all ranks of this host get on top of what they inherit. `mpi` is on the first host where
     mpirun starts the ranks; `mpi_options` are then the user's words for it, None where each host starts its own.
@@ -38,6 +39,7 @@ class Prepared(NamedTuple):
     environment: dict[str, str]
     shim: str | None
     num_processes: int
+    helps: bool = False
     mpi: mpi.MPI | None = None
     mpi_options: str | None = None
 
@@ -47,15 +49,17 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
 
     Raises one of the `HerringboneError`s, which says what is wrong with the job or the host.
     """
-    launcher, processes_per_host, mpi_options = Launcher.PLAIN, None, None
+    launcher, processes_per_host, mpi_options, helps = Launcher.PLAIN, None, None, False
+    library: dict[str, str] = {}
     if carries_distribution(host.raw_hyperparameters):
         distribution = decode(host.raw_hyperparameters)
         launcher, processes_per_host = distribution.launcher, distribution.processes_per_host
-        mpi_options = distribution.mpi_options
-    if launcher not in (*_DIRECT, Launcher.MPI):
+        mpi_options, helps = distribution.mpi_options, _helps(host, distribution.helpers)
+        library = data_parallel.settings(distribution.data_parallel)
+    if launcher not in _LAUNCHERS:
         raise UnsupportedError(
             f"distribution {launcher.value!r} is not supported by this release; "
-            "mpi, torch_distributed and a plain script are"
+            "mpi, torch_distributed, smdistributed and a plain script are"
         )
     if len(host.resources.hosts) > 1 and host.control is None:
         raise UnsupportedError(
@@ -69,7 +73,8 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     program = find_program(code, host.steering)
     num_gpus = devices.num_gpus(host.environ)
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
-    python = _python(host, code, program, log)
+    # A helper host runs nothing of the user's, and needs none of his packages; but mpirun starts ranks by this path.
+    python = sys.executable if helps and found is None else _python(host, code, program, log)
     for folder in (host.paths.model, host.paths.output_data):
         _make_writable(Path(folder))
     return Prepared(
@@ -77,9 +82,10 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         program=program,
         arguments=(*program.leading, *arguments(host.hyperparameters)),
         python=python,
-        environment={**environment, **_path_of(python, host)},
+        environment={**environment, **library, **_path_of(python, host)},
         shim=find_shim(),
-        num_processes=_num_processes(host, launcher, processes_per_host, num_gpus),
+        num_processes=0 if helps else _num_processes(host, launcher, processes_per_host, num_gpus),
+        helps=helps,
         mpi=found,
         mpi_options=mpi_options,
     )
@@ -123,11 +129,25 @@ def _num_processes(host: Host, launcher: Launcher, processes_per_host: int | Non
             raise ContractError(f"{Key.DISTRIBUTION_INSTANCE_GROUPS} names {unknown}; the job has {sorted(members)}")
         if host.name not in hosts_of_groups(groups, members):
             return 0
+    if launcher is Launcher.DATA_PARALLEL:
+        return processes_per_host or one_per_gpu(num_gpus)
     if launcher is Launcher.TORCH_DISTRIBUTED:
-        return torch_distributed.processes_per_host(num_gpus)
+        return one_per_gpu(num_gpus)
     if launcher is Launcher.MPI:
         return processes_per_host or 1
     return 1
+
+
+def _helps(host: Host, helpers: str | None) -> bool:
+    """Say whether this host is one of the group that serves the others' ranks. Raises `ContractError`."""
+    if helpers is None:
+        return False
+    members = host.resources.group(helpers).hosts
+    if set(members) >= set(host.resources.hosts):
+        raise ContractError(
+            f"resourceconfig.json: all hosts are in the helper group {helpers!r}; none is left to train"
+        )
+    return host.name in members
 
 
 def _path_of(python: str, host: Host) -> dict[str, str]:

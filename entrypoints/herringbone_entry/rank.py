@@ -40,6 +40,8 @@ def main() -> None:
     for name in (attach.REPORT, attach.LAYOUT, attach.RUN_FOLDER, *attach.SESSION_FOLDERS):
         os.environ.pop(name, None)
     os.environ.update(orders["environment"])
+    for name, secret in orders["secrets"].items():
+        os.environ[name] = _descriptor_of(secret, lasting=orders["entry"] == "program")
     os.chdir(orders["code"])
     report = Report(wire, orders["code"])
     faulthandler.enable()
@@ -135,6 +137,18 @@ class Report:
         """Keep the frames in the user's code, or all of them when none is."""
         own = [frame for frame in found if os.path.realpath(frame["file"]).startswith(self._code + os.sep)]  # noqa: PTH
         return (own or found)[-_MAX_FRAMES:]
+
+
+def _descriptor_of(secret: str, *, lasting: bool) -> str:
+    """Return a path that gives the secret once: an environment is copied to every child, and printed by many.
+
+    `lasting` keeps it for a program that this process starts.
+    """
+    reader, writer = os.pipe()
+    os.write(writer, secret.encode())
+    os.close(writer)
+    os.set_inheritable(reader, lasting)
+    return f"/dev/fd/{reader}"
 
 
 def _run_python(orders: Message) -> None:

@@ -1,7 +1,7 @@
 """The ranks of one host: starts or awaits them, tells the coordinator what happens to them, obeys its orders.
 
 orders in   check · say · start · stop · release · abort · kill · finish         (see `coordinator`)
-events out  ready · checked · ended · deferred · launcher_ended
+events out  ready · checked · ended · deferred · launcher_ended · server_ended
 """
 
 from __future__ import annotations
@@ -11,15 +11,18 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from herringbone_entry import attach, failure, launch, network, process
 from herringbone_entry.companion import Companion
 from herringbone_entry.daemons import Daemons
 from herringbone_entry.host import Host
+from herringbone_entry.launchers.data_parallel import Meeting
 from herringbone_entry.layout import Layout, Place, lay_out
 from herringbone_entry.loop import Loop
 from herringbone_entry.orders import orders_of
 from herringbone_entry.output import Output
+from herringbone_entry.party import Party
 from herringbone_entry.port import ReservedPort
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.rank_process import RankProcess
@@ -29,6 +32,9 @@ from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.wire import Message, Wire
 from herringbone_spec.contract import line_prefix
 from herringbone_spec.failure import exit_code_of, parse_failure
+
+if TYPE_CHECKING:
+    from herringbone_entry.serving import Serving
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0
@@ -42,8 +48,8 @@ CLEAR_ROUNDS = 50
 class Supervisor:
     """One host's ranks.
 
-    `tell` takes events for the coordinator. `on_end` is called with the exit code when the verdict has come and
-    nothing of this host runs any more.
+    `party` takes events for the coordinator, and the exit code when the verdict has come and nothing of this host runs
+    any more.
     """
 
     def __init__(
@@ -54,23 +60,22 @@ class Supervisor:
         output: Output,
         starter: RankStarter,
         *,
-        tell: Callable[[Message], None],
-        on_end: Callable[[int], None],
-        local_address: Callable[[], str | None],
+        party: Party,
     ) -> None:
         self._host, self._run_folder, self._loop, self._output = host, run_folder, loop, output
         self._starter = starter
-        self._tell, self._on_end, self._local_address = tell, on_end, local_address
+        self._party, self._tell = party, party.tell
         self._prepared: Prepared | None = None
         self._layout = Layout((), ())
-        self._master = ("", 0)
-        self._port = ReservedPort()
+        self._meeting = Meeting("", 0, 0)
+        self._ports = ReservedPort(), ReservedPort()
         self._interface: str | None = None
         self._ranks: dict[int, RankProcess] = {}
         self._children: dict[int, RankProcess] = {}
         self._reception: Reception | None = None
         self._launcher: Companion | None = None
-        self._daemons = Daemons(loop, output, line_prefix(host.name), tell)
+        self._daemons = Daemons(loop, output, line_prefix(host.name), party.tell)
+        self._serving: Serving | None = None
         self._holds = False
         self._stopping = False
         self._deferred: list[RankProcess] = []
@@ -91,8 +96,20 @@ class Supervisor:
         if self._is_mpi:
             path = attach.socket_path(self._run_folder.path, self._host.name)
             self._reception = Reception(path, prepared.num_processes + 16, self._loop, self._greeted)
-        event = {"kind": "ready", "processes": prepared.num_processes, "port": self._port.number}
-        self._tell({**event, "has_launcher": prepared.mpi is not None})
+        if prepared.helps:
+            # Most jobs have no helper hosts.
+            from herringbone_entry.serving import serve
+
+            self._serving = serve(prepared, self._host, self._party, self._loop, self._output, self._tell_ready)
+        else:
+            self._tell_ready()
+
+    def _tell_ready(self, server_port: int | None = None) -> None:
+        assert self._prepared is not None
+        port, reduce_port = (port.number for port in self._ports)
+        event = {"kind": "ready", "processes": self._prepared.num_processes, "server_port": server_port}
+        has_launcher = self._prepared.mpi is not None
+        self._tell({**event, "port": port, "reduce_port": reduce_port, "has_launcher": has_launcher})
 
     def receive(self, message: Message) -> None:
         """Obey an order of the coordinator's."""
@@ -122,6 +139,8 @@ class Supervisor:
         """Take note of children that have ended."""
         for pid, returncode in process.reap():
             self._daemons.reaped(pid, returncode)
+            if self._serving is not None:
+                self._serving.reaped(pid, returncode)
             if self._launcher is not None and pid == self._launcher.pid:
                 self._launcher_ended(self._launcher, returncode)
             elif pid in self._children:
@@ -135,14 +154,15 @@ class Supervisor:
         # Most jobs have one host and never need this.
         from herringbone_entry.preflight import check
 
-        check(names, self._loop, self._tell, self._host, self._prepared.environment, self._local_address())
+        check(names, self._loop, self._tell, self._host, self._prepared.environment, self._party.local_address())
 
     def _start(self, message: Message) -> None:
         assert self._prepared is not None
         self._layout = lay_out(message["counts"])
-        self._port.release()
-        self._interface = network.interface_of(self._host, self._local_address(), network.interfaces())
-        self._master = (message["master_address"], int(message["master_port"]))
+        for port in self._ports:
+            port.release()
+        self._interface = network.interface_of(self._host, self._party.local_address(), network.interfaces())
+        self._meeting = Meeting(**message["meeting"])
         for rank in self._layout.ranks(self._host.name):
             place = self._layout.place(rank)
             make = partial(RankProcess, place, self._loop, self._output, self._rank_changed)
@@ -165,7 +185,10 @@ class Supervisor:
 
     def _orders(self, place: Place) -> Message:
         assert self._prepared is not None
-        return orders_of(place, self._prepared, self._host, master=self._master, interface=self._interface)
+        secret = self._party.secret
+        return orders_of(
+            place, self._prepared, self._host, meeting=self._meeting, interface=self._interface, secret=secret
+        )
 
     def _greeted(self, wire: Wire, message: Message) -> None:
         """A rank of mpirun's says which one it is, or an agent that it wants a daemon."""
@@ -275,6 +298,8 @@ class Supervisor:
         self._let_all_go()
         self._signal_ranks(signal.SIGKILL)
         self._signal_launcher(signal.SIGTERM)
+        if self._serving is not None:
+            self._serving.kill()
         self._loop.later(ABORT_GRACE_SECONDS, self._write_off)
 
     def _write_off(self) -> None:
@@ -304,6 +329,8 @@ class Supervisor:
     def _finish(self, message: Message) -> None:
         self._verdict = message
         self._let_all_go()
+        if self._serving is not None:
+            self._serving.end()
         self._loop.later(ABORT_GRACE_SECONDS, self._kill)
         self._sweep()
 
@@ -312,7 +339,8 @@ class Supervisor:
 
         A grandchild that holds a rank's output open gets DRAIN_SECONDS to write its last lines.
         """
-        if self._verdict is None or self._living() or self._launcher is not None:
+        serves = self._serving is not None and self._serving.runs
+        if self._verdict is None or self._living() or self._launcher is not None or serves:
             return
         if all(rank.silent for rank in self._ranks.values()):
             self._end_leftovers()
@@ -350,7 +378,7 @@ class Supervisor:
         if found is not None:
             failure.write(self._host.paths, found)
             self.log(f"failed: {found.render()}")
-        self._on_end(code)
+        self._party.leave(code)
 
     @property
     def _is_mpi(self) -> bool:

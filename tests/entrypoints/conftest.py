@@ -80,6 +80,7 @@ class FakeJob:
     environment: dict[str, str]
     control: str
     command: tuple[str, ...] = (sys.executable, "-m", "herringbone_entry")
+    groups: dict[str, list[str]] = field(default_factory=dict)
     name: str = field(default_factory=lambda: f"job-{uuid.uuid4().hex[:12]}")
     descriptors: list[int] = field(default_factory=list)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
@@ -92,6 +93,10 @@ class FakeJob:
         interface = "lo" if self.control.startswith("unix:") else outer_interface()
         for host in self.hosts:
             resources = {"current_host": host, "hosts": sorted(self.hosts), "network_interface_name": interface}
+            for group, members in self.groups.items():
+                resources.setdefault("instance_groups", []).append({"instance_group_name": group, "hosts": members})
+                if host in members:
+                    resources["current_group_name"] = group
             lay_tree(self.base(host), resources, {"sagemaker_program": program, **hyperparameters})
             (self.base(host) / "code" / program).write_text(textwrap.dedent(script))
 

@@ -28,7 +28,13 @@ class Bench:
     def ready(self, processes: int = 1) -> None:
         for host in self.hosts:
             has_launcher = self.launcher and host == self.hosts[0]
-            self.say(host, "ready", processes=processes, has_launcher=has_launcher, port=1234)
+            self.come(host, processes=processes, has_launcher=has_launcher)
+
+    def come(
+        self, host: str, *, processes: int = 1, has_launcher: bool = False, server_port: int | None = None
+    ) -> None:
+        ports = {"port": 1234, "reduce_port": 1235, "server_port": server_port}
+        self.say(host, "ready", processes=processes, has_launcher=has_launcher, **ports)
 
     def say(self, host: str, kind: str, **fields: object) -> None:
         self.coordinator.receive(host, {"kind": kind, **fields})
@@ -62,12 +68,11 @@ class Bench:
 
 def test_a_job_starts_when_all_have_come_and_ends_when_all_have_ended() -> None:
     bench = Bench("algo-1", "algo-2")
-    bench.say("algo-2", "ready", processes=2, has_launcher=False, port=1234)
+    bench.come("algo-2", processes=2)
     assert bench.orders == []
-    bench.say("algo-1", "ready", processes=1, has_launcher=False, port=1234)
-    assert bench.orders == [
-        {"kind": "start", "counts": {"algo-2": 2, "algo-1": 1}, "master_address": "127.0.0.1", "master_port": 1234}
-    ]
+    bench.come("algo-1")
+    meeting = {"address": "127.0.0.1", "port": 1234, "reduce_port": 1235, "servers": ""}
+    assert bench.orders == [{"kind": "start", "counts": {"algo-2": 2, "algo-1": 1}, "meeting": meeting}]
     for rank in range(3):
         bench.say("algo-1", "ended", rank=rank, code=0, age=0.0)
     assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}
@@ -166,7 +171,7 @@ def test_a_stopped_job_that_ends_well_ended_well(codes: list[int], expected: int
 
 def test_missing_hosts_are_named() -> None:
     bench = Bench("algo-1", "algo-2", "algo-3")
-    bench.say("algo-1", "ready", processes=1, has_launcher=False, port=1234)
+    bench.come("algo-1")
     bench.turn(600.0)
     assert "algo-2, algo-3 did not come within 600 s" in parse_failure(bench.orders[-1]["failure"]).message
 
@@ -176,3 +181,78 @@ def test_a_host_that_comes_after_the_end_hears_of_it() -> None:
     bench.say("algo-1", "stop")
     bench.coordinator.joined()
     assert bench.kinds == ["finish", "finish"]
+
+
+def helped(*, across: bool = False) -> Bench:
+    """Two hosts that train and two that help, which have come in another order."""
+    bench = Bench("algo-1", "algo-2", "algo-3", "algo-4", across=across)
+    bench.come("algo-4", processes=0, server_port=7004)
+    bench.come("algo-1")
+    bench.come("algo-2")
+    bench.come("algo-3", processes=0, server_port=7003)
+    return bench
+
+
+def test_ranks_are_told_the_servers_in_the_order_of_their_hosts() -> None:
+    (start,) = helped().orders
+    assert start["meeting"]["servers"] == "algo-3=127.0.0.1:7003,algo-4=127.0.0.1:7004"
+    assert start["counts"] == {"algo-1": 1, "algo-2": 1, "algo-3": 0, "algo-4": 0}
+
+
+def test_among_machines_a_server_has_its_host_s_address_or_else_its_name() -> None:
+    bench = helped(across=True)
+    facts = {"address": "10.0.0.3", "unknown": [], "wall": 0.0, "group": "cpu", "cpus": 2, "gpus": 0}
+    disk = {"free_bytes": 1 << 40, "interface": "eth0", "named_interface": None}
+    bench.say("algo-3", "checked", facts=facts | disk)
+    bench.turn(600.0)
+    assert bench.orders[-1]["meeting"]["servers"] == "algo-3=10.0.0.3:7003,algo-4=algo-4:7004"
+
+
+def test_helpers_that_bring_nothing_are_spoken_of() -> None:
+    bench = Bench("algo-1", "algo-2")
+    bench.come("algo-1")
+    bench.come("algo-2", processes=0, server_port=7002)
+    assert bench.kinds == ["say", "start"]
+    assert bench.orders[0]["text"].startswith("advice: one host trains")
+
+
+def server_ended(bench: Bench, code: int) -> None:
+    failure = Failure("algo-3", None, code, message="ended").to_json()
+    bench.say("algo-3", "server_ended", code=code, failure=failure)
+
+
+@pytest.mark.parametrize(("code", "blamed"), [(137, "algo-3"), (1, "algo-2"), (0, "algo-2")])
+def test_a_killed_server_is_the_cause_of_the_errors_of_ranks_that_miss_it(code: int, blamed: str) -> None:
+    # One that ended by itself may have done so for what a rank did, and then the order of time says who was first.
+    bench = helped()
+    bench.ended(1, 1, what="ConnectionError")
+    bench.turn(SETTLE_SECONDS / 2)
+    server_ended(bench, code)
+    bench.ended(0, 1, what="ConnectionError")
+    bench.turn(SETTLE_SECONDS)
+    assert parse_failure(bench.orders[-1]["failure"]).host == blamed
+
+
+def test_a_server_that_ends_well_too_early_fails_the_job() -> None:
+    bench = helped()
+    server_ended(bench, 0)
+    bench.turn(ABORT_SECONDS)
+    assert bench.orders[-1]["code"] == 1
+
+
+def test_a_lost_helper_host_is_the_cause_as_well() -> None:
+    bench = helped()
+    bench.ended(1, 1, what="ConnectionError")
+    bench.coordinator.lost("algo-4")
+    bench.ended(0, 1, what="ConnectionError")
+    bench.turn(SETTLE_SECONDS)
+    assert parse_failure(bench.orders[-1]["failure"]).render() == "algo-4: exit code 1: lost contact with algo-4"
+
+
+def test_a_server_s_end_during_a_stop_fails_nothing() -> None:
+    bench = helped()
+    bench.say("algo-1", "stop")
+    server_ended(bench, 137)
+    bench.ended(0, 0)
+    bench.ended(1, 0)
+    assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}

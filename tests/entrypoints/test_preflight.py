@@ -83,7 +83,7 @@ def test_the_job_starts_when_all_have_been_checked() -> None:
     assert bench.kinds == ["check", "say", "start"]
     assert bench.orders[1]["host"] == "algo-1"
     assert "warning: the clock of algo-2 is +3.0 s off algo-1's" in bench.orders[1]["text"]
-    assert bench.orders[2]["master_address"] == "10.0.0.1"
+    assert bench.orders[2]["meeting"]["address"] == "10.0.0.1"
 
 
 def test_the_job_waits_for_a_slow_host_only_so_long() -> None:

@@ -117,7 +117,10 @@ def test_smdistributed_is_there_in_a_rank_and_nowhere_else(make_job) -> None:
     ("steering", "says"),
     [
         ({"sagemaker_parameter_server_enabled": True}, "distribution 'parameter_server' is not supported"),
-        ({"sagemaker_distributed_dataparallel_enabled": True}, "distribution 'data_parallel' is not supported"),
+        (
+            {"sagemaker_pytorch_xla_multi_worker_enabled": True},
+            "distribution 'pytorch_xla' is not supported",
+        ),
     ],
 )
 def test_launchers_of_later_releases_are_refused_by_name(make_job, steering: dict[str, object], says: str) -> None:

@@ -290,10 +290,6 @@ def test_options_that_mean_nothing_here_are_named(here):
         ({"inputs": TrainingInput("data", input_mode="Pipe")}, "channel training: Pipe mode does not run here"),
         ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression, record_wrapping"),
         (
-            {"distribution": {"smdistributed": {"dataparallel": {"enabled": True}}}},
-            "the launcher data_parallel does not",
-        ),
-        (
             {"distribution": {"parameter_server": {"enabled": True}}},
             "the launcher parameter_server does not run here yet",
         ),

@@ -13,11 +13,6 @@ from herringbone_entry.layout import Place
 ROLE = "default"
 
 
-def processes_per_host(num_gpus: int) -> int:
-    """Return how many ranks a host gets: one per GPU, or one."""
-    return max(1, num_gpus)
-
-
 def environment(place: Place, *, run_id: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return what torchrun adds to the common variables of a rank.
 

@@ -15,7 +15,7 @@ from herringbone.plan import JobPlan, refuse
 from herringbone.source import check_source
 from herringbone_spec.errors import InputError, UnsupportedError
 
-_LAUNCHERS = ("plain", "mpi", "torch_distributed")
+_LAUNCHERS = ("plain", "mpi", "torch_distributed", "data_parallel")
 
 # Options that cost money, choose machines or name accounts: a job on this machine is the same without them.
 UNUSED = (
@@ -113,8 +113,8 @@ def _refused_values(plan: JobPlan) -> dict[str, str]:
         refusals["distribution.smdistributed.modelparallel"] = "only PyTorch's library runs here yet"
     elif plan.launcher == "torch_distributed" and "mp_parameters" in plan.hyperparameters:
         refusals["distribution.smdistributed.modelparallel"] = "version 2 of the library does not run here; use mpi"
-    if any(host.ranks == 0 for host in plan.hosts):
-        refusals["distribution.instance_groups"] = "training on some groups only does not run here yet"
+    if any(host.ranks == 0 and not host.helper for host in plan.hosts):
+        refusals["distribution.instance_groups"] = "a group that neither trains nor helps does not run here yet"
     local = plan.options.checkpoint_local_path
     if local is not None and local.rstrip("/") != "/opt/ml/checkpoints":
         refusals["checkpoint_local_path"] = f"only /opt/ml/checkpoints has a place here, not {local}"
