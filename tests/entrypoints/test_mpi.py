@@ -89,14 +89,14 @@ def test_p16_each_host_has_its_own_environment(make_job, mpirun, kind: str) -> N
     job = make_job(hosts=2, over="tcp", HERRINGBONE_MPIRUN=mpirun(kind))
     job.write(
         "import os; print(os.environ['SM_CURRENT_HOST'], os.environ['SM_MODEL_DIR'], os.environ['OWN'],"
-        " [name for name in os.environ if name.startswith('HERRINGBONE_') and name != 'HERRINGBONE_MPIRUN'])",
+        " sorted({name.split('_')[1] for name in os.environ if name.startswith('HERRINGBONE_')}))",
         sagemaker_mpi_enabled=True,
     )
     job.start("algo-1", OWN="one")
     job.start("algo-2", OWN="two")
     ended = job.wait()
     for rank, (host, own) in enumerate([("algo-1", "one"), ("algo-2", "two")]):
-        assert ended[host].rank_lines == [f"[{host}:{rank}] {host} {job.base(host)}/model {own} []"]
+        assert ended[host].rank_lines == [f"[{host}:{rank}] {host} {job.base(host)}/model {own} ['MPIRUN', 'REDUCE']"]
 
 
 def test_custom_options_that_cannot_be_split_are_refused() -> None:
