@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
 from herringbone_spec.contract import Key
@@ -24,20 +24,26 @@ class Program(NamedTuple):
     leading: tuple[str, ...] = ()
 
 
-def fill(folder: Path, submit_directory: str | None) -> None:
+def fill(
+    folder: Path, submit_directory: str | None, *, environ: Mapping[str, str] = os.environ, region: str | None = None
+) -> None:
     """Put the user's code in `folder`, unless there is some already.
 
-    `submit_directory` is a folder, a single file or a tar.gz, as a path or a file:// address.
+    `submit_directory` is a folder, a single file or a tar.gz, as a path or a file:// address, or a tar.gz as an s3://
+    address: see `s3.fetch`, which takes `environ` and `region`.
 
     Raises `InputError` when it is not there, `ArchiveError` when it is a damaged or a wicked archive,
-    `UnsupportedError` when it lies where this release cannot fetch it.
+    `UnsupportedError` when it lies where it cannot be fetched from, `AwsError` when S3 does not give it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if any(folder.iterdir()) or not submit_directory:
         return
+    if submit_directory.startswith("s3://"):
+        _fill_from_s3(folder, submit_directory, environ, region)
+        return
     if "://" in submit_directory and not submit_directory.startswith("file://"):
         raise UnsupportedError(
-            f"{Key.SUBMIT_DIRECTORY} {submit_directory!r}: this release takes code from a path or a file:// address"
+            f"{Key.SUBMIT_DIRECTORY} {submit_directory!r}: code comes from a path, a file:// or an s3:// address"
         )
     import shutil
 
@@ -52,6 +58,18 @@ def fill(folder: Path, submit_directory: str | None) -> None:
         shutil.copy2(source, folder / source.name)
     else:
         raise InputError(f"{Key.SUBMIT_DIRECTORY} {submit_directory!r} does not exist on this host")
+
+
+def _fill_from_s3(folder: Path, address: str, environ: Mapping[str, str], region: str | None) -> None:
+    import tempfile
+
+    from herringbone_entry import s3
+    from herringbone_entry.archive import extract
+
+    with tempfile.TemporaryDirectory() as place:
+        archive = Path(place) / PurePosixPath(address).name
+        s3.fetch(address, archive, environ, region)
+        extract(archive, folder)
 
 
 def find_program(folder: Path, steering: Mapping[str, Any]) -> Program:

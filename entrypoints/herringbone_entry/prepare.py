@@ -69,7 +69,8 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         )
     found = mpi.find(host.environ) if mpi_options is not None and host.is_first else None
     code = Path(host.paths.code)
-    fill(code, host.steering.get(Key.SUBMIT_DIRECTORY))
+    steering = host.steering
+    fill(code, steering.get(Key.SUBMIT_DIRECTORY), environ=host.environ, region=steering.get(Key.REGION))
     program = find_program(code, host.steering)
     num_gpus = devices.num_gpus(host.environ)
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)

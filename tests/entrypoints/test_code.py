@@ -55,7 +55,7 @@ def test_code_that_is_there_already_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("place", "error", "says"),
-    [("/nowhere", InputError, "does not exist"), ("s3://b/k.tar.gz", UnsupportedError, "from a path or a file://")],
+    [("/nowhere", InputError, "does not exist"), ("ftp://b/k.tar.gz", UnsupportedError, "a file:// or an s3://")],
 )
 def test_code_that_cannot_be_had_is_refused(tmp_path: Path, place: str, error: type, says: str) -> None:
     with pytest.raises(error, match=says):

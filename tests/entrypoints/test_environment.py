@@ -115,6 +115,28 @@ def test_sm_variables_of_a_host(make_job) -> None:
     assert json.loads(found["SM_TRAINING_ENV"])["channel_input_dirs"]["eval"] == f"{base}/input/data/eval"
 
 
+def test_a_pipe_channel_is_the_scripts_to_read(make_job) -> None:
+    """The platform writes each epoch into a FIFO of its own: whoever else opens one takes data away."""
+    job = make_job()
+    job.write(
+        """
+        import os, threading
+        channel = os.environ["SM_CHANNEL_TRAIN"]
+        for epoch in range(2):
+            path = f"{channel}_{epoch}"
+            threading.Thread(target=lambda: open(path, "w").write(f"epoch {epoch}")).start()
+            print(open(path).read(), os.path.exists(channel))
+        """
+    )
+    described = {"train": {"TrainingInputMode": "Pipe", "S3DistributionType": "FullyReplicated"}}
+    (job.base() / "input" / "config" / "inputdataconfig.json").write_text(json.dumps(described))
+    data = job.base() / "input" / "data"
+    data.mkdir()
+    for epoch in range(2):
+        os.mkfifo(data / f"train_{epoch}")
+    assert job.run()["algo-1"].lines == ["[algo-1:0] epoch 0 False", "[algo-1:0] epoch 1 False"]
+
+
 def test_arguments_follow_the_contracts_rules() -> None:
     values = {"b": True, "epochs": 3, "a": "x y", "none": None, "mp_parameters": {"partitions": 2, "ddp": False}}
     assert arguments(values) == [

@@ -62,15 +62,7 @@ def test_a_stop_is_heard_before_the_imports_that_take_a_while() -> None:
 
 
 def test_the_supervisor_imports_what_every_job_needs() -> None:
-    rarely = ["subprocess", "tempfile", "random", "shutil", "tarfile", "traceback", "hmac", "secrets"]
-    rarely += [
-        "dataclasses",
-        "inspect",
-        "msgspec",
-        "threading",
-        "ctypes",
-        "asyncio",
-        "logging",
-        "herringbone_entry.channel",
-    ]
+    rarely = ["subprocess", "tempfile", "random", "shutil", "tarfile", "traceback", "hmac", "secrets", "boto3"]
+    rarely += ["msgspec", "threading", "ctypes", "asyncio", "logging", "herringbone_entry.channel"]
+    rarely += ["dataclasses", "inspect"]
     assert imported("herringbone_entry.job", rarely) == []
