@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from herringbone.backends import backend_for
+from herringbone.git_code import Checkout, check_inside, fetch_code
 from herringbone.inputs import Inputs, parse_inputs
 from herringbone.interrupt import OnInterrupt, check_choice
 from herringbone.names import check_job_name, default_job_name
@@ -73,6 +75,8 @@ class Estimator:
             )
         if self.source_dir is not None and self.entry_point is None:
             raise OptionError("source_dir: given without entry_point; name the script of it that is to run")
+        if self.options.git_config is not None and self.entry_point is None:
+            raise OptionError("git_config: given without entry_point; name the script of the repository that is to run")
         if self.options.include_secrets and self.entry_point is None:
             raise OptionError("include_secrets: given without entry_point, so that there is no code to include them in")
 
@@ -110,17 +114,30 @@ class Estimator:
         }
 
     def plan(self, inputs: Inputs = None, job_name: str | None = None) -> JobPlan:
-        """Say what `fit` would run, without running it; nothing is written.
+        """Say what `fit` would run, without running it; nothing is written (but `git_config` is fetched, and removed).
 
         >>> print(estimator.plan({"training": "data"}))      # doctest: +SKIP
 
         Raises the `UsageError` that `fit` would raise: a missing file, a rule broken, an option not served.
         """
-        return self._plan(self._backend(), inputs, job_name)
+        with self._code() as code:
+            return self._plan(self._backend(), inputs, job_name, code)
 
-    def _plan(self, backend: Backend, inputs: Inputs, job_name: str | None) -> JobPlan:
+    @contextmanager
+    def _code(self) -> Iterator[Checkout | None]:
+        """Hold what `git_config` names, as long as it takes to look at it and to take it along."""
+        config = self.options.git_config
+        if config is None:
+            yield None
+            return
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="herringbone-") as scratch:
+            yield fetch_code(config, Path(scratch))
+
+    def _plan(self, backend: Backend, inputs: Inputs, job_name: str | None, code: Checkout | None = None) -> JobPlan:
         folder = Path.cwd()
-        request = self._request(folder)
+        request = self._request(folder, code)
         name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
         plan = make_plan(
             request,
@@ -158,8 +175,9 @@ class Estimator:
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
         backend = self._backend()
-        plan = self._plan(backend, inputs, job_name)
-        job = TrainingJob.submit(plan, backend)
+        with self._code() as code:
+            plan = self._plan(backend, inputs, job_name, code)
+            job = TrainingJob.submit(plan, backend)
         self.jobs.append(job)
         if wait:
             console = Console() if logs not in (False, None, "None") else None
@@ -191,17 +209,25 @@ class Estimator:
         estimator.jobs.append(job)
         return estimator
 
-    def _request(self, folder: Path) -> JobRequest:
+    def _request(self, folder: Path, code: Checkout | None = None) -> JobRequest:
         source = None
         arguments = self._arguments()
         options = self.options
         if self.entry_point is not None:
             source = find_source(
-                self.entry_point, self.source_dir, options.dependencies, base=folder, secrets=options.include_secrets
+                self.entry_point,
+                self.source_dir,
+                options.dependencies,
+                base=folder if code is None else code.folder,
+                secrets=options.include_secrets,
             )
-            # Absolute, so that `attach` finds them from any folder.
-            options = msgspec.structs.replace(options, dependencies=source.dependencies)
-            arguments |= source.arguments
+            if code is not None:
+                check_inside(source, code.folder)
+                source = msgspec.structs.replace(source, revision=code.revision)
+            elif options.git_config is None:
+                # Absolute, so that `attach` finds them from any folder.
+                options = msgspec.structs.replace(options, dependencies=source.dependencies)
+                arguments |= source.arguments
         return JobRequest(
             estimator=type(self).__name__,
             arguments={name: value for name, value in arguments.items() if value is not None},

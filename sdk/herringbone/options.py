@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from herringbone.git_code import GitConfig, check_git_config
 from herringbone_spec.contract import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES
 from herringbone_spec.errors import OptionError, UnsupportedError
 
@@ -74,7 +75,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     # The script and its surroundings.
     dependencies: tuple[str, ...] = ()
     include_secrets: tuple[str, ...] = ()  # files of the code that look like secrets, and may travel
-    git_config: dict[str, str] | None = None
+    git_config: GitConfig | None = None
     code_location: str | None = None
     container_log_level: int = 20
     container_entry_point: tuple[str, ...] | None = None
@@ -177,6 +178,8 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     _check_environment(options.environment)
     if options.shm_size is not None:
         size_in_bytes("shm_size", options.shm_size)
+    if options.git_config is not None:
+        check_git_config(options.git_config)
     _check_metrics(options.metric_definitions)
     _check_together(options)
     return options
@@ -228,8 +231,8 @@ def explain(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
     name = re.split(r"[.\[]", path, maxsplit=1)[0]
     if name not in given:
         return str(error)
-    # The values of `environment` may be secrets.
-    value = "" if name == "environment" else f" (given: {given[name]!r})"
+    # Their values may be secrets.
+    value = "" if name in ("environment", "git_config") else f" (given: {given[name]!r})"
     return f"{path}: {what[0].lower()}{what[1:].replace('`', '')}{value}"
 
 

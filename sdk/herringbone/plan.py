@@ -95,6 +95,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             self.options,
             environment=masked(self.environment),
             extra_request=_masked_request(self.options.extra_request),
+            git_config=None if self.options.git_config is None else self.options.git_config.masked,
             sagemaker_session=None,
         )
         arguments = dict(self.arguments)
@@ -242,7 +243,8 @@ def _described(plan: JobPlan) -> list[tuple[str, str]]:
         group = "" if host.group == HOMOGENEOUS_GROUP else f", group {host.group}"
         rows.append((f"host {host.name}", f"{_role(host)}{group}"))
     if plan.source is not None:
-        rows.append(("script", f"{plan.source.entry_point} in {plan.source.archive or plan.source.folder}"))
+        place = plan.source.revision or plan.source.archive or plan.source.folder
+        rows.append(("script", f"{plan.source.entry_point} in {place}"))
         rows += [("dependency", path) for path in plan.source.dependencies]
     for channel in plan.channels:
         sharded = ", every host its share of the files" if channel.sharded else ""

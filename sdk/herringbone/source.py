@@ -21,7 +21,8 @@ class SourceCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     With `archive`, the code is a tar.gz which the supervisor unpacks, and `folder` is None; it may be an `s3://`
     address. `whole_folder` is False for a lone script, whose neighbours stay behind. `secrets` are files of the code
-    that may look like secrets.
+    that may look like secrets. `revision` names repository and commit where it was fetched from one; the folder is gone
+    once the job has been submitted.
     """
 
     entry_point: str
@@ -30,6 +31,7 @@ class SourceCode(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     whole_folder: bool = False
     dependencies: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
+    revision: str | None = None
 
     @property
     def address(self) -> str:

@@ -25,7 +25,6 @@ def here(tmp_path, monkeypatch):
         ({"checkpoint_s3_uri": "c"}, OptionError, "checkpoint_s3_uri: c is no s3:// address"),
         ({"code_location": "c"}, OptionError, "code_location: c is no s3:// address"),
         ({"training_repository_credentials_provider_arn": "a"}, OptionError, "needs training_repository_access_mode"),
-        ({"git_config": {"repo": "r"}}, UnsupportedError, "git_config: clone the repository"),
         ({"bake_requirements": True}, UnsupportedError, "bake_requirements: build the image with them"),
         ({"entry_point": "gone.py"}, InputError, "entry_point: .*gone.py: no such file"),
         ({"inputs": "gone"}, InputError, "channel 'training': .*gone: no such file or folder"),

@@ -43,7 +43,6 @@ UNUSED = (
 REFUSED = {
     "volume_kms_key": "the job's folder is not encrypted",
     "output_kms_key": "the model is not encrypted",
-    "git_config": "clone the repository and give its folder as source_dir",
 }
 
 

@@ -20,7 +20,6 @@ MAX_CHANNELS = 20
 # Means nothing to a service whose containers nobody of us starts, or to a job whose image is named.
 _UNUSED = ("framework_version", "py_version", "shm_size")
 _REFUSED = {
-    "git_config": "clone the repository and give its folder as source_dir",
     "bake_requirements": "build the image with them: herringbone images build --requirements",
 }
 _ADDRESSES = ("output_path", "checkpoint_s3_uri", "code_location")
