@@ -18,7 +18,6 @@ from herringbone.home import find_home
 from herringbone.interrupt import OnInterrupt, check_choice, stops, ways_back
 from herringbone.jobs import FAILED, JobIndex, JobRecord
 from herringbone.logs import LogLine, Metric, chosen, find_metrics
-from herringbone.model import download_model
 from herringbone.progress import Progress, why_stopped
 from herringbone.watch import Watch
 from herringbone_spec.errors import JobFailedError, JobNotFoundError, OptionError
@@ -137,6 +136,8 @@ class TrainingJob:
         The folder appears whole or not at all. Raises `InputError` while there is no model, or when something is
         there already; `ArchiveError` for an archive that is damaged or reaches outside its folder.
         """
+        from herringbone.model import download_model
+
         return download_model(lambda folder: self._backend.fetch_model(self.name, folder), Path(into))
 
     def stop(self, grace: float | None = None) -> None:
