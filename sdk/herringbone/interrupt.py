@@ -27,8 +27,8 @@ def stops(choice: OnInterrupt, name: str) -> bool:
         return choice == "stop"
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
-    print(f"\nstop job {name}? Enter leaves it running [y/N] ", end="", file=sys.stderr, flush=True)
     try:
+        print(f"\nstop job {name}? Enter leaves it running [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
     except KeyboardInterrupt:
         return False

@@ -18,7 +18,7 @@ from herringbone.home import find_home
 from herringbone.interrupt import OnInterrupt, check_choice, stops, ways_back
 from herringbone.jobs import FAILED, JobIndex, JobRecord
 from herringbone.logs import LogLine, Metric, chosen, find_metrics
-from herringbone.progress import Progress, why_stopped
+from herringbone.news import News, why_stopped
 from herringbone.watch import Watch
 from herringbone_spec.errors import JobFailedError, JobNotFoundError, OptionError
 from herringbone_spec.failure import Failure, parse_failure
@@ -181,7 +181,7 @@ class TrainingJob:
         return {key: value for key, value in described.items() if value is not None}
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
-        """Wait as `fit` does: show steps and log, do on Ctrl-C as told, raise `JobFailedError` when it failed.
+        """Wait as `fit` does: show states and log, do on Ctrl-C as told, raise `JobFailedError` when it failed.
 
         `on_interrupt` is stop, detach or ask; None is the backend's own habit: stop here, ask in the cloud.
         """
@@ -226,14 +226,14 @@ class TrainingJob:
             for _ in self._watch().batches(None, timeout):
                 pass
             return
-        progress = Progress()
+        news = News()
         own = Console(sys.stderr)
 
-        def news(record: JobRecord) -> None:
-            for line in progress.news(record, now=time.monotonic()):
+        def look(record: JobRecord) -> None:
+            for line in news.of(record, now=time.monotonic()):
                 own.say(line)
 
-        for lines in Watch(self._backend, self.name, say=own.say, news=news).batches(source, timeout):
+        for lines in Watch(self._backend, self.name, say=own.say, look=look).batches(source, timeout):
             console.show(lines)
 
     def _watch(self) -> Watch:

@@ -24,7 +24,7 @@ ACCESS_PATIENCE_SECONDS = 300.0
 
 
 class Watch:
-    """One wait for one job; `say` gets what the user should know, `news` each row that was read.
+    """One wait for one job; `say` gets what the user should know, `look` each row that was read.
 
     >>> for lines in Watch(backend, "digits-1", say=print).batches(source): ...       # doctest: +SKIP
     """
@@ -35,17 +35,17 @@ class Watch:
         name: str,
         *,
         say: Callable[[str], None],
-        news: Callable[[JobRecord], None] | None = None,
+        look: Callable[[JobRecord], None] | None = None,
         access_patience: float = ACCESS_PATIENCE_SECONDS,
     ) -> None:
         self._backend = backend
         self._name = name
         self._say = say
-        self._news = news
+        self._look = look
         self._access_patience = access_patience
         self._record: JobRecord | None = None
         self._troubles: set[type[AwsError]] = set()
-        self._denied_since: float | None = None
+        self._denied_since: dict[str, float] = {}
         self._log_fails = False
         self._log_is_lost = False
 
@@ -83,8 +83,14 @@ class Watch:
                 raise
             self._trouble(error)
             return False
-        if self._news is not None:
-            self._news(self._record)
+        except AwsAccessError as error:
+            if self._denied_too_long("job"):
+                raise
+            self._trouble(error)
+            return False
+        self._denied_since.pop("job", None)
+        if self._look is not None:
+            self._look(self._record)
         return True
 
     def _read(self, source: LogSource | None) -> list[LogLine]:
@@ -98,15 +104,13 @@ class Watch:
             self._trouble(error)
             return []
         except AwsAccessError as error:
-            now = time.monotonic()
-            self._denied_since = self._denied_since or now
-            if now - self._denied_since >= self._access_patience:
+            if self._denied_too_long("log"):
                 self._lose_log(error)
             return []
         except AwsError as error:
             self._lose_log(error)
             return []
-        self._denied_since = None
+        self._denied_since.pop("log", None)
         return lines
 
     def _rest(self, source: LogSource) -> Iterator[list[LogLine]]:
@@ -123,11 +127,15 @@ class Watch:
                 self._trouble(error)
             time.sleep(self._backend.pace.longest)
 
+    def _denied_too_long(self, what: str) -> bool:
+        now = time.monotonic()
+        return now - self._denied_since.setdefault(what, now) >= self._access_patience
+
     def _trouble(self, error: AwsError) -> None:
         if type(error) not in self._troubles:
             self._troubles.add(type(error))
-            self._say(f"{error}. Job {self._name} goes on, and so does this wait")
+            self._say(f"{error}. The wait for job {self._name} goes on")
 
     def _lose_log(self, error: AwsError) -> None:
         self._log_is_lost = True
-        self._say(f"{error}. The wait for job {self._name} goes on without its log")
+        self._say(f"{error}. Job {self._name} is followed without its log")

@@ -155,16 +155,16 @@ def described(name: str, **members: Any) -> dict[str, Any]:
     }
 
 
-def life(*steps: tuple[str, str], status: str = "Completed", **members: Any) -> list[dict[str, Any]]:
-    """Return the descriptions of a job that goes through steps (state, message), and ends with `status`."""
-    states = []
+def life(*states: tuple[str, str], status: str = "Completed", **members: Any) -> list[dict[str, Any]]:
+    """Return the descriptions of a job that goes through states (with a message each), and ends with `status`."""
+    descriptions = []
     told: list[dict[str, Any]] = []
-    for secondary, message in (*steps, (members.get("SecondaryStatus", status), "")):
+    for secondary, message in (*states, (members.get("SecondaryStatus", status), "")):
         told = [*told, {"Status": secondary, "StatusMessage": message, "StartTime": time.time()}]
-        states.append({"SecondaryStatus": secondary, "SecondaryStatusTransitions": told})
+        descriptions.append({"SecondaryStatus": secondary, "SecondaryStatusTransitions": told})
     end = {"TrainingJobStatus": status, "TrainingStartTime": time.time() - 300, "TrainingEndTime": time.time()}
-    states[-1] |= end | members
-    return states
+    descriptions[-1] |= end | members
+    return descriptions
 
 
 class _Handler(BaseHTTPRequestHandler):

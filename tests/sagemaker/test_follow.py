@@ -18,7 +18,7 @@ from herringbone_spec.failure import Failure, Frame, summary
 from tests.sagemaker.conftest import REGION
 from tests.sagemaker.service import described, life
 
-STEPS = (("Starting", "Preparing the instances"), ("Downloading", "Downloading input data"), ("Training", "Go"))
+STATES = (("Starting", "Preparing the instances"), ("Downloading", "Downloading input data"), ("Training", "Go"))
 SECONDS = {"TrainingTimeInSeconds": 300, "BillableTimeInSeconds": 120, "EnableManagedSpotTraining": True}
 FAILURE = Failure("algo-2", 9, 1, "ValueError", "bad batch", (Frame("train.py", 4, "run", "raise ValueError"),))
 
@@ -46,7 +46,7 @@ def price(dollars, component="Training"):
 
 
 def test_a_job_from_its_start_to_its_bill(known, service, capsys):
-    job = known(*life(*STEPS, ModelArtifacts={"S3ModelArtifacts": "s3://mine/model.tar.gz"}, **SECONDS))
+    job = known(*life(*STATES, ModelArtifacts={"S3ModelArtifacts": "s3://mine/model.tar.gz"}, **SECONDS))
     service.write("digits-1/algo-1-1", ["[algo-1:0] epoch 1", "[algo-1:0] epoch 2"])
     service.products = [price(1.5), price(9, "Hosting")]
     job.follow(Console())

@@ -7,8 +7,8 @@ import pytest
 
 from herringbone.jobs import JobRecord
 from herringbone.logs import LogLine
+from herringbone.news import News, why_stopped
 from herringbone.pace import Pace, Pauses
-from herringbone.progress import Progress, why_stopped
 from herringbone.watch import Watch
 from herringbone_spec.errors import AwsAccessError, AwsCredentialsError, AwsError, AwsUnavailableError
 
@@ -57,7 +57,7 @@ def test_expired_credentials_are_named_once_and_waited_for():
     backend = Scripted(ROW, EXPIRED, EXPIRED, EXPIRED, ROW, ROW, DONE)
     _, said = watched(backend)
     assert said == [
-        "to ask: expired; log in with `aws sso login`. Job a goes on, and so does this wait",
+        "to ask: expired; log in with `aws sso login`. The wait for job a goes on",
         "AWS answers again: job a",
     ]
 
@@ -78,16 +78,23 @@ def test_a_job_that_was_never_known_is_not_waited_for():
 def test_a_log_that_may_not_be_read_is_given_up_after_a_while_and_named_once():
     rows = [ROW] * 5 + [DONE]
     lines, said = watched(Scripted(*rows), Scripted(DENIED, [line("late")], [], DENIED), access_patience=60)
-    assert (lines, said) == (["late"], ["to read the log: access denied. The wait for job a goes on without its log"])
+    assert (lines, said) == (["late"], ["to read the log: access denied. Job a is followed without its log"])
     lines, said = watched(Scripted(*rows), Scripted(DENIED), access_patience=0)
     assert (lines, len(said)) == ([], 1)
-    assert watched(Scripted(*rows), Scripted(AwsError("odd")))[1] == ["odd. The wait for job a goes on without its log"]
+    assert watched(Scripted(*rows), Scripted(AwsError("odd")))[1] == ["odd. Job a is followed without its log"]
+
+
+def test_a_job_that_may_not_be_looked_at_is_waited_for_a_while():
+    _, said = watched(Scripted(DENIED, DENIED, ROW, ROW, DONE), access_patience=60)
+    assert said == ["to read the log: access denied. The wait for job a goes on", "AWS answers again: job a"]
+    with pytest.raises(AwsAccessError):
+        watched(Scripted(ROW, DENIED), access_patience=0)
 
 
 def test_the_last_lines_are_waited_for_through_trouble():
     assert watched(Scripted(DONE), Scripted(AWAY, [line("last")])) == (
         ["last"],
-        ["to ask: AWS does not answer. Job a goes on, and so does this wait"],
+        ["to ask: AWS does not answer. The wait for job a goes on"],
     )
 
 
@@ -102,28 +109,28 @@ def test_chance_shortens_a_pause_by_its_jitter_at_most():
     assert 1.5 <= Pauses(Pace(2, 8, 2, jitter=0.25)).next() <= 2
 
 
-def told(*steps):
-    transitions = [{"Status": status, "StatusMessage": message} for status, message in steps]
+def told(*states):
+    transitions = [{"Status": status, "StatusMessage": message} for status, message in states]
     return replace(ROW, description=json.dumps({"SecondaryStatusTransitions": transitions}))
 
 
-def test_each_step_that_a_service_tells_is_said_once_with_its_message():
-    progress = Progress()
+def test_each_state_that_a_service_tells_is_said_once_with_its_message():
+    news = News()
     first = ("Starting", "Preparing the instances")
-    assert progress.news(told(("Pending", ""), first), now=0) == ["a: Starting: Preparing the instances"]
+    assert news.of(told(("Pending", ""), first), now=0) == ["a: Starting: Preparing the instances"]
     two = (first, ("Downloading", "Downloading input data"))
-    assert progress.news(told(*two), now=1) == ["a: Downloading: Downloading input data"]
-    assert progress.news(told(*two), now=2) == []
-    assert progress.news(told(*two, ("Training", ""), ("Completed", "done")), now=3) == ["a: Training"]
+    assert news.of(told(*two), now=1) == ["a: Downloading: Downloading input data"]
+    assert news.of(told(*two), now=2) == []
+    assert news.of(told(*two, ("Training", ""), ("Completed", "done")), now=3) == ["a: Training"]
 
 
-def test_a_step_here_is_said_when_it_lasts():
-    progress = Progress()
+def test_a_state_here_is_said_when_it_lasts():
+    news = News()
     uploading = replace(ROW, secondary_status="Uploading")
-    steps = [(ROW, 0.0), (uploading, 0.5), (uploading, 1.4), (uploading, 1.6), (uploading, 9.0)]
-    assert [progress.news(row, now=now) for row, now in steps] == [[], [], [], ["a: Uploading"], []]
+    states = [(ROW, 0.0), (uploading, 0.5), (uploading, 1.4), (uploading, 1.6), (uploading, 9.0)]
+    assert [news.of(row, now=now) for row, now in states] == [[], [], [], ["a: Uploading"], []]
     training = replace(ROW, secondary_status="Training")
-    assert progress.news(training, now=10) + progress.news(training, now=99) == []
+    assert news.of(training, now=10) + news.of(training, now=99) == []
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from herringbone.cli.on_interrupt import add_on_interrupt
 from herringbone.cli.request import EPILOG, add_arguments, read_request
 from herringbone.console import Console
 from herringbone.job import TrainingJob
+from herringbone.jobs import COMPLETED, STOPPED
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -44,5 +45,5 @@ def run(args: argparse.Namespace) -> int:
 def _report(job: TrainingJob, *, as_json: bool, quiet: bool) -> None:
     if as_json:
         print(json.dumps(job.describe()), flush=True)
-    elif not quiet and job.status != "Failed":
+    elif not quiet and job.status in (COMPLETED, STOPPED):
         print(f"job {job.name}: {job.status} after {job.duration or 0:.1f} s, model: {job.model_data}")

@@ -6,7 +6,7 @@ import json
 
 from herringbone.jobs import MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
 
-# On this machine most steps are over before anybody could read of them.
+# On this machine most states are over before anybody could read of them.
 _WORTH_A_LINE_SECONDS = 1.0
 _WHY_STOPPED = {
     MAX_RUNTIME_EXCEEDED: "max_run was over",
@@ -15,12 +15,12 @@ _WHY_STOPPED = {
 }
 
 
-class Progress:
-    """The steps of one job, each said once: a service's as it tells them, others when they last.
+class News:
+    """The states of one job, each said once: a service's as it tells them, others when they last.
 
-    >>> progress = Progress()
+    >>> news = News()
     >>> row = JobRecord(name="digits-1", backend="local", plan="{}", created=0.0)
-    >>> progress.news(row, now=7.0), progress.news(row, now=8.0), progress.news(row, now=9.0)
+    >>> news.of(row, now=7.0), news.of(row, now=8.0), news.of(row, now=9.0)
     ([], ['digits-1: Starting'], [])
 
     How a job ends is left to what follows its log.
@@ -28,24 +28,24 @@ class Progress:
 
     def __init__(self) -> None:
         self._told: list[tuple[str, str]] = []
-        self._step = ""
+        self._state = ""
         self._since = 0.0
 
-    def news(self, record: JobRecord, *, now: float) -> list[str]:
-        """Return a line for each step since the last look; at the first look, for a service's latest alone."""
-        steps = _told_by_service(record)
-        if steps:
-            new = [step for step in steps if step not in self._told] if self._told else steps[-1:]
+    def of(self, record: JobRecord, *, now: float) -> list[str]:
+        """Return a line for each state since the last look; at the first look, for a service's latest alone."""
+        states = _told_by_service(record)
+        if states:
+            new = [state for state in states if state not in self._told] if self._told else states[-1:]
             self._told += new
-            return [f"{record.name}: {_shown(*step)}" for step in new if step[0] not in TERMINAL]
-        step = record.secondary_status
-        if step != self._step:
-            self._step, self._since = step, now
+            return [f"{record.name}: {_shown(*state)}" for state in new if state[0] not in TERMINAL]
+        state = record.secondary_status
+        if state != self._state:
+            self._state, self._since = state, now
         # That it trains is what its log shows.
-        if step in (TRAINING, *TERMINAL) or now - self._since < _WORTH_A_LINE_SECONDS:
+        if state in (TRAINING, *TERMINAL) or now - self._since < _WORTH_A_LINE_SECONDS:
             return []
         self._since = float("inf")
-        return [f"{record.name}: {step}"]
+        return [f"{record.name}: {state}"]
 
 
 def why_stopped(record: JobRecord) -> str | None:
@@ -59,7 +59,7 @@ def _told_by_service(record: JobRecord) -> list[tuple[str, str]]:
     if record.description is None:
         return []
     told = json.loads(record.description).get("SecondaryStatusTransitions") or ()
-    return [(step["Status"], step.get("StatusMessage", "")) for step in told]
+    return [(state["Status"], state.get("StatusMessage", "")) for state in told]
 
 
 def _shown(status: str, message: str) -> str:
