@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import herringbone_parallel
+from tests.parallel.torch.ranks import free_port
 
 SHIM = Path(herringbone_parallel.__file__).parent.parent / "shim"
 
@@ -27,3 +29,29 @@ def test_the_shim_shows_the_whole_public_list() -> None:
         [sys.executable, "-c", program], env={"PYTHONPATH": str(SHIM)}, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("ParallelError SM_HP_MP_PARAMETERS is not set")
+
+
+def test_the_data_parallel_shim_makes_the_backend_known_and_shows_v1s_surface() -> None:
+    program = (
+        "import torch.distributed as torchs\n"
+        "import smdistributed.dataparallel.torch.torch_smddp\n"
+        "import smdistributed.dataparallel.torch.distributed as dist\n"
+        "from smdistributed.dataparallel.torch.parallel import DistributedDataParallel as one\n"
+        "from smdistributed.dataparallel.torch.parallel.distributed import DistributedDataParallel as other\n"
+        "from torch.nn.parallel import DistributedDataParallel\n"
+        "assert one is other and issubclass(one, DistributedDataParallel)\n"
+        "print(torchs.Backend.SMDDP, dist.is_available(), dist.is_initialized(), dist.ReduceOp.AVERAGE)\n"
+        "try: dist.init_process_group()\n"
+        "except Exception as error: print(type(error).__name__, error)"
+    )
+    environment = {
+        "PYTHONPATH": os.pathsep.join([str(SHIM), *sys.path]),
+        "RANK": "0",
+        "WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    environment["MASTER_PORT"] = str(free_port())
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    said = done.stdout.splitlines()
+    assert said[0] == "smddp True False RedOpType.AVG"
+    assert said[1].startswith("ParallelError HERRINGBONE_REDUCE_MEET is not set")

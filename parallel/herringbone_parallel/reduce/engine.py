@@ -160,6 +160,10 @@ class Engine:
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="herringbone-callbacks", daemon=True)
                 self._watcher.start()
+            # One that is done already will not wake the watcher again.
+            late = self._callbacks.pop(handle.number) if self._core.done(handle.number) else []
+        for call in late:
+            call(handle)
 
     def _watch(self) -> None:
         poll = select.poll()
@@ -208,7 +212,7 @@ class Handle:
         return self._engine.done(self.number)
 
     def add_callback(self, callback: Callable[[Handle], None]) -> None:
-        """Call back, from a thread of the engine's, once the sum is in place or never will be (`wait` tells which)."""
+        """Call back once the sum is in place or never will be, as `wait` tells: from a thread of its, or at once."""
         self._engine.call_back(self, callback)
 
 

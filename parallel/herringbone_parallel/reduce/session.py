@@ -1,0 +1,75 @@
+"""This process's engine: joined by whichever surface needs it first, shared by all, closed when the last one leaves."""
+
+from __future__ import annotations
+
+import atexit
+import threading
+
+from herringbone_parallel.core.links import Cost
+from herringbone_parallel.reduce.engine import Engine
+from herringbone_parallel.reduce.joining import join
+from herringbone_parallel.reduce.probing import measure
+from herringbone_parallel.reduce.settings import Settings
+from herringbone_spec.errors import ParallelError
+
+_lock = threading.Lock()
+_settings: Settings | None = None
+_engine: Engine | None = None
+_cost: Cost | None = None
+_holders = 0
+
+
+def enter() -> Engine:
+    """Join the other ranks, unless this process has, and return its engine; `leave` undoes it.
+
+        engine = enter()
+        engine.all_reduce(gradients, op="average").wait()
+        leave()
+
+    A rank has one engine, as all its sums keep one order. The environment is read the first time only: the job's token
+    may come through a pipe. Raises `ParallelError` outside a launched rank, and when the ranks do not find each other.
+    """
+    global _settings, _engine, _holders
+    with _lock:
+        if _engine is None:
+            _settings = _settings or Settings.from_environment()
+            _engine = join(_settings)
+            atexit.register(_end)
+        _holders += 1
+        return _engine
+
+
+def current() -> Engine:
+    """Return the engine that this process has joined with; raises `ParallelError` before `enter`."""
+    if _engine is None:
+        raise ParallelError(
+            "this rank has not joined the others yet: call init_process_group('smddp'), or hvd.init(), first"
+        )
+    return _engine
+
+
+def cost() -> Cost:
+    """Return what sums cost between these ranks; the first call measures it, and all ranks make it together."""
+    global _cost
+    if _cost is None:
+        _cost = measure(current())
+    return _cost
+
+
+def leave() -> None:
+    """Give the engine back; the last one to do so closes it."""
+    global _holders
+    with _lock:
+        _holders = max(0, _holders - 1)
+    if _holders == 0:
+        _end()
+
+
+def _end() -> None:
+    """Close the engine, also of a script that ends without having left."""
+    global _engine, _cost, _holders
+    with _lock:
+        engine, _engine, _cost, _holders = _engine, None, None, 0
+    if engine is not None:
+        atexit.unregister(_end)
+        engine.close()

@@ -1,0 +1,118 @@
+"""`smddp`, a backend of torch.distributed whose sums travel through the engine; for all else it has gloo, or NCCL."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ProcessGroup, ProcessGroupGloo, Store
+
+from herringbone_parallel.reduce import session
+from herringbone_parallel.reduce.engine import Engine
+from herringbone_parallel.torch.data_parallel.staging import Stager
+from herringbone_parallel.torch.data_parallel.work import SumWork
+from herringbone_spec.errors import ParallelError
+
+NAME = "smddp"
+_SUMMED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+_PLAIN = AllreduceOptions()
+_OPERATIONS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "average"}
+
+
+class ReduceGroup(ProcessGroup):
+    """A process group. With `engine`, sums and averages of dense floating-point tensors are the engine's.
+
+    Everything else goes to a group of torch's own for the tensors' device: other collectives, other operations and
+    types, sparse tensors, and all of a group that is a part of the job.
+    """
+
+    def __init__(self, store: Store, rank: int, size: int, timeout: timedelta, engine: Engine | None) -> None:
+        super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs have one of its two forms
+        self.engine = engine
+        self._stager: Stager | None = None
+        gloo = ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
+        self._torchs: dict[str, Any] = {"cpu": gloo}
+        self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
+        usual = ProcessGroup.BackendType.GLOO
+        if torch.cuda.is_available():
+            # Not run yet: there is no CUDA device where this was written.
+            self._torchs["cuda"] = nccl = _nccl(store, rank, size, timeout)
+            self._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, nccl)
+            self._stager = Stager()
+            usual = ProcessGroup.BackendType.NCCL
+        self._set_default_backend(usual)
+
+    def getBackendName(self) -> str:  # noqa: N802  torch's name
+        return NAME
+
+    def allreduce(self, tensors: Any, opts: Any = _PLAIN) -> Any:  # type: ignore[override]  # one of its three forms
+        """Start an all-reduce: `all_reduce`, and what DistributedDataParallel calls for each bucket."""
+        tensor = tensors[0]
+        operation = next((name for op, name in _OPERATIONS.items() if opts.reduceOp == op), None)
+        if self.engine is None or len(tensors) > 1 or operation is None or not _is_dense_float(tensor):
+            return self._torchs[tensor.device.type].allreduce(tensors, opts)
+        if self._stager is None:
+            return start(self.engine, tensor, operation)
+        if tensor.is_cuda:
+            return self._stager.start(self.engine, tensor, operation)
+        # The stager's thread submits later than this one would: sums of both would have no order.
+        return self._torchs["cpu"].allreduce(tensors, opts)
+
+    def shutdown(self) -> None:
+        """Leave the other ranks; torch < 2.6 does not call it, and the engine is closed when the script ends."""
+        if self._stager is not None:
+            self._stager.close()
+        engine, self.engine = self.engine, None
+        if engine is not None:
+            session.leave()
+        for group in self._torchs.values():
+            if hasattr(group, "shutdown"):
+                group.shutdown()
+
+
+def start(engine: Engine, tensor: torch.Tensor, operation: str) -> SumWork:
+    """Start the engine's sum of a tensor in the memory of the host, in place."""
+    tensor = tensor.detach()
+    dense = tensor.contiguous()
+    handle = engine.all_reduce(dense.data_ptr(), dense.numel(), str(dense.dtype).removeprefix("torch."), op=operation)
+    # One that is not contiguous was copied.
+    return SumWork(handle, tensor, None if dense is tensor else lambda: tensor.copy_(dense))
+
+
+def register() -> None:
+    """Make `init_process_group("smddp")` possible; a second call does nothing."""
+    if not hasattr(dist.Backend, NAME.upper()):
+        dist.Backend.register_backend(NAME, _create, devices=["cpu", "cuda"])
+
+
+def _create(store: Store, rank: int, size: int, timeout: timedelta) -> ReduceGroup:
+    """Make the job's group, which has the engine, or one of `new_group`, which has not: sums keep one order."""
+    if dist.is_initialized():
+        return ReduceGroup(store, rank, size, timeout, None)
+    engine = session.enter()
+    if (engine.rank, engine.size) != (rank, size):
+        session.leave()
+        raise ParallelError(
+            f"init_process_group(rank={rank}, world_size={size}), but the job's launcher made this process rank"
+            f" {engine.rank} of {engine.size}: leave both out, they come from the environment"
+        )
+    try:
+        return ReduceGroup(store, rank, size, timeout, engine)
+    except BaseException:
+        session.leave()
+        raise
+
+
+def _nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
+    # Imported here: a torch without CUDA has no such name.
+    from torch._C._distributed_c10d import ProcessGroupNCCL
+
+    options = ProcessGroupNCCL.Options()
+    options._timeout = timeout
+    return ProcessGroupNCCL(PrefixStore("nccl/", store), rank, size, options)
+
+
+def _is_dense_float(tensor: torch.Tensor) -> bool:
+    return tensor.layout is torch.strided and tensor.dtype in _SUMMED

@@ -1,0 +1,102 @@
+"""Ranks as a launcher starts them for the data-parallel library: processes with the contract's variables."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import threading
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.parallel.torch.ranks import RankFailedError, free_port
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+def _serve(connection: Any, environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    import torch
+
+    torch.set_num_threads(1)
+    while (order := connection.recv()) is not None:
+        port, function, args = order
+        # A port a run: who comes early must not meet the store of the run before.
+        os.environ["MASTER_PORT"] = str(port)
+        try:
+            connection.send((True, function(*args)))
+        except BaseException:  # noqa: BLE001  the test hears of it
+            connection.send((False, traceback.format_exc()))
+        finally:
+            part()
+            gc.collect()
+
+
+def part() -> None:
+    """Leave what a function has joined, also one that failed."""
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def threads_left() -> list[str]:
+    """Return the names of this process's threads beside the one that asks."""
+    return [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+
+
+class JobRanks:
+    """`count` processes that run module-level functions, each as one rank of the same job.
+
+    >>> ranks.run(function, 7)              # doctest: +SKIP
+    [what rank 0 returned, what rank 1 returned]
+    """
+
+    def __init__(self, count: int, folder: Path, **settings: str) -> None:
+        self.count = count
+        token = folder / "token"
+        token.write_text("a token of this test")
+        environment = {
+            "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count), "MASTER_ADDR": "127.0.0.1",
+            "HERRINGBONE_REDUCE_MEET": f"127.0.0.1:{free_port()}", "HERRINGBONE_REDUCE_TOKEN_FILE": str(token),
+            "GLOO_SOCKET_IFNAME": "lo", **settings,
+        }  # fmt: skip
+        self.processes, self._connections = [], []
+        for rank in range(count):
+            here, there = SPAWN.Pipe()
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **environment}
+            process = SPAWN.Process(target=_serve, args=(there, own), daemon=True)
+            process.start()
+            there.close()
+            self.processes.append(process)
+            self._connections.append(here)
+
+    def start(self, function: Callable[..., Any], *args: Any) -> None:
+        port = free_port()
+        for connection in self._connections:
+            connection.send((port, function, args))
+
+    def answers(self, limit: float = 60) -> list[tuple[bool, Any]]:
+        """Return, for each rank, whether it returned, and what, or its traceback, or that it died or is silent."""
+        found: list[tuple[bool, Any]] = []
+        for connection in self._connections:
+            try:
+                found.append(connection.recv() if connection.poll(limit) else (False, "silent"))
+            except EOFError:
+                found.append((False, "died"))
+        return found
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        self.start(function, *args)
+        answers = self.answers()
+        failed = [f"rank {rank}:\n{text}" for rank, (well, text) in enumerate(answers) if not well]
+        if failed:
+            raise RankFailedError("\n".join(failed))
+        return [result for _, result in answers]
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()
+            process.join()

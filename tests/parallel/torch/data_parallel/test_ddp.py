@@ -1,0 +1,188 @@
+"""torch's own DistributedDataParallel on `smddp`: what it does without being told, and that the result is gloo's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from herringbone_parallel.reduce import session
+from herringbone_parallel.torch.data_parallel.backend import register
+from herringbone_parallel.torch.data_parallel.ddp import adopt
+from herringbone_spec.errors import ParallelError
+from tests.parallel.torch.data_parallel.ranks import JobRanks
+
+
+def model(seed: int = 0, **settings: Any) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(
+        nn.Linear(8, 64), nn.Tanh(), nn.BatchNorm1d(64), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 3)
+    )
+
+
+def join(backend: str = "smddp") -> int:
+    register()
+    adopt()
+    dist.init_process_group(backend)
+    return dist.get_rank()
+
+
+def train(backend: str, seeds: tuple[int, int], kind: torch.dtype, **settings: Any) -> list[torch.Tensor]:
+    """Five steps on a batch of this rank's own; returns the weights."""
+    rank = join(backend)
+    net = DistributedDataParallel(model(seeds[rank]).to(kind), **settings)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+    for step in range(5):
+        torch.manual_seed(100 * step + rank)
+        optimizer.zero_grad()
+        net(torch.randn(6, 8, dtype=kind)).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().clone() for parameter in net.parameters()]
+
+
+def alone(kind: torch.dtype) -> list[torch.Tensor]:
+    """The same in one process: the mean of both ranks' gradients."""
+    nets = [model().to(kind) for _ in range(2)]
+    optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9) for net in nets]
+    for step in range(5):
+        for rank, net in enumerate(nets):
+            torch.manual_seed(100 * step + rank)
+            net.zero_grad()
+            net(torch.randn(6, 8, dtype=kind)).square().mean().backward()
+        for one, other in zip(nets[0].parameters(), nets[1].parameters(), strict=True):
+            one.grad = other.grad = (one.grad + other.grad) / 2
+        for optimizer in optimizers:
+            optimizer.step()
+    return [parameter.detach() for parameter in nets[0].parameters()]
+
+
+def gap(one: list[torch.Tensor], other: list[torch.Tensor]) -> float:
+    return max((a - b).abs().max().item() for a, b in zip(one, other, strict=True))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gradient_as_bucket_view": True},
+        {"find_unused_parameters": True},
+        {"static_graph": True},
+        {"bucket_cap_mb": 1},
+    ],
+    ids=str,
+)
+def test_five_steps_give_what_gloo_gives(pair: JobRanks, settings: dict[str, Any]) -> None:
+    ours = pair.run(_train_with, "smddp", (0, 0), torch.float32, settings)
+    gloos = pair.run(_train_with, "gloo", (0, 0), torch.float32, settings)
+    assert gap(ours[0], ours[1]) == 0
+    assert gap(ours[0], gloos[0]) <= 1e-6
+
+
+def _train_with(backend: str, seeds: tuple[int, int], kind: torch.dtype, settings: dict[str, Any]) -> Any:
+    return train(backend, seeds, kind, **settings)
+
+
+def test_five_steps_in_fp64_give_what_one_process_gives(pair: JobRanks) -> None:
+    ours = pair.run(train, "smddp", (0, 0), torch.float64)
+    assert gap(ours[0], alone(torch.float64)) <= 1e-12
+
+
+def test_weights_that_differ_are_rank_0s_as_always(pair: JobRanks) -> None:
+    ours = pair.run(train, "smddp", (0, 7), torch.float32)
+    assert gap(ours[0], ours[1]) == 0
+    assert gap(ours[0], alone(torch.float32)) <= 1e-6
+
+
+def describe_parameters(change: str) -> str:
+    rank = join()
+    net = model()
+    if rank == 1 and change == "shape":
+        net[3] = nn.Linear(64, 65)
+    if rank == 1 and change == "type":
+        net[3].double()
+    if rank == 1 and change == "number":
+        net.append(nn.Linear(3, 3))
+    if rank == 1 and change == "frozen":
+        net[3].weight.requires_grad_(False)
+    with pytest.raises(ParallelError) as refused:
+        DistributedDataParallel(net)
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("shape", "3.weight: 65x64 float32"),
+        ("type", "3.weight: 64x64 float64"),
+        ("number", "6.weight: 3x3 float32"),
+        ("frozen", "3.weight: 64x64 float32, not trained"),
+    ],
+)
+def test_models_that_differ_are_named_on_every_rank(pair: JobRanks, change: str, named: str) -> None:
+    for said in pair.run(describe_parameters, change):
+        assert "the model's parameters" in said
+        assert named in said
+
+
+def buckets_of(settings: dict[str, Any]) -> tuple[list[int], int]:
+    join()
+    net = DistributedDataParallel(nn.Sequential(*[nn.Linear(512, 512) for _ in range(8)]), **settings)
+    for _ in range(2):
+        net(torch.randn(4, 512)).sum().backward()
+    before = session.current().stats().buffers
+    net(torch.randn(4, 512)).sum().backward()
+    return net.bucket_bytes_cap_list, session.current().stats().buffers - before
+
+
+def test_buckets_are_cut_for_the_links_unless_their_size_is_given(pair: JobRanks) -> None:
+    for planned, sums in pair.run(buckets_of, {}):
+        assert sums == len(planned) > 1
+        assert sum(planned) == 8 * (512 * 512 + 512) * 4
+    assert pair.run(buckets_of, {"bucket_cap_mb": 100}) == [([], 1)] * 2
+
+
+class Lookup(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(20, 4, sparse=True)
+        self.out = nn.Linear(4, 1)
+
+    def forward(self, words: torch.Tensor) -> torch.Tensor:
+        return self.out(self.table(words)).sum()
+
+
+def train_sparse(backend: str) -> list[torch.Tensor]:
+    rank = join(backend)
+    net = DistributedDataParallel(Lookup())
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+    for step in range(2):
+        optimizer.zero_grad()
+        net(torch.tensor([rank, step, 5])).backward()
+        optimizer.step()
+    return [parameter.detach() for parameter in net.parameters()]
+
+
+def test_sparse_gradients_stay_sparse_and_are_summed_by_gloo(pair: JobRanks) -> None:
+    ours, gloos = pair.run(train_sparse, "smddp"), pair.run(train_sparse, "gloo")
+    assert gap(ours[0], ours[1]) == 0
+    assert gap(ours[0], gloos[0]) <= 1e-7
+
+
+def train_without_sync() -> tuple[int, float]:
+    rank = join()
+    net = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+    before = session.current().stats().buffers
+    with net.no_sync():
+        net(torch.full((1, 1), float(rank))).sum().backward()
+    between = session.current().stats().buffers - before
+    net(torch.full((1, 1), 1.0)).sum().backward()
+    return between, net.module.weight.grad.item()
+
+
+def test_no_sync_sends_nothing_and_adds_up(pair: JobRanks) -> None:
+    assert pair.run(train_without_sync) == [(0, 1.5)] * 2
