@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
-import threading
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -40,11 +39,6 @@ def part() -> None:
 
     if dist.is_initialized():
         dist.destroy_process_group()
-
-
-def threads_left() -> list[str]:
-    """Return the names of this process's threads beside the one that asks."""
-    return [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
 
 
 class JobRanks:
