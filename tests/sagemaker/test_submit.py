@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import subprocess
 import tarfile
 from io import BytesIO
 
@@ -179,6 +180,17 @@ def test_an_archive_of_the_users_travels_as_it_is(wire):
     fit(wire, source_dir="code.tar.gz")
     with open("code.tar.gz", "rb") as file:
         assert wire.boto.client("s3").get_object(Bucket=BUCKET, Key=keys(wire.boto)[0])["Body"].read() == file.read()
+
+
+def test_code_of_a_repository_is_packed_and_named(wire, index, tmp_path):
+    git = ("git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b")
+    for arguments in (("init", "--quiet"), ("add", "train.py"), ("commit", "--quiet", "-m", "one")):
+        subprocess.run([*git, *arguments], check=True)
+    (tmp_path / "train.py").write_text("not committed")
+    plan = index.get(fit(wire, git_config={"repo": str(tmp_path)}).name).plan_dict
+    body = wire.boto.client("s3").get_object(Bucket=BUCKET, Key=keys(wire.boto)[0])["Body"].read()
+    assert b"print(1)" in gzip.decompress(body)
+    assert plan["source"]["revision"].startswith(f"{tmp_path}@")
 
 
 def test_an_archive_in_a_bucket_stays_where_it_is(wire):
