@@ -65,11 +65,17 @@ class AwsSession:
     installed, `OptionError` where no region is set, and inside `asking` the errors of `AwsError`'s branch.
     """
 
-    def __init__(self, boto: Any = None, *, region: str | None = None, profile: str | None = None) -> None:
-        """Take a `boto3.Session`, or find credentials as boto3 does: variables, profile, container, machine."""
+    def __init__(
+        self, boto: Any = None, *, region: str | None = None, profile: str | None = None, attempts: int = _ATTEMPTS
+    ) -> None:
+        """Take a `boto3.Session`, or find credentials as boto3 does: variables, profile, container, machine.
+
+        `attempts` is how often one thing is asked for at most, where AWS does not answer or is too busy.
+        """
         self._given = boto
         self._region = region
         self._profile = profile
+        self._attempts = attempts
         self._lock = threading.RLock()
         self._clients: dict[tuple[str, str | None], Any] = {}
         self._boto: Any = None
@@ -166,7 +172,7 @@ class AwsSession:
         with self._lock:
             if (service, region) not in self._clients:
                 config = Config(
-                    retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                    retries={"mode": "standard", "total_max_attempts": self._attempts},
                     connect_timeout=_CONNECT_SECONDS,
                     read_timeout=_READ_SECONDS,
                     user_agent_extra="herringbone",

@@ -1,0 +1,37 @@
+"""What the user sees of an upload."""
+
+import io
+
+from herringbone.backends.sagemaker_progress import Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def upload(stream):
+    clock = Clock()
+    with Progress(stream, clock=clock).uploading("code", 30_000_000) as sent:
+        for _ in range(3):
+            clock.now += 20.0
+            sent(10_000_000)
+    return stream.getvalue()
+
+
+def test_a_pipe_gets_few_lines():
+    assert upload(io.StringIO()).splitlines() == ["uploading 30.0 MB of code", "uploading code: 20.0 MB of 30.0 MB"]
+
+
+def test_a_terminal_gets_a_bar_that_fills():
+    drawn = upload(Terminal()).split("\r\x1b[K")
+    assert drawn[1] == f"uploading code [{' ' * 30}] 0 bytes of 30.0 MB"
+    assert drawn[2] == f"uploading code [{'#' * 10}{' ' * 20}] 10.0 MB of 30.0 MB"
+    assert drawn[-1] == f"uploading code [{'#' * 30}] 30.0 MB of 30.0 MB\n"
