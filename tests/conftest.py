@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from herringbone.images.engine import connect
@@ -18,6 +19,10 @@ DOCKER = Path(__file__).parent / "docker"
 _NAMED = "HERRINGBONE_TEST_IMAGE"
 _skipped: list[str] = []
 _IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()
+
+# Hypothesis times each example by itself; on a busy machine that says nothing about the code.
+hypothesis.settings.register_profile("herringbone", deadline=None)
+hypothesis.settings.load_profile("herringbone")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -1,6 +1,7 @@
 """Which way of summing gradients is fastest between these hosts, for this model, and whether helpers would help.
 
-    advice = advise(Cluster(workers=4, helpers=4, link=link), gradient_bytes=100_000_000, forward_s=0.1, backward_s=0.2)
+    gradients = evenly(100_000_000, backward_s=0.2)     # or what each gradient has, and when it is final, if known
+    advice = advise(Cluster(workers=4, helpers=4, link=link), gradients, forward_s=0.1, backward_s=0.2)
     advice.best, advice.by_scheme["helpers"].step_s
     print(advice)
 
@@ -22,8 +23,8 @@ from herringbone_parallel.core.shards import busiest_share
 from herringbone_parallel.core.simulate_reduce import Sum, ring, sharded, tree
 from herringbone_spec.errors import ParallelError
 
-# A model is taken to be so many equal tensors; where fewer make a bucket the plan is as coarse as they are.
-_TENSORS = 64
+# So many equal gradients, where nothing is known of them but their bytes.
+_EVENLY = 64
 # A gain below this is not worth a host, nor another scheme: the simulator itself is no closer.
 _WORTH = 0.03
 
@@ -70,23 +71,26 @@ class Advice:
 
 
 def advise(
-    cluster: Cluster, *, gradient_bytes: int, forward_s: float, backward_s: float, queue_bytes: int = 1 << 20
+    cluster: Cluster, gradients: Sequence[Sum], *, forward_s: float, backward_s: float, queue_bytes: int = 1 << 20
 ) -> Advice:
     """Predict every scheme between the hosts of `cluster`, and say which is best.
 
     >>> from herringbone_parallel.core.links import HostLink
-    >>> advise(Cluster(2, HostLink(1e8), helpers=1), gradient_bytes=10**7, forward_s=0.01, backward_s=0.02).best
+    >>> gradients = evenly(10_000_000, backward_s=0.02)
+    >>> advise(Cluster(2, HostLink(1e8), helpers=1), gradients, forward_s=0.01, backward_s=0.02).best
     'sharded'
 
-    Ring and tree are what gloo and NCCL do. `gradient_bytes` are those of one rank, `queue_bytes` what a port of the
-    network holds before it drops. Raises `ParallelError` where there is nothing to compute or to sum.
+    Ring and tree are what gloo and NCCL do. `gradients` are those of one rank, in the order in which they are final,
+    in seconds from the start of the backward; `queue_bytes` is what a port of the network holds before it drops.
+    Raises `ParallelError` where there is nothing to compute or to sum.
     """
-    if gradient_bytes < 1 or forward_s < 0 or backward_s <= 0:
+    total = sum(one.size for one in gradients)
+    if total < 1 or forward_s < 0 or backward_s <= 0:
         raise ParallelError(
-            f"gradient_bytes {gradient_bytes}, forward_s {forward_s}, backward_s {backward_s}: they are at least 1, at"
-            " least 0 and above 0"
+            f"{total} bytes of gradients, forward_s {forward_s}, backward_s {backward_s}: they are at least 1, at least"
+            " 0 and above 0"
         )
-    model = _Model(gradient_bytes, forward_s, backward_s, queue_bytes)
+    model = _Model(tuple(gradients), total, forward_s, backward_s, queue_bytes)
     found = {one.scheme: one for one in model.predict(cluster)}
     # The first within a trifle of the fastest: they stand in the order of what they ask for.
     fastest_s = min(one.step_s for one in found.values())
@@ -95,11 +99,23 @@ def advise(
     return Advice(best, MappingProxyType(found), forward_s + backward_s, why)
 
 
+def evenly(gradient_bytes: int, backward_s: float) -> list[Sum]:
+    """Return equal gradients that become final one after the other, where no more is known of a model than its bytes.
+
+    >>> evenly(6400, backward_s=0.64)[:2]
+    [Sum(size=100, ready_s=0.01), Sum(size=100, ready_s=0.02)]
+    """
+    ends = [gradient_bytes * (index + 1) // _EVENLY for index in range(_EVENLY)]
+    sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
+    return [Sum(size, ready_s) for size, ready_s in zip(sizes, final_times(sizes, backward_s), strict=True)]
+
+
 Scheme = Callable[[Sequence[Sum]], tuple[float, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Model:
+    gradients: tuple[Sum, ...]
     gradient_bytes: int
     forward_s: float
     backward_s: float
@@ -142,11 +158,9 @@ class _Model:
         if sum_s == 0 or part == self.gradient_bytes:
             return [Sum(self.gradient_bytes, self.backward_s)]
         cost = fit([(self.gradient_bytes, sum_s), (part, run([Sum(part)])[0])])
-        ends = [self.gradient_bytes * (index + 1) // _TENSORS for index in range(_TENSORS)]
-        sizes = [end - start for start, end in zip([0, *ends], ends, strict=False)]
-        ready_s = final_times(sizes, self.backward_s)
-        buckets = plan_buckets([("gradient", size) for size in sizes], ready_s=ready_s, cost=cost)
-        return [Sum(sum(sizes[i] for i in bucket), ready_s[bucket[-1]]) for bucket in buckets]
+        ready_s = [one.ready_s for one in self.gradients]
+        buckets = plan_buckets([("gradient", one.size) for one in self.gradients], ready_s=ready_s, cost=cost)
+        return [Sum(sum(self.gradients[i].size for i in bucket), ready_s[bucket[-1]]) for bucket in buckets]
 
     def _scheme(self, scheme: str, cluster: Cluster) -> Scheme:
         if scheme in (RING, RING_OF_RANKS):

@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from herringbone_parallel.core import advisor
-from herringbone_parallel.core.advisor import Advice, advise
+from herringbone_parallel.core.advisor import Advice, advise, evenly
 from herringbone_parallel.core.cluster import Cluster
 from herringbone_parallel.core.links import HostLink
+from herringbone_parallel.core.simulate_reduce import Sum
 from herringbone_spec.errors import ParallelError
 
 SLOW = HostLink(23.8e6, latency_s=6e-4)
@@ -18,11 +19,11 @@ SLOW = HostLink(23.8e6, latency_s=6e-4)
 def ask(workers: int, helpers: int, megabytes: float = 25, backward_s: float = 0.2, link: HostLink = SLOW) -> Advice:
     cluster = Cluster(workers, link, helpers=helpers)
     size = int(megabytes * 1_000_000)
-    return advise(cluster, gradient_bytes=size, forward_s=backward_s / 2, backward_s=backward_s)
+    return advise(cluster, evenly(size, backward_s), forward_s=backward_s / 2, backward_s=backward_s)
 
 
 def test_the_usage() -> None:
-    assert doctest.testmod(advisor) == (0, 2)
+    assert doctest.testmod(advisor) == (0, 4)
 
 
 def test_helpers_where_the_network_decides() -> None:
@@ -98,9 +99,18 @@ def test_little_to_sum_is_a_matter_of_latency() -> None:
     assert advice.why[-1].startswith("Latency-bound:")
 
 
+def test_a_large_gradient_that_is_final_last_is_not_hidden() -> None:
+    """The token embedding of a transformer: used first, so its gradient comes last."""
+    late = [*evenly(20_000_000, 3.9), Sum(5_000_000, 4.0)]
+    spread = ask(4, 4, backward_s=4.0)
+    advice = advise(Cluster(4, SLOW, helpers=4), late, forward_s=2.0, backward_s=4.0)
+    assert advice.by_scheme["helpers"].step_s - 6.0 == pytest.approx(5e6 / 23.8e6, rel=0.05)
+    assert spread.by_scheme["helpers"].step_s - 6.0 < 0.03
+
+
 def test_several_ranks_on_a_host_sum_inside_first() -> None:
     cluster = Cluster(8, HostLink(1e9, 5e-5), ranks_per_host=8, inside=HostLink(1e10, 1e-5), helpers=8)
-    advice = advise(cluster, gradient_bytes=100_000_000, forward_s=0.02, backward_s=0.04)
+    advice = advise(cluster, evenly(100_000_000, 0.04), forward_s=0.02, backward_s=0.04)
     steps = {name: one.step_s for name, one in advice.by_scheme.items()}
     assert steps["helpers"] < steps["sharded"] < steps["ring"] < steps["ring of all ranks"]
 
@@ -114,12 +124,14 @@ def test_several_ranks_on_a_host_sum_inside_first() -> None:
 def test_there_is_always_advice_and_the_best_is_within_a_trifle_of_the_fastest(
     workers: int, helpers: int, size: int, backward_s: float
 ) -> None:
-    advice = advise(Cluster(workers, SLOW, helpers=helpers), gradient_bytes=size, forward_s=0, backward_s=backward_s)
+    advice = advise(
+        Cluster(workers, SLOW, helpers=helpers), evenly(size, backward_s), forward_s=0, backward_s=backward_s
+    )
     assert advice.by_scheme[advice.best].step_s <= 1.03 * min(one.step_s for one in advice.by_scheme.values())
     assert all(one.step_s >= backward_s for one in advice.by_scheme.values())
     assert advice.why
 
 
 def test_nothing_to_sum_is_refused() -> None:
-    with pytest.raises(ParallelError, match="gradient_bytes 0"):
+    with pytest.raises(ParallelError, match="0 bytes of gradients"):
         ask(4, 4, megabytes=0)

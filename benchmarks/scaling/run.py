@@ -1,0 +1,127 @@
+"""How far BERT-large and ResNet-50 scale at 100 Gbit/s, on paper: 8 to 2,048 hosts of 8 GPUs, by the simulator.
+
+Usage: python benchmarks/scaling/run.py [--hosts 8 256] [--latency-us 50] [--message-us 1] [--gbit 100] [--svg FILE].
+Prints the tables of docs/scaling.md; the last line is JSON. No network, no clock: the same figures on every machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from benchmarks.scaling.models import Workload, bert_large, resnet_50
+from benchmarks.scaling.plot import Panel, draw
+
+from herringbone_parallel.core.advisor import HELPERS, MIXED, RING, SHARDED, TREE, advise
+from herringbone_parallel.core.cluster import Cluster
+from herringbone_parallel.core.links import HostLink
+
+HOSTS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048]
+GPUS_PER_HOST = 8
+# What TCP or SRD leave of a link for the bytes themselves.
+GOODPUT = 0.9
+# A V100's share of NVLink as NCCL uses it, between the 8 of a host.
+INSIDE = HostLink(bytes_per_s=100e9, latency_s=10e-6)
+# What a switch's port holds: window x chunk x workers stays below it as long as it can.
+QUEUE_BYTES = 16 << 20
+SCHEMES = (RING, TREE, SHARDED, MIXED, HELPERS)
+# (model, GPUs' speed in V100s): what was published for 2,048 V100, and where.
+PUBLISHED = {("BERT-large", 1): (0.85, "published: 85 %"), ("ResNet-50", 1): (0.77, "published: 77 %")}
+PUBLISHED_GPUS = 2048
+
+
+def host_link(gbit: float = 100, latency_us: float = 20, message_us: float = 0.2) -> HostLink:
+    """Return a host's link; if nothing is said, 20 us from process to process, and 5 million messages a second."""
+    return HostLink(GOODPUT * gbit / 8 * 1e9, latency_us * 1e-6, message_us * 1e-6)
+
+
+def efficiencies(work: Workload, hosts: int, link: HostLink) -> dict[str, float]:
+    """Return each scheme's efficiency: the time of one GPU's step by that of the step among all."""
+    found = {}
+    for helpers in (hosts, hosts // 4):
+        cluster = Cluster(hosts, link, helpers, GPUS_PER_HOST, INSIDE)
+        advice = advise(
+            cluster, work.gradients, forward_s=work.forward_s, backward_s=work.backward_s, queue_bytes=QUEUE_BYTES
+        )
+        found |= {name: advice.compute_s / one.step_s for name, one in advice.by_scheme.items() if name in SCHEMES}
+    return found
+
+
+def explaining_jitter(predicted: float, published: float, ranks: int) -> float:
+    """Return the spread of a rank's step, relative, that brings an efficiency down to the published one.
+
+    A step waits for the slowest rank; of normal deviates, `ranks` of them, the largest is expected at about
+    sqrt(2 ln n) - (ln ln n + ln 4 pi - 2 gamma) / (2 sqrt(2 ln n)) standard deviations.
+    """
+    root = math.sqrt(2 * math.log(ranks))
+    largest = root - (math.log(math.log(ranks)) + math.log(4 * math.pi) - 2 * 0.5772) / (2 * root)
+    return (predicted / published - 1) / largest
+
+
+def table(rows: dict[int, dict[str, float]]) -> list[str]:
+    """Return the efficiencies as a table in Markdown."""
+    lines = ["| hosts | GPUs | ring | tree | sharded | mixed, n/4 helpers | n helpers |", "|---" * 7 + "|"]
+    for hosts, row in rows.items():
+        cells = " | ".join(f"{row[name]:.1%}" for name in SCHEMES)
+        lines.append(f"| {hosts:,} | {hosts * GPUS_PER_HOST:,} | {cells} |")
+    return lines
+
+
+def panel(title: str, work: Workload, speed: int, rows: dict[int, dict[str, float]]) -> Panel:
+    """Return the chart of one model on one kind of GPU."""
+    lines = {
+        "better of ring and tree": [(hosts, max(row[RING], row[TREE])) for hosts, row in rows.items()],
+        "sharded, no helpers": [(hosts, row[SHARDED]) for hosts, row in rows.items()],
+        "mixed, n/4 helpers": [(hosts, row[MIXED]) for hosts, row in rows.items()],
+        "n helpers": [(hosts, row[HELPERS]) for hosts, row in rows.items()],
+    }
+    known = PUBLISHED.get((work.name, speed))
+    hosts = PUBLISHED_GPUS // GPUS_PER_HOST
+    return Panel(title, lines, (hosts, *known) if known and hosts in rows else None)
+
+
+def scenarios() -> Iterator[tuple[str, int, Workload]]:
+    """Yield what is simulated: a title, the GPUs' speed in V100s, and the model's step on one of them."""
+    for speed, gpu in ((1, "V100"), (8, "a GPU 8 times as fast")):
+        for work in (bert_large(speed), resnet_50(speed)):
+            yield f"{work.name}, {gpu}: {(work.forward_s + work.backward_s) * 1e3:.1f} ms a step", speed, work
+
+
+def explanation(work: Workload, speed: int, rows: dict[int, dict[str, float]]) -> str:
+    """Return what lies between the prediction and the published figure, or nothing where there is none."""
+    known, hosts = PUBLISHED.get((work.name, speed)), PUBLISHED_GPUS // GPUS_PER_HOST
+    if not known or hosts not in rows or rows[hosts][HELPERS] <= known[0]:
+        return ""
+    predicted = rows[hosts][HELPERS]
+    jitter = explaining_jitter(predicted, known[0], PUBLISHED_GPUS)
+    return f"A spread of {jitter:.1%} of a rank's step would bring {predicted:.1%} down to {known[0]:.0%}."
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
+    parser.add_argument("--svg", type=Path, help="where to draw the figure")
+    parser.add_argument("--gbit", type=float, default=100, help="each host's link, each way")
+    parser.add_argument("--latency-us", type=float, default=20, help="from one process to another")
+    parser.add_argument("--message-us", type=float, default=0.2, help="what one more message keeps a link from")
+    options = parser.parse_args()
+    link = host_link(options.gbit, options.latency_us, options.message_us)
+    panels, result = [], {}
+    for title, speed, work in scenarios():
+        rows = {hosts: efficiencies(work, hosts, link) for hosts in options.hosts}
+        print("\n".join(["", f"### {title}", "", *table(rows), "", explanation(work, speed, rows)]))
+        panels.append(panel(title, work, speed, rows))
+        result[f"{work.name} x{speed}"] = {n: {k: round(v, 4) for k, v in row.items()} for n, row in rows.items()}
+    if options.svg:
+        options.svg.write_text(draw(panels), encoding="utf-8")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
