@@ -7,7 +7,7 @@ import os
 from herringbone_entry.environment import rank_environment
 from herringbone_entry.host import Host
 from herringbone_entry.launchers import torch_distributed
-from herringbone_entry.launchers.data_parallel import Meeting, rendezvous, token
+from herringbone_entry.launchers.data_parallel import Meeting, rendezvous
 from herringbone_entry.layout import Place
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.wire import Message
@@ -16,9 +16,9 @@ from herringbone_spec.launcher import Launcher
 
 
 def orders_of(
-    place: Place, prepared: Prepared, host: Host, *, meeting: Meeting, interface: str | None, secret: bytes
+    place: Place, prepared: Prepared, host: Host, *, meeting: Meeting, interface: str | None, token: str
 ) -> Message:
-    """Return the orders of one rank; `interface` leads to the other hosts, `secret` is what the job's hosts share.
+    """Return the orders of one rank; `interface` leads to the other hosts, `token` is what the job's ranks know.
 
     `environment` holds what the rank does not inherit, neither from its supervisor nor through mpirun. Each of
     `secrets` becomes a descriptor, which the variable of that name points to.
@@ -30,7 +30,7 @@ def orders_of(
     if prepared.launcher is not Launcher.PLAIN:
         # Whatever started the ranks: a script may use the library under any launcher.
         environment |= rendezvous(meeting)
-        secrets[ReduceVariable.TOKEN_FILE] = token(secret)
+        secrets[ReduceVariable.TOKEN_FILE] = token
     if prepared.launcher is Launcher.TORCH_DISTRIBUTED:
         environment |= torch_distributed.environment(place, run_id=host.job_name or "none", inherited=inherited)
     if interface is not None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from herringbone_entry import network
 from herringbone_entry.coordinator import STOPPED_CODE, Coordinator
 from herringbone_entry.host import Host
+from herringbone_entry.launchers.data_parallel import token
 from herringbone_entry.loop import Loop
 from herringbone_entry.wire import Message, Wire
 from herringbone_spec.failure import Failure
@@ -21,7 +22,7 @@ Obey = Callable[[Message], None]
 
 # The first host leaves after the others, unless they take longer than this.
 _FAREWELL_SECONDS = 2.0
-_SECRET_BYTES = 32
+_TOKEN_BYTES = 32
 
 
 class Party(Protocol):
@@ -36,9 +37,8 @@ class Party(Protocol):
     def leave(self, code: int) -> None:
         """This host is done, with that exit code."""
 
-    @property
-    def secret(self) -> bytes:
-        """What only this job's hosts know; a lone host makes one up."""
+    def token(self) -> str:
+        """Return what only this job's ranks and servers know; a lone host makes one up."""
 
     def local_address(self) -> str | None:
         """Return the address by which other machines reach this host; None where there are none, or none came yet."""
@@ -49,7 +49,9 @@ class FirstHost:
 
     def __init__(self, host: Host, loop: Loop, key: bytes | None) -> None:
         self._host, self._loop = host, loop
-        self.secret = os.urandom(_SECRET_BYTES) if key is None else key
+        self._key = key
+        # Not made from anything: what that takes is not imported for a lone host.
+        self._token = os.urandom(_TOKEN_BYTES).hex() if key is None else ""
         self._links: dict[str, Link] = {}
         self._local_address: str | None = None
         self._code: int | None = None
@@ -76,6 +78,9 @@ class FirstHost:
     def tell(self, event: Message) -> None:
         # In the loop's next turn: an order may come out of it, and whoever tells is in the middle of something.
         self._loop.later(0.0, lambda: self._coordinator.receive(self._host.name, event))
+
+    def token(self) -> str:
+        return self._token if self._key is None else token(self._key)
 
     def leave(self, code: int) -> None:
         self._code = code
@@ -124,7 +129,7 @@ class OtherHost:
 
     def __init__(self, host: Host, loop: Loop, key: bytes | None) -> None:
         self._host, self._loop = host, loop
-        self.secret = b"" if key is None else key  # without one, no rank will ever start here
+        self._key = key
         self._link: Link | None = None
         self._local_address: str | None = None
         self._waiting: list[Message] = []
@@ -152,6 +157,10 @@ class OtherHost:
             self._waiting.append(event)
         else:
             self._link.send(event)
+
+    def token(self) -> str:
+        assert self._key is not None, "a host that cannot reach the first one starts no rank"
+        return token(self._key)
 
     def leave(self, code: int) -> None:
         self._over = True

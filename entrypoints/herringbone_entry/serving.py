@@ -114,7 +114,7 @@ def serve(
     environment = data_parallel.server_environment(
         host.base_environment, rails, host=host.name, on_one_machine=host.on_one_machine
     )
-    argv, token = data_parallel.server_argv(sys.executable), data_parallel.token(party.secret)
+    argv, token = data_parallel.server_argv(sys.executable), party.token()
     return Serving(argv, environment, token, loop, output, host.name, on_ready=on_ready, tell=party.tell)
 
 

@@ -185,9 +185,9 @@ class Supervisor:
 
     def _orders(self, place: Place) -> Message:
         assert self._prepared is not None
-        secret = self._party.secret
+        token = self._party.token()
         return orders_of(
-            place, self._prepared, self._host, meeting=self._meeting, interface=self._interface, secret=secret
+            place, self._prepared, self._host, meeting=self._meeting, interface=self._interface, token=token
         )
 
     def _greeted(self, wire: Wire, message: Message) -> None:
