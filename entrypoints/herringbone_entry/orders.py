@@ -37,15 +37,15 @@ def orders_of(
         # On one machine NCCL finds better ways than the loopback interface.
         names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
         environment |= {name: interface for name in names if name not in inherited}
-    if prepared.shim is not None:
+    if prepared.shims:
         # Behind what the user has there; for the rank's own children, which inherit no sys.path.
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [inherited.get("PYTHONPATH"), prepared.shim]))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [inherited.get("PYTHONPATH"), *prepared.shims]))
     return {
         "environment": environment,
         "code": str(host.paths.code),
         "entry": prepared.program.entry,
         "program": prepared.program.name,
         "arguments": list(prepared.arguments),
-        "paths": [prepared.shim] if prepared.shim else [],
+        "paths": list(prepared.shims),
         "secrets": secrets,
     }

@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +15,7 @@ from herringbone_entry.environment import arguments, contract_environment
 from herringbone_entry.host import Host
 from herringbone_entry.launchers import data_parallel, mpi
 from herringbone_entry.layout import hosts_of_groups, one_per_gpu
+from herringbone_entry.shims import find_shim, shims
 from herringbone_spec.contract import HostVariable, Key
 from herringbone_spec.errors import ContractError, UnsupportedError
 from herringbone_spec.hyperparameters import carries_distribution, decode
@@ -37,7 +37,7 @@ class Prepared(NamedTuple):
     arguments: tuple[str, ...]
     python: str
     environment: dict[str, str]
-    shim: str | None
+    shims: tuple[str, ...]
     num_processes: int
     helps: bool = False
     mpi: mpi.MPI | None = None
@@ -76,6 +76,9 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
     # A helper host runs nothing of the user's, and needs none of his packages; but mpirun starts ranks by this path.
     python = sys.executable if helps and found is None else _python(host, code, program, log)
+    found_shims = shims(launcher, code, python)
+    if host.is_first and find_shim("horovod") in found_shims:
+        log("Horovod is not installed here: Herringbone's own answers to `import horovod`")
     for folder in (host.paths.model, host.paths.output_data):
         _make_writable(Path(folder))
     return Prepared(
@@ -84,7 +87,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         arguments=(*program.leading, *arguments(host.hyperparameters)),
         python=python,
         environment={**environment, **library, **_path_of(python, host)},
-        shim=find_shim(),
+        shims=found_shims,
         num_processes=0 if helps else _num_processes(host, launcher, processes_per_host, num_gpus),
         helps=helps,
         mpi=found,
@@ -103,21 +106,6 @@ def _make_writable(folder: Path) -> None:
             f"{folder} cannot be written by user {os.getuid()} ({error.strerror}): results would be lost; give that "
             "user the folder, or run as its owner"
         ) from error
-
-
-def find_shim() -> str | None:
-    """Return the folder that makes `import smdistributed` work in a launched rank; None where it is not installed.
-
-    The package is looked up, not imported: it may bring a framework along.
-    """
-    spec = find_spec("herringbone_parallel")
-    if spec is None or spec.origin is None:
-        return None
-    package = Path(spec.origin).parent
-    for folder in (package / "_shim", package.parent / "shim"):
-        if (folder / "smdistributed").is_dir():
-            return str(folder)
-    return None
 
 
 def _num_processes(host: Host, launcher: Launcher, processes_per_host: int | None, num_gpus: int) -> int:

@@ -1,0 +1,1 @@
+SIZE = "a stand-in"
