@@ -9,6 +9,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -77,6 +78,29 @@ def test_helper_hosts_of_a_job_on_this_machine(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.e2e
+@pytest.mark.docker
+def test_helper_hosts_in_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str) -> None:
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    check(train(tmp_path, "local", 2, 1, image_uri=image), 2, 1)
+
+
+@pytest.mark.e2e
+@pytest.mark.docker
+def test_a_helper_s_container_that_is_killed_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, engine: Any
+) -> None:
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    job = estimator(tmp_path, "local", 2, 1, image_uri=image, environment={"MOOD": "long"}).fit(wait=False)
+    assert any(line.text == "far enough" for line in job.logs(follow=True))
+    engine.kill(f"{job.name}-algo-3")
+    began = time.monotonic()
+    job.wait()
+    assert time.monotonic() - began < 5.0
+    assert job.failure is not None
+    assert job.failure.render().startswith("algo-3: exit code 137, killed by SIGKILL")
+
+
+@pytest.mark.e2e
 def test_a_rank_that_fails_is_named_and_not_the_helper_that_loses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -96,6 +120,35 @@ def test_a_server_that_is_killed_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert time.monotonic() - began < 8.0
     assert job.failure is not None
     assert job.failure.render().startswith("algo-3: exit code 137, killed by SIGKILL: the server of this helper host")
+
+
+@pytest.mark.e2e
+def test_a_server_that_stands_still_is_named_by_the_ranks_that_wait_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    job = estimator(tmp_path, "local_process", 2, 1, environment={"MOOD": "long"}).fit(wait=False)
+    assert any(line.text == "far enough" for line in job.logs(follow=True))
+    os.kill(server_of(job.name), signal.SIGSTOP)
+    began = time.monotonic()
+    job.wait()
+    assert time.monotonic() - began < 10.0
+    assert job.failure is not None
+    assert "the server on algo-3" in job.failure.message
+
+
+@pytest.mark.e2e
+def test_a_stop_ends_helpers_with_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    job = estimator(tmp_path, "local_process", 2, 1, environment={"MOOD": "long"}).fit(wait=False)
+    assert any(line.text == "far enough" for line in job.logs(follow=True))
+    began = time.monotonic()
+    job.stop()
+    job.wait()
+    assert time.monotonic() - began < 5.0
+    assert job.status == "Stopped"
+    # It ended by itself: these are its last words.
+    assert any(line.text.startswith('{"host": "algo-3"') for line in job.logs())
 
 
 def server_of(job: str) -> int:
