@@ -239,7 +239,7 @@ def _boto3() -> Any:
         import boto3
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "instance types ml.* need boto3; install it with: pip install 'herringbone[aws]'"
+            "AWS (instance types ml.*, its registry) needs boto3; install it with: pip install 'herringbone[aws]'"
         ) from error
     return boto3
 

@@ -61,6 +61,10 @@ _PERMISSIONS = {
     "CreateBucket": "s3:CreateBucket",
     "PutPublicAccessBlock": "s3:PutBucketPublicAccessBlock",
     "PutBucketEncryption": "s3:PutEncryptionConfiguration",
+    "GetAuthorizationToken": "ecr:GetAuthorizationToken",
+    "DescribeRepositories": "ecr:DescribeRepositories",
+    "CreateRepository": "ecr:CreateRepository",
+    "BatchGetImage": "ecr:BatchGetImage",
 }
 
 

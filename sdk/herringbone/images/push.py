@@ -6,46 +6,68 @@ from collections.abc import Callable
 from typing import Any
 
 from herringbone.images.build import inspect, split_name
+from herringbone.images.ecr import PUSH_PERMISSIONS, Ecr
 from herringbone.images.engine import asking
 from herringbone_spec.errors import ImageError
 
 _SHOWN = ("Pushed", "Layer already exists")
 
 
-def push(engine: Any, image: str, registry: str, say: Callable[[str], None]) -> str:
+def push(engine: Any, image: str, registry: str | Ecr, say: Callable[[str], None]) -> str:
     """Push an image and return its name there, by digest, which no later push can change.
 
     >>> push(connect(), "herringbone/pytorch:2.13.0-cpu-7c5b", "127.0.0.1:5000", print)     # doctest: +SKIP
     '127.0.0.1:5000/herringbone/pytorch@sha256:...'
 
-    Credentials are those of the `docker` command (docker login). Raises `ImageError` for an image that is not here and
-    for a registry that does not take it.
+    Credentials are those of the `docker` command (docker login); for ECR, a token that is asked for with the user's
+    AWS credentials and used for this push alone. There the repository is made if it is missing, and an image that the
+    tag holds already is not sent again. Raises `ImageError` for an image that is not here and for a registry that does
+    not take it, `AwsError`s for what ECR does not allow.
     """
-    if inspect(engine, image) is None:
+    found = inspect(engine, image)
+    if found is None:
         raise ImageError(f"the image {image} is not on this engine; `herringbone images ls` lists those that are")
     local, tag = split_name(image)
     if tag is None:
         raise ImageError(f"the image {image} is named by digest; push it by a tag")
-    name = f"{registry.rstrip('/')}/{local}"
+    ecr = Ecr.at(registry) if isinstance(registry, str) else registry
+    if ecr is None:
+        assert isinstance(registry, str)
+        return _send(engine, image, f"{registry.rstrip('/')}/{local}", tag, say)
+    repository = ecr.repository(local)
+    name = f"{ecr.host}/{repository}"
+    ecr.make_repository(repository, say)
+    digest = ecr.find(repository, tag, found["Id"])
+    if digest is not None:
+        say(f"{name}:{tag} is there already")
+        return f"{name}@{digest}"
+    return _send(engine, image, name, tag, say, ecr)
+
+
+def _send(engine: Any, image: str, name: str, tag: str, say: Callable[[str], None], ecr: Ecr | None = None) -> str:
     digest = error = None
     with asking(f"to push {name}:{tag}"):
         engine.tag(image, name, tag)
-        for step in engine.push(name, tag=tag, stream=True, decode=True):
+        auth = {} if ecr is None else {"auth_config": ecr.login()}
+        for step in engine.push(name, tag=tag, stream=True, decode=True, **auth):
             error = step.get("error", error)
             if step.get("status") in _SHOWN:
                 say(f"{step['status']} {step.get('id', '')}".rstrip())
             digest = step.get("aux", {}).get("Digest") or digest
     if error is not None:
-        raise ImageError(f"{name}:{tag} cannot be pushed: {error}{_hint(error, registry)}")
+        registry = name.partition("/")[0]
+        raise ImageError(f"{name}:{tag} cannot be pushed: {error}{_hint(error, registry, ecr)}")
     return f"{name}@{digest}" if digest else f"{name}:{tag}"
 
 
-def _hint(error: str, registry: str) -> str:
+def _hint(error: str, registry: str, ecr: Ecr | None) -> str:
     text = error.lower()
     if "connection refused" in text or "no such host" in text or "i/o timeout" in text:
         return f"; does a registry answer at {registry}?"
     if "denied" in text or "unauthorized" in text or "no basic auth" in text:
-        return f"; log in with: docker login {registry.partition('/')[0]}"
+        if ecr is not None:
+            return f"; the caller needs {PUSH_PERMISSIONS} (a policy that has all of them: docs/aws-account.md)"
+        return f"; log in with: docker login {registry}"
     if "server gave http response" in text:
         return f"; it has no TLS: add {registry} to the engine's insecure-registries, or give it a certificate"
     return ""

@@ -1,0 +1,214 @@
+"""A push to ECR: moto answers for its API, Debian's docker-registry, behind a password, takes the bytes."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.aws_mock import mock_aws
+
+from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.images.ecr import Ecr
+from herringbone.images.push import push
+from herringbone_spec.errors import AwsAccessError, ImageError
+
+REGION = "eu-central-1"
+ADDRESS = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/team"
+REPOSITORY = "team/herringbone-test"
+# What moto's token says, and how a registry keeps it: bcrypt.
+PASSWORD = "123456789012-auth-token"  # noqa: S105 - the mock's
+HASHED = "$2b$04$tTHGEuUhSpCeNyD0Mpztt.rNt/SG2xLvdvUvUwtkHlAI0k4vvFmdy"
+CONFIGURATION = """
+version: 0.1
+log: {{level: error}}
+storage: {{filesystem: {{rootdirectory: {folder}/images}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+auth: {{htpasswd: {{realm: ecr, path: {folder}/passwords}}}}
+"""
+
+
+class Denying:
+    """A client of boto3's whose account may not do some things."""
+
+    def __init__(self, client: Any, *denied: str) -> None:
+        self._client, self._denied = client, denied
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self._denied:
+            return getattr(self._client, name)
+        from botocore.exceptions import ClientError
+
+        operation = "".join(word.title() for word in name.split("_"))
+        said = f"User: arn:aws:iam::123456789012:user/ann is not authorized to perform: ecr:{operation}"
+
+        def refuse(**_: Any) -> None:
+            raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": said}}, operation)
+
+        return refuse
+
+
+class DeniedSession(AwsSession):
+    def __init__(self, *denied: str) -> None:
+        super().__init__(region=REGION)
+        self.denied = denied
+
+    def client(self, service: str, *, region: str | None = None) -> Any:
+        return Denying(super().client(service, region=region), *self.denied)
+
+
+@pytest.fixture(scope="module")
+def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with mock_aws(tmp_path_factory.mktemp("ecr") / "log") as address:
+        yield address
+
+
+@pytest.fixture
+def session(mock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AwsSession:
+    urllib.request.urlopen(f"{mock}/moto-api/reset", data=b"", timeout=10).close()  # noqa: S310 - our own server
+    for name, value in {
+        "AWS_ENDPOINT_URL": mock,
+        "AWS_ACCESS_KEY_ID": "mock",
+        "AWS_SECRET_ACCESS_KEY": "mock",
+        "AWS_CONFIG_FILE": str(tmp_path / "nothing"),
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "nothing"),
+        "DOCKER_CONFIG": str(tmp_path / "docker"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    return AwsSession(region=REGION)
+
+
+@pytest.fixture
+def host(tmp_path: Path, registry_program: str) -> Iterator[str]:
+    """The address of a registry that wants ECR's password."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    (tmp_path / "passwords").write_text(f"AWS:{HASHED}\n")
+    (tmp_path / "registry.yml").write_text(CONFIGURATION.format(folder=tmp_path, port=port))
+    with subprocess.Popen([registry_program, "serve", tmp_path / "registry.yml"], stderr=subprocess.DEVNULL) as server:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/")
+            except urllib.error.HTTPError as refusal:
+                refusal.close()
+                break
+            except OSError:
+                time.sleep(0.05)
+        yield f"127.0.0.1:{port}"
+        server.terminate()
+
+
+def manifest(host: str, reference: str) -> str:
+    """Return what the registry keeps of an image."""
+    opener = urllib.request.build_opener(
+        urllib.request.HTTPBasicAuthHandler(passwords := urllib.request.HTTPPasswordMgrWithDefaultRealm())
+    )
+    passwords.add_password(None, f"http://{host}", "AWS", PASSWORD)
+    request = urllib.request.Request(
+        f"http://{host}/v2/{REPOSITORY}/manifests/{reference}",
+        headers={"Accept": "application/vnd.docker.distribution.manifest.v2+json"},
+    )
+    with opener.open(request) as answer:
+        return answer.read().decode()
+
+
+@pytest.mark.docker
+def test_a_push_makes_the_repository_logs_in_and_is_not_repeated(engine, host, session, import_image, tmp_path) -> None:
+    image = import_image({"hello": b"ecr"})
+    tag = image.partition(":")[2]
+    said: list[str] = []
+    pushed = push(engine, image, Ecr(ADDRESS, session, host=host), said.append)
+    assert pushed.startswith(f"{host}/{REPOSITORY}@sha256:")
+    assert said[0] == f"made the repository {REPOSITORY}"
+    client = session.client("ecr")
+    made = client.describe_repositories(repositoryNames=[REPOSITORY])["repositories"][0]
+    assert (made["imageTagMutability"], made["imageScanningConfiguration"]) == ("IMMUTABLE", {"scanOnPush": True})
+
+    # From here on ECR's API knows what the registry took.
+    client.put_image(repositoryName=REPOSITORY, imageManifest=manifest(host, tag), imageTag=tag)
+    known = client.describe_images(repositoryName=REPOSITORY)["imageDetails"][0]["imageDigest"]
+    said.clear()
+    assert push(engine, image, Ecr(ADDRESS, session, host=host), said.append) == f"{host}/{REPOSITORY}@{known}"
+    assert said == [f"{host}/{REPOSITORY}:{tag} is there already"]
+
+    other = import_image({"hello": b"another"})
+    engine.tag(other, "herringbone-test", tag, force=True)
+    with pytest.raises(ImageError, match=r"there already, with another image \(sha256:.*immutable; give the image ano"):
+        push(engine, image, Ecr(ADDRESS, session, host=host), said.append)
+    engine.remove_image(f"{host}/{REPOSITORY}:{tag}")
+    # The token was nowhere but on its way.
+    assert not any(PASSWORD in line for line in said)
+    assert not (tmp_path / "docker").exists()
+
+
+@pytest.mark.docker
+def test_a_registry_that_does_not_know_us(engine, host, session, import_image) -> None:
+    class WrongToken(Ecr):
+        def login(self) -> dict[str, str]:
+            return {"username": "AWS", "password": "wrong"}
+
+    image = import_image({"hello": b"wrong"})
+    with pytest.raises(ImageError, match=r"cannot be pushed: .*; the caller needs ecr:BatchCheckLayerAvailability, "):
+        push(engine, image, WrongToken(ADDRESS, session, host=host), lambda line: None)
+    engine.remove_image(f"{host}/team/{image}")
+
+
+@pytest.mark.parametrize(
+    ("denied", "says"),
+    [
+        ("describe_repositories", "ecr:DescribeRepositories"),
+        (
+            "create_repository",
+            r"ecr:CreateRepository.*aws ecr create-repository --region eu-central-1 ",
+        ),
+    ],
+)
+def test_a_repository_that_may_not_be_made(session, denied: str, says: str) -> None:
+    with pytest.raises(AwsAccessError, match=says):
+        Ecr(ADDRESS, DeniedSession(denied)).make_repository("team/a", lambda line: None)
+
+
+def test_a_login_that_is_not_allowed(session) -> None:
+    with pytest.raises(AwsAccessError, match=r"to log in to ECR: access denied: .*ecr:GetAuthorizationToken"):
+        Ecr(ADDRESS, DeniedSession("get_authorization_token")).login()
+
+
+def test_a_tag_that_may_change_is_free(session) -> None:
+    client = session.client("ecr")
+    client.create_repository(repositoryName="team/a", imageTagMutability="MUTABLE")
+    kind = "application/vnd.docker.distribution.manifest.v2+json"
+    body = {"schemaVersion": 2, "mediaType": kind, "config": {"digest": "sha256:aa"}, "layers": []}
+    client.put_image(repositoryName="team/a", imageManifest=json.dumps(body), imageTag="1")
+    ecr = Ecr(ADDRESS, session)
+    assert ecr.find("team/a", "1", "sha256:bb") is None
+    assert str(ecr.find("team/a", "1", "sha256:aa")).startswith("sha256:")
+    assert ecr.find("team/a", "2", "sha256:bb") is None
+
+
+@pytest.mark.parametrize(
+    ("address", "repository"),
+    [
+        (f"123456789012.dkr.ecr.{REGION}.amazonaws.com", "pytorch"),
+        (f"{ADDRESS}/", "team/pytorch"),
+        ("123456789012.dkr.ecr-fips.us-gov-west-1.amazonaws.com/a/b", "a/b/pytorch"),
+        ("123456789012.dkr.ecr.cn-north-1.amazonaws.com.cn", "pytorch"),
+    ],
+)
+def test_addresses_of_ecr(address: str, repository: str) -> None:
+    ecr = Ecr.at(address)
+    assert ecr is not None
+    assert (ecr.host, ecr.repository("pytorch")) == (address.partition("/")[0], repository)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:5000", "ghcr.io/team", "public.ecr.aws/team", "evil.com/1.dkr.ecr"])
+def test_other_addresses(address: str) -> None:
+    assert Ecr.at(address) is None
