@@ -205,7 +205,7 @@ class Estimator:
 
         job = TrainingJob.attach(training_job_name, sagemaker_session)
         plan = job.plan
-        estimator = cls(**plan.arguments, **given_options(plan.options))
+        estimator = cls(**cls._arguments_of(plan), **given_options(plan.options))
         estimator.jobs.append(job)
         return estimator
 
@@ -250,6 +250,11 @@ class Estimator:
             "hyperparameters": self._hyperparameters or None,
             "distribution": msgspec.to_builtins(self.distribution) or None,
         }
+
+    @classmethod
+    def _arguments_of(cls, plan: JobPlan) -> dict[str, Any]:
+        """Return the arguments that build this class anew for a plan."""
+        return plan.arguments
 
     def _added_hyperparameters(self) -> dict[str, Any]:
         """What a framework's class adds to every job's hyperparameters."""

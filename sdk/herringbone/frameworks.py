@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from herringbone.estimator import Estimator
+from herringbone.plan import JobPlan
 from herringbone_spec.distribution import Framework, Launcher
 from herringbone_spec.errors import OptionError
 
@@ -82,6 +83,15 @@ class TensorFlow(Estimator):
 
     def _arguments(self) -> dict[str, Any]:
         return {**super()._arguments(), "model_dir": self.model_dir}
+
+    @classmethod
+    def _arguments_of(cls, plan: JobPlan) -> dict[str, Any]:
+        if plan.estimator == cls.__name__:
+            return plan.arguments
+        # Rebuilt from a description that does not say whose estimator it was.
+        hyperparameters = dict(plan.arguments.get("hyperparameters", {}))
+        model_dir = hyperparameters.pop("model_dir", False)
+        return {**plan.arguments, "hyperparameters": hyperparameters, "model_dir": model_dir}
 
     def _added_hyperparameters(self) -> dict[str, Any]:
         if self.model_dir is False:

@@ -101,6 +101,11 @@ class TrainingJob:
         record = self._record()
         return None if record.started is None else (record.ended or time.time()) - record.started
 
+    @property
+    def bill(self) -> str | None:
+        """What the job has cost, in words; None before its end, and where nobody is billed."""
+        return self._backend.bill(self.name)
+
     def logs(self, *, follow: bool = False, rank: int | None = None, host: str | None = None) -> Iterator[LogLine]:
         """Yield the log's lines; with `follow`, wait for more until the job is over and the last line was given."""
         with closing(self._backend.logs(self.name)) as source:
@@ -198,7 +203,7 @@ class TrainingJob:
                 source.close()
         record = self._record()
         own = Console(sys.stderr)
-        if console is not None and (bill := self._backend.bill(self.name)):
+        if console is not None and (bill := self.bill):
             own.say(bill)
         failure = _failure(record)
         if failure is not None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from herringbone import JobFailedError, JobNotFoundError, TrainingJob, attach
+from herringbone import Estimator, JobFailedError, JobNotFoundError, TensorFlow, TrainingJob, attach
 from herringbone.backends.sagemaker import SageMakerBackend
 from herringbone.console import Console
 from herringbone.jobs import JobIndex, JobRecord
@@ -49,6 +49,7 @@ def test_a_job_from_its_start_to_its_bill(known, service, capsys):
     job = known(*life(*STATES, ModelArtifacts={"S3ModelArtifacts": "s3://mine/model.tar.gz"}, **SECONDS))
     service.write("digits-1/algo-1-1", ["[algo-1:0] epoch 1", "[algo-1:0] epoch 2"])
     service.products = [price(1.5), price(9, "Hosting")]
+    assert capsys.readouterr().err == f"job digits-1 is not known here; asking SageMaker in {REGION}\n"
     job.follow(Console())
     out, err = capsys.readouterr()
     assert out == "[algo-1:0] epoch 1\n[algo-1:0] epoch 2\n"
@@ -61,6 +62,7 @@ def test_a_job_from_its_start_to_its_bill(known, service, capsys):
     assert (job.status, job.model_data) == ("Completed", "s3://mine/model.tar.gz")
     assert round(job.duration) == 300
     assert job.describe()["BillableTimeInSeconds"] == 120
+    assert job.bill == err.splitlines()[-1]
 
 
 def test_a_price_is_asked_for_once_and_never_matters(known, service, backend):
@@ -105,6 +107,17 @@ def test_stopping_asks_the_service_once_and_waits_for_its_grace(known, service, 
     job.stop()
     backend.kill("digits-1")
     assert service.stopped == ["digits-1"]
+
+
+def test_a_job_that_ended_a_moment_ago_is_not_stopped(known, service, home, boto):
+    known({"SecondaryStatus": "Training"})
+    calm = SageMakerBackend(home=home)
+    calm.use("digits-1", boto)
+    assert calm.describe("digits-1").status == "InProgress"
+    service.jobs["digits-1"] = [described("digits-1", **life()[-1])]
+    service.trouble("StopTrainingJob", 1, "ValidationException", "The job is in status Completed")
+    calm.stop("digits-1")
+    assert calm.describe("digits-1").status == "Completed"
 
 
 def test_a_job_is_asked_for_within_its_pace_and_not_at_all_when_it_is_over(known, service, home):
@@ -215,6 +228,18 @@ def test_a_job_of_another_machine_is_found_by_its_name(service, home, monkeypatc
     monkeypatch.delenv("AWS_DEFAULT_REGION")
     with pytest.raises(JobNotFoundError, match=r"no job 'gone' in .*; SageMaker was not asked: .*no AWS region is set"):
         attach("gone")
+
+
+def test_an_estimator_of_another_machines_job_is_the_class_that_is_asked_for(service):
+    hyperparameters = {"model_dir": '"s3://mine/m"', "epochs": "3"}
+    service.jobs["theirs"] = [described("theirs", HyperParameters=hyperparameters)]
+    tensorflow = TensorFlow.attach("theirs")
+    assert tensorflow.hyperparameters()["model_dir"] == '"s3://mine/m"'
+    assert tensorflow.model_dir == "s3://mine/m"
+    assert Estimator.attach("theirs").hyperparameters()["model_dir"] == '"s3://mine/m"'
+    service.jobs["none"] = [described("none", ResourceConfig={})]
+    with pytest.raises(UnsupportedError, match="a job without hosts of its own"):
+        attach("none")
 
 
 def test_the_users_own_session_asks_where_it_is_given(known, service, boto, monkeypatch):

@@ -162,7 +162,8 @@ def test_a_job_is_left_killed_away_from_and_followed_to_its_end(service, start, 
     follower.wait()
 
     (last,) = service.jobs["digits-1"]
-    service.jobs["digits-1"] = [last, {**last, **life()[-1]}]
+    # An hour ago: the last lines of one that has just ended are waited for (test_logs).
+    service.jobs["digits-1"] = [last, {**last, **life(TrainingEndTime=time.time() - 3_600)[-1]}]
     service.write("digits-1/algo-1-1", ["[algo-1:0] 3"])
     out, err = start(COMMAND, "logs", "-f", "digits-1").communicate(timeout=40)
     assert (out, err) == ("".join(f"[algo-1:0] {number}\n" for number in (1, 2, 3)), "")

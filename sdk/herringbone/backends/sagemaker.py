@@ -93,6 +93,7 @@ class SageMakerBackend:
             where = aws.region
         except (UnsupportedError, OptionError) as error:
             raise JobNotFoundError(f"SageMaker was not asked: {error}") from None
+        self._progress.say(f"job {name} is not known here; asking SageMaker in {where}")
         try:
             self._submitted.find(name, aws)
         except AwsError as error:

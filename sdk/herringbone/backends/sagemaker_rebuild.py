@@ -18,7 +18,7 @@ from herringbone.plan import JobPlan, lay_out_hosts
 from herringbone.source import SourceCode
 from herringbone_spec.contract import STEERING_PREFIX, Key
 from herringbone_spec.distribution import Distribution, parse
-from herringbone_spec.errors import DistributionError, HyperparameterError
+from herringbone_spec.errors import DistributionError, HyperparameterError, UnsupportedError
 from herringbone_spec.hyperparameters import carries_distribution, decode, decode_values
 from herringbone_spec.resources import HOMOGENEOUS_GROUP
 
@@ -106,6 +106,7 @@ def rebuild(
     >>> PyTorch(**plan.arguments, **given_options(plan.options)).plan(...).request       # doctest: +SKIP
 
     Planning that estimator again asks for the same job. `SessionChainingConfig` is all that the service does not tell.
+    Raises `UnsupportedError` for a job without hosts.
     """
     rest = {name: copy.deepcopy(value) for name, value in described.items() if name not in ANSWERED}
     hyperparameters: dict[str, str] = _take(rest, "HyperParameters") or {}
@@ -166,6 +167,8 @@ def _groups(rest: dict[str, Any]) -> tuple[InstanceGroup, ...]:
     given = _take(rest, "ResourceConfig", "InstanceGroups") or [
         {"InstanceGroupName": HOMOGENEOUS_GROUP, "InstanceType": instance_type, "InstanceCount": count}
     ]
+    if not all(group["InstanceType"] and group["InstanceCount"] for group in given):
+        raise UnsupportedError("a job without hosts of its own, as serverless ones are, has no estimator here")
     return tuple(
         InstanceGroup(group["InstanceGroupName"], group["InstanceType"], group["InstanceCount"]) for group in given
     )

@@ -24,7 +24,7 @@ from herringbone.jobs import FAILED, JobIndex, JobRecord
 from herringbone.logs import FileLogs
 from herringbone.pace import Pace
 from herringbone.processes import is_alive
-from herringbone_spec.errors import AwsAccessError, InputError, JobNotFoundError, UnsupportedError
+from herringbone_spec.errors import AwsAccessError, AwsError, InputError, JobNotFoundError, UnsupportedError
 from herringbone_spec.failure import Failure
 
 if TYPE_CHECKING:
@@ -120,7 +120,13 @@ class SubmittedJobs:
             with session.asking(f"to stop job {name}"):
                 session.client("sagemaker").stop_training_job(TrainingJobName=name)
 
-        renewed(session, ask)
+        try:
+            renewed(session, ask)
+        except AwsError as error:
+            # It may have ended since it was looked at; then there is nothing to stop.
+            self._asked.pop(name, None)
+            if error.code != "ValidationException" or not self.describe(name).done:
+                raise
         self._asked.pop(name, None)
 
     def bill(self, name: str) -> str | None:
