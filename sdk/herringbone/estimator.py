@@ -107,9 +107,10 @@ class Estimator:
         """
         request = self._request(Path.cwd())
         job = self.latest_training_job
+        training = [group for group in self._groups if group.instance_group_name != self.distribution.helpers]
         return {
             **encode_values(request.hyperparameters),
-            **encode(self.distribution, instance_type=self._groups[0].instance_type),
+            **encode(self.distribution, instance_type=(training or self._groups)[0].instance_type),
             **encode_values(steering(request, job_name=None if job is None else job.name)),
         }
 

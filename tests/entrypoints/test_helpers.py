@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import time
@@ -50,6 +51,21 @@ def test_ranks_find_the_servers_of_helper_hosts(make_job, over: str, helpers) ->
         assert f"[{host}] stand-in serves {host} None" in ended[host].lines
         assert f"[{host}] stand-in leaves" in ended[host].lines
     assert job.survivors() == []
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", ["openmpi4", "openmpi5", "mpich"])
+def test_mpirun_runs_on_a_helper_host_where_that_is_the_first(make_job, mpirun, kind: str) -> None:
+    job = helped(make_job, "print(ask(token))", helpers=["algo-1"], hosts=3, over="tcp")
+    job.environment["HERRINGBONE_MPIRUN"] = mpirun(kind)
+    for host in job.hosts:
+        file = job.base(host) / "input" / "config" / "hyperparameters.json"
+        settings = {"sagemaker_mpi_enabled": "true", "sagemaker_mpi_num_of_processes_per_host": "2"}
+        file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+    ended = job.run()
+    assert [result.code for result in ended.values()] == [0, 0, 0]
+    lines = sorted(line for result in ended.values() for line in result.rank_lines)
+    assert lines == [f"[algo-{2 + rank // 2}:{rank}] welcome" for rank in range(4)]
 
 
 def test_what_the_dict_says_of_the_library_reaches_ranks_and_servers(make_job) -> None:

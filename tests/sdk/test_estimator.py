@@ -6,6 +6,7 @@ from herringbone import (
     DistributionError,
     Estimator,
     HyperparameterError,
+    InstanceGroup,
     OptionError,
     PyTorch,
     TensorFlow,
@@ -133,3 +134,10 @@ def test_no_job_yet():
 def test_experiments_are_refused():
     with pytest.raises(UnsupportedError, match="experiment_config: there is no experiment service"):
         Estimator("t.py", instance_type="local_process").fit(experiment_config={"ExperimentName": "x"})
+
+
+def test_hyperparameters_name_the_type_of_the_hosts_that_train():
+    groups = [InstanceGroup("cpu", "ml.c5n.18xlarge", 2), InstanceGroup("gpu", "ml.p4d.24xlarge", 2)]
+    helped = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "cpu"}}}
+    estimator = Estimator("train.py", instance_groups=groups, distribution=helped)
+    assert estimator.hyperparameters()["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
