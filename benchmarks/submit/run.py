@@ -27,7 +27,7 @@ PROGRAMS = {
     "ours": (sys.executable, str(HERE / "ours.py")),
     "peer_v2": (str(PEER_PYTHON), str(HERE / "peer_v2.py")),
 }
-IMAGE = "123456789012.dkr.ecr.eu-central-1.amazonaws.com/herringbone/pytorch:1"
+IMAGE = "999999999999.dkr.ecr.eu-central-1.amazonaws.com/herringbone/pytorch:1"
 ROLE = "training"
 AIM = 1 / 3
 WORDS = [f"{verb}_{noun}" for verb in ("load", "mix", "scale", "drop") for noun in ("batch", "image", "label", "row")]

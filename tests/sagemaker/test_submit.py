@@ -17,6 +17,7 @@ from herringbone_spec.errors import (
     AwsCredentialsError,
     AwsError,
     AwsUnavailableError,
+    ImageError,
     InputError,
     JobNameError,
     OptionError,
@@ -233,6 +234,28 @@ def _nothing_is_there(wire, index):
     assert wire.boto.client("s3").list_buckets()["Buckets"] == []
     assert job_names(wire.boto) == []
     assert index.all() == []
+
+
+REGISTRY = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com"
+
+
+@pytest.mark.parametrize("name", ["gone:1", "mine:2", "mine", f"mine@sha256:{'0' * 64}"])
+def test_an_image_that_the_registry_has_not(wire, index, name):
+    wire.boto.client("ecr").create_repository(repositoryName="mine")
+    with pytest.raises(ImageError, match=f"image_uri: {REGISTRY}/{name}: the registry has no such image; push it"):
+        fit(wire, image_uri=f"{REGISTRY}/{name}")
+    _nothing_is_there(wire, index)
+
+
+def test_an_image_of_ones_own_is_found_or_may_not_be_looked_for(wire):
+    ecr = wire.boto.client("ecr")
+    ecr.create_repository(repositoryName="mine")
+    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
+    ecr.put_image(repositoryName="mine", imageTag="1", imageManifest=json.dumps(manifest))
+    fit(wire, image_uri=f"{REGISTRY}/mine:1")
+    wire.on("ecr.DescribeImages", lambda: answer(400, "AccessDeniedException"))
+    fit(wire, image_uri=f"{REGISTRY}/unseen:1", job_name="digits-2")
+    assert len(job_names(wire.boto)) == 2
 
 
 def test_a_bucket_of_another_account_is_refused(wire, index):

@@ -1,6 +1,6 @@
-"""All that is looked at before anything is made: account, role, name, bucket, code, data, and the request they make.
+"""All that is looked at before anything is made, and the request that it makes.
 
-credentials, region -> role -> name at the service -> buckets -> code packed, data read -> the request, checked
+credentials, region -> role -> name at the service -> image -> buckets -> code packed, data read -> the request, checked
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from herringbone.archive import pack_code
 from herringbone.backends.review import all_channels
 from herringbone.backends.sagemaker_bucket import Place, default_bucket, is_there, parse_place
 from herringbone.backends.sagemaker_create import taken
+from herringbone.backends.sagemaker_image import check_image
 from herringbone.backends.sagemaker_lookup import look_up
 from herringbone.backends.sagemaker_request import AccountNames, code_uri, data_uri, training_job_request
 from herringbone.backends.sagemaker_role import find_role
@@ -69,6 +70,8 @@ def prepare(
         role = find_role(session, plan.options.role, say=say)
         if look_up(session, plan.job_name) is not None:
             raise taken(session, plan.job_name, [])
+        if image := plan.arguments.get("image_uri"):
+            check_image(session, image)
         names = AccountNames(region=session.region, bucket=default_bucket(session), role_arn=role)
         bucket = _missing_bucket(plan, session, names)
         code = packing.result()
