@@ -23,6 +23,8 @@ from herringbone_parallel.core.shards import busiest_share
 from herringbone_parallel.core.simulate_reduce import Sum, ring, sharded, tree
 from herringbone_spec.errors import ParallelError
 
+# So many buckets at once show what one more costs, where the next goes up while the last one comes back.
+_UNDER_WAY = 4
 # So many equal gradients, where nothing is known of them but their bytes.
 _EVENLY = 64
 # A gain below this is not worth a host, nor another scheme: the simulator itself is no closer.
@@ -140,7 +142,7 @@ class _Model:
         cluster = replace(cluster, helpers=helpers)
         run = self._scheme(scheme, cluster)
         sum_s = run([Sum(self.gradient_bytes)])[0]
-        buckets = self._buckets(run, sum_s)
+        buckets = self._buckets(run)
         share = busiest_share(cluster.workers, helpers)
         if scheme == TREE:
             share = min(2, cluster.workers - 1)
@@ -152,12 +154,13 @@ class _Model:
             sent_bytes=round(share * self.gradient_bytes),
         )
 
-    def _buckets(self, run: Scheme, sum_s: float) -> list[Sum]:
-        """Return the buckets that are best for a scheme, by its times for all bytes and for a sixteenth of them."""
-        part = -(-self.gradient_bytes // 16)
-        if sum_s == 0 or part == self.gradient_bytes:
+    def _buckets(self, run: Scheme) -> list[Sum]:
+        """Return the buckets that are best for a scheme, by what each of several under way costs."""
+        sizes = (self.gradient_bytes, -(-self.gradient_bytes // 16))
+        points = [(size, run([Sum(size)] * _UNDER_WAY)[-1] / _UNDER_WAY) for size in sizes]
+        if sizes[0] == sizes[1] or points[0][1] == 0:
             return [Sum(self.gradient_bytes, self.backward_s)]
-        cost = fit([(self.gradient_bytes, sum_s), (part, run([Sum(part)])[0])])
+        cost = fit(points)
         ready_s = [one.ready_s for one in self.gradients]
         buckets = plan_buckets([("gradient", one.size) for one in self.gradients], ready_s=ready_s, cost=cost)
         return [Sum(sum(self.gradients[i].size for i in bucket), ready_s[bucket[-1]]) for bucket in buckets]

@@ -55,9 +55,9 @@ def choose_window(workers: int, servers: int, *, queue_bytes: int, bandwidth: fl
     seconds one way. The rule is window x chunk x workers < queue. What a link carries while a chunk goes and its sum
     comes back must be under way too, with one chunk that is being summed: on long, fast links the window grows, up to
     the rule; on fast ones chunks are larger too, up to 256 KiB (not measured). Fewer than three chunks are no window:
-    one goes, one comes back, and one is there for the credit's way (simulated, two cost 15 to 25 %), so rather than
-    that the chunks get smaller, down to a quarter. Where even that breaks the rule, so many workers cannot share one
-    port without a loss now and then, and smaller messages would cost more than those.
+    one goes, one comes back, and one is there for the credit's way (simulated, two cost 3 to 6 % even with every host
+    on time), so rather than that the chunks get smaller, down to a quarter. Where even that breaks the rule, so many
+    workers cannot share one port without a loss now and then, and smaller messages would cost more than those.
     """
     if workers < 1 or servers < 1 or queue_bytes < 1 or bandwidth <= 0 or latency < 0:
         raise ParallelError(

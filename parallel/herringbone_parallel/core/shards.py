@@ -82,28 +82,6 @@ def sent_bytes(shards: Sequence[Shard], workers: int, helpers: int, *, element_b
     return tuple(elements * element_bytes for elements in sent)
 
 
-def push_order(shards: Sequence[Shard], worker: int, chunk: int) -> list[Shard]:
-    """Return the chunks, of `chunk` elements at most, in the order in which a worker pushes them to their servers.
-
-    >>> [(part.server, part.offset) for part in push_order([Shard(0, 0, 4), Shard(1, 4, 2)], worker=0, chunk=1)]
-    [(0, 0), (1, 4), (0, 1), (0, 2), (1, 5), (0, 3)]
-
-    In the order of their relative place within their shard, so that all shards end together: a worker that lacks a
-    credit for the next chunk waits. Where it goes on with other servers instead, as their credits allow, the workers'
-    small shards end early, and only the helpers are left to send to: 18 to 24 % slower in `simulate_reduce`, which then
-    is within 10 % of what a first prototype was measured at (tests/parallel/core). Workers start with different
-    servers, or all would meet at the first.
-    """
-    start = worker % len(shards) if shards else 0
-    turned = [*shards[start:], *shards[:start]]
-    parts = []
-    for turn, shard in enumerate(turned):
-        for begin in range(0, shard.count, chunk):
-            count = min(chunk, shard.count - begin)
-            parts.append(((begin + count / 2) / shard.count, turn, Shard(shard.server, shard.offset + begin, count)))
-    return [part for _, _, part in sorted(parts, key=lambda each: each[:2])]
-
-
 def busiest_share(workers: int, helpers: int) -> float:
     """Return the bytes that the busiest host sends, as a multiple of the gradients': the theory's time x B / M.
 

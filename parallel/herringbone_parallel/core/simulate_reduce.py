@@ -15,8 +15,7 @@ direction of a link, and carries first what asked first:
                      n - 1     -----------------------------> n - 1             the result
 
 [1] A push needs a credit: it waits for the result that is `window.chunks` rounds older.
-[2] A result starts when the whole round is in: workers go round the servers from different starts, so that no server
-    has to take from all at once, and all are complete together.
+[2] A result starts when the whole round is in: a worker sends to all servers at once, and all are complete together.
 [3] With several ranks on a host, a bucket is first summed inside, each rank then carries its slice, and at the end the
     slices are gathered inside: M bytes per host cross the network, whatever the number of ranks.
 
@@ -93,9 +92,9 @@ def sharded(sums: Sequence[Sum], cluster: Cluster, window: Window, *, level: boo
     >>> sharded([Sum(65536)], Cluster(workers=2, helpers=2, link=HostLink(32768)), Window(chunks=1))
     (4.0,)
 
-    Sums are sent in the order in which they are given. `level`: chunks leave in `push_order`, so that large and small
-    shards end together; otherwise each kind of server gets them as its credits allow, the workers' small shards are
-    done early, and helpers are all that is left to send to.
+    Sums are sent in the order in which they are given, to each server as its credits allow. `level`: every shard is cut
+    in as many chunks, so that large and small shards end together; otherwise chunks are of one size, the workers' small
+    shards are done early, and helpers are all that is left to send to.
     """
     return _Sharded(sums, cluster, window, level).run()
 
@@ -125,10 +124,9 @@ class _Flow:
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """One chunk of each shard of a flow; `place` is where in the shard it lies, from 0 to 1."""
+    """One chunk of each shard of a flow."""
 
     flow: _Flow
-    place: float
     chunk_bytes: int
 
 
@@ -153,9 +151,7 @@ class _Sharded:
         self._sums = sums
         self._cluster = cluster
         rounds = [each for index, one in enumerate(sums) for each in _rounds(index, one.size, cluster, window, level)]
-        # Not level, each kind of server has a queue of its own; level, there is one order for all.
-        of_kind = [[each for each in rounds if each.flow.by_helpers is kind] for kind in (True, False)]
-        self._queues = [iter(queue) for queue in ([rounds] if level else of_kind)]
+        self._queues = [iter([each for each in rounds if each.flow.by_helpers is kind]) for kind in (True, False)]
         self._heads = [next(queue, None) for queue in self._queues]
         self._credits = {True: window.chunks, False: window.chunks}
         self._left = [sum(each.flow.bucket == index for each in rounds) for index in range(len(sums))]
@@ -231,15 +227,13 @@ class _Sharded:
 
 
 def _rounds(bucket: int, size: int, cluster: Cluster, window: Window, level: bool) -> Iterator[_Round]:
-    """Yield the rounds of a bucket in the order in which they are pushed."""
-    rounds = []
-    for flow in _flows(bucket, size, cluster):
-        number = -(-flow.shard_bytes // window.chunk_bytes)
-        for index in range(number):
-            start = index * window.chunk_bytes
-            chunk_bytes = min(window.chunk_bytes, flow.shard_bytes - start)
-            rounds.append(_Round(flow, (start + chunk_bytes / 2) / flow.shard_bytes, chunk_bytes))
-    return iter(sorted(rounds, key=lambda each: each.place) if level else rounds)
+    """Yield the rounds of a bucket, of each kind of server in the order in which they are pushed."""
+    flows = list(_flows(bucket, size, cluster))
+    number = -(-max((flow.shard_bytes for flow in flows), default=0) // window.chunk_bytes)
+    for flow in flows:
+        chunk_bytes = -(-flow.shard_bytes // number) if level else window.chunk_bytes
+        for start in range(0, flow.shard_bytes, chunk_bytes):
+            yield _Round(flow, min(chunk_bytes, flow.shard_bytes - start))
 
 
 def _flows(bucket: int, size: int, cluster: Cluster) -> Iterator[_Flow]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from herringbone_parallel.core import shards
-from herringbone_parallel.core.shards import Shard, busiest_share, push_order, sent_bytes, shard_map
+from herringbone_parallel.core.shards import Shard, busiest_share, sent_bytes, shard_map
 from herringbone_spec.errors import ParallelError
 
 
@@ -25,7 +25,7 @@ def messages(found: tuple[Shard, ...], workers: int, helpers: int) -> tuple[list
 
 
 def test_the_usages() -> None:
-    assert doctest.testmod(shards) == (0, 4)
+    assert doctest.testmod(shards) == (0, 3)
 
 
 def test_helpers_carry_more_than_workers_as_they_have_nothing_else_to_send() -> None:
@@ -128,29 +128,6 @@ def found_of(found: tuple[Shard, ...], first: int, end: int) -> list[int]:
 @given(workers=st.integers(2, 64), helpers=st.integers(0, 64))
 def test_helpers_never_add_to_the_busiest_and_never_go_below_the_gradients_once(workers: int, helpers: int) -> None:
     assert 1.0 <= busiest_share(workers, helpers + 1) <= busiest_share(workers, helpers) <= busiest_share(workers, 0)
-
-
-def test_workers_start_with_different_servers_and_all_shards_end_together() -> None:
-    found = (Shard(0, 0, 6), Shard(1, 6, 2), Shard(2, 8, 2))
-    assert [part.server for part in push_order(found, worker=0, chunk=2)] == [0, 0, 1, 2, 0]
-    assert [part.server for part in push_order(found, worker=1, chunk=2)] == [0, 1, 2, 0, 0]
-    assert [part.server for part in push_order(found, worker=2, chunk=2)] == [0, 2, 0, 1, 0]
-    assert push_order((), worker=1, chunk=2) == []
-
-
-@given(count=st.integers(1, 3000), workers=st.integers(2, 6), helpers=st.integers(0, 6), chunk=st.integers(1, 400))
-def test_every_worker_pushes_every_element_once_and_each_shard_from_its_start(
-    count: int, workers: int, helpers: int, chunk: int
-) -> None:
-    found = shard_map(count, workers, helpers)
-    for worker in range(workers):
-        parts = push_order(found, worker, chunk)
-        assert all(0 < part.count <= chunk for part in parts)
-        for shard in found:
-            of_shard = [part for part in parts if part.server == shard.server]
-            assert of_shard[0].offset == shard.offset
-            assert all(a.offset + a.count == b.offset for a, b in pairwise(of_shard))
-            assert sum(part.count for part in of_shard) == shard.count
 
 
 def test_impossible_counts_are_refused() -> None:

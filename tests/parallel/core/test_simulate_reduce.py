@@ -49,7 +49,7 @@ def test_three_methods_within_a_tenth_of_the_measured_times(
     assert sharded(sums, Cluster(4, SERVERS, helpers=4), Window()) == pytest.approx([helpers_s], rel=0.10)
 
 
-# The prototype that was measured gave each server one chunk in turn, hence level=False.
+# The prototype that was measured cut all shards in chunks of one size, hence level=False.
 @pytest.mark.parametrize(("helpers", "measured_s"), [(0, 1.630), (1, 1.592), (2, 1.470), (4, 1.065)])
 def test_shards_on_workers_and_on_some_helpers_within_a_tenth_of_the_measured_times(
     helpers: int, measured_s: float
@@ -66,21 +66,23 @@ def test_eight_workers_within_a_tenth_of_the_measured_times(helpers: int, measur
 
 
 @pytest.mark.parametrize(("workers", "helpers"), [(4, 1), (4, 2), (4, 3), (8, 2), (8, 4), (8, 7)])
-def test_level_order_reaches_the_bound_that_turns_miss(workers: int, helpers: int) -> None:
+def test_as_many_chunks_for_each_shard_reach_the_bound_that_chunks_of_one_size_miss(workers: int, helpers: int) -> None:
     sums, cluster = [Sum(50_000_000)], Cluster(workers, SERVERS, helpers=helpers)
     bound_s = busiest_share(workers, helpers) * 50_000_000 / (GOODPUT * DUPLEX)
-    (level_s,), (turns_s,) = sharded(sums, cluster, Window()), sharded(sums, cluster, Window(), level=False)
+    (level_s,), (one_size_s,) = sharded(sums, cluster, Window()), sharded(sums, cluster, Window(), level=False)
     assert bound_s <= level_s <= bound_s / 0.98
-    assert turns_s > 1.05 * level_s
+    assert one_size_s > 1.05 * level_s
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8])
 @pytest.mark.parametrize("helpers", [0, 1, 2, 4, 8])
 @pytest.mark.parametrize("message_s", [0.0, 5e-5])
 def test_one_of_each_stands_for_all(workers: int, helpers: int, message_s: float) -> None:
+    # Where helpers outnumber workers, their results need not wait for the whole round as they do here: 5 %.
+    within = 0.02 if helpers <= workers else 0.06
     cluster = Cluster(workers, HostLink(GOODPUT, 6e-4, message_s), helpers=helpers)
     assert sharded([Sum(3_000_000)], cluster, Window())[0] == pytest.approx(
-        sum_seconds(3_000_000, cluster, Window()), rel=0.06
+        sum_seconds(3_000_000, cluster, Window()), rel=within
     )
 
 
@@ -89,7 +91,7 @@ def test_one_of_each_stands_for_all(workers: int, helpers: int, message_s: float
 def test_one_of_each_stands_for_all_with_other_windows(window: Window, workers: int, helpers: int) -> None:
     cluster = Cluster(workers, HostLink(GOODPUT, 6e-4), helpers=helpers)
     assert sharded([Sum(3_000_000)], cluster, window)[0] == pytest.approx(
-        sum_seconds(3_000_000, cluster, window), rel=0.08
+        sum_seconds(3_000_000, cluster, window), rel=0.02
     )
 
 
