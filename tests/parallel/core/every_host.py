@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 
 from herringbone_parallel.core.cluster import Cluster
@@ -13,76 +14,83 @@ from herringbone_parallel.core.shards import Shard, shard_map
 
 
 def sum_seconds(size: int, cluster: Cluster, window: Window, *, level: bool = True) -> float:
-    """Return when the last host has the whole sum of one bucket of `size` bytes.
+    """Return when the last host has the whole sum of one bucket of `size` bytes."""
+    return _EveryHost(size, cluster, window, level).run()
 
-    Each worker has a queue of chunks for each server, and sends from all of them in turn, as credits allow.
-    """
-    workers, helpers, link = cluster.workers, cluster.helpers, cluster.link
-    shards = shard_map(size, workers, helpers, message=1)
-    plan: list[tuple[float, int, Callable[[], None]]] = []
-    order = count()
-    out_free: dict[int, float] = defaultdict(float)
-    in_free: dict[int, float] = defaultdict(float)
-    credits: dict[tuple[int, int], int] = defaultdict(lambda: window.chunks)
-    came: dict[tuple[int, int], int] = defaultdict(int)
-    waiting: dict[int, list[list[Shard]]] = {}
-    now = ended = 0.0
 
-    def at(when: float, what: Callable[[], None]) -> None:
-        heapq.heappush(plan, (when, next(order), what))
+class _EveryHost:
+    """One run: each worker has a queue of chunks for each server, and sends from all in turn, as credits allow."""
 
-    def send(source: int, target: int, size: int, then: Callable[[], None]) -> None:
+    def __init__(self, size: int, cluster: Cluster, window: Window, level: bool) -> None:
+        self.cluster = cluster
+        self.plan: list[tuple[float, int, Callable[[], None]]] = []
+        self.order = count()
+        self.now = self.ended = 0.0
+        self.out_free: dict[int, float] = defaultdict(float)
+        self.in_free: dict[int, float] = defaultdict(float)
+        self.credits: dict[tuple[int, int], int] = defaultdict(lambda: window.chunks)
+        self.came: dict[Shard, int] = defaultdict(int)
+        self.waiting: dict[int, list[list[Shard]]] = {}
+        shards = shard_map(size, cluster.workers, cluster.helpers, message=1)
+        rounds = -(-max(shard.count for shard in shards) // window.chunk_bytes)
+        queues = [_chunks(shard, -(-shard.count // rounds) if level else window.chunk_bytes) for shard in shards]
+        for number in range(cluster.workers):
+            worker = cluster.helpers + number
+            # Workers start with different servers, or all would meet at the first.
+            start = number % len(queues)
+            turned = [*queues[start:], *queues[:start]]
+            self.waiting[worker] = [list(queue) for queue in turned if queue[0].server != worker]
+
+    def run(self) -> float:
+        for worker in self.waiting:
+            self.at(0.0, partial(self.push, worker))
+        while self.plan:
+            self.now, _, what = heapq.heappop(self.plan)
+            what()
+        assert not any(queue for queues in self.waiting.values() for queue in queues)
+        return self.ended
+
+    def at(self, when: float, what: Callable[[], None]) -> None:
+        heapq.heappush(self.plan, (when, next(self.order), what))
+
+    def send(self, source: int, target: int, size: int, then: Callable[[], None]) -> None:
+        link = self.cluster.link
         busy = link.busy_s(size, 1)
-        out_free[source] = max(now, out_free[source]) + busy
-        last_byte = out_free[source] + link.latency_s
+        self.out_free[source] = max(self.now, self.out_free[source]) + busy
+        last_byte = self.out_free[source] + link.latency_s
 
         def arrive() -> None:
-            in_free[target] = max(now, in_free[target]) + busy
-            at(max(in_free[target], last_byte), then)
+            self.in_free[target] = max(self.now, self.in_free[target]) + busy
+            self.at(max(self.in_free[target], last_byte), then)
 
-        at(last_byte - busy, arrive)
+        self.at(last_byte - busy, arrive)
 
-    def push(worker: int) -> None:
+    def push(self, worker: int) -> None:
         able = True
         while able:
             able = False
-            for queue in waiting[worker]:
-                if queue and credits[worker, queue[0].server] > 0:
+            for queue in self.waiting[worker]:
+                if queue and self.credits[worker, queue[0].server] > 0:
                     part = queue.pop(0)
-                    credits[worker, part.server] -= 1
-                    send(worker, part.server, part.count, lambda part=part: gather(part))
+                    self.credits[worker, part.server] -= 1
+                    self.send(worker, part.server, part.count, partial(self.gather, part))
                     able = True
 
-    def gather(part: Shard) -> None:
-        came[part.server, part.offset] += 1
-        if came[part.server, part.offset] < workers - (part.server >= helpers):
+    def gather(self, part: Shard) -> None:
+        workers, helpers = self.cluster.workers, self.cluster.helpers
+        self.came[part] += 1
+        if self.came[part] < workers - (part.server >= helpers):
             return
         # Servers, too, go round from different starts.
-        hosts = range(helpers, helpers + workers)
-        for worker in (hosts[(part.server + turn) % workers] for turn in range(workers)):
+        for turn in range(workers):
+            worker = helpers + (part.server + turn) % workers
             if worker != part.server:
-                send(part.server, worker, part.count, lambda worker=worker: end(worker, part.server))
+                self.send(part.server, worker, part.count, partial(self.end, worker, part.server))
 
-    def end(worker: int, server: int) -> None:
-        nonlocal ended
-        ended = now
-        credits[worker, server] += 1
-        push(worker)
-
-    rounds = -(-max(shard.count for shard in shards) // window.chunk_bytes)
-    queues = [_chunks(shard, -(-shard.count // rounds) if level else window.chunk_bytes) for shard in shards]
-    for number in range(workers):
-        worker = helpers + number
-        # Workers start with different servers, or all would meet at the first.
-        start = number % len(queues)
-        turned = [*queues[start:], *queues[:start]]
-        waiting[worker] = [list(queue) for queue in turned if queue[0].server != worker]
-        at(0.0, lambda worker=worker: push(worker))
-    while plan:
-        now, _, what = heapq.heappop(plan)
-        what()
-    assert not any(queue for queues in waiting.values() for queue in queues)
-    return ended
+    def end(self, worker: int, server: int) -> None:
+        self.ended = self.now
+        self.credits[worker, server] += 1
+        self.push(worker)
 
 
 def _chunks(shard: Shard, most: int) -> list[Shard]:
