@@ -44,7 +44,7 @@ class Service:
         self.stopped: list[str] = []
         self._troubles: defaultdict[str, list[tuple[int, str, str]]] = defaultdict(list)
         self._lock = threading.RLock()
-        self._clock = int(time.time() * 1_000)
+        self._clock = int((time.time() - 3_600) * 1_000)
 
     def trouble(self, operation: str, times: int, code: str, message: str = "no", *, status: int = 400) -> None:
         """Answer the next questions of an operation with an error."""
@@ -58,7 +58,7 @@ class Service:
             self.away = False
 
     def write(self, stream: str, lines: list[str], *, first_ms: int | None = None) -> None:
-        """Add lines to a stream, a millisecond apart."""
+        """Add lines to a stream, a millisecond apart, from an hour ago on."""
         with self._lock:
             events = self.streams.setdefault(stream, [])
             for number, line in enumerate(lines):

@@ -47,6 +47,15 @@ def test_ten_thousand_lines_of_sixty_hosts_arrive_once_and_in_order(service, log
     assert lines(source) == []
 
 
+def test_a_host_that_never_falls_silent_is_not_asked_without_a_pause(service, logs):
+    service.write("a/algo-1-1", [str(number) for number in range(250)], first_ms=int(time.time() * 1_000))
+    source = logs(pace=Pace(0.5, 0.5, 1))
+    assert len(source.read()) == PAGE_EVENTS
+    assert source.read() == []
+    assert service.calls["GetLogEvents"] == 1
+    assert rest(source) == [str(number) for number in range(100, 250)]
+
+
 def test_streams_and_lines_that_come_late(service, logs):
     service.has_group = False
     source = logs(2)

@@ -54,6 +54,20 @@ def test_a_page_with_a_new_token_has_another_behind_it_even_when_it_is_empty():
     assert take(streams) == ["a"]
 
 
+def test_a_page_that_ends_with_what_has_just_come_in_is_the_last_for_now():
+    streams = Streams(PACE)
+    streams.found([entry("algo-1")], now=0)
+    (stream,) = streams.due(0)
+    fresh = {**event(9_000, "a"), "ingestionTime": 9_000}
+    streams.took(stream, [fresh], "f/1", now=0, served=60.0)
+    assert not stream.drained
+    streams.took(stream, [fresh] * 1_000, "f/2", now=0, served=10.0)
+    assert not stream.drained
+    streams.took(stream, [fresh], "f/3", now=0, served=10.0)
+    assert stream.drained
+    assert (names(streams, 1.9), names(streams, 2)) == ([], ["algo-1"])
+
+
 def test_a_quiet_stream_is_read_more_and_more_rarely_and_sooner_when_it_is_said_to_have_grown():
     streams = Streams(PACE)
     streams.found([entry("algo-1", lastIngestionTime=5)], now=0)

@@ -5,11 +5,15 @@ import pty
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from herringbone import attach
-from herringbone.interrupt import check_choice, stops
+from herringbone import TrainingJob, attach
+from herringbone.interrupt import check_choice, stops, ways_back
+from herringbone.jobs import JobRecord
+from herringbone.logs import FileLogs
+from herringbone.pace import Pace
 from herringbone_spec.errors import OptionError
 
 ASK = "from herringbone.interrupt import stops; print('stops:', stops('ask', 'a'), flush=True)"
@@ -75,3 +79,58 @@ def test_a_job_that_was_left_running_runs_on_and_says_how_to_come_back(script, s
     assert job.status == "InProgress"
     job.stop(grace=1)
     assert job.wait().status == "Stopped"
+
+
+class Interrupted:
+    """A backend whose job is looked at until Ctrl-C comes, `times` times."""
+
+    name, pace, on_interrupt = "scripted", Pace(0.001, 0.001, 1), "stop"
+
+    def __init__(self, times, *, status_after_stop="Stopped"):
+        self.times = times
+        self.calls = []
+        self._row = JobRecord(name="a", backend="scripted", plan="{}", created=0.0)
+        self._after_stop = replace(self._row, status=status_after_stop, secondary_status=status_after_stop)
+
+    def describe(self, name):
+        if self.calls.count("describe") < 3 * self.times:
+            self.calls.append("describe")
+            if self.calls.count("describe") % 3 == 0:
+                raise KeyboardInterrupt
+            return self._row
+        return self._after_stop if "stop" in self.calls else self._row
+
+    def logs(self, name):
+        return FileLogs(())
+
+    def stop(self, name, grace=None):
+        self.calls.append("stop")
+
+    def kill(self, name):
+        self.calls.append("kill")
+
+
+@pytest.mark.parametrize(
+    ("times", "on_interrupt", "calls", "said"),
+    [
+        (1, None, ["stop"], ["stopping job a; Ctrl-C again kills it"]),
+        (
+            1,
+            "detach",
+            [],
+            [ways_back("a")],
+        ),
+        (
+            2,
+            "stop",
+            ["stop", "kill"],
+            ["stopping job a; Ctrl-C again kills it", "job a is Stopping: the service ends it when its grace is over"],
+        ),
+    ],
+)
+def test_one_who_waits_does_what_he_was_told_and_ends(capsys, times, on_interrupt, calls, said):
+    backend = Interrupted(times, status_after_stop="Stopped" if times == 1 else "Stopping")
+    with pytest.raises(KeyboardInterrupt):
+        TrainingJob("a", backend).follow(on_interrupt=on_interrupt)
+    assert [call for call in backend.calls if call != "describe"] == calls
+    assert capsys.readouterr().err.splitlines() == said

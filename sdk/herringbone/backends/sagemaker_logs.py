@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 from herringbone.backends.sagemaker_renewal import renewed
@@ -48,6 +49,7 @@ class CloudWatchLogs:
         self._clock = clock
         self._streams = Streams(pace)
         self._list_at = 0.0
+        self._is_over = False
 
     def read(self) -> list[LogLine]:
         now = self._clock()
@@ -67,6 +69,7 @@ class CloudWatchLogs:
         return self._streams.take()
 
     def rest(self, ended: float | None) -> Iterator[list[LogLine]]:
+        self._is_over = True
         late = ended is not None and time.time() - ended > _LATE_SECONDS
         quiet, enough = 0, 1 if late else _QUIET_LOOKS
         while True:
@@ -115,7 +118,9 @@ class CloudWatchLogs:
             else:
                 raise
             return
-        self._streams.took(stream, page["events"], page["nextForwardToken"], now=now)
+        # Of a job that is over nothing more is written: there each page is read to the last.
+        served = None if self._is_over else _served(page)
+        self._streams.took(stream, page["events"], page["nextForwardToken"], now=now, served=served)
 
     def _ask(self, call: str, what: str, question: dict[str, Any]) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
@@ -124,3 +129,9 @@ class CloudWatchLogs:
             return answer
 
         return renewed(self._session, ask)
+
+
+def _served(page: dict[str, Any]) -> float | None:
+    """Return when the service sent an answer, by its own clock: this machine's may be wrong."""
+    date = page["ResponseMetadata"]["HTTPHeaders"].get("date")
+    return None if date is None else parsedate_to_datetime(date).timestamp()

@@ -5,14 +5,15 @@ the next; a token that comes back unchanged says that there is no more for now.
 
 The service also tells when it last took something in for a stream (`lastIngestionTime`), but late, by an hour in its
 own words, so that silence there proves nothing. Hence each stream is read on, more and more rarely while nothing comes;
-a newer time only ever brings a look forward.
+a newer time only ever brings a look forward. And a host that never falls silent would be asked without a pause: a page
+that ends with what has just come in is taken for the last one for now.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
@@ -23,6 +24,9 @@ from herringbone_spec.contract import split_line
 
 # Of the 25 requests a second that an account may send, what one who waits may take.
 _REQUESTS_PER_SECOND = 5.0
+# A page of at least so many lines has more behind it, however fresh they are.
+_LARGE_PAGE_EVENTS = 1_000
+_FRESH_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -76,11 +80,20 @@ class Streams:
         due = [stream for stream in self._streams.values() if not stream.drained or stream.due <= now]
         return sorted(due, key=lambda stream: (stream.drained, stream.due))
 
-    def took(self, stream: Stream, events: Iterable[Mapping[str, Any]], token: str, *, now: float) -> None:
-        """Take in a page; `token` is for the next."""
-        came = False
+    def took(
+        self,
+        stream: Stream,
+        events: Sequence[Mapping[str, Any]],
+        token: str,
+        *,
+        now: float,
+        served: float | None = None,
+    ) -> None:
+        """Take in a page; `token` is for the next.
+
+        `served` is when the service sent it, in seconds since 1970; None to read on, however fresh the page is.
+        """
         for event in events:
-            came = True
             stamp = event["timestamp"]
             if stream.skip and stamp == stream.last_ms:
                 stream.skip -= 1
@@ -88,9 +101,9 @@ class Streams:
             stream.num_at_last = stream.num_at_last + 1 if stamp == stream.last_ms else 1
             stream.last_ms = stamp
             stream.waiting += lines_of(event, stream.host)
-        stream.drained = token == stream.token
+        stream.drained = token == stream.token or _ends_now(events, served)
         stream.token = token
-        if came:
+        if events:
             stream.pause = self._pace.shortest
         if stream.drained:
             self._rest(stream, now)
@@ -144,6 +157,13 @@ def lines_of(event: Mapping[str, Any], host: str) -> list[LogLine]:
         named, rank, rest = split_line(text.encode("utf-8", "replace"))
         lines.append(LogLine(named or host, rank, stamp, rest.decode()))
     return lines
+
+
+def _ends_now(events: Sequence[Mapping[str, Any]], served: float | None) -> bool:
+    if served is None or not 0 < len(events) < _LARGE_PAGE_EVENTS:
+        return False
+    ingested: int = events[-1].get("ingestionTime", 0)
+    return served - ingested / 1_000 < _FRESH_SECONDS
 
 
 def _reached(stream: Stream) -> datetime:
