@@ -44,6 +44,7 @@ def refused(code, message="", operation="CreateTrainingJob", status=400):
         (ResponseParserError("<html>"), AwsUnavailableError, "the answer is not AWS's; look whether a proxy"),
         (refused("ExpiredTokenException"), AwsCredentialsError, "the AWS credentials have expired; log in"),
         (refused("UnrecognizedClientException"), AwsCredentialsError, "AWS does not know these credentials"),
+        (refused("400", "Bad Request", "HeadObject"), AwsCredentialsError, "most often because .* expired; log in"),
         (refused("403", "Forbidden", "HeadObject"), AwsAccessError, "denied; the caller needs .* s3:GetObject"),
         (refused("AccessDeniedException", "User: a may not"), AwsAccessError, "User: a may not; .* CreateTrainingJob"),
         (refused("ThrottlingException", "Rate exceeded"), AwsUnavailableError, "asks to be asked later .* try again"),

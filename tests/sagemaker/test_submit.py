@@ -265,6 +265,16 @@ def test_a_bucket_of_another_account_is_refused(wire, index):
     _nothing_is_there(wire, index)
 
 
+def test_a_bucket_of_another_region_is_refused(wire, index):
+    wire.boto.client("s3", region_name="us-west-2").create_bucket(
+        Bucket="far", CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
+    )
+    with pytest.raises(OptionError, match=f"bucket far is in region us-west-2, and the job is to run in {REGION}"):
+        fit(wire, code_location="s3://far/x")
+    assert keys(wire.boto, "far") == []
+    assert index.all() == []
+
+
 def test_without_credentials_or_a_region(monkeypatch, wire, index):
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")

@@ -10,7 +10,6 @@ from herringbone_spec.errors import AwsAccessError, AwsError, OptionError
 
 _FIRST_REGION = "us-east-1"  # the one whose name S3 does not take for a location
 _MISSING = ("404", "NoSuchBucket")
-_ELSEWHERE = ("301", "PermanentRedirect", "400")
 
 
 class Place(NamedTuple):
@@ -45,7 +44,7 @@ def is_there(session: AwsSession, bucket: str) -> bool:
     """
     try:
         with session.asking(f"to look at bucket {bucket}"):
-            session.client("s3").head_bucket(Bucket=bucket, ExpectedBucketOwner=session.account)
+            found = session.client("s3").head_bucket(Bucket=bucket, ExpectedBucketOwner=session.account)
     except AwsAccessError as error:
         raise AwsAccessError(
             f"{error}. Or bucket {bucket} is not of account {session.account}: code and data go to the caller's own "
@@ -55,12 +54,13 @@ def is_there(session: AwsSession, bucket: str) -> bool:
     except AwsError as error:
         if error.code in _MISSING:
             return False
-        if error.code in _ELSEWHERE:
-            raise OptionError(
-                f"bucket {bucket} is not in region {session.region}, where the job is to run; name one that is "
-                "(code_location=...), or another region"
-            ) from None
         raise
+    # boto follows a bucket to its region; the service does not.
+    if (region := found.get("BucketRegion", session.region)) != session.region:
+        raise OptionError(
+            f"bucket {bucket} is in region {region}, and the job is to run in {session.region}: name a bucket of there "
+            "(code_location=...), or run it in the other region"
+        )
     return True
 
 

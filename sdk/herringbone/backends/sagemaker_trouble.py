@@ -126,6 +126,11 @@ def _refusal(error: Exception, response: dict[str, Any], what: str, profile: str
             "`aws configure list`",
             code=code,
         )
+    if code == "400":  # of a question without a body, whose answer has none to say more
+        return AwsCredentialsError(
+            f"{what}: AWS takes the question for wrong, most often because credentials have expired; {_login(profile)}",
+            code=code,
+        )
     if code in _DENIED:
         return AwsAccessError(f"{what}: access denied{_permission(error, message)}", code=code)
     if code in _LATER or status >= 500 or status == 429:
