@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ProcessGro
 from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.torch.data_parallel.staging import Stager
-from herringbone_parallel.torch.data_parallel.work import SumWork
+from herringbone_parallel.torch.data_parallel.work import SumWork, WatchedWork
 from herringbone_spec.errors import ParallelError
 
 NAME = "smddp"
@@ -52,13 +53,19 @@ class ReduceGroup(ProcessGroup):
         tensor = tensors[0]
         operation = next((name for op, name in _OPERATIONS.items() if opts.reduceOp == op), None)
         if self.engine is None or len(tensors) > 1 or operation is None or not _is_dense_float(tensor):
-            return self._torchs[tensor.device.type].allreduce(tensors, opts)
+            return self._delegate("allreduce", tensors, opts)
         if self._stager is None:
             return start(self.engine, tensor, operation)
         if tensor.is_cuda:
             return self._stager.start(self.engine, tensor, operation)
         # The stager's thread submits later than this one would: sums of both would have no order.
-        return self._torchs["cpu"].allreduce(tensors, opts)
+        return self._delegate("allreduce", tensors, opts)
+
+    def _delegate(self, name: str, *arguments: Any) -> Any:
+        """Start a collective of torch's own, and have an eye on the ranks while it is waited for."""
+        device = _device(arguments)
+        work = getattr(self._torchs[device], name)(*arguments)
+        return work if self.engine is None or device != "cpu" else WatchedWork(work, self.engine)
 
     def shutdown(self) -> None:
         """Leave the other ranks; torch < 2.6 does not call it, and the engine is closed when the script ends."""
@@ -70,6 +77,18 @@ class ReduceGroup(ProcessGroup):
         for group in self._torchs.values():
             if hasattr(group, "shutdown"):
                 group.shutdown()
+
+
+def _delegated(name: str) -> Callable[..., Any]:
+    def method(self: ReduceGroup, *arguments: Any, **options: Any) -> Any:
+        return self._delegate(name, *arguments, *options.values())
+
+    return method
+
+
+# What torch calls by these names; a group passes the rest on by itself, unwatched.
+for _name in ("allgather", "alltoall", "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"):
+    setattr(ReduceGroup, _name, _delegated(_name))
 
 
 def start(engine: Engine, tensor: torch.Tensor, operation: str) -> SumWork:
@@ -112,6 +131,16 @@ def _nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     options = ProcessGroupNCCL.Options()
     options._timeout = timeout
     return ProcessGroupNCCL(PrefixStore("nccl/", store), rank, size, options)
+
+
+def _device(arguments: Any) -> str:
+    """Return the type of device of the first tensor in nested lists; without one, where the gradients are. Pure."""
+    for argument in arguments:
+        if isinstance(argument, torch.Tensor):
+            return argument.device.type
+        if isinstance(argument, (list, tuple)) and argument:
+            return _device(argument)
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _is_dense_float(tensor: torch.Tensor) -> bool:

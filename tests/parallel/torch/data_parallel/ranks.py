@@ -72,15 +72,16 @@ class JobRanks:
         for connection in self._connections:
             connection.send((port, function, args))
 
+    def answer(self, rank: int, limit: float = 60) -> tuple[bool, Any]:
+        """Return whether that rank returned, and what, or its traceback, or that it died or is silent."""
+        connection = self._connections[rank]
+        try:
+            return connection.recv() if connection.poll(limit) else (False, "silent")
+        except EOFError:
+            return False, "died"
+
     def answers(self, limit: float = 60) -> list[tuple[bool, Any]]:
-        """Return, for each rank, whether it returned, and what, or its traceback, or that it died or is silent."""
-        found: list[tuple[bool, Any]] = []
-        for connection in self._connections:
-            try:
-                found.append(connection.recv() if connection.poll(limit) else (False, "silent"))
-            except EOFError:
-                found.append((False, "died"))
-        return found
+        return [self.answer(rank, limit) for rank in range(self.count)]
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
         self.start(function, *args)

@@ -1,0 +1,71 @@
+"""Ranks that die, stop or leave too early: every other rank hears which, in seconds, and none hangs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from herringbone_parallel.torch.data_parallel import install
+from tests.parallel.torch.data_parallel.ranks import JobRanks
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> Iterator[JobRanks]:
+    ranks = JobRanks(3, tmp_path)
+    yield ranks
+    ranks.close()
+
+
+def train_until(ready: Path, what: str) -> tuple[str, str]:
+    """Train until another rank is lost; returns what this one heard."""
+    install()
+    dist.init_process_group("smddp")
+    rank = dist.get_rank()
+    batchnorm = [nn.BatchNorm1d(8)] if what == "buffers" else []
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(8, 8), *batchnorm, nn.Linear(8, 1)))
+    for _ in range(2):
+        model(torch.ones(4, 8)).sum().backward()
+    if rank == 1:
+        (ready / str(os.getpid())).touch()
+        time.sleep(60)
+    try:
+        for _ in range(3):
+            model(torch.ones(4, 8)).sum().backward()
+    except Exception as error:  # noqa: BLE001  it is what the test is about
+        return type(error).__name__, str(error)
+    return "nothing", ""
+
+
+# In a backward torch has no other error than RuntimeError. The first of a broadcast's ranks does not wait in it.
+@pytest.mark.parametrize(
+    ("how", "what", "kinds"),
+    [(signal.SIGKILL, "gradients", {"RuntimeError"}), (signal.SIGSTOP, "buffers", {"RuntimeError", "ParallelError"})],
+    ids=["killed", "stopped"],
+)
+def test_a_lost_rank_is_named_by_every_other(
+    trio: JobRanks, tmp_path: Path, how: signal.Signals, what: str, kinds: set[str]
+) -> None:
+    ready = tmp_path / "ready"
+    ready.mkdir()
+    trio.start(train_until, ready, what)
+    until = time.monotonic() + 60
+    while not any(ready.iterdir()) and time.monotonic() < until:
+        time.sleep(0.05)
+    victim = next(ready.iterdir()).name
+    time.sleep(0.5)  # the others wait for it by then
+    os.kill(int(victim), how)
+    lost = time.monotonic()
+    answers = [trio.answer(rank, 20) for rank in (0, 2)]
+    assert time.monotonic() - lost < 10  # 5 s on a machine with nothing else to do
+    assert [well for well, _ in answers] == [True, True]
+    assert {name for _, (name, _) in answers} == kinds
+    assert all("rank 1" in text for _, (_, text) in answers)
