@@ -148,7 +148,7 @@ class TrainingJob:
     def stop(self, grace: float | None = None) -> None:
         """Ask the job to stop, and return: every rank gets SIGTERM, and SIGKILL after `grace` seconds.
 
-        Nothing happens to a job that is over.
+        Nothing happens to a job that is over. SageMaker gives 120 seconds, and another `grace` is refused there.
         """
         self._backend.stop(self.name, grace)
 
@@ -266,9 +266,11 @@ def _backend_of(name: str, session: object) -> Backend:
             raise JobNotFoundError(f"{here}; {there}") from None
         return cloud
     if session is not None:
-        if backend.name != "sagemaker":
+        from herringbone.backends.sagemaker import SageMakerBackend
+
+        if not isinstance(backend, SageMakerBackend):
             raise OptionError(f"sagemaker_session: job {name} runs on {backend.name}, which asks no service")
-        backend.use(name, session)  # type: ignore[attr-defined]
+        backend.use(name, session)
     return backend
 
 

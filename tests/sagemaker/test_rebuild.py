@@ -66,6 +66,25 @@ def test_the_peers_is_the_same_job_again(case):
     assert differing(request, again(request, case["estimator"])).keys() == DIFFERS.get(case["name"], set())
 
 
+@pytest.mark.parametrize(
+    ("image", "kind"),
+    [
+        ("763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.0-gpu", "PyTorch"),
+        ("123456789012.dkr.ecr.us-west-2.amazonaws.com/herringbone/tensorflow:2.21", "TensorFlow"),
+        ("mine:1", "Estimator"),
+    ],
+)
+def test_the_images_name_tells_the_estimator(image, kind):
+    assert rebuild(described("a", AlgorithmSpecification={"TrainingImage": image})).estimator == kind
+
+
+def test_hyperparameters_that_mean_nothing_here_stay_as_they_are():
+    foreign = {"sagemaker_mpi_enabled": "true", "sagemaker_parameter_server_enabled": "true", "epochs": "3"}
+    plan = rebuild(described("a", HyperParameters=foreign))
+    assert (plan.launcher, plan.hyperparameters) == ("plain", foreign)
+    assert plan.arguments["hyperparameters"] == {"epochs": 3, **dict.fromkeys(list(foreign)[:2], True)}
+
+
 def test_all_that_is_only_answered_is_left_out():
     botocore = pytest.importorskip("botocore.session", reason="the extra aws is not installed")
     model = botocore.get_session().get_service_model("sagemaker")
