@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 
 WIDTH, HEIGHT, GAP, TOP, LEFT = 380, 250, 70, 60, 60
-COLOURS = ("#b45309", "#6b7280", "#2563eb", "#047857")
+COLOURS = ("#dc2626", "#d97706", "#6b7280", "#2563eb", "#047857")
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def draw(panels: Sequence[Panel], columns: int = 2) -> str:
 def _legend(names: Sequence[str]) -> list[str]:
     parts = []
     for index, (name, colour) in enumerate(zip(names, COLOURS, strict=False)):
-        x = LEFT + index * 190
+        x = LEFT + index * 150
         parts.append(f'<line x1="{x}" y1="18" x2="{x + 24}" y2="18" stroke="{colour}" stroke-width="2.5"/>')
         parts.append(f'<text x="{x + 30}" y="22">{escape(name)}</text>')
     return parts

@@ -76,10 +76,10 @@ def table(rows: dict[int, dict[str, float]]) -> list[str]:
 def panel(title: str, work: Workload, speed: int, rows: dict[int, dict[str, float]]) -> Panel:
     """Return the chart of one model on one kind of GPU."""
     lines = {
-        "better of ring and tree": [(hosts, max(row[RING], row[TREE])) for hosts, row in rows.items()],
-        "sharded, no helpers": [(hosts, row[SHARDED]) for hosts, row in rows.items()],
-        "mixed, n/4 helpers": [(hosts, row[MIXED]) for hosts, row in rows.items()],
-        "n helpers": [(hosts, row[HELPERS]) for hosts, row in rows.items()],
+        name: [(hosts, row[scheme]) for hosts, row in rows.items()]
+        for name, scheme in zip(
+            ("ring", "tree", "sharded, no helpers", "n/4 helpers", "n helpers"), SCHEMES, strict=True
+        )
     }
     known = PUBLISHED.get((work.name, speed))
     hosts = PUBLISHED_GPUS // GPUS_PER_HOST

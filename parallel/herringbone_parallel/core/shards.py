@@ -45,7 +45,7 @@ def shard_map(count: int, workers: int, helpers: int, *, align: int = 1, message
     `message` is how many elements a link carries in the time that one more message costs. In a round that small nothing
     overlaps: a worker's s messages, then a server's n, so that s servers take s + n messages and count + n count / s
     elements, which is least for s = sqrt(n count / message). Where that is fewer servers than there are, only so many
-    sum, helpers if there are any. The default is 4 KiB of fp32, about what was measured at 200 Mbit/s between busy
+    sum, helpers first. The default is 4 KiB of fp32, about what was measured at 200 Mbit/s between busy
     hosts.
     """
     _check(workers, helpers)
@@ -101,11 +101,12 @@ def _weights(count: int, workers: int, helpers: int, message: int) -> list[int]:
     if workers == 1:
         return [0] * helpers + [1]
     worth = max(1, math.isqrt(workers * count // message))
-    if helpers and (helpers >= workers or worth < helpers + workers):
+    if helpers >= workers or worth <= helpers:
         return [1] * min(helpers, worth)
-    if helpers == 0:
-        return [1] * min(workers, worth)
-    return [2 * (workers - 1)] * helpers + [workers - helpers] * workers
+    # So many of the workers serve; all of them is the row of the theory. A helper sends n times its shard, a worker
+    # that serves the other shards once and its own n - 1 times: equal for these shares.
+    serving = min(workers, worth - helpers)
+    return [workers - 2 + serving] * helpers + [workers - helpers] * serving
 
 
 def _check(workers: int, helpers: int) -> None:

@@ -51,10 +51,19 @@ def test_nothing_to_sum_needs_no_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "helpers", "servers"), [(64, 4, 1), (1024, 4, 2), (4096, 4, 4), (1024, 0, 2), (4096, 2, 2), (65536, 2, 6)]
+    ("count", "helpers", "servers"),
+    [(64, 4, 1), (1024, 4, 2), (4096, 4, 4), (1024, 0, 2), (1024, 2, 2), (4096, 2, 4), (65536, 2, 6)],
 )
 def test_little_is_summed_by_few_servers(count: int, helpers: int, servers: int) -> None:
     assert len(shard_map(count, workers=4, helpers=helpers)) == servers
+
+
+def test_where_not_all_workers_serve_those_that_do_send_as_much_as_a_helper() -> None:
+    found = shard_map(120_000, workers=6, helpers=2, message=20_000)
+    assert [shard.server for shard in found] == [0, 1, 2, 3, 4, 5]
+    sent = sent_bytes(found, workers=6, helpers=2, element_bytes=1)
+    assert sent[:6] == pytest.approx([sent[0]] * 6, rel=1e-3)
+    assert sent[6:] == (120_000, 120_000)
 
 
 def test_shards_start_at_multiples_of_align() -> None:
