@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable
@@ -24,7 +25,14 @@ from herringbone.jobs import FAILED, JobIndex, JobRecord
 from herringbone.logs import FileLogs
 from herringbone.pace import Pace
 from herringbone.processes import is_alive
-from herringbone_spec.errors import AwsAccessError, AwsError, InputError, JobNotFoundError, UnsupportedError
+from herringbone_spec.errors import (
+    AwsAccessError,
+    AwsError,
+    InputError,
+    JobNameError,
+    JobNotFoundError,
+    UnsupportedError,
+)
 from herringbone_spec.failure import Failure
 
 if TYPE_CHECKING:
@@ -88,15 +96,16 @@ class SubmittedJobs:
             raise JobNotFoundError(f"no training job {name!r} in account {session.account}, region {session.region}")
         plan = rebuild(described, self._tags(session, described["TrainingJobArn"]))
         self._home.make()
-        self._index.add(
-            JobRecord(
-                name=name,
-                backend="sagemaker",
-                plan=json.dumps(plan.to_dict()),
-                service=session.place.to_json(),
-                **row_of(described),
-            )
+        record = JobRecord(
+            name=name,
+            backend="sagemaker",
+            plan=json.dumps(plan.to_dict()),
+            service=session.place.to_json(),
+            **row_of(described),
         )
+        # Another process may have found it at the same moment.
+        with contextlib.suppress(JobNameError):
+            self._index.add(record)
         self._sessions[name] = session
 
     def logs(self, name: str) -> LogSource:
