@@ -18,7 +18,7 @@ from herringbone.source import SourceCode
 from herringbone_spec import reduce_servers
 from herringbone_spec.contract import Key, masked
 from herringbone_spec.distribution import Distribution, Launcher, check_layout, with_instance_groups
-from herringbone_spec.errors import OptionError, UnsupportedError
+from herringbone_spec.errors import InputError, OptionError, UnsupportedError
 from herringbone_spec.hyperparameters import check_limits, encode, encode_values
 from herringbone_spec.masking import masked_hyperparameters
 from herringbone_spec.resources import HOMOGENEOUS_GROUP, host_names
@@ -130,7 +130,7 @@ def make_plan(
 ) -> JobPlan:
     """Lay out hosts and ranks, encode the hyperparameters, and check the rules that need all of it.
 
-    Pure. Raises `DistributionError`, `HyperparameterError` or `OptionError`.
+    Pure. Raises `DistributionError`, `HyperparameterError`, `InputError` or `OptionError`.
     """
     distribution = request.distribution
     named = [group.instance_group_name for group in request.options.instance_groups or ()]
@@ -152,7 +152,7 @@ def make_plan(
         launcher=distribution.launcher.value,
         hosts=hosts,
         source=request.source,
-        channels=channels,
+        channels=_channels(channels, hosts),
         hyperparameters=hyperparameters,
         options=request.options,
         folder=folder,
@@ -207,6 +207,29 @@ def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution)
             for _ in range(group.instance_count)
         ]
     return tuple(hosts)
+
+
+def _channels(channels: tuple[Channel, ...], hosts: tuple[HostPlan, ...]) -> tuple[Channel, ...]:
+    """Return the channels with the groups that they go to: where hosts help, to those that train, unless one says more.
+
+    A helper would read nothing of it, and of data that is shared out nobody would read the helper's share.
+    """
+    groups = list(dict.fromkeys(host.group for host in hosts))
+    for channel in channels:
+        if strangers := set(channel.input.instance_groups or ()) - set(groups):
+            raise InputError(
+                f"channel {channel.name!r}: instance_groups: the job has no group {', '.join(sorted(strangers))}; it "
+                f"has: {', '.join(groups)}"
+            )
+    training = tuple(dict.fromkeys(host.group for host in hosts if not host.helper))
+    if len(training) == len(groups):
+        return channels
+    return tuple(
+        channel
+        if channel.input.instance_groups is not None or channel.file_system is not None
+        else msgspec.structs.replace(channel, input=msgspec.structs.replace(channel.input, instance_groups=training))
+        for channel in channels
+    )
 
 
 def _ranks_per_host(distribution: Distribution) -> int | None:

@@ -193,7 +193,7 @@ def test_groups_of_hosts_stand_in_place_of_type_and_count():
         {"instance_group_name": "helpers", "instance_type": "ml.c5.18xlarge", "instance_count": 4},
     ]
     distribution = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "helpers"}}}
-    request = planned(kind=PyTorch, instance_groups=groups, distribution=distribution).request
+    request = planned("s3://mine/train", kind=PyTorch, instance_groups=groups, distribution=distribution).request
     assert request["ResourceConfig"] == {
         "InstanceGroups": [
             {"InstanceGroupName": "workers", "InstanceType": "ml.p4d.24xlarge", "InstanceCount": 2},
@@ -202,6 +202,8 @@ def test_groups_of_hosts_stand_in_place_of_type_and_count():
         "VolumeSizeInGB": 30,
     }
     assert request["HyperParameters"]["sagemaker_distribution_instance_groups"] == '["workers"]'
+    (source,) = (each["DataSource"]["S3DataSource"] for each in request["InputDataConfig"])
+    assert source["InstanceGroupNames"] == ["workers"]
 
 
 def test_an_isolated_container_gets_its_code_as_a_channel():

@@ -39,7 +39,7 @@ def plan(base, inputs=None, *, count=1, **options):
         arguments={},
         source=find_source("train.py", "src", (), base=base),
         image_uri=None,
-        groups=instance_groups(parsed, "local", count),
+        groups=instance_groups(parsed, None if count is None else "local", count),
         hyperparameters={"epochs": 3},
         distribution=parse(None),
         options=parsed,
@@ -95,6 +95,20 @@ def test_a_lone_file_that_is_shared_goes_to_the_first_host(tmp_path, job):
     assert "/opt/ml/input/data/training/one.csv" in mounted(made, job, host=0)
     assert "/opt/ml/input/data/training/one.csv" not in mounted(made, job, host=1)
     assert list((job.host("algo-2") / "input/data/training").iterdir()) == []
+
+
+def test_each_group_has_its_own_type_in_what_a_host_is_told(tmp_path, job):
+    groups = [
+        {"instance_group_name": "gpu", "instance_type": "local_gpu", "instance_count": 1},
+        {"instance_group_name": "cpu", "instance_type": "local", "instance_count": 1},
+    ]
+    filled(tmp_path, job, count=None, instance_groups=groups)
+    told = json.loads((job.host("algo-2") / "input/config/resourceconfig.json").read_text())
+    assert told["instance_groups"] == [
+        {"instance_group_name": "gpu", "instance_type": "local_gpu", "hosts": ["algo-1"]},
+        {"instance_group_name": "cpu", "instance_type": "local", "hosts": ["algo-2"]},
+    ]
+    assert (told["current_group_name"], told["current_instance_type"]) == ("cpu", "local")
 
 
 def test_an_archive_of_code_comes_along(tmp_path, job):

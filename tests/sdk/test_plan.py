@@ -134,6 +134,22 @@ def test_hosts_of_the_helper_group_have_no_ranks():
     assert parse_plan(made.to_dict()).hosts == made.hosts
 
 
+def test_channels_go_to_the_hosts_that_train_unless_they_say_otherwise():
+    inputs = {
+        "training": TrainingInput("/data", "ShardedByS3Key"),
+        "all": TrainingInput("/data", instance_groups=("gpu", "cpu")),
+    }
+    made = plan(HELPED, inputs, instance_groups=groups(2, 2))
+    assert [(each.name, each.input.instance_groups) for each in made.channels] == [
+        ("all", ("gpu", "cpu")),
+        ("training", ("gpu",)),
+    ]
+    with pytest.raises(
+        InputError, match="channel 'training': instance_groups: the job has no group gpus; it has: gpu, cpu"
+    ):
+        plan(HELPED, TrainingInput("/data", instance_groups=("gpus",)), instance_groups=groups(2, 2))
+
+
 @pytest.mark.parametrize(
     ("gpus", "cpus", "advice"),
     [

@@ -106,10 +106,9 @@ def _check_channels(plan: JobPlan) -> None:
         raise InputError(
             f"inputs: {count} channels{beside}; the service takes {MAX_CHANNELS}. Put several folders under one address"
         )
-    groups = {host.group for host in plan.hosts}
     for channel in channels:
         if channel.file_system is None:
-            _check_channel(channel, groups)
+            _check_channel(channel)
         elif plan.options.subnets is None:
             raise OptionError(
                 f"channel {channel.name!r}: {channel.input.s3_data} is reached from a network of the account only; "
@@ -117,17 +116,12 @@ def _check_channels(plan: JobPlan) -> None:
             )
 
 
-def _check_channel(channel: Channel, groups: set[str]) -> None:
+def _check_channel(channel: Channel) -> None:
     given = channel.input
     if given.target_attribute_name is not None:
         raise UnsupportedError(
             f"channel {channel.name!r}: target_attribute_name: a training job's channel has no such member; "
             "leave it out"
-        )
-    if strangers := set(given.instance_groups or ()) - groups:
-        raise InputError(
-            f"channel {channel.name!r}: instance_groups: the job has no group {', '.join(sorted(strangers))}; it has: "
-            f"{', '.join(sorted(groups))}"
         )
     if channel.path is None:
         if not given.s3_data.startswith("s3://"):
