@@ -52,16 +52,27 @@ def cut_lanes(count: int, lanes: int, hosts: int, helpers: int, message: int) ->
 def chunks_of(lane: Lane, elements: int) -> tuple[Chunk, ...]:
     """Return a lane's chunks of at most `elements` each, in the order that all ranks agree on. Pure.
 
-    >>> [chunk.offset for chunk in chunks_of((Shard(0, 0, 20), Shard(1, 20, 8)), 10)]
-    [0, 20, 10]
+    >>> [(chunk.offset, chunk.count) for chunk in chunks_of((Shard(0, 0, 256), Shard(1, 256, 128)), 128)]
+    [(0, 128), (256, 64), (128, 128), (320, 64)]
     """
     rounds = max((-(-shard.count // elements) for shard in lane), default=0)
+    sizes = [chunk_elements(shard.count, rounds, elements) for shard in lane]
     return tuple(
-        Chunk(place, turn, shard.offset + turn * elements, min(elements, shard.count - turn * elements))
+        Chunk(place, turn, shard.offset + turn * size, min(size, shard.count - turn * size))
         for turn in range(rounds)
-        for place, shard in enumerate(lane)
-        if turn * elements < shard.count
+        for place, (shard, size) in enumerate(zip(lane, sizes, strict=True))
+        if turn * size < shard.count
     )
+
+
+def chunk_elements(count: int, rounds: int, most: int) -> int:
+    """Return the size of the chunks of a shard of `count` elements in a lane whose largest has `rounds` chunks. Pure.
+
+    Every shard is cut in as many chunks: servers with a third of the work get a third of the bytes in every round trip,
+    and all end together. With chunks of one size the small shards were done early, and the links half idle then.
+    """
+    each = -(-count // rounds)
+    return min(most, -(-each // ALIGN) * ALIGN)
 
 
 def _slices(count: int, lanes: int) -> tuple[Shard, ...]:

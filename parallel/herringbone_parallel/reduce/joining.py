@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from herringbone_parallel.core.credits import Window, choose_window
 from herringbone_parallel.reduce import arena, cores, handshake
 from herringbone_parallel.reduce.arena import Arena
 from herringbone_parallel.reduce.core import CoreConfig, LinkSpec, Role
@@ -26,6 +27,8 @@ from herringbone_spec.reduce_servers import encode
 
 _LONE_HOST_CHUNK_BYTES = 256 << 10
 _LONE_HOST_WINDOW = 4
+# What a switch's port holds at least, as far as we know.
+_QUEUE_BYTES = 1 << 20
 _LOCAL_WINDOW = (8, 64)
 
 
@@ -67,8 +70,7 @@ def join(settings: Settings) -> Engine:
 def _agreed(settings: Settings) -> dict[str, Any]:
     return {
         "the servers on helper hosts": encode(settings.servers),
-        "the bytes of a chunk": settings.window.chunk_bytes,
-        "the chunks of a window": settings.window.chunks,
+        "the window": str(settings.window),
         "the elements that cost as much as a message": settings.message,
         "the format on the wire": settings.wire.name.lower() if settings.wire else "as it is",
     }
@@ -115,6 +117,7 @@ class _Joining:
         self._settings, self._roster, self._visits, self._rails = settings, roster, visits, rails
         self.topology = Topology.of([rank.host for rank in roster.ranks])
         self._until = time.monotonic() + settings.join_timeout
+        self._window = settings.window or _window(self.topology.hosts, len(settings.servers))
         self.arenas: list[Arena] = []
         self._links: list[LinkSpec] = []
 
@@ -142,7 +145,7 @@ class _Joining:
     def _own_config(self, local: int) -> CoreConfig:
         settings, topology = self._settings, self.topology
         rank, lone = settings.rank, topology.hosts == 1
-        window = settings.window
+        window = self._window
         return CoreConfig(
             label=topology.label(rank),
             member=topology.host(rank),
@@ -172,8 +175,8 @@ class _Joining:
                 "lane": topology.local_rank(settings.rank),
                 "member": topology.host(settings.rank),
                 "members": topology.hosts,
-                "chunk_bytes": settings.window.chunk_bytes,
-                "window": settings.window.chunks,
+                "chunk_bytes": self._window.chunk_bytes,
+                "window": self._window.chunks,
                 "silence": settings.silence,
                 "late": settings.late,
                 "join_timeout": max(self._until - time.monotonic(), 0.1),
@@ -230,6 +233,12 @@ class _Joining:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.detach()
         self._links.append(link)
+
+
+def _window(hosts: int, helpers: int) -> Window:
+    """Return a window for links that nobody measured: the least that kept measured ones busy, less where many meet."""
+    servers = helpers if helpers >= hosts else helpers + hosts
+    return choose_window(hosts, servers, queue_bytes=_QUEUE_BYTES, bandwidth=1.0, latency=0.0)
 
 
 def _local_window(hosts: int, helpers: int, chunks: int) -> int:

@@ -24,7 +24,7 @@ class Settings:
     """One rank's place in the job; `join(Settings.from_environment())` is the usual use.
 
     `meet` is where rank 0 listens. `wire`, fp16 or bf16, is how fp32 travels between hosts unless a call says
-    otherwise. `rails` are interfaces by name. `message` is the cost of one more message in elements
+    otherwise. Without a `window` one is chosen that a switch's queue holds. `rails` are interfaces by name. `message` is the cost of one more message in elements
     (`core.shards.shard_map`). After `silence` seconds without a sign of life a process counts as lost; one that
     computes is waited for, for `late` seconds.
     """
@@ -38,7 +38,7 @@ class Settings:
     wire: Element | None = None
     rails: tuple[str, ...] = ()
     core: str | None = None
-    window: Window = field(default_factory=Window)
+    window: Window | None = None
     message: int = 1024
     silence: float = 3.5
     late: float = 1800.0
@@ -53,8 +53,8 @@ class Settings:
             raise ParallelError(f"{CORE_VARIABLE}={self.core}: it is python or native, or left out")
         if not self.token:
             raise ParallelError(f"the job's token is empty: {ReduceVariable.TOKEN_FILE} names a file that holds it")
-        if self.window.chunk_bytes % 64:
-            raise ParallelError(f"a chunk of {self.window.chunk_bytes} bytes: it is a multiple of 64")
+        if self.window is not None and self.window.chunk_bytes % 512:
+            raise ParallelError(f"a chunk of {self.window.chunk_bytes} bytes: it is a multiple of 512")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:

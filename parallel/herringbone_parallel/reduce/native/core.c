@@ -17,6 +17,7 @@
 #define LINGER 2.0
 #define ABORT_SECONDS 1.0
 #define EVENTS 128
+#define ALIGN 64
 
 double now(void) {
     struct timespec time;
@@ -319,10 +320,18 @@ static struct buffer *buffer_of(struct core *core, const struct hb_submission *g
         shard->server = cut->server;
         shard->offset = cut->offset;
         shard->count = cut->count;
-        shard->chunks = (uint32_t)((cut->count + buffer->elements - 1) / buffer->elements);
-        if (shard->chunks > lane->rounds) lane->rounds = shard->chunks;
+        uint32_t rounds = (uint32_t)((cut->count + buffer->elements - 1) / buffer->elements);
+        if (rounds > lane->rounds) lane->rounds = rounds;
+    }
+    for (uint32_t i = 0; i < given->shards; i++) {
+        /* Every shard of a lane is cut in as many chunks: cut.py, `chunk_elements`. */
+        struct shard *shard = &buffer->shards[i];
+        uint32_t lane = given->cut[i].lane, rounds = buffer->lanes[lane].rounds;
+        uint64_t each = ((shard->count + rounds - 1) / rounds + ALIGN - 1) / ALIGN * ALIGN;
+        shard->elements = each < buffer->elements ? (uint32_t)each : buffer->elements;
+        shard->chunks = (uint32_t)((shard->count + shard->elements - 1) / shard->elements);
         /* A chunk of the own lane is also handed on to the other ranks of the host. */
-        buffer->remaining += shard->chunks * (1u + ((int)cut->lane == core->local && core->locals > 1));
+        buffer->remaining += shard->chunks * (1u + ((int)lane == core->local && core->locals > 1));
     }
     return buffer;
 }

@@ -47,7 +47,7 @@ struct link {
 };
 
 struct shard {
-    uint32_t server, chunks;
+    uint32_t server, chunks, elements; /* elements of a chunk */
     uint64_t offset, count;
     uint32_t ready, final; /* of the own lane: chunks whose sum over this host's ranks, and over all, is in the buffer */
 };

@@ -29,11 +29,12 @@ static int peek(struct core *core, struct cursor *cursor, struct chunk *chunk) {
             if (cursor->number >= lane->rounds) continue;
             chunk->shard = &lane->shards[cursor->place];
         }
-        uint64_t start = (uint64_t)cursor->number * buffer->elements, left = chunk->shard->count - start;
+        uint32_t elements = chunk->shard->elements;
+        uint64_t start = (uint64_t)cursor->number * elements, left = chunk->shard->count - start;
         chunk->buffer = buffer;
         chunk->number = cursor->number;
         chunk->offset = chunk->shard->offset + start;
-        chunk->elements = left < buffer->elements ? (uint32_t)left : buffer->elements;
+        chunk->elements = left < elements ? (uint32_t)left : elements;
         return 1;
     }
     return 0;
