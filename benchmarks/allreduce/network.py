@@ -66,7 +66,9 @@ class Network:
         """What the host's interface has sent, received and dropped so far, and what the bridge dropped towards it."""
         own = self._counters(self.namespace(host), "eth0")
         port = self._counters(self._bridge, f"p{host}")
-        return Traffic(own["tx"]["bytes"], own["rx"]["bytes"], self._drops(self.namespace(host)) + port["tx"]["dropped"])
+        return Traffic(
+            own["tx"]["bytes"], own["rx"]["bytes"], self._drops(self.namespace(host)) + port["tx"]["dropped"]
+        )
 
     @property
     def _bridge(self) -> str:
@@ -77,7 +79,10 @@ class Network:
 
     def _drops(self, namespace: str) -> int:
         shown = subprocess.run(
-            ["tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", "eth0"], check=True, capture_output=True, text=True
+            ["tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", "eth0"],
+            check=True,
+            capture_output=True,
+            text=True,
         ).stdout
         return sum(int(entry.get("drops", 0)) for entry in json.loads(shown))
 
@@ -107,7 +112,9 @@ class Network:
         ip("-n", inner, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
         for namespace, device in ((inner, "eth0"), (self._bridge, outer)):
             cap = ["root", "tbf", "rate", f"{self._mbit}mbit", "burst", "64kb", "limit", "1mb"]
-            subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, *cap], check=True, capture_output=True)
+            subprocess.run(
+                ["tc", "-n", namespace, "qdisc", "add", "dev", device, *cap], check=True, capture_output=True
+            )
             ip("-n", namespace, "link", "set", device, "up")
 
 

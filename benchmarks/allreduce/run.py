@@ -15,7 +15,6 @@ import secrets
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -43,7 +42,9 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measure(worlds: dict[str, World], network: Network, arguments: argparse.Namespace) -> dict[str, list[dict[str, Any]]]:
+def measure(
+    worlds: dict[str, World], network: Network, arguments: argparse.Namespace
+) -> dict[str, list[dict[str, Any]]]:
     count = int(arguments.mb * 1e6) // 4
     steps: dict[str, list[dict[str, Any]]] = {method: [] for method in worlds}
     for repeat in range(arguments.repeats + 1):
@@ -91,16 +92,16 @@ def main() -> int:
     return 0
 
 
-def summary(steps: dict[str, list[dict[str, Any]]], worlds: dict[str, World], arguments: argparse.Namespace) -> dict[str, Any]:
+def summary(
+    steps: dict[str, list[dict[str, Any]]], worlds: dict[str, World], arguments: argparse.Namespace
+) -> dict[str, Any]:
     bytes_per_second = arguments.mbit * 1e6 / 8 * GOODPUT
     gradient = int(arguments.mb * 1e6) // 4 * 4
     on_wire = gradient // 2 if arguments.wire else gradient
     median = {
         method: round(statistics.median(step["seconds"] for step in measured), 4) for method, measured in steps.items()
     }
-    result: dict[str, Any] = {
-        f"{method}_s": median.get(method) for method in ("ours", "gloo", "mpi_ring")
-    } | {
+    result: dict[str, Any] = {f"{method}_s": median.get(method) for method in ("ours", "gloo", "mpi_ring")} | {
         "bound_s": round(busiest_share(arguments.workers, arguments.helpers) * on_wire / bytes_per_second, 4),
         "sent_bytes_max": max((step["sent"] for step in steps.get("ours", [])), default=None),
         "gradient_bytes": gradient,

@@ -57,7 +57,10 @@ class Helper:
         }
         self.process = subprocess.Popen(
             [*network.inside(host), sys.executable, "-m", "herringbone_parallel.reduce.server"],
-            **{"env": environment, "pass_fds": [pipe], "stdout": subprocess.PIPE, "text": True},
+            env=environment,
+            pass_fds=[pipe],
+            stdout=subprocess.PIPE,
+            text=True,
         )
         os.close(pipe)
 

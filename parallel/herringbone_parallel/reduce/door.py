@@ -88,11 +88,12 @@ def call(
     hello: dict[str, Any],
     until: float,
     source: str | None = None,
+    more: float = 0.0,
 ) -> tuple[socket.socket, dict[str, Any]]:
     """Connect, prove to know the token, say `hello`; return the connection and the answer.
 
-    `where` is a TCP address and port, or the path of a socket of this machine; `who` is what messages call it. Until
-    `until` (by `time.monotonic`) who does not listen yet is tried again, and its answer is waited for.
+    `where` is a TCP address and port, or the path of a local socket; `who` is what messages call it. Until `until`
+    (by `time.monotonic`) who does not listen yet is tried again; the answer is waited for `more` seconds longer.
     """
     while True:
         try:
@@ -105,7 +106,7 @@ def call(
     try:
         connection.settimeout(_HANDSHAKE_SECONDS)
         handshake.connect(connection, token)
-        connection.settimeout(max(until - time.monotonic(), 0.1))
+        connection.settimeout(max(until - time.monotonic(), 0.1) + more)
         handshake.send(connection, hello)
         return connection, handshake.receive(connection)
     except handshake.RefusedError as error:

@@ -224,7 +224,8 @@ class Flow:
                     stream.send(header._replace(kind=Kind.SUM, length=size), result)
             if due:
                 # What all have is what went over the wire: the same bits everywhere.
-                due[0].values(due[1])[:] = widen(values(result, wire), wire)
+                sums = values(result, wire)
+                due[0].values(due[1])[:] = sums if header.wire == header.element else widen(sums, wire)
                 assert self._serving is not None
                 self._serving.advance()
                 self._is_final(*due)

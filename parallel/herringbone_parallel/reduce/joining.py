@@ -30,6 +30,8 @@ _LONE_HOST_WINDOW = 4
 # What a switch's port holds at least, as far as we know.
 _QUEUE_BYTES = 1 << 20
 _LOCAL_WINDOW = (8, 64)
+# A server names who did not come to it: it is given longer than it waits itself.
+_MORE_SECONDS = 5.0
 
 
 def join(settings: Settings) -> Engine:
@@ -182,8 +184,9 @@ class _Joining:
                 "join_timeout": max(self._until - time.monotonic(), 0.1),
                 "label": topology.label(settings.rank),
             },
-            self._until + 5,
+            self._until,
             self._source(index),
+            _MORE_SECONDS,
         )
         self._keep(connection, LinkSpec(connection.fileno(), Role.HELPER, index, label))
 

@@ -53,8 +53,8 @@ def meet(settings: Settings, own: Attendee, listener: socket.socket | None) -> t
     until = time.monotonic() + settings.join_timeout
     if listener is not None:
         return _hold(settings, own, listener, until)
-    # Rank 0 names who did not come: it is given a little longer than itself takes.
-    connection, answer = call(settings.meet, "rank 0", settings.token, asdict(own), until + 5)
+    # Rank 0 names who did not come: it is given longer than it waits itself.
+    connection, answer = call(settings.meet, "rank 0", settings.token, asdict(own), until, more=5.0)
     connection.close()
     return Roster(answer["session"], tuple(map(Attendee.of, answer["ranks"]))), 0
 

@@ -24,9 +24,9 @@ class Settings:
     """One rank's place in the job; `join(Settings.from_environment())` is the usual use.
 
     `meet` is where rank 0 listens. `wire`, fp16 or bf16, is how fp32 travels between hosts unless a call says
-    otherwise. Without a `window` one is chosen that a switch's queue holds. `rails` are interfaces by name. `message` is the cost of one more message in elements
-    (`core.shards.shard_map`). After `silence` seconds without a sign of life a process counts as lost; one that
-    computes is waited for, for `late` seconds.
+    otherwise. Without a `window` one is chosen that a switch's queue holds. `rails` are interfaces by name. `message`
+    is the cost of one more message in elements (`core.shards.shard_map`). After `silence` seconds without a sign of
+    life a process counts as lost; one that computes is waited for, for `late` seconds.
     """
 
     rank: int

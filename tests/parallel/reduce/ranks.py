@@ -1,0 +1,62 @@
+"""Ranks as processes of their own, for tests that kill, stop or delay them; run by `test_faults.py`.
+
+Usage: python -m tests.parallel.reduce.ranks WORK, with a rank's environment. Prints lines of JSON: {"at": ...}.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from herringbone_parallel.reduce import Engine, Settings, barrier, join
+from herringbone_spec.errors import ParallelError
+
+
+def say(**what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def rounds(engine: Engine) -> None:
+    """Sum again and again until something happens."""
+    data = np.ones(100_000, np.float32)
+    for number in range(1_000_000):
+        data[:] = 1
+        engine.all_reduce(data).wait(60)
+        assert (data == engine.size).all()
+        if number == 3:
+            say(at="running")
+
+
+def busy(engine: Engine) -> None:
+    """Compute for longer than a silence may last; the I/O thread answers meanwhile."""
+    end = time.monotonic() + 4.5
+    while time.monotonic() < end:
+        sum(range(10_000))
+    barrier(engine, 30)
+    say(at="done")
+
+
+WORKS: dict[str, Callable[[Engine], None]] = {"rounds": rounds, "busy": busy}
+
+
+def main() -> None:
+    engine = join(Settings.from_environment())
+    say(at="joined")
+    try:
+        WORKS[sys.argv[1]](engine)
+    except ParallelError as error:
+        say(at="failed", message=str(error), again=engine.failure, time=time.time())
+        try:
+            engine.all_reduce(np.ones(1, np.float32))
+        except ParallelError as second:
+            say(at="refused", message=str(second))
+    finally:
+        engine.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""A process that is lost is named on every rank within seconds; one that only computes is waited for."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from herringbone_entry.port import ReservedPort
+from herringbone_spec.contract import RankVariable, ReduceVariable
+from herringbone_spec.errors import ParallelError
+from tests.parallel.reduce.conftest import KINDS, kinds_of
+
+NOTICED_SECONDS = 5.0
+
+
+class Job:
+    """Processes of ranks and servers; the token goes to each through a pipe."""
+
+    def __init__(self, work: str, hosts: Sequence[str], helpers: int, kind: str) -> None:
+        cores = kinds_of(kind, helpers + len(hosts))
+        token = secrets.token_bytes(16).hex().encode()
+        port = ReservedPort()
+        port.release()
+        self.servers = [
+            self._start("herringbone_parallel.reduce.server", [], token, cores[i], {ReduceVariable.HOST: f"helper-{i}"})
+            for i in range(helpers)
+        ]
+        where = [json.loads(server.stdout.readline())["port"] for server in self.servers]
+        common = {
+            RankVariable.WORLD_SIZE: str(len(hosts)),
+            ReduceVariable.MEET: f"127.0.0.1:{port.number}",
+            ReduceVariable.SERVERS: ",".join(f"helper-{i}=127.0.0.1:{there}" for i, there in enumerate(where)),
+        }
+        self.ranks = [
+            self._start(
+                "tests.parallel.reduce.ranks",
+                [work],
+                token,
+                cores[helpers + rank],
+                {**common, RankVariable.RANK: str(rank), ReduceVariable.HOST: host},
+            )
+            for rank, host in enumerate(hosts)
+        ]
+
+    def _start(self, module: str, arguments: list[str], token: bytes, core: str, own: dict[str, str]) -> Any:
+        reads, writes = os.pipe()
+        os.write(writes, token)
+        os.close(writes)
+        environment = {**os.environ, "HERRINGBONE_REDUCE": core, ReduceVariable.TOKEN_FILE: f"/dev/fd/{reads}", **own}
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            env=environment,
+            pass_fds=[reads],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        os.close(reads)
+        return process
+
+    def expect(self, rank: int, at: str) -> dict[str, Any]:
+        line = self.ranks[rank].stdout.readline()
+        said = json.loads(line) if line else {}
+        assert said.get("at") == at, (rank, line)
+        return said
+
+    def running(self) -> None:
+        for rank in range(len(self.ranks)):
+            self.expect(rank, "joined")
+        for rank in range(len(self.ranks)):
+            self.expect(rank, "running")
+
+    def end(self) -> None:
+        for process in [*self.ranks, *self.servers]:
+            process.kill()
+            process.stdout.close()
+            process.wait()
+
+
+@pytest.fixture
+def job() -> Iterator[Any]:
+    jobs: list[Job] = []
+
+    def make(work: str, hosts: Sequence[str], helpers: int = 0, kind: str = "native") -> Job:
+        jobs.append(Job(work, hosts, helpers, kind))
+        return jobs[-1]
+
+    yield make
+    for one in jobs:
+        one.end()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "helpers", "victim", "blow", "named", "kind"),
+    [
+        ("abc", 3, 1, signal.SIGKILL, "rank 1 on b is gone", KINDS[0]),
+        ("abc", 3, 1, signal.SIGKILL, "rank 1 on b is gone", KINDS[-1]),
+        ("aab", 0, 0, signal.SIGKILL, "rank 0 on a is gone", KINDS[0]),
+        ("ab", 2, -1, signal.SIGKILL, "the server on helper-0 is gone", KINDS[-1]),
+        ("abc", 3, 2, signal.SIGSTOP, "rank 2 on c stopped answering", KINDS[0]),
+        ("aab", 1, -1, signal.SIGSTOP, "the server on helper-0 stopped answering", "python"),
+    ],
+    ids=["killed", "killed, mixed", "killed, of one host", "server killed", "stopped", "server stopped"],
+)
+def test_a_lost_process_is_named_on_every_rank(job, hosts, helpers, victim, blow, named, kind):
+    running = job("rounds", hosts, helpers, kind)
+    running.running()
+    process = running.servers[0] if victim < 0 else running.ranks[victim]
+    began = time.time()
+    process.send_signal(blow)
+    for rank in range(len(hosts)):
+        if rank != victim:
+            said = running.expect(rank, "failed")
+            assert named in said["message"]
+            assert said["time"] - began < NOTICED_SECONDS
+            assert running.expect(rank, "refused")["message"] == said["message"] == said["again"]
+
+
+def test_a_rank_that_computes_is_waited_for(job):
+    running = job("busy", "ab", 1, KINDS[-1])
+    for rank in range(2):
+        running.expect(rank, "joined")
+        running.expect(rank, "done")
+    for process in running.ranks:
+        assert process.wait(10) == 0
+    running.servers[0].terminate()
+    stats = json.loads(running.servers[0].stdout.readline())
+    assert running.servers[0].wait(10) == 0
+    assert (stats["failures"], stats["refused"]) == ([], 0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_that_is_too_late_is_named(world, kind):
+    ranks = world("abc", 3, kind, late=0.5)
+
+    def work(engine):
+        if engine.rank == 1:
+            engine.all_reduce(np.ones(100, np.float32)).wait(10)
+        with pytest.raises(ParallelError, match="rank 0 on a, rank 2 on c did not submit") as caught:
+            engine.all_reduce(np.ones(10_000, np.float32)).wait(10) if engine.rank == 1 else wait_for_failure(engine)
+        return str(caught.value)
+
+    def first(engine):
+        if engine.rank != 1:
+            engine.all_reduce(np.ones(100, np.float32)).wait(10)
+        return work(engine)
+
+    assert len(set(ranks.run(first))) == 1
+
+
+def wait_for_failure(engine) -> None:
+    end = time.monotonic() + 10
+    while engine.failure is None and time.monotonic() < end:
+        time.sleep(0.02)
+    engine.all_reduce(np.ones(1, np.float32))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("hosts", "helpers"), [("abc", 3), ("abc", 0), ("aaa", 0)])
+def test_ranks_that_submit_other_buffers_are_named(world, kind, hosts, helpers):
+    def work(engine):
+        with pytest.raises(ParallelError, match=r"ranks do not sum the same buffers: rank 0 .* rank 2 ") as caught:
+            engine.all_reduce(np.ones(3_000 + engine.rank // 2, np.float32)).wait(10)
+        return str(caught.value)
+
+    assert len(set(world(hosts, helpers, kind).run(work))) == 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_that_leaves_early_is_named(world, kind):
+    ranks = world("ab", 0, kind)
+
+    def work(engine):
+        engine.all_reduce(np.ones(10, np.float32)).wait(10)
+        if engine.rank == 0:
+            engine.close()
+            return
+        with pytest.raises(ParallelError, match="rank 0 on a left after 1 buffers"):
+            engine.all_reduce(np.ones(10, np.float32)).wait(10)
+
+    ranks.run(work)
