@@ -1,0 +1,137 @@
+"""A job that is stopped saves, and the next one goes on: with the weights of a run without a break."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.aws_mock import mock_aws
+from tests.sagemaker.account import REGION, Wire, described, estimator, make_role
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "spot"
+SPLIT = {
+    "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2, "microbatches": 2}}},
+    "mpi": {"enabled": True, "processes_per_host": 2},
+}
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    ("script", "steps"), [("plain", 600), pytest.param("split", 150, marks=pytest.mark.mpi)], ids=["plain", "split"]
+)
+def test_the_example_on_this_machine(tmp_path: Path, script: str, steps: int) -> None:
+    command = [sys.executable, EXAMPLE / "submit.py", "--script", script, "--steps", str(steps), "--json"]
+    environ = {**os.environ, "HERRINGBONE_HOME": str(tmp_path / "home")}
+    done = subprocess.run(command, env=environ, stdout=subprocess.PIPE, text=True, check=True)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert (result["stopped"], result["resumed"]) == ("Stopped", "Completed")
+    assert result["saved_at"] == result["resumed_at"] < steps
+    assert result["difference"] == 0
+
+
+class Platform:
+    """SageMaker's part: a container for a training job that was submitted, `/opt/ml` mounted, code on S3."""
+
+    def __init__(self, engine: Any, image: str, request: dict[str, Any], environment: dict[str, str]) -> None:
+        self._engine, self._image, self._request, self._environment = engine, image, request, environment
+        self._containers: list[str] = []
+
+    def start(self, base: Path, checkpoints: Path) -> str:
+        config = base / "input" / "config"
+        config.mkdir(parents=True)
+        checkpoints.mkdir(exist_ok=True)
+        (config / "hyperparameters.json").write_text(json.dumps(self._request["HyperParameters"]))
+        (config / "inputdataconfig.json").write_text("{}")
+        resources = {"current_host": "algo-1", "hosts": ["algo-1"], "network_interface_name": "lo"}
+        (config / "resourceconfig.json").write_text(json.dumps(resources))
+        made = self._engine.create_container(
+            self._image,
+            "train",
+            environment={**self._request["Environment"], **self._environment},
+            host_config=self._engine.create_host_config(
+                binds=[f"{base}:/opt/ml", f"{checkpoints}:/opt/ml/checkpoints"], network_mode="host"
+            ),
+        )
+        self._engine.start(made["Id"])
+        self._containers.append(made["Id"])
+        return str(made["Id"])
+
+    def log(self, container: str) -> str:
+        return str(self._engine.logs(container).decode())
+
+    def until(self, container: str, text: str) -> None:
+        deadline = time.monotonic() + 60
+        while text not in self.log(container):
+            assert time.monotonic() < deadline, self.log(container)
+            time.sleep(0.02)
+
+    def interrupt(self, container: str) -> None:
+        self._engine.stop(container, timeout=60)
+
+    def end(self, container: str) -> int:
+        return int(self._engine.wait(container, timeout=60)["StatusCode"])
+
+    def clear(self) -> None:
+        for container in self._containers:
+            self._engine.remove_container(container, force=True, v=True)
+
+
+@pytest.fixture
+def platform(engine: Any, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
+    """A platform with the example's split script, submitted to a mock of AWS as any job is."""
+    with mock_aws(tmp_path / "aws.log") as address:
+        nothing = str(tmp_path / "no-such-file")
+        variables = {"AWS_ACCESS_KEY_ID": "mock", "AWS_SECRET_ACCESS_KEY": "mock", "AWS_DEFAULT_REGION": REGION}
+        here = {"AWS_ENDPOINT_URL": address, "AWS_CONFIG_FILE": nothing, "AWS_SHARED_CREDENTIALS_FILE": nothing}
+        for name, value in {**variables, **here, "HERRINGBONE_HOME": str(tmp_path / "home")}.items():
+            monkeypatch.setenv(name, value)
+        wire = Wire()
+        make_role(wire.boto)
+        job = estimator(
+            wire,
+            entry_point="split.py",
+            source_dir=str(EXAMPLE / "src"),
+            hyperparameters={"steps": 150},
+            distribution=SPLIT,
+            environment={"OMP_NUM_THREADS": "1"},
+            use_spot_instances=True,
+            max_run=3600,
+            max_wait=7200,
+            checkpoint_s3_uri="s3://anywhere/checkpoints",
+        ).fit(wait=False)
+        assert job.plan.request is not None
+        # The mock forgets the environment.
+        request = {"Environment": job.plan.request["Environment"], **described(wire.boto, job.name)}
+        made = Platform(engine, image, request, {**variables, "AWS_ENDPOINT_URL_S3": address})
+        yield made
+        made.clear()
+
+
+@pytest.mark.e2e
+@pytest.mark.docker
+def test_a_container_that_is_interrupted_as_sagemaker_does_it(platform: Platform, tmp_path: Path) -> None:
+    undisturbed = platform.start(tmp_path / "one", tmp_path / "no-checkpoints")
+    stopped = platform.start(tmp_path / "two", tmp_path / "checkpoints")
+    platform.until(stopped, "step=20 ")
+    platform.interrupt(stopped)
+    assert platform.end(stopped) == 143, platform.log(stopped)
+    assert "saved_at=" in platform.log(stopped)
+    # Neither a success nor a failure: the platform starts it again.
+    assert not {"success", "failure"} & {path.name for path in (tmp_path / "two" / "output").iterdir()}
+
+    resumed = platform.start(tmp_path / "three", tmp_path / "checkpoints")
+    assert platform.end(resumed) == 0, platform.log(resumed)
+    assert "resumed_at=" in platform.log(resumed)
+    assert platform.end(undisturbed) == 0, platform.log(undisturbed)
+    whole, parts = (torch.load(tmp_path / run / "model" / "model.pt", weights_only=True) for run in ("one", "three"))
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[name], parts[name]) for name in whole)
