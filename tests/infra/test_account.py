@@ -171,6 +171,7 @@ CALLER_MAY: list[tuple[str, str, dict[str, str]]] = [
     ("logs:DescribeLogStreams", f"{LOGS}:log-stream:", {}),
     ("logs:GetLogEvents", STREAM, {}),
     ("ecr:GetAuthorizationToken", "*", {}),
+    ("ecr:DescribeImages", f"{IMAGES}/herringbone/pytorch", {}),
     ("ecr:BatchCheckLayerAvailability", f"{IMAGES}/herringbone/pytorch", {}),
     ("ecr:InitiateLayerUpload", f"{IMAGES}/herringbone/pytorch", {}),
     ("ecr:UploadLayerPart", f"{IMAGES}/herringbone/pytorch", {}),

@@ -247,11 +247,15 @@ def test_an_image_that_the_registry_has_not(wire, index, name):
     _nothing_is_there(wire, index)
 
 
-def test_an_image_of_ones_own_is_found_or_may_not_be_looked_for(wire):
+def _push(wire):
     ecr = wire.boto.client("ecr")
     ecr.create_repository(repositoryName="mine")
     manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
     ecr.put_image(repositoryName="mine", imageTag="1", imageManifest=json.dumps(manifest))
+
+
+def test_an_image_of_ones_own_is_found_or_may_not_be_looked_for(wire):
+    _push(wire)
     fit(wire, image_uri=f"{REGISTRY}/mine:1")
     wire.on("ecr.DescribeImages", lambda: answer(400, "AccessDeniedException"))
     fit(wire, image_uri=f"{REGISTRY}/unseen:1", job_name="digits-2")
@@ -354,15 +358,44 @@ def test_a_refusal_leaves_nothing_in_the_index(wire, index):
 
 
 @pytest.mark.parametrize(
-    ("during", "kept", "says"),
-    [("s3.PutObject", False, "was not created"), ("sagemaker.CreateTrainingJob", True, "may have been created")],
+    ("at", "then", "kept", "says"),
+    [
+        ("before-send.s3.PutObject", None, False, "was not created"),
+        ("before-send.sagemaker.CreateTrainingJob", None, False, "was not created"),
+        ("after-call.sagemaker.CreateTrainingJob", None, True, "was created, and runs: `herringbone logs -f digits-1`"),
+        ("after-call.sagemaker.CreateTrainingJob", "again", True, "may have been created: `herringbone describe"),
+    ],
 )
-def test_ctrl_c_says_what_is_true(wire, index, capsys, during, kept, says):
-    def interrupt():
+def test_ctrl_c_says_what_is_true(wire, index, capsys, at, then, kept, says):
+    pressed = []
+
+    def interrupt(**_):
+        pressed.append(at)
         raise KeyboardInterrupt
 
-    wire.on(during, interrupt)
+    wire.boto.events.register(at, interrupt)
+    wire.on("sagemaker.DescribeTrainingJob", lambda: interrupt() if pressed and then == "again" else None)
     with pytest.raises(KeyboardInterrupt):
         fit(wire)
     assert f"job digits-1 {says}" in capsys.readouterr().err
-    assert [row.name for row in index.all()] == (["digits-1"] if kept else [])
+    assert [(row.name, row.client is None) for row in index.all()] == ([("digits-1", then is None)] if kept else [])
+
+
+def test_all_that_is_asked_of_an_account_that_is_ready(wire):
+    """What the policy for callers (infra/terraform) has to allow."""
+    s3 = wire.boto.client("s3")
+    s3.create_bucket(Bucket="mine", CreateBucketConfiguration={"LocationConstraint": REGION})
+    _push(wire)
+    with open("data/large", "wb") as file:
+        file.write(b"x" * (9 << 20))
+    wire.sent.clear()
+    places = {"code_location": "s3://mine/herringbone", "output_path": "s3://mine/herringbone/jobs"}
+    fit(wire, {"training": "data"}, image_uri=f"{REGISTRY}/mine:1", **places)
+    uploads = {"PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"}
+    assert {service: set(wire.operations(service)) for service, _ in wire.sent} == {
+        "sts": {"GetCallerIdentity"},
+        "iam": {"GetRole"},
+        "ecr": {"DescribeImages"},
+        "s3": {"HeadBucket", "HeadObject", "ListObjectsV2", *uploads},
+        "sagemaker": {"DescribeTrainingJob", "CreateTrainingJob"},
+    }

@@ -14,6 +14,7 @@ from herringbone_spec.errors import AwsError, AwsUnavailableError, JobNameError
 # How long the network may be away between a request and the question what came of it.
 _LOOKS = 6
 _LOOK_PAUSE_SECONDS = 5.0
+_ARRIVAL_SECONDS = 2.0
 _TAKEN = "ResourceInUse"
 
 
@@ -43,6 +44,14 @@ def create_job(session: AwsSession, request: Mapping[str, Any], *, pause: float 
             raise
         if differing := differences(request, described):
             raise taken(session, name, differing) from None
+
+
+def was_created(session: AwsSession, name: str, *, pause: float = _ARRIVAL_SECONDS) -> bool:
+    """Say whether the service has a job whose creation was interrupted: its request may be on its way for a moment."""
+    if look_up(session, name) is None:
+        time.sleep(pause)
+        return look_up(session, name) is not None
+    return True
 
 
 def taken(session: AwsSession, name: str, differing: list[str]) -> JobNameError:

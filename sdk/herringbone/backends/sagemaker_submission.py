@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from herringbone.backends.sagemaker_bucket import make_bucket
-from herringbone.backends.sagemaker_create import UnknownOutcomeError, create_job
+from herringbone.backends.sagemaker_create import UnknownOutcomeError, create_job, was_created
 from herringbone.backends.sagemaker_preparation import Prepared, prepare
 from herringbone.backends.sagemaker_progress import Progress
 from herringbone.backends.sagemaker_session import AwsSession
@@ -26,6 +26,7 @@ from herringbone.home import Home
 from herringbone.jobs import JobIndex, JobRecord
 from herringbone.plan import JobPlan
 from herringbone.processes import identity
+from herringbone_spec.errors import AwsError
 
 
 class Submission:
@@ -89,12 +90,29 @@ class Submission:
             self._index.remove(name)
             raise
         except BaseException:  # Ctrl-C
-            if self._sent:
-                self._progress.say(f"job {name} may have been created: `herringbone describe {name}` tells")
-            else:
-                self._index.remove(name)
-                self._progress.say(f"job {name} was not created")
+            self._interrupted()
             raise
+
+    def _interrupted(self) -> None:
+        """Find out what is true and say it."""
+        name = self._plan.job_name
+        created: bool | None = False
+        if self._sent:
+            self._progress.say(f"asking whether job {name} was created; Ctrl-C again leaves that open")
+            try:
+                created = was_created(self._session, name)
+            except (KeyboardInterrupt, AwsError):
+                created = None
+        if created is None:
+            self._progress.say(f"job {name} may have been created: `herringbone describe {name}` tells")
+        elif created:
+            self._index.update(name, client=None)
+            self._progress.say(
+                f"job {name} was created, and runs: `herringbone logs -f {name}`, `herringbone stop {name}`"
+            )
+        else:
+            self._index.remove(name)
+            self._progress.say(f"job {name} was not created")
 
     def _upload(self, prepared: Prepared) -> None:
         if prepared.bucket is not None:
