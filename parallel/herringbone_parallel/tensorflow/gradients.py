@@ -1,0 +1,142 @@
+"""What happens to the gradients of a tape or an optimizer between their computation and their use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from herringbone_parallel.reduce import all_gather
+from herringbone_parallel.tensorflow import state
+from herringbone_parallel.tensorflow.buckets import Array
+from herringbone_parallel.tensorflow.compression import NoneCompressor
+from herringbone_parallel.tensorflow.reduction import Reduction, described, order_of_readiness, start_in_order
+from herringbone_parallel.tensorflow.weights import Watch
+from herringbone_spec.errors import ParallelError
+
+
+class ReduceOp(Enum):
+    """What becomes of the tensors of all ranks; gradients are averaged or summed."""
+
+    AVERAGE = "average"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+# AWS's: a bucket is a multiple of 128 bytes.
+_BUCKET_UNIT = 128
+
+
+@dataclass(frozen=True)
+class Travel:
+    """How gradients travel: what the arguments of `DistributedGradientTape` and `DistributedOptimizer` say."""
+
+    compression: Any = NoneCompressor
+    op: ReduceOp = ReduceOp.AVERAGE
+    sparse_as_dense: bool = True
+    bucket_cap_mb: float = 25
+
+    def __post_init__(self) -> None:
+        if self.op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+            raise ParallelError(f"op {self.op}: gradients are averaged or summed; oob_allreduce has minimum and maximum")
+        if self.most_bytes <= 0 or self.most_bytes % _BUCKET_UNIT:
+            raise ParallelError(
+                f"bucket_cap_mb {self.bucket_cap_mb}: it is above 0, and its bytes are a multiple of {_BUCKET_UNIT}"
+            )
+
+    @property
+    def most_bytes(self) -> int:
+        return int(self.bucket_cap_mb * (1 << 20))
+
+
+def refuse_devices(**devices: str) -> None:
+    """Raise `ParallelError` for devices that gradients should be moved to: they travel from where they are."""
+    asked = [f"{name}={value!r}" for name, value in devices.items() if value]
+    if asked:
+        raise ParallelError(f"{', '.join(asked)}: gradients travel from the device they are on; leave it out")
+
+
+def reduce_gradients(gradients: Sequence[Any], variables: Sequence[Any], travel: Travel) -> list[Any]:
+    """Return the gradients' averages (or sums) over all ranks; a gradient that is None stays None.
+
+    Raises `ParallelError` when ranks have different lists, at the first call on all of them.
+    """
+    if state.size() == 1:
+        return [densified(gradient) if travel.sparse_as_dense else gradient for gradient in gradients]
+    results = list(gradients)
+    dense = []
+    for number, gradient in enumerate(gradients):
+        if isinstance(gradient, tf.IndexedSlices) and not travel.sparse_as_dense:
+            results[number] = _gathered(gradient, travel.op)
+        elif gradient is not None:
+            dense.append(number)
+    order = order_of_readiness([densest(gradients[number]) for number in dense])
+    packed = [travel.compression.compress(densified(gradients[number])) for number in dense]
+    tensors = [tensor for tensor, _ in packed]
+    reduction = _reduction([variables[number] for number in dense], tensors, order, travel)
+    for number, total, (_, context) in zip(dense, reduction(tensors), packed, strict=True):
+        results[number] = travel.compression.decompress(total, context)
+    return results
+
+
+def densified(gradient: Any) -> Any:
+    """Return a sparse gradient as a tensor, and others as they are."""
+    return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def densest(gradient: Any) -> tf.Tensor:
+    """Return the tensor that a gradient's computation ends with."""
+    return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
+
+
+def name_of(variable: Any) -> str:
+    """Return a variable's name without the numbers that Keras adds when a process makes a layer of the same name again."""
+    name = getattr(variable, "path", None) or getattr(variable, "name", None) or "tensor"
+    return re.sub(r"_\d+(?=[/:]|$)", "", name.removesuffix(":0"))
+
+
+def _reduction(variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: list[int], travel: Travel) -> Reduction:
+    """Make the reduction of these gradients; outside of a graph, the one of the last step serves again."""
+    specs, dtypes = described([name_of(variable) for variable in variables], tensors)
+    key = (tuple(specs), travel, tuple(map(id, variables)))
+    current = state.get()
+    eager = tf.executing_eagerly()
+    if eager and key in current.kept:
+        return current.kept[key]  # type: ignore[no-any-return]
+    reduction = Reduction(
+        current.engine, specs, dtypes, order, op=travel.op.value, most_bytes=travel.most_bytes, watch=Watch(variables)
+    )
+    if eager:
+        current.kept[key] = reduction
+    return reduction
+
+
+def _gathered(gradient: tf.IndexedSlices, op: ReduceOp) -> tf.IndexedSlices:
+    """Return the slices of all ranks one behind the other: where an index is there twice, whoever applies them adds."""
+    engine = state.get().engine
+
+    def gather(values: Array, indices: Array) -> tuple[Array, Array]:
+        all_values = [
+            np.frombuffer(data, values.dtype).reshape(-1, *values.shape[1:])
+            for data in all_gather(engine, values.tobytes())
+        ]
+        all_indices = [np.frombuffer(data, indices.dtype) for data in all_gather(engine, indices.tobytes())]
+        return np.concatenate(all_values), np.concatenate(all_indices)
+
+    types = [gradient.values.dtype, gradient.indices.dtype]
+    if tf.executing_eagerly():
+        arrays = gather(gradient.values.numpy(), gradient.indices.numpy())
+        values, indices = (tf.convert_to_tensor(array) for array in arrays)
+    else:
+        values, indices = start_in_order(gather, [gradient.values, gradient.indices], types)
+        values.set_shape([None, *gradient.values.shape[1:]])
+        indices.set_shape([None])
+    if op is ReduceOp.AVERAGE:
+        values = values / tf.cast(engine.size, values.dtype)
+    return tf.IndexedSlices(values, indices, gradient.dense_shape)

@@ -1,0 +1,128 @@
+"""Single tensors over all ranks: gradients that a script handles itself, metrics, values to share."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from herringbone_parallel.reduce import Engine, Handle, all_gather
+from herringbone_parallel.reduce import broadcast as broadcast_array
+from herringbone_parallel.tensorflow import state
+from herringbone_parallel.tensorflow.buckets import Array
+from herringbone_parallel.tensorflow.compression import Compression
+from herringbone_parallel.tensorflow.gradients import ReduceOp, densified
+from herringbone_parallel.tensorflow.reduction import start_in_order
+from herringbone_spec.errors import ParallelError
+
+
+def allreduce(
+    tensor: Any,
+    param_index: int,
+    num_params: int,
+    compression: Any = Compression.none,
+    op: ReduceOp = ReduceOp.AVERAGE,
+) -> tf.Tensor:
+    """Return one gradient's average (or sum) over all ranks.
+
+        gradients = [sdp.allreduce(g, i, len(gradients)) for i, g in enumerate(gradients)]
+
+    `param_index` is the gradient's place in the list of `num_params`. In a `tf.function` each one travels as soon as it
+    is there, several at once; outside of one, each waits for its sum: `DistributedGradientTape` sums them together.
+    """
+    if not 0 <= param_index < num_params:
+        raise ParallelError(f"param_index {param_index}: it is 0 to {num_params - 1} with num_params {num_params}")
+    if op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
+        raise ParallelError(f"op {op}: gradients are averaged or summed; oob_allreduce has minimum and maximum")
+    return oob_allreduce(densified(tensor), compression, op)
+
+
+def oob_allreduce(
+    tensor: Any, compression: Any = Compression.none, op: ReduceOp = ReduceOp.AVERAGE
+) -> tf.Tensor:
+    """Return the average, sum, minimum or maximum of a tensor over all ranks: of losses, metrics, counts.
+
+        loss = sdp.oob_allreduce(loss)
+
+    The tensor has the same shape on all ranks. Integers have no average.
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    if op is ReduceOp.AVERAGE and not tensor.dtype.is_floating:
+        raise ParallelError(f"an average of {tensor.dtype.name}: only floating point can be averaged; cast it, or sum")
+    packed, context = compression.compress(tensor)
+    engine = state.get().engine
+    result = _extreme(engine, packed, op) if op in (ReduceOp.MIN, ReduceOp.MAX) else _Sum(engine, op)(packed)
+    result.set_shape(packed.shape)
+    return compression.decompress(result, context)
+
+
+def broadcast(tensor: Any, root_rank: int) -> tf.Tensor:
+    """Return what rank `root_rank` gave; the tensor has the same shape on all ranks.
+
+        start = sdp.broadcast(start, root_rank=0)
+    """
+    tensor = tf.convert_to_tensor(tensor)
+    engine = state.get().engine
+
+    def send(array: Array) -> Array:
+        copy = np.array(array)
+        broadcast_array(engine, copy.reshape(-1), root_rank)
+        return copy
+
+    if tf.executing_eagerly():
+        return tf.convert_to_tensor(send(tensor.numpy()))
+    result = start_in_order(send, [tensor], tensor.dtype)
+    result.set_shape(tensor.shape)
+    return result
+
+
+def overlap(tensor: tf.Tensor) -> tf.Tensor:
+    """Return the tensor: scripts for AWS's library mark with it where sums may run beside XLA's computation.
+
+    Here they always may.
+    """
+    return tf.identity(tensor)
+
+
+class _Sum:
+    """A sum that is started in the order of the graph, and waited for by whoever needs it."""
+
+    def __init__(self, engine: Engine, op: ReduceOp) -> None:
+        self._engine, self._op = engine, op
+        self._under_way: deque[tuple[Array, Handle]] = deque()
+
+    def __call__(self, tensor: tf.Tensor) -> tf.Tensor:
+        if tf.executing_eagerly():
+            self._start(tensor.numpy())
+            return tf.convert_to_tensor(self._finish(0))
+        started = start_in_order(self._start, [tensor])
+        return tf.numpy_function(self._finish, [started], tensor.dtype)
+
+    def _start(self, array: Array) -> np.int32:
+        copy = np.array(array)
+        flat = copy.reshape(-1)
+        name = flat.dtype.name
+        stored = flat.view(np.uint16) if name == "bfloat16" else flat
+        self._under_way.append((copy, self._engine.all_reduce(stored, dtype=name, op=self._op.value)))
+        return np.int32(0)
+
+    def _finish(self, _: Any) -> Array:
+        array, handle = self._under_way.popleft()
+        handle.wait()
+        return array
+
+
+def _extreme(engine: Engine, tensor: tf.Tensor, op: ReduceOp) -> tf.Tensor:
+    choose = np.minimum if op is ReduceOp.MIN else np.maximum
+
+    def gather(array: Array) -> Array:
+        given = [np.frombuffer(data, array.dtype).reshape(array.shape) for data in all_gather(engine, array.tobytes())]
+        return np.asarray(choose.reduce(given))
+
+    return (
+        tf.convert_to_tensor(gather(tensor.numpy()))
+        if tf.executing_eagerly()
+        else start_in_order(gather, [tensor], tensor.dtype)
+    )

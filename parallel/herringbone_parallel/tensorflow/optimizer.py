@@ -1,0 +1,175 @@
+"""Optimizers that apply the gradients of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from herringbone_parallel.tensorflow import state
+from herringbone_parallel.tensorflow.compression import Compression
+from herringbone_parallel.tensorflow.gradients import (
+    ReduceOp,
+    Travel,
+    densified,
+    reduce_gradients,
+    refuse_devices,
+)
+from herringbone_spec.errors import ParallelError
+
+
+def DistributedOptimizer(  # noqa: N802 - AWS's name
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = True,
+    op: ReduceOp = ReduceOp.AVERAGE,
+    bucket_cap_mb: float = 25,
+) -> Any:
+    """Return an optimizer like the given one that applies the average of all ranks' gradients.
+
+        model.compile(optimizer=sdp.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss=...)
+
+    Of Keras's optimizers it is one more of the same class, with the same settings and state, which plain Keras loads from a
+    saved model; of those in `tf.compat.v1.train`, one around it, for graphs of TensorFlow 1. With the setting
+    `aggregation_frequency` of the job's `distribution`, Keras's step only every n-th time: by the average of all gradients
+    since. Gradients are averaged first, then clipped. Raises `ParallelError` for anything else.
+    """
+    refuse_devices(device_dense=device_dense, device_sparse=device_sparse)
+    travel = Travel(compression, op, sparse_as_dense, bucket_cap_mb)
+    return distributed(optimizer, travel, name=name, use_locking=use_locking, frequency=state.get().frequency)
+
+
+def distributed(
+    optimizer: Any, travel: Travel, *, name: str | None, use_locking: bool, frequency: int, summed: bool = False
+) -> Any:
+    """Return the optimizer; `summed`: gradients of several backwards are added up, not averaged."""
+    if isinstance(optimizer, keras.optimizers.Optimizer):
+        if use_locking:
+            raise ParallelError("use_locking=True is for the optimizers of tf.compat.v1.train; Keras's have no locks")
+        return _keras(optimizer, travel, name=name, frequency=frequency, scale=frequency if summed else 1)
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        if frequency > 1:
+            raise ParallelError(
+                f"aggregation_frequency {frequency} works with Keras's optimizers; {type(optimizer).__name__} is one of"
+                " tf.compat.v1.train: take the setting out, or use a Keras optimizer"
+            )
+        return _GraphOptimizer(optimizer, travel, name, use_locking)
+    raise ParallelError(
+        f"DistributedOptimizer wraps Keras 3 optimizers and those of tf.compat.v1.train, not {type(optimizer).__module__}"
+        f".{type(optimizer).__name__}"
+    )
+
+
+def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int, scale: int) -> Any:
+    base = type(optimizer)
+    if issubclass(base, _KerasOptimizer):
+        raise ParallelError(f"{optimizer.name} is distributed already: its gradients would be summed twice")
+    config = optimizer.get_config()
+    if name is not None:
+        config["name"] = name
+    if frequency > 1:
+        if config.get("gradient_accumulation_steps"):
+            raise ParallelError(
+                f"aggregation_frequency {frequency}, and {optimizer.name} has gradient_accumulation_steps"
+                f" {config['gradient_accumulation_steps']}: both add up gradients over several steps; keep one"
+            )
+        _accumulate(config, frequency)
+    kind = _LossScaled if issubclass(base, keras.optimizers.LossScaleOptimizer) else _Averaged
+    # A saved model names the class that plain Keras is to make again.
+    made_by = type(base.__name__, (kind, base), {"__module__": _public_module(base)})
+    result = made_by.from_config(config)
+    result.travel, result.scale = travel, scale
+    if optimizer.built:
+        result.build(optimizer._trainable_variables)
+        for new, old in zip(result.variables, optimizer.variables, strict=False):
+            new.assign(old)
+    return result
+
+
+def _accumulate(config: dict[str, Any], frequency: int) -> None:
+    inner = config.get("inner_optimizer")
+    if inner is None:
+        config["gradient_accumulation_steps"] = frequency
+    else:
+        inner["config"]["gradient_accumulation_steps"] = frequency
+
+
+def _public_module(base: type) -> str:
+    return "keras.optimizers" if base.__module__.startswith("keras.") else base.__module__
+
+
+class _KerasOptimizer:
+    """What makes a Keras optimizer one that applies all ranks' gradients."""
+
+    travel = Travel()
+    scale = 1
+
+    def _averaged(self, gradients: Any, variables: Any) -> list[Any]:
+        averages = reduce_gradients(list(gradients), list(variables), self.travel)
+        return averages if self.scale == 1 else [None if each is None else each * self.scale for each in averages]
+
+
+class _Averaged(_KerasOptimizer):
+    """Averages where gradients are complete and not clipped yet, so that steps that only add up gradients send nothing."""
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Apply the gradients' averages; Keras's own method, which `apply_gradients` calls too."""
+        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)  # type: ignore[attr-defined]
+        self._applied = [
+            variable for gradient, variable in zip(grads, variables, strict=True) if gradient is not None
+        ]
+        if self.travel.sparse_as_dense:
+            grads = [densified(gradient) for gradient in grads]
+        return super().apply(grads, trainable_variables)  # type: ignore[misc]
+
+    def _clip_gradients(self, grads: Any) -> Any:
+        return super()._clip_gradients(self._averaged(grads, self._applied))  # type: ignore[misc]
+
+
+class _LossScaled(_KerasOptimizer):
+    """Averages before the gradients are looked at: all ranks must find the same overflow, and skip the same steps."""
+
+    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
+        """Apply the gradients' averages; Keras's own method, which `apply_gradients` calls too."""
+        variables = (
+            self.inner_optimizer._trainable_variables  # type: ignore[attr-defined]
+            if trainable_variables is None
+            else list(trainable_variables)
+        )
+        return super().apply(self._averaged(grads, variables), trainable_variables)  # type: ignore[misc]
+
+
+class _GraphOptimizer(tf.compat.v1.train.Optimizer):
+    """An optimizer of TensorFlow 1 around another one."""
+
+    def __init__(self, optimizer: Any, travel: Travel, name: str | None, use_locking: bool) -> None:
+        super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
+        self._optimizer, self._travel = optimizer, travel
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
+        """Return pairs of a gradient, averaged over all ranks, and its variable."""
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        variables = [variable for _, variable in pairs]
+        averages = reduce_gradients([gradient for gradient, _ in pairs], variables, self._travel)
+        return list(zip(averages, variables, strict=True))
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply gradients; they are averages already."""
+        return self._optimizer.apply_gradients(*args, **kwargs)
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """Return a slot of the wrapped optimizer."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self) -> Any:
+        """Return the names of the wrapped optimizer's slots."""
+        return self._optimizer.get_slot_names()
+
+    def variables(self) -> Any:
+        """Return the wrapped optimizer's variables."""
+        return self._optimizer.variables()

@@ -1,0 +1,170 @@
+"""Sums of gradients that travel while the backward pass still runs, inside and outside of a graph.
+
+In a graph every bucket has a `start`, which runs as soon as the bucket's last gradient is there and hands it to the engine,
+and a `finish`, which waits for its sum:
+
+    backward   ... g3 ........ g2 ........ g1 ........ g0
+    starts          [3]-------->[2,1]------------------>[0]        a chain: every rank submits in the same order
+    finishes                                             |->[3]->[2,1]->[0]
+
+A `finish` holds a thread of the executor while it waits, of which there may be one or two: so the first one waits until
+everything has been started, and the next for the one before. Both are Python behind `tf.numpy_function`, which hands
+tensors over without a copy; the engine's thread needs no Python (docs/decisions/014).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import tensorflow as tf
+
+from herringbone_parallel.reduce import Engine, Handle, agree
+from herringbone_parallel.tensorflow.buckets import Array, Bucket, Spec, plan_buckets
+from herringbone_parallel.tensorflow.weights import Watch
+from herringbone_spec.errors import ParallelError
+
+# What runs in the background has to start in the same order on every rank: by graph, the last operation that did.
+_last_started: WeakKeyDictionary[Any, tf.Tensor] = WeakKeyDictionary()
+
+
+class Reduction:
+    """The sum, or the average, of the same list of tensors in every step.
+
+        reduction = Reduction(engine, specs, dtypes, order, op="average", most_bytes=25 << 20, watch=Watch(variables))
+        sums = reduction(tensors)
+
+    Before the first one, all ranks compare their lists; `ParallelError` names the first difference.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        specs: Sequence[Spec],
+        dtypes: Sequence[np.dtype[Any]],
+        order: Sequence[int],
+        *,
+        op: str,
+        most_bytes: int,
+        watch: Watch,
+    ) -> None:
+        self._engine, self._specs, self._op, self._watch = engine, tuple(specs), op, watch
+        self._order = tuple(order)
+        self._buckets = plan_buckets(specs, dtypes, order, most_bytes)
+        self._under_way: list[deque[tuple[Array, Handle]]] = [deque() for _ in self._buckets]
+        self._sums = 0
+
+    def __call__(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the sums of the tensors, each in its place."""
+        return self._eager(tensors) if tf.executing_eagerly() else self._graph(tensors)
+
+    def _start(self, number: int, gradients: Sequence[Array]) -> None:
+        if number == 0:
+            if self._sums == 0:
+                agree(self._engine, "the gradients", "\n".join([*map(_line, self._specs), f"order: {self._order}"]))
+            self._watch.look(self._engine, self._sums)
+            self._sums += 1
+        bucket = self._buckets[number]
+        flat = bucket.fill(gradients)
+        stored = flat.view(np.uint16) if bucket.element == "bfloat16" else flat
+        handle = self._engine.all_reduce(stored, dtype=bucket.element, op=self._op)
+        self._under_way[number].append((flat, handle))
+
+    def _finish(self, number: int) -> list[Array]:
+        flat, handle = self._under_way[number].popleft()
+        handle.wait()
+        return self._buckets[number].pieces(flat)
+
+    def _eager(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        for number, bucket in enumerate(self._buckets):
+            self._start(number, [tensors[member].numpy() for member in bucket.members])
+        sums: list[Any] = [None] * len(tensors)
+        for number, bucket in enumerate(self._buckets):
+            for member, piece in zip(bucket.members, self._finish(number), strict=True):
+                sums[member] = tf.convert_to_tensor(piece)
+        return sums
+
+    def _graph(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        for number, bucket in enumerate(self._buckets):
+            start_in_order(self._starter(number), [tensors[member] for member in bucket.members])
+        last = _last_started[tf.compat.v1.get_default_graph()]
+        sums: list[Any] = [None] * len(tensors)
+        for number, bucket in enumerate(self._buckets):
+            types = [tensors[member].dtype for member in bucket.members]
+            pieces = tf.numpy_function(self._finisher(number), [last], types)
+            for member, piece in zip(bucket.members, pieces, strict=True):
+                piece.set_shape(tensors[member].shape)
+                sums[member] = piece
+            with tf.control_dependencies(pieces[:1]):
+                last = tf.identity(last)
+        return sums
+
+    def _starter(self, number: int) -> Callable[..., np.int32]:
+        def start(*gradients: Array) -> np.int32:
+            self._start(number, gradients)
+            return np.int32(number)
+
+        return start
+
+    def _finisher(self, number: int) -> Callable[[Array], list[Array]]:
+        return lambda _: self._finish(number)
+
+
+def start_in_order(function: Callable[..., Any], tensors: Sequence[tf.Tensor], types: Any = tf.int32) -> Any:
+    """Add a call of a Python function to the current graph, behind all that were added so before; return its results."""
+    graph = tf.compat.v1.get_default_graph()
+    refuse_compiled(graph)
+    before = _last_started.get(graph)
+    with tf.control_dependencies([] if before is None else [before]):
+        results = tf.numpy_function(function, tensors, types)
+    _last_started[graph] = results if isinstance(results, tf.Tensor) else results[0]
+    return results
+
+
+def refuse_compiled(graph: Any) -> None:
+    """Raise `ParallelError` in a function that XLA compiles: it cannot leave for another rank and come back."""
+    while graph is not None:
+        context = graph._get_control_flow_context() if hasattr(graph, "_get_control_flow_context") else None
+        while context is not None:
+            if context.IsXLAContext():
+                raise ParallelError(
+                    "gradients cannot be summed over the ranks inside a function that XLA compiles (jit_compile=True):"
+                    " with Keras, model.compile(..., jit_compile=False); in a loop of your own, compile the function"
+                    " that computes the loss and its gradients, and sum and apply them in an outer tf.function"
+                )
+            context = context.outer_context
+        graph = getattr(graph, "outer_graph", None)
+
+
+def described(names: Sequence[str], tensors: Sequence[tf.Tensor]) -> tuple[list[Spec], list[np.dtype[Any]]]:
+    """Return what ranks must agree on of these tensors, and the types of their elements as numpy has them."""
+    specs = []
+    for name, tensor in zip(names, tensors, strict=True):
+        if not tensor.shape.is_fully_defined():
+            raise ParallelError(
+                f"the shape of {name} is {tensor.shape}: it must be known when the function is traced, so that the sum's"
+                " place is"
+            )
+        specs.append(Spec(name, tensor.dtype.name, tuple(tensor.shape.as_list())))
+    return specs, [np.dtype(tensor.dtype.as_numpy_dtype) for tensor in tensors]
+
+
+def order_of_readiness(tensors: Sequence[tf.Tensor]) -> list[int]:
+    """Return the tensors' numbers in the order in which they are computed.
+
+    A graph has its operations in the order in which the backward pass added them; outside of a graph all are there
+    already, and the order is that of a backward pass, last variable first.
+    """
+    backwards = sorted(range(len(tensors)), reverse=True)
+    if tf.executing_eagerly():
+        return backwards
+    names = [operation.name for operation in tf.compat.v1.get_default_graph().get_operations()]
+    added = {name: place for place, name in enumerate(names)}
+    return sorted(backwards, key=lambda number: added.get(tensors[number].op.name, -1))
+
+
+def _line(spec: Spec) -> str:
+    return f"{spec.name}: {spec.dtype} {list(spec.shape)}"

@@ -1,0 +1,94 @@
+"""What `init` sets up: this rank's engine, and who it is."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+from herringbone_parallel.reduce import Engine, Settings, join
+from herringbone_spec.contract import ReduceVariable
+from herringbone_spec.errors import ParallelError
+
+
+@dataclass
+class State:
+    """The library's state in this process, from `init` to `shutdown`."""
+
+    engine: Engine
+    # How many backwards add up their gradients before the ranks sum them.
+    frequency: int = 1
+    # What is made once and used by every step: reductions, by what they reduce.
+    kept: dict[Any, Any] = field(default_factory=dict)
+
+
+_state: State | None = None
+
+
+def get() -> State:
+    """Return the state; raises `ParallelError` before `init`."""
+    if _state is None:
+        raise ParallelError("init() of the data-parallel library has not been called; call it first in the script")
+    return _state
+
+
+def init() -> None:
+    """Join the other ranks of the job; every rank calls it once, before anything else of this library.
+
+        import smdistributed.dataparallel.tensorflow as sdp
+        sdp.init()
+
+    Raises `ParallelError` in a process that no launcher started as a rank, and when it is called a second time.
+    """
+    if _state is not None:
+        raise ParallelError("init() has been called already; the library is initialized once in a process")
+    start(join(Settings.from_environment()), frequency=_frequency())
+
+
+def start(engine: Engine, *, frequency: int = 1) -> None:
+    """Use an engine that has joined; what `init` does with the one that the environment describes."""
+    global _state
+    _state = State(engine, frequency)
+    atexit.register(shutdown)
+
+
+def is_initialized() -> bool:
+    """Say whether `init` has run, and `shutdown` has not."""
+    return _state is not None
+
+
+def shutdown() -> None:
+    """Part from the other ranks; runs by itself at the end of the script."""
+    global _state
+    if _state is not None:
+        state, _state = _state, None
+        atexit.unregister(shutdown)
+        state.engine.close()
+
+
+def size() -> int:
+    """Return the number of ranks."""
+    return get().engine.size
+
+
+def rank() -> int:
+    """Return this process's number among all ranks."""
+    return get().engine.rank
+
+
+def local_size() -> int:
+    """Return the number of ranks on this host."""
+    return get().engine.local_size
+
+
+def local_rank() -> int:
+    """Return this process's number among the ranks of its host: the GPU to use."""
+    return get().engine.local_rank
+
+
+def _frequency() -> int:
+    value = os.environ.get(ReduceVariable.AGGREGATION_FREQUENCY) or "1"
+    if not value.isdecimal() or int(value) < 1:
+        raise ParallelError(f"{ReduceVariable.AGGREGATION_FREQUENCY}={value}: it is a whole number, 1 or more")
+    return int(value)

@@ -1,0 +1,51 @@
+"""`tf.GradientTape` whose gradients are those of all ranks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from herringbone_parallel.tensorflow.compression import Compression
+from herringbone_parallel.tensorflow.gradients import ReduceOp, Travel, reduce_gradients, refuse_devices
+
+
+class DistributedGradientTape:
+    """A tape around another one: `gradient` averages over all ranks.
+
+        with tf.GradientTape() as tape:
+            loss = loss_of(model(images, training=True), labels)
+        tape = sdp.DistributedGradientTape(tape)
+        gradients = tape.gradient(loss, model.trainable_variables)
+
+    In a `tf.function` the sums travel while the backward pass runs. All else is the wrapped tape's.
+    """
+
+    def __init__(
+        self,
+        gradtape: tf.GradientTape,
+        device_dense: str = "",
+        device_sparse: str = "",
+        compression: Any = Compression.none,
+        sparse_as_dense: bool = True,
+        op: ReduceOp = ReduceOp.AVERAGE,
+    ) -> None:
+        refuse_devices(device_dense=device_dense, device_sparse=device_sparse)
+        self._tape = gradtape
+        self._travel = Travel(compression, op, sparse_as_dense)
+
+    def __enter__(self) -> DistributedGradientTape:
+        self._tape.__enter__()
+        return self
+
+    def __exit__(self, *failure: Any) -> None:
+        self._tape.__exit__(*failure)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tape, name)
+
+    def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        """Return the gradients, averaged or summed over all ranks, in the structure of `sources`."""
+        local = tf.nest.flatten(self._tape.gradient(target, sources, *args, **kwargs))
+        variables = tf.nest.flatten(sources)
+        return tf.nest.pack_sequence_as(sources, reduce_gradients(local, variables, self._travel))

@@ -1,0 +1,60 @@
+"""Whether all ranks have the same weights, told by digests: what does not differ need not be sent."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from herringbone_parallel.reduce import Engine, all_gather
+from herringbone_parallel.tensorflow.buckets import Array
+from herringbone_spec.errors import ParallelError
+
+
+def digest(arrays: Sequence[Array]) -> bytes:
+    """Return 32 bytes that differ when a bit of the arrays does.
+
+    >>> digest([np.zeros(2)]) == digest([np.zeros(2)]) != digest([np.ones(2)])
+    True
+    """
+    total = hashlib.sha256()
+    for array in arrays:
+        total.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+    return total.digest()
+
+
+def are_equal(engine: Engine, arrays: Sequence[Array]) -> bool:
+    """Say whether all ranks have the same values; all of them ask."""
+    return len(set(all_gather(engine, digest(arrays)))) == 1
+
+
+class Watch:
+    """Looks, once, whether training goes on from the same weights on all ranks.
+
+    That is before the second sum of gradients: scripts may broadcast the weights after their first step, when the
+    optimizer's variables are there too.
+    """
+
+    def __init__(self, variables: Sequence[Any]) -> None:
+        self._variables = [variable for variable in variables if _readable(variable)]
+
+    def look(self, engine: Engine, sums_before: int) -> None:
+        """Raise `ParallelError` on all ranks if their weights differ by now."""
+        if sums_before == 1 and not are_equal(engine, [np.asarray(variable.numpy()) for variable in self._variables]):
+            raise ParallelError(
+                "the ranks train from different weights: call broadcast_variables(model.variables, root_rank=0) before or"
+                " right after the first step (with Keras, a BroadcastGlobalVariablesCallback), or set the same seed on all"
+                " ranks before the model is made"
+            )
+
+
+def _readable(variable: Any) -> bool:
+    """Say whether a variable has a value outside of a graph."""
+    value = getattr(variable, "value", None)
+    if isinstance(value, tf.Variable):  # a Keras variable around it
+        variable = value
+    with tf.init_scope():
+        return isinstance(variable, tf.Variable) and tf.executing_eagerly()

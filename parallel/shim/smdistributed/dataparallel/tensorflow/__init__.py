@@ -1,0 +1,4 @@
+"""AWS's import path for Herringbone's open data-parallel library."""
+
+from herringbone_parallel.tensorflow import *  # noqa: F403
+from herringbone_parallel.tensorflow import __all__ as __all__
