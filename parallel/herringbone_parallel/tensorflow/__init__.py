@@ -1,12 +1,12 @@
 """The data-parallel library for TensorFlow, as scripts see it under `smdistributed.dataparallel.tensorflow`.
 
-    import smdistributed.dataparallel.tensorflow as sdp
+import smdistributed.dataparallel.tensorflow as sdp
 
-    sdp.init()
-    with tf.GradientTape() as tape:
-        loss = ...
-    tape = sdp.DistributedGradientTape(tape)
-    optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+sdp.init()
+with tf.GradientTape() as tape:
+    loss = ...
+tape = sdp.DistributedGradientTape(tape)
+optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 """
 
 from herringbone_parallel.tensorflow.absent import require_tensorflow

@@ -89,9 +89,7 @@ def plan_buckets(
         for member in order
     ]
     cut = cut_buckets(sizes, first_bytes=min(_FIRST_BYTES, most_bytes), most_bytes=most_bytes)
-    return [
-        Bucket([order[place] for place in bucket], specs, dtypes[order[bucket[0]]]) for bucket in cut
-    ]
+    return [Bucket([order[place] for place in bucket], specs, dtypes[order[bucket[0]]]) for bucket in cut]
 
 
 # Small, so that the network has something to do early.

@@ -10,6 +10,9 @@ import numpy as np
 from herringbone_parallel.reduce import agree
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.variables import broadcast_variables
+from herringbone_spec.errors import ParallelError
+
+__all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback", "LearningRateWarmupCallback"]
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -60,3 +63,52 @@ class MetricAverageCallback(keras.callbacks.Callback):
         values = np.array([float(logs[name]) for name in names])
         engine.all_reduce(values, op="average").wait()
         logs.update(zip(names, values.tolist(), strict=True))
+
+
+class LearningRateWarmupCallback(keras.callbacks.Callback):
+    """Raises the learning rate from that of one rank to `initial_lr`, batch by batch, over the first epochs.
+
+        hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.001 * hvd.size(), warmup_epochs=3)
+
+    `steps_per_epoch` is needed where `fit` does not know it, as with a data set of unknown length.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: float = 5,
+        momentum_correction: bool = False,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        super().__init__()
+        if momentum_correction:
+            raise ParallelError(
+                "momentum_correction: Keras 3 compiles the momentum into the step, where it cannot be changed; leave it out"
+            )
+        self._initial, self._epochs, self._steps, self._verbose = initial_lr, warmup_epochs, steps_per_epoch, verbose
+        self._epoch = 0
+
+    def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
+        """Learn how many batches make an epoch."""
+        self._steps = self._steps or (self.params or {}).get("steps")
+        if not self._steps:
+            raise ParallelError(
+                "LearningRateWarmupCallback: `fit` does not know how many batches an epoch has; give steps_per_epoch"
+            )
+
+    def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Remember which epoch it is."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Set this batch's learning rate."""
+        done = (self._epoch + (batch + 1) / self._steps) / self._epochs if self._epochs else 1.0
+        if done <= 1.0:
+            ranks = state.size()
+            self.model.optimizer.learning_rate = self._initial / ranks * (done * (ranks - 1) + 1)
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
+        """Say so when the warm-up is over."""
+        if self._verbose and state.rank() == 0 and epoch + 1 == round(self._epochs):
+            print(f"Epoch {epoch + 1}: the learning rate is {float(self.model.optimizer.learning_rate):g} from now on")

@@ -44,7 +44,9 @@ class Travel:
 
     def __post_init__(self) -> None:
         if self.op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
-            raise ParallelError(f"op {self.op}: gradients are averaged or summed; oob_allreduce has minimum and maximum")
+            raise ParallelError(
+                f"op {self.op}: gradients are averaged or summed; oob_allreduce has minimum and maximum"
+            )
         if self.most_bytes <= 0 or self.most_bytes % _BUCKET_UNIT:
             raise ParallelError(
                 f"bucket_cap_mb {self.bucket_cap_mb}: it is above 0, and its bytes are a multiple of {_BUCKET_UNIT}"

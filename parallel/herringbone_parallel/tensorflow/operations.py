@@ -39,9 +39,7 @@ def allreduce(
     return oob_allreduce(densified(tensor), compression, op)
 
 
-def oob_allreduce(
-    tensor: Any, compression: Any = Compression.none, op: ReduceOp = ReduceOp.AVERAGE
-) -> tf.Tensor:
+def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: ReduceOp = ReduceOp.AVERAGE) -> tf.Tensor:
     """Return the average, sum, minimum or maximum of a tensor over all ranks: of losses, metrics, counts.
 
         loss = sdp.oob_allreduce(loss)
@@ -61,7 +59,7 @@ def oob_allreduce(
 def broadcast(tensor: Any, root_rank: int) -> tf.Tensor:
     """Return what rank `root_rank` gave; the tensor has the same shape on all ranks.
 
-        start = sdp.broadcast(start, root_rank=0)
+    start = sdp.broadcast(start, root_rank=0)
     """
     tensor = tf.convert_to_tensor(tensor)
     engine = state.get().engine

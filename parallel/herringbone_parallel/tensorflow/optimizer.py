@@ -120,9 +120,7 @@ class _Averaged(_KerasOptimizer):
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Apply the gradients' averages; Keras's own method, which `apply_gradients` calls too."""
         variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)  # type: ignore[attr-defined]
-        self._applied = [
-            variable for gradient, variable in zip(grads, variables, strict=True) if gradient is not None
-        ]
+        self._applied = [variable for gradient, variable in zip(grads, variables, strict=True) if gradient is not None]
         if self.travel.sparse_as_dense:
             grads = [densified(gradient) for gradient in grads]
         return super().apply(grads, trainable_variables)  # type: ignore[misc]

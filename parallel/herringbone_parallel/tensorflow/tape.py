@@ -6,6 +6,8 @@ from typing import Any
 
 import tensorflow as tf
 
+from herringbone_parallel.tensorflow import state
+from herringbone_parallel.tensorflow.aggregation import aggregate
 from herringbone_parallel.tensorflow.compression import Compression
 from herringbone_parallel.tensorflow.gradients import ReduceOp, Travel, reduce_gradients, refuse_devices
 
@@ -18,7 +20,9 @@ class DistributedGradientTape:
         tape = sdp.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
 
-    In a `tf.function` the sums travel while the backward pass runs. All else is the wrapped tape's.
+    In a `tf.function` the sums travel while the backward pass runs. With the setting `aggregation_frequency` of the job's
+    `distribution` the gradients are zeros, and Keras's optimizers skip their step, until the n-th pass returns the average
+    of all n. All else is the wrapped tape's.
     """
 
     def __init__(
@@ -48,4 +52,5 @@ class DistributedGradientTape:
         """Return the gradients, averaged or summed over all ranks, in the structure of `sources`."""
         local = tf.nest.flatten(self._tape.gradient(target, sources, *args, **kwargs))
         variables = tf.nest.flatten(sources)
-        return tf.nest.pack_sequence_as(sources, reduce_gradients(local, variables, self._travel))
+        reduce = aggregate if state.get().frequency > 1 else reduce_gradients
+        return tf.nest.pack_sequence_as(sources, reduce(local, variables, self._travel))

@@ -1,0 +1,44 @@
+"""Horovod's names for Keras, as far as example scripts use them: `import horovod.tensorflow.keras as hvd`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+
+from herringbone_parallel.tensorflow import callbacks
+from herringbone_parallel.tensorflow.compression import Compression
+from herringbone_parallel.tensorflow.horovod import (
+    Average,
+    DistributedOptimizer,
+    Max,
+    Min,
+    Sum,
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_variables,
+    init,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+
+# ranks
+__all__ = ["init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size"]
+# tensors and objects
+__all__ += ["allreduce", "allgather", "broadcast", "broadcast_object", "Average", "Sum", "Min", "Max", "Compression"]
+# variables, gradients, models
+__all__ += ["broadcast_variables", "broadcast_global_variables", "DistributedOptimizer", "callbacks", "load_model"]
+
+
+def load_model(filepath: Any, custom_objects: Any = None, compression: Any = Compression.none) -> Any:
+    """Return a saved model whose optimizer, with the state that was saved, applies averages over all ranks."""
+    model = keras.models.load_model(filepath, custom_objects=custom_objects)
+    model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
+    return model

@@ -1,0 +1,4 @@
+"""`import horovod.tensorflow.keras.callbacks`."""
+
+from herringbone_parallel.tensorflow.callbacks import *  # noqa: F403
+from herringbone_parallel.tensorflow.callbacks import __all__ as __all__

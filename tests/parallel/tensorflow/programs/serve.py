@@ -1,0 +1,39 @@
+"""A rank that stays: runs what it is told, with the environment that a launcher would have given it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from multiprocessing.connection import Connection
+
+
+def serve(connection: Connection) -> None:
+    import keras
+    import tensorflow as tf
+
+    from herringbone_parallel.tensorflow import state
+
+    tf.config.threading.set_inter_op_parallelism_threads(2)
+    while True:
+        function, environment, args = connection.recv()
+        before = dict(os.environ)
+        os.environ.update(environment)
+        module, name = function.rsplit(".", 1)
+        try:
+            connection.send((True, getattr(importlib.import_module(module), name)(*args)))
+        except Exception:  # noqa: BLE001  the test hears of it
+            connection.send((False, traceback.format_exc()))
+        finally:
+            state.shutdown()
+            os.environ.clear()
+            os.environ.update(before)
+            keras.backend.clear_session()
+
+
+if __name__ == "__main__":
+    try:
+        serve(Connection(int(sys.argv[1])))
+    except EOFError:
+        pass

@@ -1,0 +1,128 @@
+"""Real ranks for tests: processes of a Python that has TensorFlow, which join, run a function, and part again.
+
+That Python is another one than pytest's: functions are named ("training.fit": `fit` in `programs/training.py`), and what
+they take and return are plain values and arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import herringbone_parallel
+import herringbone_spec
+from herringbone_entry.port import ReservedPort
+from herringbone_spec.contract import REDUCE_SERVER_MODULE, RankVariable, ReduceVariable
+from herringbone_spec.reduce_servers import ReduceServer, encode
+
+PYTHON = Path(__file__).parents[3] / ".venv-tf" / "bin" / "python"
+_SOURCES = [str(Path(package.__file__).parents[1]) for package in (herringbone_spec, herringbone_parallel)]
+_SHIM = str(Path(herringbone_parallel.__file__).parents[1] / "shim")
+
+
+class RankFailedError(AssertionError):
+    """A rank raised; the message is its traceback."""
+
+
+def _environment(**variables: str) -> dict[str, str]:
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([*_SOURCES, _SHIM]),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+        "CUDA_VISIBLE_DEVICES": "",
+        **variables,
+    }
+
+
+class Ranks:
+    """Up to `size` processes that run functions as ranks 0, 1, ...
+
+    >>> ranks.run("training.fit", 2, [1, 2, 3])             # doctest: +SKIP
+    [what rank 0 returned, what rank 1 returned]
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._token = folder / "token"
+        self._token.write_text("a secret for tests")
+        self._processes: list[tuple[subprocess.Popen[bytes], Connection]] = []
+
+    def run(self, function: str, size: int, *args: Any, **variables: str) -> list[Any]:
+        """Run the function on `size` ranks; `variables` are further ones of their environment."""
+        answers = self.answers(function, size, *args, **variables)
+        failed = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
+        if failed:
+            raise RankFailedError("\n".join(failed))
+        return [result for _, result in answers]
+
+    def answers(self, function: str, size: int, *args: Any, **variables: str) -> list[tuple[bool, Any]]:
+        """Run the function; return, by rank, whether it returned, and what, or the traceback."""
+        while len(self._processes) < size:
+            self._processes.append(self._process())
+        port = ReservedPort()
+        port.release()
+        for rank, (_, connection) in enumerate(self._processes[:size]):
+            environment = {
+                RankVariable.RANK: str(rank),
+                RankVariable.WORLD_SIZE: str(size),
+                ReduceVariable.MEET: f"127.0.0.1:{port.number}",
+                ReduceVariable.TOKEN_FILE: str(self._token),
+                # As many hosts as ranks: the sums go over sockets.
+                ReduceVariable.HOST: f"algo-{rank + 1}",
+                **variables,
+            }
+            connection.send((function, environment, args))
+        answers = [self._answer(connection) for _, connection in self._processes[:size]]
+        if any(text == "died" for _, text in answers):
+            self.close()
+        return answers
+
+    @contextmanager
+    def helper(self) -> Iterator[dict[str, str]]:
+        """A helper host's server; yields the variables that tell ranks of it."""
+        with subprocess.Popen(
+            [sys.executable, "-m", REDUCE_SERVER_MODULE],
+            env=_environment(**{ReduceVariable.TOKEN_FILE: str(self._token), ReduceVariable.HOST: "algo-9"}),
+            stdout=subprocess.PIPE,
+        ) as server:
+            assert server.stdout is not None
+            port = json.loads(server.stdout.readline())["port"]
+            yield {ReduceVariable.SERVERS: encode([ReduceServer("algo-9", "127.0.0.1", port)])}
+            server.terminate()
+
+    def close(self) -> None:
+        for process, connection in self._processes:
+            process.kill()
+            process.wait()
+            connection.close()
+        self._processes.clear()
+
+    def _process(self) -> tuple[subprocess.Popen[bytes], Connection]:
+        if not PYTHON.exists():
+            pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
+        here, there = socket.socketpair()
+        with there:
+            process = subprocess.Popen(
+                [PYTHON, Path(__file__).parent / "programs" / "serve.py", str(there.fileno())],
+                env=_environment(),
+                pass_fds=[there.fileno()],
+            )
+        return process, Connection(here.detach())
+
+    def _answer(self, connection: Connection) -> tuple[bool, Any]:
+        if not connection.poll(100):
+            self.close()
+            raise RankFailedError("a rank did not answer within 100 s")
+        try:
+            return connection.recv()
+        except (EOFError, ConnectionResetError):
+            return False, "died"
