@@ -14,8 +14,8 @@ def require_tensorflow() -> None:
     """Raise `ParallelError` unless there is a TensorFlow with Keras 3."""
     if importlib.util.find_spec("tensorflow") is None:
         raise ParallelError(
-            "TensorFlow is not installed in the Python of this rank: add `tensorflow` to the job's requirements.txt, or use"
-            " an image that has it"
+            "TensorFlow is not installed in the Python of this rank: add `tensorflow` to the job's requirements.txt, or"
+            " use an image that has it"
         )
     for package in ("tensorflow", "tensorflow-cpu"):
         try:

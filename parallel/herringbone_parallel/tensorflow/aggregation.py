@@ -5,8 +5,8 @@
     tape returns    zeros    sums     zeros    sums
     optimizer       skips    steps    skips    steps
 
-The script is not changed: Keras's optimizers skip the steps for which the sums are not there. (`DistributedOptimizer` has
-Keras add up the gradients; nothing here is needed for it.)
+The script is not changed: Keras's optimizers skip the steps for which the sums are not there. (`DistributedOptimizer`
+has Keras add up the gradients; nothing here is needed for it.)
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Aggregator:
         given = [densified(gradient) for gradient in gradients if gradient is not None]
         if len(given) != len(totals):
             raise ParallelError(
-                f"{len(given)} gradients where {len(totals)} were added up in the pass before: with aggregation_frequency"
-                " the same variables have a gradient in every pass"
+                f"{len(given)} gradients where {len(totals)} were added up in the pass before: with"
+                " aggregation_frequency the same variables have a gradient in every pass"
             )
         sums = [total.assign_add(gradient) for total, gradient in zip(totals, given, strict=True)]
         passes = self._passes.assign_add(1)

@@ -84,7 +84,8 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
         super().__init__()
         if momentum_correction:
             raise ParallelError(
-                "momentum_correction: Keras 3 compiles the momentum into the step, where it cannot be changed; leave it out"
+                "momentum_correction: Keras 3 compiles the momentum into the step, where it cannot be changed; leave it"
+                " out"
             )
         self._initial, self._epochs, self._steps, self._verbose = initial_lr, warmup_epochs, steps_per_epoch, verbose
         self._epoch = 0
@@ -103,6 +104,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
         """Set this batch's learning rate."""
+        assert self._steps is not None
         done = (self._epoch + (batch + 1) / self._steps) / self._epochs if self._epochs else 1.0
         if done <= 1.0:
             ranks = state.size()

@@ -98,7 +98,7 @@ def densest(gradient: Any) -> tf.Tensor:
 
 
 def name_of(variable: Any) -> str:
-    """Return a variable's name without the numbers that Keras adds when a process makes a layer of the same name again."""
+    """Return a variable's name without the numbers that Keras adds to a name that a process has used before."""
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or "tensor"
     return re.sub(r"_\d+(?=[/:]|$)", "", name.removesuffix(":0"))
 

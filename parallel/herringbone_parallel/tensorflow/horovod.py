@@ -70,7 +70,7 @@ def allreduce(
 
 
 def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:  # noqa: ARG001
-    """Return the tensors of all ranks one behind the other; they may differ in length, not in their other dimensions."""
+    """Return the tensors of all ranks one behind the other; they may differ in length, in no other dimension."""
     tensor = tf.convert_to_tensor(tensor)
     engine = state.get().engine
 
@@ -128,15 +128,13 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 ) -> Any:
     """Return an optimizer that applies averages over all ranks, for Keras or `tf.compat.v1.train`.
 
-    With `backward_passes_per_step` it steps every n-th time, by the gradients' sum over the passes, or their average with
-    `average_aggregated_gradients`; without it, the job's `aggregation_frequency` counts, and the average.
+    With `backward_passes_per_step` it steps every n-th time, by the gradients' sum over the passes, or their average
+    with `average_aggregated_gradients`; without it, the job's `aggregation_frequency` counts, and the average.
     """
     refuse_devices(device_dense=others.pop("device_dense", ""), device_sparse=others.pop("device_sparse", ""))
     _refuse_factor(others.pop("gradient_predivide_factor", 1.0))
     if others:
-        raise ParallelError(
-            f"hvd.DistributedOptimizer does not know {', '.join(sorted(others))}; see docs/tensorflow.md"
-        )
+        raise ParallelError(f"hvd.DistributedOptimizer has no {', '.join(sorted(others))} here; see docs/tensorflow.md")
     passes = state.get().frequency if backward_passes_per_step is None else backward_passes_per_step
     summed = backward_passes_per_step is not None and not average_aggregated_gradients
     travel = Travel(compression, op, sparse_as_dense)

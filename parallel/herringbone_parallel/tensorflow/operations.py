@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections import deque
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.reduce import Engine, Handle, all_gather
+from herringbone_parallel.reduce import Engine, all_gather
 from herringbone_parallel.reduce import broadcast as broadcast_array
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.buckets import Array
 from herringbone_parallel.tensorflow.compression import Compression
 from herringbone_parallel.tensorflow.gradients import ReduceOp, densified
-from herringbone_parallel.tensorflow.reduction import start_in_order
+from herringbone_parallel.tensorflow.reduction import UnderWay, start_in_order
 from herringbone_spec.errors import ParallelError
 
 
@@ -89,27 +88,20 @@ class _Sum:
 
     def __init__(self, engine: Engine, op: ReduceOp) -> None:
         self._engine, self._op = engine, op
-        self._under_way: deque[tuple[Array, Handle]] = deque()
+        self._under_way = UnderWay()
 
     def __call__(self, tensor: tf.Tensor) -> tf.Tensor:
         if tf.executing_eagerly():
-            self._start(tensor.numpy())
-            return tf.convert_to_tensor(self._finish(0))
-        started = start_in_order(self._start, [tensor])
-        return tf.numpy_function(self._finish, [started], tensor.dtype)
+            return tf.convert_to_tensor(self._under_way.wait(self._start(tensor.numpy())))
+        ticket = start_in_order(self._start, [tensor], tf.int64)
+        return tf.numpy_function(self._under_way.wait, [ticket], tensor.dtype, stateful=False)
 
-    def _start(self, array: Array) -> np.int32:
+    def _start(self, array: Array) -> np.int64:
         copy = np.array(array)
         flat = copy.reshape(-1)
         name = flat.dtype.name
         stored = flat.view(np.uint16) if name == "bfloat16" else flat
-        self._under_way.append((copy, self._engine.all_reduce(stored, dtype=name, op=self._op.value)))
-        return np.int32(0)
-
-    def _finish(self, _: Any) -> Array:
-        array, handle = self._under_way.popleft()
-        handle.wait()
-        return array
+        return self._under_way.add(copy, self._engine.all_reduce(stored, dtype=name, op=self._op.value))
 
 
 def _extreme(engine: Engine, tensor: tf.Tensor, op: ReduceOp) -> tf.Tensor:

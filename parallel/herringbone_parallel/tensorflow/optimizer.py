@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -34,10 +35,10 @@ def DistributedOptimizer(  # noqa: N802 - AWS's name
 
         model.compile(optimizer=sdp.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss=...)
 
-    Of Keras's optimizers it is one more of the same class, with the same settings and state, which plain Keras loads from a
-    saved model; of those in `tf.compat.v1.train`, one around it, for graphs of TensorFlow 1. With the setting
-    `aggregation_frequency` of the job's `distribution`, Keras's step only every n-th time: by the average of all gradients
-    since. Gradients are averaged first, then clipped. Raises `ParallelError` for anything else.
+    Of Keras's optimizers it is one more of the same class, with the same settings and state, which plain Keras loads
+    from a saved model; of those in `tf.compat.v1.train`, one around it, for graphs of TensorFlow 1. With the setting
+    `aggregation_frequency` of the job's `distribution`, Keras's step only every n-th time: by the average of all
+    gradients since. Gradients are averaged first, then clipped. Raises `ParallelError` for anything else.
     """
     refuse_devices(device_dense=device_dense, device_sparse=device_sparse)
     travel = Travel(compression, op, sparse_as_dense, bucket_cap_mb)
@@ -60,8 +61,8 @@ def distributed(
             )
         return _GraphOptimizer(optimizer, travel, name, use_locking)
     raise ParallelError(
-        f"DistributedOptimizer wraps Keras 3 optimizers and those of tf.compat.v1.train, not {type(optimizer).__module__}"
-        f".{type(optimizer).__name__}"
+        "DistributedOptimizer wraps Keras 3 optimizers and those of tf.compat.v1.train, not"
+        f" {type(optimizer).__module__}.{type(optimizer).__name__}"
     )
 
 
@@ -69,6 +70,10 @@ def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int, 
     base = type(optimizer)
     if issubclass(base, _KerasOptimizer):
         raise ParallelError(f"{optimizer.name} is distributed already: its gradients would be summed twice")
+    if not hasattr(base, "_clip_gradients"):
+        raise ParallelError(
+            f"Keras {keras.__version__} applies gradients in another way than the releases up to 3.15; use one of those"
+        )
     config = optimizer.get_config()
     if name is not None:
         config["name"] = name
@@ -81,7 +86,7 @@ def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int, 
         _accumulate(config, frequency)
     kind = _LossScaled if issubclass(base, keras.optimizers.LossScaleOptimizer) else _Averaged
     # A saved model names the class that plain Keras is to make again.
-    made_by = type(base.__name__, (kind, base), {"__module__": _public_module(base)})
+    made_by: Any = type(base.__name__, (kind, base), {"__module__": _public_module(base)})
     result = made_by.from_config(config)
     result.travel, result.scale = travel, scale
     if optimizer.built:
@@ -103,7 +108,11 @@ def _public_module(base: type) -> str:
     return "keras.optimizers" if base.__module__.startswith("keras.") else base.__module__
 
 
-class _KerasOptimizer:
+# The rest of the class is a Keras optimizer's own.
+_RestOfOptimizer: Any = object
+
+
+class _KerasOptimizer(_RestOfOptimizer):
     """What makes a Keras optimizer one that applies all ranks' gradients."""
 
     travel = Travel()
@@ -115,18 +124,16 @@ class _KerasOptimizer:
 
 
 class _Averaged(_KerasOptimizer):
-    """Averages where gradients are complete and not clipped yet, so that steps that only add up gradients send nothing."""
+    """Averages where gradients are complete and not clipped yet: steps that only add up gradients send nothing."""
 
-    def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Apply the gradients' averages; Keras's own method, which `apply_gradients` calls too."""
-        variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)  # type: ignore[attr-defined]
-        self._applied = [variable for gradient, variable in zip(grads, variables, strict=True) if gradient is not None]
-        if self.travel.sparse_as_dense:
-            grads = [densified(gradient) for gradient in grads]
-        return super().apply(grads, trainable_variables)  # type: ignore[misc]
+    def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
+        # Behind a function, as Keras would take the variables in an attribute for the optimizer's own.
+        self._applied: Callable[[], Any] = lambda: trainable_variables
+        dense = [densified(gradient) for gradient in grads] if self.travel.sparse_as_dense else grads
+        super()._backend_apply_gradients(dense, trainable_variables)
 
     def _clip_gradients(self, grads: Any) -> Any:
-        return super()._clip_gradients(self._averaged(grads, self._applied))  # type: ignore[misc]
+        return super()._clip_gradients(self._averaged(grads, self._applied()))
 
 
 class _LossScaled(_KerasOptimizer):
@@ -135,11 +142,9 @@ class _LossScaled(_KerasOptimizer):
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Apply the gradients' averages; Keras's own method, which `apply_gradients` calls too."""
         variables = (
-            self.inner_optimizer._trainable_variables  # type: ignore[attr-defined]
-            if trainable_variables is None
-            else list(trainable_variables)
+            self.inner_optimizer._trainable_variables if trainable_variables is None else list(trainable_variables)
         )
-        return super().apply(self._averaged(grads, variables), trainable_variables)  # type: ignore[misc]
+        return super().apply(self._averaged(grads, variables), trainable_variables)
 
 
 class _GraphOptimizer(tf.compat.v1.train.Optimizer):

@@ -1,7 +1,7 @@
 """Sums of gradients that travel while the backward pass still runs, inside and outside of a graph.
 
-In a graph every bucket has a `start`, which runs as soon as the bucket's last gradient is there and hands it to the engine,
-and a `finish`, which waits for its sum:
+In a graph every bucket has a `start`, which runs as soon as the bucket's last gradient is there and hands it to the
+engine, and a `finish`, which waits for its sum:
 
     backward   ... g3 ........ g2 ........ g1 ........ g0
     starts          [3]-------->[2,1]------------------>[0]        a chain: every rank submits in the same order
@@ -9,12 +9,14 @@ and a `finish`, which waits for its sum:
 
 A `finish` holds a thread of the executor while it waits, of which there may be one or two: so the first one waits until
 everything has been started, and the next for the one before. Both are Python behind `tf.numpy_function`, which hands
-tensors over without a copy; the engine's thread needs no Python (docs/decisions/014).
+tensors over without a copy; the engine's thread needs no Python (docs/decisions/NNN).
+
+TensorFlow runs stateful operations in the order of the program: a `start` is one, a `finish` is not, or it would hold up
+the starts behind it. It is not taken for a constant and run before its time either, as its input is a start's result.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,12 +25,38 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_parallel.reduce import Engine, Handle, agree
-from herringbone_parallel.tensorflow.buckets import Array, Bucket, Spec, plan_buckets
+from herringbone_parallel.tensorflow.buckets import Array, Spec, plan_buckets
 from herringbone_parallel.tensorflow.weights import Watch
 from herringbone_spec.errors import ParallelError
 
 # What runs in the background has to start in the same order on every rank: by graph, the last operation that did.
 _last_started: WeakKeyDictionary[Any, tf.Tensor] = WeakKeyDictionary()
+
+
+class UnderWay:
+    """Sums that have been started, by ticket; what a graph never asks for is forgotten in time."""
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[Array, Handle]] = {}
+        self._tickets = 0
+
+    def add(self, array: Array, handle: Handle) -> np.int64:
+        """Keep a sum and the array that it will be in; return its ticket."""
+        self._tickets += 1
+        self._sums[self._tickets] = array, handle
+        if len(self._sums) > _MOST_UNDER_WAY:
+            del self._sums[next(iter(self._sums))]
+        return np.int64(self._tickets)
+
+    def wait(self, ticket: Any) -> Array:
+        """Wait for a sum, without Python's lock, and return it."""
+        array, handle = self._sums.pop(int(ticket))
+        handle.wait()
+        return array
+
+
+# Far more than a step starts.
+_MOST_UNDER_WAY = 100_000
 
 
 class Reduction:
@@ -54,14 +82,14 @@ class Reduction:
         self._engine, self._specs, self._op, self._watch = engine, tuple(specs), op, watch
         self._order = tuple(order)
         self._buckets = plan_buckets(specs, dtypes, order, most_bytes)
-        self._under_way: list[deque[tuple[Array, Handle]]] = [deque() for _ in self._buckets]
+        self._under_way = UnderWay()
         self._sums = 0
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums of the tensors, each in its place."""
         return self._eager(tensors) if tf.executing_eagerly() else self._graph(tensors)
 
-    def _start(self, number: int, gradients: Sequence[Array]) -> None:
+    def _start(self, number: int, gradients: Sequence[Array]) -> np.int64:
         if number == 0:
             if self._sums == 0:
                 agree(self._engine, "the gradients", "\n".join([*map(_line, self._specs), f"order: {self._order}"]))
@@ -71,50 +99,49 @@ class Reduction:
         flat = bucket.fill(gradients)
         stored = flat.view(np.uint16) if bucket.element == "bfloat16" else flat
         handle = self._engine.all_reduce(stored, dtype=bucket.element, op=self._op)
-        self._under_way[number].append((flat, handle))
+        return self._under_way.add(flat, handle)
 
-    def _finish(self, number: int) -> list[Array]:
-        flat, handle = self._under_way[number].popleft()
-        handle.wait()
-        return self._buckets[number].pieces(flat)
+    def _finish(self, number: int, ticket: Any) -> list[Array]:
+        return self._buckets[number].pieces(self._under_way.wait(ticket))
 
     def _eager(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        for number, bucket in enumerate(self._buckets):
+        tickets = [
             self._start(number, [tensors[member].numpy() for member in bucket.members])
+            for number, bucket in enumerate(self._buckets)
+        ]
         sums: list[Any] = [None] * len(tensors)
         for number, bucket in enumerate(self._buckets):
-            for member, piece in zip(bucket.members, self._finish(number), strict=True):
+            for member, piece in zip(bucket.members, self._finish(number, tickets[number]), strict=True):
                 sums[member] = tf.convert_to_tensor(piece)
         return sums
 
     def _graph(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        for number, bucket in enumerate(self._buckets):
-            start_in_order(self._starter(number), [tensors[member] for member in bucket.members])
-        last = _last_started[tf.compat.v1.get_default_graph()]
+        tickets = [
+            start_in_order(self._starter(number), [tensors[member] for member in bucket.members], tf.int64)
+            for number, bucket in enumerate(self._buckets)
+        ]
         sums: list[Any] = [None] * len(tensors)
+        before = tickets[-1:]
         for number, bucket in enumerate(self._buckets):
+            with tf.control_dependencies(before):
+                ticket = tf.identity(tickets[number])
             types = [tensors[member].dtype for member in bucket.members]
-            pieces = tf.numpy_function(self._finisher(number), [last], types)
+            pieces = tf.numpy_function(self._finisher(number), [ticket], types, stateful=False)
             for member, piece in zip(bucket.members, pieces, strict=True):
                 piece.set_shape(tensors[member].shape)
                 sums[member] = piece
-            with tf.control_dependencies(pieces[:1]):
-                last = tf.identity(last)
+            before = pieces[:1]
         return sums
 
-    def _starter(self, number: int) -> Callable[..., np.int32]:
-        def start(*gradients: Array) -> np.int32:
-            self._start(number, gradients)
-            return np.int32(number)
+    def _starter(self, number: int) -> Callable[..., np.int64]:
+        return lambda *gradients: self._start(number, gradients)
 
-        return start
-
-    def _finisher(self, number: int) -> Callable[[Array], list[Array]]:
-        return lambda _: self._finish(number)
+    def _finisher(self, number: int) -> Callable[[Any], list[Array]]:
+        return lambda ticket: self._finish(number, ticket)
 
 
-def start_in_order(function: Callable[..., Any], tensors: Sequence[tf.Tensor], types: Any = tf.int32) -> Any:
-    """Add a call of a Python function to the current graph, behind all that were added so before; return its results."""
+def start_in_order(function: Callable[..., Any], tensors: Sequence[tf.Tensor], types: Any) -> Any:
+    """Add a call of a Python function to the current graph, behind all that were added so; return its results."""
     graph = tf.compat.v1.get_default_graph()
     refuse_compiled(graph)
     before = _last_started.get(graph)
@@ -145,8 +172,8 @@ def described(names: Sequence[str], tensors: Sequence[tf.Tensor]) -> tuple[list[
     for name, tensor in zip(names, tensors, strict=True):
         if not tensor.shape.is_fully_defined():
             raise ParallelError(
-                f"the shape of {name} is {tensor.shape}: it must be known when the function is traced, so that the sum's"
-                " place is"
+                f"the shape of {name} is {tensor.shape}: it must be known when the function is traced, as its place in"
+                " a bucket is"
             )
         specs.append(Spec(name, tensor.dtype.name, tuple(tensor.shape.as_list())))
     return specs, [np.dtype(tensor.dtype.as_numpy_dtype) for tensor in tensors]

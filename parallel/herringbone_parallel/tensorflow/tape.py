@@ -20,9 +20,9 @@ class DistributedGradientTape:
         tape = sdp.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
 
-    In a `tf.function` the sums travel while the backward pass runs. With the setting `aggregation_frequency` of the job's
-    `distribution` the gradients are zeros, and Keras's optimizers skip their step, until the n-th pass returns the average
-    of all n. All else is the wrapped tape's.
+    In a `tf.function` the sums travel while the backward pass runs. With the setting `aggregation_frequency` of the
+    job's `distribution` the gradients are zeros, and Keras's optimizers skip their step, until the n-th pass returns
+    the average of all n. All else is the wrapped tape's.
     """
 
     def __init__(

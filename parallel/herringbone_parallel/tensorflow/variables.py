@@ -18,7 +18,7 @@ from herringbone_spec.errors import ParallelError
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
-    """Give all ranks' variables the values that rank `root_rank` has; return the operation, where there is a graph.
+    """Give all ranks' variables the values that rank `root_rank` has; in a graph of TensorFlow 1, return the operation.
 
         sdp.broadcast_variables(model.variables, root_rank=0)
         sdp.broadcast_variables(optimizer.variables, root_rank=0)
@@ -41,7 +41,9 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
     )
     for target, value in zip(targets, values, strict=True):
         value.set_shape(target.shape)
-    return tf.group(*(target.assign(value) for target, value in zip(targets, values, strict=True)))
+    assigned = [target.assign(value) for target, value in zip(targets, values, strict=True)]
+    # In a `tf.function` they run by themselves, and an operation cannot be returned from it.
+    return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.group(*assigned)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

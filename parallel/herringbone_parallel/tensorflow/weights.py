@@ -45,9 +45,9 @@ class Watch:
         """Raise `ParallelError` on all ranks if their weights differ by now."""
         if sums_before == 1 and not are_equal(engine, [np.asarray(variable.numpy()) for variable in self._variables]):
             raise ParallelError(
-                "the ranks train from different weights: call broadcast_variables(model.variables, root_rank=0) before or"
-                " right after the first step (with Keras, a BroadcastGlobalVariablesCallback), or set the same seed on all"
-                " ranks before the model is made"
+                "the ranks train from different weights: call broadcast_variables(model.variables, root_rank=0) before"
+                " or right after the first step (with Keras, a BroadcastGlobalVariablesCallback), or set the same seed"
+                " on all ranks before the model is made"
             )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import sys
@@ -33,7 +34,5 @@ def serve(connection: Connection) -> None:
 
 
 if __name__ == "__main__":
-    try:
+    with contextlib.suppress(EOFError):
         serve(Connection(int(sys.argv[1])))
-    except EOFError:
-        pass

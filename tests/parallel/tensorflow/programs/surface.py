@@ -1,0 +1,151 @@
+"""What scripts call, one thing after another, on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import smdistributed.dataparallel.tensorflow as sdp
+import tensorflow as tf
+
+
+def ranks() -> tuple[Any, ...]:
+    """Say who this is; a second `init` is refused, also by name."""
+    sdp.init()
+    try:
+        sdp.init()
+    except Exception as error:  # noqa: BLE001  the test reads it
+        return sdp.rank(), sdp.size(), sdp.local_rank(), sdp.local_size(), f"{type(error).__name__}: {error}"
+    return ()
+
+
+def single_tensors() -> dict[str, Any]:
+    """Every operation on single tensors, in a graph and outside of one."""
+    sdp.init()
+    mine = tf.constant([1.0, 2.0]) * (sdp.rank() + 1)
+
+    def all_of_them(tensor: tf.Tensor) -> dict[str, tf.Tensor]:
+        halves = sdp.Compression.fp16
+        return {
+            "average": sdp.allreduce(tensor, 0, 2),
+            "sum": sdp.allreduce(tensor, 1, 2, op=sdp.ReduceOp.SUM),
+            "sparse": sdp.allreduce(tf.IndexedSlices(tensor[None], tf.constant([1]), tf.constant([3, 2])), 0, 1),
+            "oob": sdp.oob_allreduce(tensor),
+            "fp16": sdp.oob_allreduce(tensor, halves),
+            "bfloat16": tf.cast(sdp.oob_allreduce(tf.cast(tensor, tf.bfloat16)), tf.float32),
+            "min": sdp.oob_allreduce(tensor, op=sdp.ReduceOp.MIN),
+            "max": sdp.oob_allreduce(tensor, op=sdp.ReduceOp.MAX),
+            "count": sdp.oob_allreduce(tf.cast(tensor, tf.int64), op=sdp.ReduceOp.SUM),
+            "scalar": sdp.oob_allreduce(tensor[0]),
+            "nan": sdp.oob_allreduce(tensor / tf.constant([0.0, 1.0]) - tf.constant([np.inf, 0.0])),
+            "root": sdp.broadcast(tensor, 1),
+            "overlap": sdp.overlap(tensor),
+        }
+
+    eager, graph = all_of_them(mine), tf.function(all_of_them)(mine)
+    assert {name: value.dtype for name, value in eager.items()} == {name: value.dtype for name, value in graph.items()}
+    return {name: [eager[name].numpy().tolist(), graph[name].numpy().tolist()] for name in eager}
+
+
+def broadcast_of_variables(seeds: list[int]) -> tuple[list[list[float]], int]:
+    """Broadcast from rank 1 variables that each rank has drawn itself, outside of a graph and in one."""
+    from herringbone_parallel.tensorflow import state
+
+    sdp.init()
+    generator = tf.random.Generator.from_seed(seeds[sdp.rank()])
+    variables = [tf.Variable(generator.normal([50, 50])), tf.Variable(generator.normal([3]) > 0), tf.Variable(7)]
+    before = state.get().engine.stats().sent_bytes
+    sdp.broadcast_variables(variables, root_rank=1)
+    sent = state.get().engine.stats().sent_bytes - before
+    values = [float(tf.reduce_sum(tf.cast(variable, tf.float32))) for variable in variables]
+    variables[0].assign_add(tf.fill([50, 50], float(sdp.rank())))
+    tf.function(lambda: sdp.broadcast_variables(variables, root_rank=0))()
+    return [values, [float(tf.reduce_sum(variables[0]))]], sent
+
+
+def sparse_gradients(as_dense: bool) -> list[list[list[float]]]:
+    """Gradients of an embedding, of which each rank has looked up other rows."""
+    sdp.init()
+    table = tf.Variable(tf.zeros([4, 2]))
+
+    def gradient(rows: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, rows))
+        tape = sdp.DistributedGradientTape(tape, sparse_as_dense=as_dense)
+        found = tape.gradient(loss, table)
+        assert isinstance(found, tf.IndexedSlices) is not as_dense
+        return tf.convert_to_tensor(found)
+
+    rows = tf.constant([0, 1] if sdp.rank() == 0 else [1, 1, 2])
+    return [gradient(rows).numpy().tolist(), tf.function(gradient)(rows).numpy().tolist()]
+
+
+def overlap(layers: int) -> tuple[int, int]:
+    """Return how many sums were under way when the backward pass came to the first layer, and how many there were."""
+    from herringbone_parallel.tensorflow import state
+
+    sdp.init()
+    weights = [tf.Variable(tf.eye(256) * 0.5) for _ in range(layers)]
+    optimizer = sdp.DistributedOptimizer(keras.optimizers.SGD(0.1), bucket_cap_mb=0.25)
+    started = []
+
+    @tf.custom_gradient
+    def first(inputs: tf.Tensor) -> Any:
+        def look(upstream: Any) -> Any:
+            started.append(state.get().engine.stats().buffers)
+            return upstream
+
+        # Not stateful: TensorFlow would run the sums, which come later in the program, behind it.
+        return tf.identity(inputs), lambda upstream: tf.numpy_function(look, [upstream], tf.float32, stateful=False)
+
+    @tf.function
+    def step(inputs: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            hidden = inputs
+            for number, weight in enumerate(weights):
+                hidden = tf.tanh(hidden @ weight)
+                if number == 0:
+                    hidden = first(tf.ensure_shape(hidden, [512, 256]))
+            loss = tf.reduce_sum(hidden)
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+
+    # In the first two, ranks compare their gradients and weights too.
+    step(tf.ones([512, 256]))
+    step(tf.ones([512, 256]))
+    before = state.get().engine.stats().buffers
+    step(tf.ones([512, 256]))
+    return started[-1] - before, state.get().engine.stats().buffers - before
+
+
+def session_of_tensorflow_1() -> list[float]:
+    """Two steps of a graph, with the hook that gives all ranks the same variables first."""
+    sdp.init()
+    with tf.Graph().as_default():
+        weight = tf.compat.v1.get_variable("weight", initializer=tf.constant([1.0, 2.0]) * (sdp.rank() + 1))
+        loss = tf.reduce_sum(weight * tf.constant([1.0, 3.0]) * (sdp.rank() + 1))
+        optimizer = sdp.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+        train = optimizer.minimize(loss)
+        hooks = [sdp.BroadcastGlobalVariablesHook(0)]
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            session.run(train)
+            session.run(train)
+            return session.run(weight).tolist()
+
+
+def saved_model(path: str) -> tuple[str, str, list[float], list[float]]:
+    """Save a model in training; return what plain Keras makes of its optimizer."""
+    sdp.init()
+    keras.utils.set_random_seed(1)
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(sdp.DistributedOptimizer(keras.optimizers.Adam(0.25)), "mse")
+    model.fit(np.ones((8, 4)), np.ones((8, 2)), verbose=0)
+    if sdp.rank() == 0:
+        model.save(path)
+        plain = keras.models.load_model(path)
+        kind = type(plain.optimizer)
+        state = [
+            np.concatenate([v.numpy().ravel() for v in each.optimizer.variables]).tolist() for each in (model, plain)
+        ]
+        return kind.__module__, kind.__name__, *state
+    return "", "", [], []

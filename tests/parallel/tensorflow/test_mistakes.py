@@ -1,0 +1,65 @@
+"""Errors that say what is wrong, on every rank, and never a hang."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.parallel.tensorflow.ranks import Ranks
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        ("mistakes.other_model_on_rank_1", ["'sequential/wide/kernel: float32 [4, 8]'", "[4, 9]'"]),
+        ("mistakes.other_type_on_rank_1", ["'sequential/wide/kernel: float32 [4, 8]'", "float64 [4, 8]'"]),
+        ("mistakes.no_broadcast", ["the ranks train from different weights: call broadcast_variables"]),
+        ("mistakes.no_broadcast_in_fit", ["the ranks train from different weights: call broadcast_variables"]),
+    ],
+)
+def test_ranks_that_differ_hear_what_differs(ranks: Ranks, program: str, said: list[str]) -> None:
+    for ok, text in ranks.answers(program, 2):
+        assert not ok
+        assert "ParallelError" in text
+        for part in said:
+            assert part in text
+
+
+def test_weights_may_be_broadcast_after_the_first_step(ranks: Ranks) -> None:
+    first, second = ranks.run("mistakes.broadcast_after_the_first_step", 2)
+    assert first == second
+
+
+def test_a_step_that_xla_compiles_is_refused(ranks: Ranks) -> None:
+    for inner_is_compiled, said in ranks.run("mistakes.compiled_by_xla", 2):
+        assert inner_is_compiled == 4.0
+        assert "with Keras, model.compile(..., jit_compile=False)" in said
+
+
+def test_what_cannot_be_done_is_refused(ranks: Ranks) -> None:
+    expected = [
+        "DistributedOptimizer wraps Keras 3 optimizers and those of tf.compat.v1.train, not builtins.str",
+        "sgd is distributed already: its gradients would be summed twice",
+        "bucket_cap_mb -1: it is above 0, and its bytes are a multiple of 128",
+        "use_locking=True is for the optimizers of tf.compat.v1.train",
+        "device_dense='/gpu:0': gradients travel from the device they are on",
+        "op ReduceOp.MAX: gradients are averaged or summed",
+        "param_index 2: it is 0 to 1 with num_params 2",
+        "an average of int32: only floating point can be averaged",
+        "broadcast_global_variables works in a graph of TensorFlow 1",
+        "root 2: ranks are 0 to 1",
+    ]
+    for said in ranks.run("mistakes.refused", 2):
+        assert len(said) == len(expected)
+        for text, start in zip(said, expected, strict=True):
+            assert text.startswith(f"ParallelError: {start}")
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_a_dead_rank_is_named_within_5_seconds(ranks: Ranks, in_graph: bool) -> None:
+    (ok, (text, seconds)), second = ranks.answers("mistakes.rank_1_dies", 2, in_graph)
+    assert ok
+    assert "rank 1 on algo-2" in text
+    assert seconds < 5
+    assert second == (False, "died")

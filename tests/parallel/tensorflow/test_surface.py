@@ -1,0 +1,82 @@
+"""The names of AWS's `smdistributed.dataparallel.tensorflow`, each of them used on two ranks."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.parallel.tensorflow.ranks import Ranks
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_ranks_know_who_they_are_and_join_once(ranks: Ranks) -> None:
+    refused = "ParallelError: init() has been called already; the library is initialized once in a process"
+    assert ranks.run("surface.ranks", 2) == [(0, 2, 0, 1, refused), (1, 2, 0, 1, refused)]
+    same_host = ranks.run("surface.ranks", 2, HERRINGBONE_REDUCE_HOST="algo-1")
+    assert [answer[2:4] for answer in same_host] == [(0, 2), (1, 2)]
+
+
+def test_operations_on_single_tensors(ranks: Ranks) -> None:
+    """Rank 0 gives [1, 2], rank 1 [2, 4]; in a graph and outside of one the result is the same."""
+    first, second = ranks.run("surface.single_tensors", 2)
+    expected = {
+        "average": [1.5, 3.0],
+        "sum": [3.0, 6.0],
+        "sparse": [[0.0, 0.0], [1.5, 3.0], [0.0, 0.0]],
+        "oob": [1.5, 3.0],
+        "fp16": [1.5, 3.0],
+        "bfloat16": [1.5, 3.0],
+        "min": [1.0, 2.0],
+        "max": [2.0, 4.0],
+        "count": [3, 6],
+        "scalar": 1.5,
+        "root": [2.0, 4.0],
+    }
+    for name, value in expected.items():
+        assert first[name] == second[name] == [value, value], name
+    for result in first["nan"]:
+        assert math.isnan(result[0])
+        assert result[1] == 3.0
+    assert [first["overlap"], second["overlap"]] == [[[1.0, 2.0]] * 2, [[2.0, 4.0]] * 2]
+
+
+def test_variables_are_broadcast_unless_they_are_equal(ranks: Ranks) -> None:
+    (first, sent), (second, _) = ranks.run("surface.broadcast_of_variables", 2, [1, 2])
+    [(root, _)] = ranks.run("surface.broadcast_of_variables", 1, [2])
+    assert first == second
+    assert first[0] == root[0]
+    assert sent > 50 * 50 * 4
+    (equal, sent), _ = ranks.run("surface.broadcast_of_variables", 2, [2, 2])
+    assert equal[0] == root[0]
+    assert sent < 2_000
+
+
+@pytest.mark.parametrize("as_dense", [True, False])
+def test_sparse_gradients(ranks: Ranks, as_dense: bool) -> None:
+    """Row 0 was looked up once, row 1 three times, row 2 once: half of that is the average of two ranks."""
+    average = [[0.5, 0.5], [1.5, 1.5], [0.5, 0.5], [0.0, 0.0]]
+    assert ranks.run("surface.sparse_gradients", 2, as_dense) == [[average, average]] * 2
+
+
+def test_sums_travel_while_the_backward_pass_runs(ranks: Ranks) -> None:
+    for started, in_all in ranks.run("surface.overlap", 2, 8):
+        assert in_all == 8
+        assert started >= 3
+
+
+def test_a_session_of_tensorflow_1(ranks: Ranks) -> None:
+    """Rank 0's weights, less twice 0.1 times the average gradient [1.5, 4.5]."""
+    for weight in ranks.run("surface.session_of_tensorflow_1", 2):
+        np.testing.assert_allclose(weight, [1 - 0.3, 2 - 0.9], rtol=1e-6)
+
+
+def test_a_saved_model_is_one_of_plain_keras(ranks: Ranks, tmp_path: Path) -> None:
+    module, name, ours, plain = ranks.run("surface.saved_model", 2, str(tmp_path / "model.keras"))[0]
+    assert module.startswith("keras.")
+    assert name == "Adam"
+    assert ours == plain
+    assert ours[0] == 1  # iterations
