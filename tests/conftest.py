@@ -17,7 +17,9 @@ from herringbone_spec.errors import HerringboneError
 
 DOCKER = Path(__file__).parent / "docker"
 _NAMED = "HERRINGBONE_TEST_IMAGE"
-_skipped: list[str] = []
+# Marks whose tests need something that a machine may lack, and the option that makes a skip of them a failure.
+_REQUIRED = {"docker": "--engine-required", "tensorflow": "--tensorflow-required"}
+_skipped: dict[str, list[str]] = {mark: [] for mark in _REQUIRED}
 _IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()
 
 # Hypothesis times each example by itself; on a busy machine that says nothing about the code.
@@ -26,7 +28,8 @@ hypothesis.settings.load_profile("herringbone")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--engine-required", action="store_true", help="a skipped test of mark `docker` is a failure")
+    for mark, option in _REQUIRED.items():
+        parser.addoption(option, action="store_true", help=f"a skipped test of mark `{mark}` is a failure")
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -95,11 +98,13 @@ def image(engine: Any, request: pytest.FixtureRequest) -> str:
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    if report.skipped and "docker" in report.keywords and not hasattr(report, "wasxfail"):
-        _skipped.append(report.nodeid)
+    for mark, tests in _skipped.items():
+        if report.skipped and mark in report.keywords and not hasattr(report, "wasxfail"):
+            tests.append(report.nodeid)
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    if _skipped and session.config.option.engine_required:
-        print(f"\n{len(_skipped)} tests of mark `docker` were skipped, and --engine-required was given")
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    for mark, option in _REQUIRED.items():
+        if _skipped[mark] and session.config.getoption(option):
+            print(f"\n{len(_skipped[mark])} tests of mark `{mark}` were skipped, and {option} was given")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -31,6 +31,7 @@ def test_all_four_packages_the_shim_and_the_dockerfiles_are_in(packed):
         "herringbone_parallel/torch/step.py",
         "herringbone_parallel/reduce/native/core.c",
         "herringbone_parallel/_shim/smdistributed/modelparallel/torch/__init__.py",
+        "herringbone_parallel/_shim_horovod/horovod/tensorflow/__init__.py",
         "herringbone_spec/py.typed",
     ):
         assert file in packed, file

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import herringbone_parallel
 from tests.parallel.torch.ranks import free_port
 
@@ -55,3 +57,17 @@ def test_the_data_parallel_shim_makes_the_backend_known_and_shows_v1s_surface() 
     said = done.stdout.splitlines()
     assert said[0] == "smddp True False RedOpType.AVG"
     assert said[1].startswith("ParallelError HERRINGBONE_REDUCE_MEET is not set")
+
+
+@pytest.mark.parametrize(("real", "found"), [(False, "horovod/tensorflow/__init__.py"), (True, "real/horovod")])
+def test_a_real_horovod_comes_before_ours_wherever_it_lies(tmp_path: Path, real: bool, found: str) -> None:
+    if real:
+        (tmp_path / "real" / "horovod" / "tensorflow").mkdir(parents=True)
+        for folder in ("horovod", "horovod/tensorflow"):
+            (tmp_path / "real" / folder / "__init__.py").touch()
+    program = "import importlib.util; print(importlib.util.find_spec('horovod.tensorflow').origin)"
+    path = os.pathsep.join([str(SHIM.with_name("shim_horovod")), str(tmp_path / "real")])
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
+    )
+    assert found in done.stdout

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.gradients import Travel, densified, name_of, reduce_gradients
+from herringbone_parallel.tensorflow.reduction import not_converted
 from herringbone_spec.errors import ParallelError
 
 # By the identity of a variable: who adds up its gradients.
@@ -88,6 +89,7 @@ def _teach_optimizers() -> None:
         return
     plain: Callable[..., Any] = keras.optimizers.Optimizer.apply
 
+    @not_converted
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
         waiting = next((_of_variable[id(_inner(each))] for each in variables if id(_inner(each)) in _of_variable), None)

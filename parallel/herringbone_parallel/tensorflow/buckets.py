@@ -1,6 +1,6 @@
 """Gradients that travel together: one flat buffer each, in which every gradient has its place.
 
-    buckets = plan_buckets(specs, order=[2, 1, 0], most_bytes=25 << 20)
+    buckets = cut(specs, dtypes, order=[2, 1, 0], cost=cost)
     flat = buckets[0].fill(gradients)           # summed in place by the engine
     buckets[0].pieces(flat)                     # its parts, in the gradients' shapes
 
@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from herringbone_parallel.core.buckets import cut_buckets
+from herringbone_parallel.core.buckets import cut_buckets, final_times, plan_buckets
+from herringbone_parallel.core.links import Cost
 
 Array = npt.NDArray[Any]
 
@@ -80,17 +81,30 @@ class Bucket:
         return owned[start : start + self.count * self.dtype.itemsize].view(self.dtype)
 
 
-def plan_buckets(
-    specs: Sequence[Spec], dtypes: Sequence[np.dtype[Any]], order: Sequence[int], most_bytes: int
+def cut(
+    specs: Sequence[Spec],
+    dtypes: Sequence[np.dtype[Any]],
+    order: Sequence[int],
+    *,
+    cost: Cost,
+    most_bytes: int | None = None,
 ) -> list[Bucket]:
-    """Cut the gradients into buckets, in the order in which they become ready."""
-    sizes = [
-        (specs[member].dtype, int(np.prod(specs[member].shape, dtype=np.int64)) * dtypes[member].itemsize)
-        for member in order
-    ]
-    cut = cut_buckets(sizes, first_bytes=min(_FIRST_BYTES, most_bytes), most_bytes=most_bytes)
-    return [Bucket([order[place] for place in bucket], specs, dtypes[order[bucket[0]]]) for bucket in cut]
+    """Cut the gradients into buckets, in the `order` in which they become ready.
+
+    Sizes follow from what sums cost, unless `most_bytes` says them. How long the backward takes is not known when a
+    function is traced; it is taken to be as long as the sums.
+    """
+    if not order:
+        return []
+    sizes = [int(np.prod(specs[member].shape, dtype=np.int64)) * dtypes[member].itemsize for member in order]
+    kinds = [(specs[member].dtype, size) for member, size in zip(order, sizes, strict=True)]
+    if most_bytes is None:
+        ready_s = final_times(sizes, backward_s=cost.seconds(sum(sizes)))
+        found = plan_buckets(kinds, ready_s=ready_s, cost=cost)
+    else:
+        found = cut_buckets(kinds, first_bytes=min(_FIRST_BYTES, most_bytes), most_bytes=most_bytes)
+    return [Bucket([order[place] for place in bucket], specs, dtypes[order[bucket[0]]]) for bucket in found]
 
 
-# Small, so that the network has something to do early.
+# Where the user says how large: small, so that the network has something to do early.
 _FIRST_BYTES = 1 << 20

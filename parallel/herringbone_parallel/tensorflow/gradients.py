@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from herringbone_parallel.reduce import all_gather
 from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.buckets import Array
+from herringbone_parallel.tensorflow.buckets import Array, cut
 from herringbone_parallel.tensorflow.compression import NoneCompressor
 from herringbone_parallel.tensorflow.reduction import Reduction, described, order_of_readiness, start_in_order
 from herringbone_parallel.tensorflow.weights import Watch
@@ -40,25 +40,28 @@ class Travel:
     compression: Any = NoneCompressor
     op: ReduceOp = ReduceOp.AVERAGE
     sparse_as_dense: bool = True
-    bucket_cap_mb: float = 25
+    bucket_cap_mb: float | None = None
 
     def __post_init__(self) -> None:
         if self.op not in (ReduceOp.AVERAGE, ReduceOp.SUM):
             raise ParallelError(
                 f"op {self.op}: gradients are averaged or summed; oob_allreduce has minimum and maximum"
             )
-        if self.most_bytes <= 0 or self.most_bytes % _BUCKET_UNIT:
+        if self.most_bytes is not None and (self.most_bytes <= 0 or self.most_bytes % _BUCKET_UNIT):
             raise ParallelError(
                 f"bucket_cap_mb {self.bucket_cap_mb}: it is above 0, and its bytes are a multiple of {_BUCKET_UNIT}"
             )
 
     @property
-    def most_bytes(self) -> int:
-        return int(self.bucket_cap_mb * (1 << 20))
+    def most_bytes(self) -> int | None:
+        return None if self.bucket_cap_mb is None else int(self.bucket_cap_mb * (1 << 20))
 
 
 def refuse_devices(**devices: str) -> None:
     """Raise `ParallelError` for devices that gradients should be moved to: they travel from where they are."""
+    unknown = set(devices) - {"device_dense", "device_sparse"}
+    if unknown:
+        raise TypeError(f"unexpected keyword arguments: {', '.join(sorted(unknown))}")
     asked = [f"{name}={value!r}" for name, value in devices.items() if value]
     if asked:
         raise ParallelError(f"{', '.join(asked)}: gradients travel from the device they are on; leave it out")
@@ -111,9 +114,8 @@ def _reduction(variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: li
     eager = tf.executing_eagerly()
     if eager and key in current.kept:
         return current.kept[key]  # type: ignore[no-any-return]
-    reduction = Reduction(
-        current.engine, specs, dtypes, order, op=travel.op.value, most_bytes=travel.most_bytes, watch=Watch(variables)
-    )
+    buckets = cut(specs, dtypes, order, cost=current.cost, most_bytes=travel.most_bytes)
+    reduction = Reduction(current.engine, specs, buckets, op=travel.op.value, watch=Watch(variables))
     if eager:
         current.kept[key] = reduction
     return reduction

@@ -20,7 +20,7 @@ from herringbone_parallel.tensorflow.gradients import ReduceOp, Travel, densifie
 from herringbone_parallel.tensorflow.operations import broadcast as _broadcast
 from herringbone_parallel.tensorflow.operations import oob_allreduce
 from herringbone_parallel.tensorflow.optimizer import distributed
-from herringbone_parallel.tensorflow.reduction import start_in_order
+from herringbone_parallel.tensorflow.reduction import not_converted, start_in_order
 from herringbone_parallel.tensorflow.state import is_initialized, local_rank, local_size, rank, shutdown, size
 from herringbone_parallel.tensorflow.tape import DistributedGradientTape as _Tape
 from herringbone_parallel.tensorflow.variables import (
@@ -48,6 +48,7 @@ def init() -> None:
         state.init()
 
 
+@not_converted
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -69,6 +70,7 @@ def allreduce(
     return result if postscale_factor == 1.0 else result * postscale_factor
 
 
+@not_converted
 def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:  # noqa: ARG001
     """Return the tensors of all ranks one behind the other; they may differ in length, in no other dimension."""
     tensor = tf.convert_to_tensor(tensor)

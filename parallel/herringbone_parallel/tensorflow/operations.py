@@ -13,10 +13,11 @@ from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.buckets import Array
 from herringbone_parallel.tensorflow.compression import Compression
 from herringbone_parallel.tensorflow.gradients import ReduceOp, densified
-from herringbone_parallel.tensorflow.reduction import UnderWay, start_in_order
+from herringbone_parallel.tensorflow.reduction import UnderWay, not_converted, start_in_order
 from herringbone_spec.errors import ParallelError
 
 
+@not_converted
 def allreduce(
     tensor: Any,
     param_index: int,
@@ -38,6 +39,7 @@ def allreduce(
     return oob_allreduce(densified(tensor), compression, op)
 
 
+@not_converted
 def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: ReduceOp = ReduceOp.AVERAGE) -> tf.Tensor:
     """Return the average, sum, minimum or maximum of a tensor over all ranks: of losses, metrics, counts.
 
@@ -55,6 +57,7 @@ def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: ReduceOp
     return compression.decompress(result, context)
 
 
+@not_converted
 def broadcast(tensor: Any, root_rank: int) -> tf.Tensor:
     """Return what rank `root_rank` gave; the tensor has the same shape on all ranks.
 

@@ -17,6 +17,7 @@ from herringbone_parallel.tensorflow.gradients import (
     reduce_gradients,
     refuse_devices,
 )
+from herringbone_parallel.tensorflow.reduction import not_converted
 from herringbone_spec.errors import ParallelError
 
 
@@ -24,12 +25,11 @@ def DistributedOptimizer(  # noqa: N802 - AWS's name
     optimizer: Any,
     name: str | None = None,
     use_locking: bool = False,
-    device_dense: str = "",
-    device_sparse: str = "",
     compression: Any = Compression.none,
     sparse_as_dense: bool = True,
     op: ReduceOp = ReduceOp.AVERAGE,
-    bucket_cap_mb: float = 25,
+    bucket_cap_mb: float | None = None,
+    **devices: str,
 ) -> Any:
     """Return an optimizer like the given one that applies the average of all ranks' gradients.
 
@@ -38,9 +38,11 @@ def DistributedOptimizer(  # noqa: N802 - AWS's name
     Of Keras's optimizers it is one more of the same class, with the same settings and state, which plain Keras loads
     from a saved model; of those in `tf.compat.v1.train`, one around it, for graphs of TensorFlow 1. With the setting
     `aggregation_frequency` of the job's `distribution`, Keras's step only every n-th time: by the average of all
-    gradients since. Gradients are averaged first, then clipped. Raises `ParallelError` for anything else.
+    gradients since. Gradients are averaged first, then clipped. `bucket_cap_mb` is how much travels at once; without
+    it, buckets are cut for the links between the ranks. Raises `ParallelError` for anything else, and for
+    `device_dense` and `device_sparse`.
     """
-    refuse_devices(device_dense=device_dense, device_sparse=device_sparse)
+    refuse_devices(**devices)
     travel = Travel(compression, op, sparse_as_dense, bucket_cap_mb)
     return distributed(optimizer, travel, name=name, use_locking=use_locking, frequency=state.get().frequency)
 
@@ -126,12 +128,14 @@ class _KerasOptimizer(_RestOfOptimizer):
 class _Averaged(_KerasOptimizer):
     """Averages where gradients are complete and not clipped yet: steps that only add up gradients send nothing."""
 
+    @not_converted
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         # Behind a function, as Keras would take the variables in an attribute for the optimizer's own.
         self._applied: Callable[[], Any] = lambda: trainable_variables
         dense = [densified(gradient) for gradient in grads] if self.travel.sparse_as_dense else grads
         super()._backend_apply_gradients(dense, trainable_variables)
 
+    @not_converted
     def _clip_gradients(self, grads: Any) -> Any:
         return super()._clip_gradients(self._averaged(grads, self._applied()))
 
@@ -139,6 +143,7 @@ class _Averaged(_KerasOptimizer):
 class _LossScaled(_KerasOptimizer):
     """Averages before the gradients are looked at: all ranks must find the same overflow, and skip the same steps."""
 
+    @not_converted
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
         """Apply the gradients' averages; Keras's own method, which `apply_gradients` calls too."""
         variables = (
@@ -154,6 +159,7 @@ class _GraphOptimizer(tf.compat.v1.train.Optimizer):
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
         self._optimizer, self._travel = optimizer, travel
 
+    @not_converted
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Return pairs of a gradient, averaged over all ranks, and its variable."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)

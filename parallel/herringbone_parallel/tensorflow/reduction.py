@@ -9,28 +9,36 @@ engine, and a `finish`, which waits for its sum:
 
 A `finish` holds a thread of the executor while it waits, of which there may be one or two: so the first one waits until
 everything has been started, and the next for the one before. Both are Python behind `tf.numpy_function`, which hands
-tensors over without a copy; the engine's thread needs no Python (docs/decisions/NNN).
+tensors over without a copy; the engine's thread needs no Python (docs/decisions/016).
 
-TensorFlow runs stateful operations in the order of the program: a `start` is one, a `finish` is not, or it would hold up
-the starts behind it. It is not taken for a constant and run before its time either, as its input is a start's result.
+TensorFlow runs stateful operations in the order of the program: a `start` is one, a `finish` is not, or it would hold
+up the starts behind it. It is not taken for a constant and run before its time either: its input is a start's result.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
 
 from herringbone_parallel.reduce import Engine, Handle, agree
-from herringbone_parallel.tensorflow.buckets import Array, Spec, plan_buckets
+from herringbone_parallel.tensorflow.buckets import Array, Bucket, Spec
 from herringbone_parallel.tensorflow.weights import Watch
 from herringbone_spec.errors import ParallelError
 
 # What runs in the background has to start in the same order on every rank: by graph, the last operation that did.
 _last_started: WeakKeyDictionary[Any, tf.Tensor] = WeakKeyDictionary()
+
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+def not_converted(function: Decorated) -> Decorated:
+    """Keep AutoGraph from rewriting a function, and all that it calls: ours are no part of the user's model."""
+    return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
 
 
 class UnderWay:
@@ -62,26 +70,17 @@ _MOST_UNDER_WAY = 100_000
 class Reduction:
     """The sum, or the average, of the same list of tensors in every step.
 
-        reduction = Reduction(engine, specs, dtypes, order, op="average", most_bytes=25 << 20, watch=Watch(variables))
+        reduction = Reduction(engine, specs, buckets, op="average", watch=Watch(variables))
         sums = reduction(tensors)
 
     Before the first one, all ranks compare their lists; `ParallelError` names the first difference.
     """
 
     def __init__(
-        self,
-        engine: Engine,
-        specs: Sequence[Spec],
-        dtypes: Sequence[np.dtype[Any]],
-        order: Sequence[int],
-        *,
-        op: str,
-        most_bytes: int,
-        watch: Watch,
+        self, engine: Engine, specs: Sequence[Spec], buckets: Sequence[Bucket], *, op: str, watch: Watch
     ) -> None:
-        self._engine, self._specs, self._op, self._watch = engine, tuple(specs), op, watch
-        self._order = tuple(order)
-        self._buckets = plan_buckets(specs, dtypes, order, most_bytes)
+        self._engine, self._specs, self._buckets = engine, tuple(specs), tuple(buckets)
+        self._op, self._watch = op, watch
         self._under_way = UnderWay()
         self._sums = 0
 
@@ -92,7 +91,13 @@ class Reduction:
     def _start(self, number: int, gradients: Sequence[Array]) -> np.int64:
         if number == 0:
             if self._sums == 0:
-                agree(self._engine, "the gradients", "\n".join([*map(_line, self._specs), f"order: {self._order}"]))
+                agree(
+                    self._engine,
+                    "the gradients",
+                    "\n".join(
+                        [*map(_line, self._specs), f"in buckets: {[bucket.members for bucket in self._buckets]}"]
+                    ),
+                )
             self._watch.look(self._engine, self._sums)
             self._sums += 1
         bucket = self._buckets[number]

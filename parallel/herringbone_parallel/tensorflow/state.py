@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import os
 from dataclasses import dataclass, field
 from typing import Any
 
-from herringbone_parallel.reduce import Engine, Settings, join
+from herringbone_parallel.core.links import Cost
+from herringbone_parallel.reduce import Engine, session
 from herringbone_spec.contract import ReduceVariable
 from herringbone_spec.errors import ParallelError
 
@@ -17,6 +17,8 @@ class State:
     """The library's state in this process, from `init` to `shutdown`."""
 
     engine: Engine
+    # What sums take between these ranks: buckets are cut by it.
+    cost: Cost
     # How many backwards add up their gradients before the ranks sum them.
     frequency: int = 1
     # What is made once and used by every step: reductions, by what they reduce.
@@ -41,16 +43,13 @@ def init() -> None:
 
     Raises `ParallelError` in a process that no launcher started as a rank, and when it is called a second time.
     """
+    global _state
     if _state is not None:
         raise ParallelError("init() has been called already; the library is initialized once in a process")
-    start(join(Settings.from_environment()), frequency=_frequency())
-
-
-def start(engine: Engine, *, frequency: int = 1) -> None:
-    """Use an engine that has joined; what `init` does with the one that the environment describes."""
-    global _state
-    _state = State(engine, frequency)
-    atexit.register(shutdown)
+    frequency = _frequency()
+    engine = session.enter()
+    # Now, as all ranks measure together: later, one might trace a function again that the others have at hand.
+    _state = State(engine, session.cost(), frequency)
 
 
 def is_initialized() -> bool:
@@ -62,9 +61,8 @@ def shutdown() -> None:
     """Part from the other ranks; runs by itself at the end of the script."""
     global _state
     if _state is not None:
-        state, _state = _state, None
-        atexit.unregister(shutdown)
-        state.engine.close()
+        _state = None
+        session.leave()
 
 
 def size() -> int:

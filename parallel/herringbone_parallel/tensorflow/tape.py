@@ -10,6 +10,7 @@ from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.aggregation import aggregate
 from herringbone_parallel.tensorflow.compression import Compression
 from herringbone_parallel.tensorflow.gradients import ReduceOp, Travel, reduce_gradients, refuse_devices
+from herringbone_parallel.tensorflow.reduction import not_converted
 
 
 class DistributedGradientTape:
@@ -48,6 +49,7 @@ class DistributedGradientTape:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 
+    @not_converted
     def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
         """Return the gradients, averaged or summed over all ranks, in the structure of `sources`."""
         local = tf.nest.flatten(self._tape.gradient(target, sources, *args, **kwargs))

@@ -12,11 +12,12 @@ from herringbone_parallel.reduce import agree, broadcast
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.buckets import Array
 from herringbone_parallel.tensorflow.gradients import name_of
-from herringbone_parallel.tensorflow.reduction import start_in_order
+from herringbone_parallel.tensorflow.reduction import not_converted, start_in_order
 from herringbone_parallel.tensorflow.weights import are_equal
 from herringbone_spec.errors import ParallelError
 
 
+@not_converted
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
     """Give all ranks' variables the values that rank `root_rank` has; in a graph of TensorFlow 1, return the operation.
 

@@ -25,6 +25,7 @@ _TAG = "py3-none-any"
 # What lies elsewhere in a checkout than in a wheel: folder of the wheel -> (package it hangs on, path from there).
 _ELSEWHERE = {
     "herringbone_parallel/_shim": ("herringbone_parallel", "../shim"),
+    "herringbone_parallel/_shim_horovod": ("herringbone_parallel", "../shim_horovod"),
     "herringbone/_containers": ("herringbone", "../../containers"),
 }
 

@@ -27,7 +27,7 @@ from herringbone_spec.reduce_servers import ReduceServer, encode
 
 PYTHON = Path(__file__).parents[3] / ".venv-tf" / "bin" / "python"
 _SOURCES = [str(Path(package.__file__).parents[1]) for package in (herringbone_spec, herringbone_parallel)]
-_SHIM = str(Path(herringbone_parallel.__file__).parents[1] / "shim")
+_SHIMS = [str(Path(herringbone_parallel.__file__).parents[1] / name) for name in ("shim", "shim_horovod")]
 
 
 class RankFailedError(AssertionError):
@@ -37,7 +37,7 @@ class RankFailedError(AssertionError):
 def _environment(**variables: str) -> dict[str, str]:
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([*_SOURCES, _SHIM]),
+        "PYTHONPATH": os.pathsep.join([*_SOURCES, *_SHIMS]),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "CUDA_VISIBLE_DEVICES": "",
         **variables,

@@ -17,11 +17,11 @@ TWO = {"HERRINGBONE_AGGREGATION_FREQUENCY": "2"}
 @pytest.mark.parametrize(("program", "args"), [("with_tape", [False]), ("with_tape", [True]), ("with_optimizer", [])])
 def test_two_backwards_and_a_step_are_one_step_on_twice_the_batch(ranks: Ranks, program: str, args: list[Any]) -> None:
     [expected] = ranks.run("aggregation.alone", 1)
-    (first, sums), (second, _) = ranks.run(f"aggregation.{program}", 2, *args, **TWO)
+    (first, sent), (second, _) = ranks.run(f"aggregation.{program}", 2, *args, **TWO)
     np.testing.assert_allclose(first, expected, rtol=0, atol=1e-6)
     assert first.tobytes() == second.tobytes()
-    # Comparing gradients, then weights, takes two buffers each; then each of the two steps is one bucket.
-    assert sums == 6
+    # The gradients of two steps, 9,637 of them, with the little that comparing ranks takes; not those of four passes.
+    assert 2 * 9_637 * 4 < sent < 3 * 9_637 * 4
 
 
 def test_horovods_backward_passes_per_step_adds_up_unless_told_to_average(ranks: Ranks) -> None:

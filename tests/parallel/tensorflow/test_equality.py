@@ -30,7 +30,7 @@ def test_two_ranks_and_a_helper_are_one_process(ranks: Ranks) -> None:
 
 
 def test_a_bucket_for_each_gradient_gives_the_same_sums(ranks: Ranks) -> None:
-    one, _ = ranks.run("training.together", 2, "fit")
+    one, _ = ranks.run("training.together", 2, "fit", 25)
     many, _ = ranks.run("training.together", 2, "fit", 128 / (1 << 20))
     assert many[1].tobytes() == one[1].tobytes()
     # 6 gradients in 5 steps; the last bias is not 128 bytes long, and takes its kernel along.

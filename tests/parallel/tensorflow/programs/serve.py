@@ -14,6 +14,7 @@ def serve(connection: Connection) -> None:
     import keras
     import tensorflow as tf
 
+    from herringbone_parallel.reduce import session
     from herringbone_parallel.tensorflow import state
 
     tf.config.threading.set_inter_op_parallelism_threads(2)
@@ -28,6 +29,8 @@ def serve(connection: Connection) -> None:
             connection.send((False, traceback.format_exc()))
         finally:
             state.shutdown()
+            # A launched process is one rank of one job, and reads its environment once; this one plays many.
+            session._settings = None
             os.environ.clear()
             os.environ.update(before)
             keras.backend.clear_session()

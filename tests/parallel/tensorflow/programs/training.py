@@ -61,15 +61,16 @@ def alone(mode: str) -> tuple[list[float], Any]:
     return [float(run(x, y)) for x, y in zip(images, labels, strict=True)], weights(net)
 
 
-def together(mode: str, bucket_cap_mb: float = 25) -> tuple[list[float], Any, int]:
+def together(mode: str, bucket_cap_mb: float | None = None) -> tuple[list[float], Any, int]:
     """Train on this rank's part; return the losses' averages, the weights, and how many buffers were summed."""
     sdp.init()
+    before = buffers()
     net, (images, labels) = model(), batches(sdp.size(), sdp.rank())
     if mode == "fit":
         optimizer = sdp.DistributedOptimizer(keras.optimizers.Adam(1e-3), bucket_cap_mb=bucket_cap_mb)
         net.compile(optimizer, loss_of_fit())
         losses = [float(sdp.oob_allreduce(loss)) for loss in _fit(net, images, labels)]
-        return losses, weights(net), buffers()
+        return losses, weights(net), buffers() - before
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
 
     def step(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
@@ -82,7 +83,7 @@ def together(mode: str, bucket_cap_mb: float = 25) -> tuple[list[float], Any, in
         return sdp.oob_allreduce(loss)
 
     run = tf.function(step) if mode == "graph" else step
-    return [float(run(x, y)) for x, y in zip(images, labels, strict=True)], weights(net), buffers()
+    return [float(run(x, y)) for x, y in zip(images, labels, strict=True)], weights(net), buffers() - before
 
 
 def buffers() -> int:
