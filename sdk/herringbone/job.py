@@ -157,7 +157,7 @@ class TrainingJob:
         record = self._record()
         if record.description is not None:
             answered: dict[str, Any] = json.loads(record.description)
-            return answered
+            return answered | _tags(record.plan_dict)
         plan = record.plan_dict
         options = plan.get("options", {})
         failure = _failure(record)
@@ -181,9 +181,8 @@ class TrainingJob:
             "TrainingTimeInSeconds": None
             if record.started is None or record.ended is None
             else round(self.duration or 0),
-            "Tags": options.get("tags", []),
         }
-        return {key: value for key, value in described.items() if value is not None}
+        return {key: value for key, value in described.items() if value is not None} | _tags(plan)
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
         """Wait as `fit` does: show states and log, do on Ctrl-C as told, raise `JobFailedError` when it failed.
@@ -289,6 +288,12 @@ def _utc(seconds: float | None) -> datetime | None:
 def _iso(seconds: float | None) -> str | None:
     moment = _utc(seconds)
     return None if moment is None else moment.isoformat()
+
+
+def _tags(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the tags as a description has them here; the service tells them apart from it."""
+    tags = plan.get("options", {}).get("tags") or []
+    return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()] if isinstance(tags, dict) else tags}
 
 
 def _described_channel(channel: dict[str, Any]) -> dict[str, Any]:

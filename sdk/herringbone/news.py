@@ -6,8 +6,8 @@ import json
 
 from herringbone.jobs import MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL, TRAINING, JobRecord
 
-# On this machine most states are over before anybody could read of them.
-_WORTH_A_LINE_SECONDS = 1.0
+# On this machine most states are over before anybody wonders.
+_WORTH_A_LINE_SECONDS = 5.0
 _WHY_STOPPED = {
     MAX_RUNTIME_EXCEEDED: "max_run was over",
     "MaxWaitTimeExceeded": "max_wait was over",
@@ -20,7 +20,7 @@ class News:
 
     >>> news = News()
     >>> row = JobRecord(name="digits-1", backend="local", plan="{}", created=0.0)
-    >>> news.of(row, now=7.0), news.of(row, now=8.0), news.of(row, now=9.0)
+    >>> news.of(row, now=7.0), news.of(row, now=12.0), news.of(row, now=13.0)
     ([], ['digits-1: Starting'], [])
 
     How a job ends is left to what follows its log.

@@ -148,6 +148,24 @@ def test_credentials_that_expire_are_named_once_read_anew_and_waited_for(known, 
     assert job.status == "Completed"
 
 
+def test_no_line_is_lost_while_the_network_is_gone(known, service):
+    job = known({"SecondaryStatus": "Training"})
+    service.write("digits-1/algo-1-1", ["0"])
+    lines = job.logs(follow=True)
+    assert next(lines).text == "0"
+    service.away = True
+
+    def come_back():
+        service.well()
+        service.jobs["digits-1"] = [described("digits-1", **life()[-1])]
+
+    service.write("digits-1/algo-1-1", ["1", "2"])
+    timer = threading.Timer(1.0, come_back)
+    timer.start()
+    assert [line.text for line in lines] == ["1", "2"]
+    timer.join()
+
+
 def test_credentials_that_were_never_there_are_no_reason_to_wait(known, home, monkeypatch):
     known({})
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -218,6 +236,7 @@ def test_a_job_of_another_machine_is_found_by_its_name(service, home, monkeypatc
     service.tags = [{"Key": "team", "Value": "vision"}]
     job = attach("theirs")
     assert job.plan.arguments["hyperparameters"] == {"epochs": 3}
+    assert job.describe()["Tags"] == [{"Key": "team", "Value": "vision"}]
     assert job.plan.options.tags == ({"Key": "team", "Value": "vision"},)
     assert job.plan.environment == {"EPOCHS": "3", "API_TOKEN": "******"}
     assert job.status == "InProgress"

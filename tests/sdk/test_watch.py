@@ -127,7 +127,7 @@ def test_each_state_that_a_service_tells_is_said_once_with_its_message():
 def test_a_state_here_is_said_when_it_lasts():
     news = News()
     uploading = replace(ROW, secondary_status="Uploading")
-    states = [(ROW, 0.0), (uploading, 0.5), (uploading, 1.4), (uploading, 1.6), (uploading, 9.0)]
+    states = [(ROW, 0.0), (uploading, 3.0), (uploading, 7.9), (uploading, 8.0), (uploading, 20.0)]
     assert [news.of(row, now=now) for row, now in states] == [[], [], [], ["a: Uploading"], []]
     training = replace(ROW, secondary_status="Training")
     assert news.of(training, now=10) + news.of(training, now=99) == []
