@@ -37,6 +37,9 @@ def part() -> None:
     """Leave what a function has joined, also one that failed."""
     import torch.distributed as dist
 
+    from herringbone_parallel.torch import horovod
+
+    horovod.shutdown()
     if dist.is_initialized():
         dist.destroy_process_group()
 

@@ -1,0 +1,196 @@
+"""Horovod's operations on tensors. Those on a device pass through the host's memory.
+
+Every rank calls them in the same order: names tell nothing apart here.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from functools import reduce
+
+import torch
+
+from herringbone_parallel.reduce import all_gather
+from herringbone_parallel.reduce import barrier as _barrier
+from herringbone_parallel.reduce import broadcast as _broadcast
+from herringbone_parallel.reduce.engine import Handle
+from herringbone_parallel.torch.horovod.ranks import engine
+from herringbone_spec.errors import ParallelError
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+class Op(Enum):
+    """What becomes of the ranks' values."""
+
+    AVERAGE = "average"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+Average, Sum, Min, Max = Op.AVERAGE, Op.SUM, Op.MIN, Op.MAX
+
+
+class Compression:
+    """How fp32 travels between hosts: as it is, or as fp16; sums are fp32 either way."""
+
+    none = None
+    fp16 = "fp16"
+
+
+class Pending:
+    """An all-reduce under way; `synchronize` takes it."""
+
+    def __init__(
+        self, handle: Handle | None, work: torch.Tensor, target: torch.Tensor, divisor: int, scale: float
+    ) -> None:
+        self.handle = handle
+        self._work, self._target, self._divisor, self._scale = work, target, divisor, scale
+
+    def finish(self) -> torch.Tensor:
+        if self.handle is not None:
+            self.handle.wait()
+        if self._divisor > 1:
+            self._work.div_(self._divisor, rounding_mode="floor")
+        if self._scale != 1.0:
+            self._work.mul_(self._scale)
+        if self._work is not self._target:
+            self._target.copy_(self._work.view(self._target.shape))
+        return self._target
+
+
+def allreduce(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: str | None = Compression.none,
+    op: Op | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """Return the tensor's average over all ranks, or what `op` says; `average=False` is a sum, as in old scripts.
+
+    loss = hvd.allreduce(loss.detach())
+    """
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ParallelError("hvd.allreduce of a tensor that requires a gradient: give tensor.detach()")
+    given = allreduce_async(tensor, average, name, op, prescale_factor, postscale_factor, compression=compression)
+    return synchronize(given)
+
+
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Op | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
+    """As `allreduce`, in place."""
+    return synchronize(allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor))
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: Op | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    compression: str | None = Compression.none,
+) -> Pending:
+    """Start `allreduce`; `synchronize` returns its result."""
+    return allreduce_async_(
+        tensor.detach().clone(), average, name, op, prescale_factor, postscale_factor, compression=compression
+    )
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,  # noqa: ARG001  the order of calls tells tensors apart
+    op: Op | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    *,
+    compression: str | None = Compression.none,
+) -> Pending:
+    """As `allreduce_async`, in place."""
+    chosen = _chosen(average, op)
+    target = tensor.detach()
+    work = _on_host(target)
+    if prescale_factor != 1.0:
+        work.mul_(prescale_factor)
+    if chosen in (Op.MIN, Op.MAX):
+        combine = torch.minimum if chosen is Op.MIN else torch.maximum
+        return Pending(None, reduce(combine, _gathered(work)), target, 1, postscale_factor)
+    wire = compression if work.dtype is torch.float32 else None
+    divided = chosen is Op.AVERAGE and work.dtype in _FLOATS
+    handle = engine().all_reduce(
+        work.data_ptr(),
+        work.numel(),
+        str(work.dtype).removeprefix("torch."),
+        op="average" if divided else "sum",
+        wire=wire,
+    )
+    divisor = engine().size if chosen is Op.AVERAGE and not divided else 1
+    return Pending(handle, work, target, divisor, postscale_factor)
+
+
+def synchronize(handle: Pending) -> torch.Tensor:
+    """Wait for an operation and return its result."""
+    return handle.finish()
+
+
+def poll(handle: Pending) -> bool:
+    """Say whether `synchronize` would return at once."""
+    return handle.handle is None or handle.handle.done()
+
+
+def allgather(tensor: torch.Tensor, name: str | None = None) -> torch.Tensor:  # noqa: ARG001
+    """Return the tensors of all ranks one behind the other; they may differ in length, in no other dimension."""
+    host = tensor.detach().cpu().contiguous()
+    return torch.cat([part.view(-1, *host.shape[1:]) for part in _gathered(host)]).to(tensor.device)
+
+
+def broadcast(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:
+    """Return what rank `root_rank` gave."""
+    return broadcast_(tensor.detach().clone(), root_rank, name)
+
+
+def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) -> torch.Tensor:  # noqa: ARG001
+    """Give every rank the tensor of rank `root_rank`, in place."""
+    host = tensor.detach().cpu().contiguous()
+    _broadcast(engine(), host.reshape(-1).view(torch.uint8).numpy(), root_rank)
+    with torch.no_grad():
+        tensor.copy_(host)
+    return tensor
+
+
+def barrier() -> None:
+    """Wait until all ranks are here."""
+    _barrier(engine())
+
+
+def _chosen(average: bool | None, op: Op | None) -> Op:
+    if average is not None and op is not None:
+        raise ParallelError("hvd.allreduce: `average` and `op` say the same; give one of them")
+    if op is not None and not isinstance(op, Op):
+        raise ParallelError(f"hvd.allreduce(op={op!r}): it is hvd.Average, hvd.Sum, hvd.Min or hvd.Max")
+    return op or (Op.SUM if average is False else Op.AVERAGE)
+
+
+def _on_host(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the values where and as the engine can sum them: the tensor itself if it can be, else a copy."""
+    if tensor.layout is not torch.strided:
+        raise ParallelError("hvd.allreduce of a sparse tensor: give tensor.to_dense()")
+    summed = tensor.dtype if tensor.dtype in (*_FLOATS, torch.int32, torch.int64, torch.uint8) else torch.int64
+    return tensor.to("cpu", summed).contiguous()
+
+
+def _gathered(host: torch.Tensor) -> list[torch.Tensor]:
+    """Return each rank's elements, flat."""
+    parts = all_gather(engine(), host.reshape(-1).view(torch.uint8).numpy().tobytes())
+    return [torch.frombuffer(bytearray(part), dtype=host.dtype) if part else host.new_empty(0) for part in parts]
