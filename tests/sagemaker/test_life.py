@@ -150,7 +150,7 @@ def test_a_job_is_left_killed_away_from_and_followed_to_its_end(service, start, 
     service.write("digits-1/algo-1-1", ["[algo-1:0] 1"])
     assert client.stdout.readline() == "[algo-1:0] 1\n"
     client.send_signal(signal.SIGINT)
-    _, err = client.communicate(timeout=20)
+    _, err = client.communicate(timeout=60)
     assert f"job digits-1 created in {REGION}\n" in err
     assert 'job digits-1 goes on; follow it: herringbone logs -f digits-1, or attach("digits-1");' in err
     assert service.stopped == []
@@ -165,7 +165,7 @@ def test_a_job_is_left_killed_away_from_and_followed_to_its_end(service, start, 
     # An hour ago: the last lines of one that has just ended are waited for (test_logs).
     service.jobs["digits-1"] = [last, {**last, **life(TrainingEndTime=time.time() - 3_600)[-1]}]
     service.write("digits-1/algo-1-1", ["[algo-1:0] 3"])
-    out, err = start(COMMAND, "logs", "-f", "digits-1").communicate(timeout=40)
+    out, err = start(COMMAND, "logs", "-f", "digits-1").communicate(timeout=60)
     assert (out, err) == ("".join(f"[algo-1:0] {number}\n" for number in (1, 2, 3)), "")
     assert attach("digits-1").status == "Completed"
     assert service.calls["CreateTrainingJob"] == 1
