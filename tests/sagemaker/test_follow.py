@@ -103,6 +103,8 @@ def test_stopping_asks_the_service_once_and_waits_for_its_grace(known, service, 
     job.stop()
     assert service.stopped == ["digits-1"]
     assert job.status == "Stopping"
+    service.trouble("StopTrainingJob", 1, "ValidationException", "The job is in status Stopping")
+    backend.kill("digits-1")  # as a second Ctrl-C does
     assert job.wait().status == "Stopped"
     job.stop()
     backend.kill("digits-1")

@@ -21,7 +21,7 @@ from herringbone.backends.sagemaker_rebuild import rebuild
 from herringbone.backends.sagemaker_renewal import renewed
 from herringbone.backends.sagemaker_session import AwsSession, ServicePlace
 from herringbone.home import Home
-from herringbone.jobs import FAILED, JobIndex, JobRecord
+from herringbone.jobs import FAILED, STOPPING, JobIndex, JobRecord
 from herringbone.logs import FileLogs
 from herringbone.pace import Pace
 from herringbone.processes import is_alive
@@ -119,7 +119,7 @@ class SubmittedJobs:
         if grace is not None:
             raise UnsupportedError(f"grace: SageMaker gives job {name} 120 s between SIGTERM and SIGKILL; leave it out")
         record = self.describe(name)
-        if record.done:
+        if _is_ending(record):
             return
         if record.client is not None:
             raise UnsupportedError(f"job {name} is still being submitted; stop it there, or once it is created")
@@ -134,7 +134,7 @@ class SubmittedJobs:
         except AwsError as error:
             # It may have ended since it was looked at; then there is nothing to stop.
             self._asked.pop(name, None)
-            if error.code != "ValidationException" or not self.describe(name).done:
+            if error.code != "ValidationException" or not _is_ending(self.describe(name)):
                 raise
         self._asked.pop(name, None)
 
@@ -177,6 +177,10 @@ class SubmittedJobs:
         if session.account != place.account:
             return f"{here}; it was submitted in account {place.account}: use credentials of that account"
         return f"{here} any more"
+
+
+def _is_ending(record: JobRecord) -> bool:
+    return record.done or record.status == STOPPING
 
 
 def _never_ours(worth: Standing) -> dict[str, object]:
