@@ -12,7 +12,6 @@ and the same variables among those that an interpreter reads once.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
@@ -50,7 +49,7 @@ class Spare:
             python == self._python
             and _early(environment) == _early(self._environment)
             and self._environment.keys() <= environment.keys()
-            and os.waitpid(self.pid, os.WNOHANG) == (0, 0)
+            and self._lives()
         )
 
     def lacks(self, environment: Mapping[str, str]) -> dict[str, str]:
@@ -59,13 +58,20 @@ class Spare:
 
     def discard(self) -> None:
         """Leave nothing of it."""
-        with contextlib.suppress(OSError):  # it has ended, and may have been reaped
+        # Once it is reaped, its pid may be another's.
+        if self._lives():
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
         self.connection.close()
         for ends in self.pipes:
             for end in ends:
                 os.close(end)
+
+    def _lives(self) -> bool:
+        try:
+            return os.waitpid(self.pid, os.WNOHANG) == (0, 0)
+        except ChildProcessError:
+            return False  # the supervisor has taken note of its end
 
 
 def start(environ: Mapping[str, str]) -> Spare | None:
