@@ -42,7 +42,7 @@ def test_missing_requirements_are_said_before_anything_is_built(herringbone, mon
     assert (code, err) == (2, f"herringbone: {tmp_path}/none.txt: there is no such file\n")
 
 
-@pytest.mark.parametrize("arguments", [["build", "pytorch"], ["ls"], ["test", "x"], ["push", "x", "y"]])
+@pytest.mark.parametrize("arguments", [["build", "pytorch"], ["ls"], ["test", "x"], ["push", "x", "y"], ["clean"]])
 def test_without_an_engine(herringbone, monkeypatch, arguments):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     code, out, err = herringbone("images", *arguments)

@@ -1,4 +1,4 @@
-"""`herringbone images`: build, list, test and push the images that run jobs.
+"""`herringbone images`: build, list, test, push and clear away the images that run jobs.
 
 What each of them stands on is imported when it runs: the other verbs start without it.
 """
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.cli.table import aligned
 from herringbone.images.labels import CONTRACT, Label
+from herringbone_spec.errors import OptionError
 
 if TYPE_CHECKING:
     from herringbone.images.build import Image
@@ -25,7 +26,7 @@ _HEAD = ("IMAGE", "FRAMEWORK", "DEVICE", "MB", "CREATED")
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("images", help="build, list, test and push the images that run jobs")
+    parser = verbs.add_parser("images", help="build, list, test, push and clear away the images that run jobs")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     _add_build(actions.add_parser("build", help="build an image, unless the very same one is there"))
     ls = actions.add_parser("ls", help="list the images that can run jobs, the newest first")
@@ -40,6 +41,10 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     sending.add_argument("registry", help="HOST[:PORT][/PREFIX]; of ECR, ACCOUNT.dkr.ecr.REGION.amazonaws.com[/PREFIX]")
     sending.add_argument("--json", action="store_true", help="the name in the registry as JSON; progress on stderr")
     sending.set_defaults(act=_push)
+    cleaning = actions.add_parser("clean", help="remove outdated images of ours that no container uses")
+    cleaning.add_argument("--keep", type=int, default=1, metavar="N", help="how many of a kind stay (default: 1)")
+    cleaning.add_argument("--json", action="store_true", help="the removed images as one JSON array")
+    cleaning.set_defaults(act=_clean)
     parser.set_defaults(run=run)
 
 
@@ -162,6 +167,17 @@ def _push(args: argparse.Namespace) -> int:
 
     pushed = push(connect(), args.image, args.registry, _speaker(args))
     print(json.dumps({"image": args.image, "pushed": pushed}) if args.json else pushed)
+    return 0
+
+
+def _clean(args: argparse.Namespace) -> int:
+    from herringbone.images.clean import clean
+    from herringbone.images.engine import connect
+
+    if args.keep < 0:
+        raise OptionError(f"--keep {args.keep}: at least 0")
+    removed = clean(connect(), keep=args.keep)
+    print(json.dumps(removed) if args.json else "\n".join(removed) or "nothing is outdated")
     return 0
 
 

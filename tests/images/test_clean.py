@@ -1,0 +1,74 @@
+"""Outdated images go; what somebody uses or named stays."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from herringbone.images.clean import clean, outdated
+
+
+def image(created: int, *names: str, device: str = "cpu", version: str = "2.13.0", **labels: str) -> dict[str, Any]:
+    ours = {
+        "dev.herringbone.framework": "pytorch",
+        "dev.herringbone.version": version,
+        "dev.herringbone.device": device,
+    }
+    tags = [f"herringbone/pytorch:{name}" if ":" not in name else name for name in names] or None
+    return {"Id": str(created), "Created": created, "Labels": {**ours, **labels}, "RepoTags": tags}
+
+
+REQUIREMENTS = {"dev.herringbone.requirements": "0"}
+
+
+@pytest.mark.parametrize(
+    ("listed", "used", "keep", "removed"),
+    [
+        pytest.param([image(1, "a"), image(3, "c"), image(2, "b")], (), 1, ["a", "b"], id="the newest stays"),
+        pytest.param([image(1, "a"), image(3, "c"), image(2, "b")], (), 2, ["a"], id="the newest two"),
+        pytest.param([image(1, "a"), image(3, "c"), image(2, "b")], ("1",), 0, ["b", "c"], id="a container's"),
+        pytest.param([image(1, "a", "mine:1"), image(2, "b")], (), 1, [], id="one with another name"),
+        pytest.param([image(1), image(2, "b")], (), 1, [], id="one without a name is the builder's"),
+        pytest.param([image(1, "a", device="cuda"), image(2, "b")], (), 1, [], id="each device"),
+        pytest.param([image(1, "a", version="2.12.0"), image(2, "b")], (), 1, [], id="each version"),
+        pytest.param(
+            [image(1, "a"), image(2, "b"), image(3, "a-with-1", **REQUIREMENTS), image(4, "b-with-1", **REQUIREMENTS)],
+            (),
+            1,
+            ["a-with-1", "a"],
+            id="requirements go with what they stand on",
+        ),
+    ],
+)
+def test_what_is_outdated(listed: list[dict[str, Any]], used: tuple[str, ...], keep: int, removed: list[str]) -> None:
+    assert outdated(listed, used, keep) == [f"herringbone/pytorch:{name}" for name in removed]
+
+
+@pytest.mark.docker
+def test_an_engine_is_rid_of_them(small_engine: Any, tarball: Callable[[dict[str, bytes]], bytes]) -> None:
+    def load(tag: str, created: str) -> None:
+        layer = tarball({"made": tag.encode()})
+        labels = {"contract": "1", "framework": "pytorch", "device": "cpu", "version": "2.13.0"}
+        config = {
+            "architecture": small_engine.version()["Arch"],
+            "os": "linux",
+            "created": created,
+            "config": {"Labels": {f"dev.herringbone.{name}": value for name, value in labels.items()}},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}"]},
+        }
+        manifest = [{"Config": "config.json", "RepoTags": [f"herringbone/pytorch:{tag}"], "Layers": ["layer.tar"]}]
+        parts = {"config.json": json.dumps(config).encode(), "manifest.json": json.dumps(manifest).encode()}
+        list(small_engine.load_image(io.BytesIO(tarball({**parts, "layer.tar": layer}))))
+
+    for month, tag in enumerate(("old", "used", "new"), start=1):
+        load(tag, f"2026-0{month}-01T00:00:00Z")
+    small_engine.create_container("herringbone/pytorch:used", "train")
+    assert clean(small_engine) == ["herringbone/pytorch:old"]
+    assert clean(small_engine) == []
+    left = {name for each in small_engine.images() for name in each["RepoTags"]}
+    assert left == {"herringbone/pytorch:used", "herringbone/pytorch:new"}
