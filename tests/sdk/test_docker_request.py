@@ -31,8 +31,9 @@ LABELS = {"dev.herringbone.job": "digits-1"}
 
 
 def plan(
-    inputs=None, *, type_="local", count=1, base=HERE, script="train.py", image_uri=None, model_dir=None, **options
+    inputs=None, *, type_="local", count=1, base=HERE, script="train.py", image_uri=None, distribution=None, **options
 ):
+    model_dir = options.pop("model_dir", None)
     parsed = parse_options(options)
     named = parsed.instance_groups is not None
     request = JobRequest(
@@ -42,7 +43,7 @@ def plan(
         image_uri=image_uri,
         groups=instance_groups(parsed, None if named else type_, None if named else count),
         hyperparameters={} if model_dir is None else {"model_dir": model_dir},
-        distribution=parse(None),
+        distribution=parse(distribution),
         options=parsed,
     )
     channels = parse_inputs(inputs, base=base)
@@ -188,6 +189,15 @@ def test_wishes_that_an_image_or_an_engine_cannot_serve():
     docker_review.check_image(plan(script=None, image_uri=FOREIGN.name), FOREIGN)
     with pytest.raises(UnsupportedError, match="bake_requirements: theirs:1 was not made by Herringbone"):
         docker_review.check_image(plan(image_uri=FOREIGN.name, bake_requirements=True), FOREIGN)
+
+
+def test_an_image_of_others_would_ignore_what_is_ours_in_dataparallel():
+    said = {"enabled": True, "wire": "bf16", "rails": ["eth0"]}
+    made = plan(image_uri=FOREIGN.name, distribution={"smdistributed": {"dataparallel": said}})
+    with pytest.raises(UnsupportedError, match="theirs:1 was not made by Herringbone, and would ignore wire, rails;"):
+        docker_review.check_image(made, FOREIGN)
+    docker_review.check_image(made, OURS)
+    docker_review.check_image(plan(distribution={"smdistributed": {"dataparallel": {"enabled": True}}}), FOREIGN)
     shared = plan(count=2, model_dir="/opt/ml/shared/model")
     docker_review.check_engine(shared, Engine("unix:///var/run/docker.sock"))
     with pytest.raises(UnsupportedError, match=r"tcp://gpu:2375 share no folder, so /opt/ml/shared/model would be"):

@@ -9,6 +9,7 @@ from herringbone.backends.review import check_files, check_served, unused_of
 from herringbone.engine import Engine
 from herringbone.frameworks import SHARED_MODEL_DIR
 from herringbone.plan import JobPlan
+from herringbone_spec.contract import Key
 from herringbone_spec.errors import UnsupportedError
 
 _NAME = "local"
@@ -38,6 +39,12 @@ def check_image(plan: JobPlan, image: Image) -> None:
         raise UnsupportedError(
             f"bake_requirements: {image.name} was not made by Herringbone, so nobody knows where its packages go; "
             "leave it out to have requirements.txt installed at the start"
+        )
+    if Key.DATA_PARALLEL_PARAMETERS in plan.hyperparameters and not image.is_ours:
+        names = ", ".join(json.loads(plan.hyperparameters[Key.DATA_PARALLEL_PARAMETERS]))
+        raise UnsupportedError(
+            f"distribution.smdistributed.dataparallel: {image.name} was not made by Herringbone, and would ignore {names};"
+            " leave that out, or make an image with `herringbone images build`"
         )
 
 
