@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from network import Network
-from world import World, ours_helpers
+from world import OPENMPI, World, ours_helpers
 
 from herringbone_parallel.core.shards import busiest_share
 
@@ -38,6 +38,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--wire", choices=["fp16", "bf16"], help="ours: 16 bits on the wire, fp32 sums")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--core", choices=["native", "python"], default="native")
+    parser.add_argument("--openmpi", type=Path, default=OPENMPI, help="folder with bin/mpirun and lib/libmpi.so.40")
     parser.add_argument("--only", choices=["ours", "gloo", "mpi_ring"], action="append", help="leave the others out")
     return parser.parse_args()
 
@@ -75,8 +76,12 @@ def main() -> int:
         if shutil.which(name) is None:
             print(f"benchmarks/allreduce needs `{name}` (Debian: iproute2)", file=sys.stderr)
             return 1
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     methods = arguments.only or ["ours", "gloo", "mpi_ring"]
+    if "mpi_ring" in methods and not arguments.openmpi.exists():
+        missing = f"mpi_ring needs Open MPI in {arguments.openmpi}: see README.md, or name --only ours --only gloo"
+        print(missing, file=sys.stderr)
+        return 1
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hb-allreduce-")))
         network = stack.enter_context(Network(arguments.workers + arguments.helpers, arguments.mbit))

@@ -190,7 +190,7 @@ class World:
             "coll_tuned_allreduce_algorithm": "4",  # the ring: its own choice is half as fast
         }
         command = [*self._network.inside(0), "unshare", "--uts", "sh", "-c", 'hostname h-1; exec "$@"', "sh"]
-        command += [str(OPENMPI / "bin" / "mpirun"), "-n", str(self._arguments.workers), "--host", hosts]
+        command += [str(self._arguments.openmpi / "bin" / "mpirun"), "-n", str(self._arguments.workers), "--host", hosts]
         command += ["--map-by", "node", "--bind-to", "none", "--prtemca", "plm_ssh_agent", str(agent)]
         command += ["--prtemca", "prte_if_include", network]
         for name, value in options.items():
@@ -198,7 +198,7 @@ class World:
         for name in ("CONTROL", "WORLD_SIZE", "PYTHONPATH", "MPI4PY_LIBMPI", "OMP_NUM_THREADS"):
             command += ["-x", name]
         environment |= {
-            "MPI4PY_LIBMPI": str(OPENMPI / "lib" / "libmpi.so"),
+            "MPI4PY_LIBMPI": str(self._arguments.openmpi / "lib" / "libmpi.so.40"),
             **dict.fromkeys(("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"),
             **dict.fromkeys(("PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"), "1"),
         }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,7 +27,15 @@ NOTICED_SECONDS = 5.0
 class Job:
     """Processes of ranks and servers; the token goes to each through a pipe."""
 
-    def __init__(self, work: str, hosts: Sequence[str], helpers: int, kind: str) -> None:
+    def __init__(
+        self,
+        work: str,
+        hosts: Sequence[str],
+        helpers: int,
+        kind: str,
+        meet: str = "127.0.0.1",
+        inside: Sequence[Sequence[str]] = (),
+    ) -> None:
         cores = kinds_of(kind, helpers + len(hosts))
         token = secrets.token_bytes(16).hex().encode()
         port = ReservedPort()
@@ -38,7 +47,7 @@ class Job:
         where = [json.loads(server.stdout.readline())["port"] for server in self.servers]
         common = {
             RankVariable.WORLD_SIZE: str(len(hosts)),
-            ReduceVariable.MEET: f"127.0.0.1:{port.number}",
+            ReduceVariable.MEET: f"{meet}:{port.number}",
             ReduceVariable.SERVERS: ",".join(f"helper-{i}=127.0.0.1:{there}" for i, there in enumerate(where)),
         }
         self.ranks = [
@@ -48,17 +57,26 @@ class Job:
                 token,
                 cores[helpers + rank],
                 {**common, RankVariable.RANK: str(rank), ReduceVariable.HOST: host},
+                inside[rank] if inside else (),
             )
             for rank, host in enumerate(hosts)
         ]
 
-    def _start(self, module: str, arguments: list[str], token: bytes, core: str, own: dict[str, str]) -> Any:
+    def _start(
+        self,
+        module: str,
+        arguments: list[str],
+        token: bytes,
+        core: str,
+        own: dict[str, str],
+        inside: Sequence[str] = (),
+    ) -> Any:
         reads, writes = os.pipe()
         os.write(writes, token)
         os.close(writes)
         environment = {**os.environ, "HERRINGBONE_REDUCE": core, ReduceVariable.TOKEN_FILE: f"/dev/fd/{reads}", **own}
         process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [*inside, sys.executable, "-m", module, *arguments],
             env=environment,
             pass_fds=[reads],
             stdout=subprocess.PIPE,
@@ -90,8 +108,8 @@ class Job:
 def job() -> Iterator[Any]:
     jobs: list[Job] = []
 
-    def make(work: str, hosts: Sequence[str], helpers: int = 0, kind: str = "native") -> Job:
-        jobs.append(Job(work, hosts, helpers, kind))
+    def make(work: str, hosts: Sequence[str], helpers: int = 0, kind: str = KINDS[0], **where: Any) -> Job:
+        jobs.append(Job(work, hosts, helpers, kind, **where))
         return jobs[-1]
 
     yield make
@@ -123,6 +141,37 @@ def test_a_lost_process_is_named_on_every_rank(job, hosts, helpers, victim, blow
             assert named in said["message"]
             assert said["time"] - began < NOTICED_SECONDS
             assert running.expect(rank, "refused")["message"] == said["message"] == said["again"]
+
+
+@pytest.fixture
+def two_hosts() -> Iterator[list[list[str]]]:
+    """Two network namespaces with a cable between them, 10.78.0.1 and 10.78.0.2; how a command runs in each."""
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        pytest.skip("network namespaces need root and `ip` (iproute2)")
+    names = [f"hbtest{os.getpid()}{side}" for side in "ab"]
+    try:
+        for name in names:
+            subprocess.run(["ip", "netns", "add", name], check=True)
+        cable = ["type", "veth", "peer", "name", "eth0", "netns", names[1]]
+        subprocess.run(["ip", "-n", names[0], "link", "add", "eth0", *cable], check=True)
+        for number, name in enumerate(names, 1):
+            subprocess.run(["ip", "-n", name, "addr", "add", f"10.78.0.{number}/24", "dev", "eth0"], check=True)
+            subprocess.run(["ip", "-n", name, "link", "set", "eth0", "up"], check=True)
+        yield [["ip", "netns", "exec", name] for name in names]
+    finally:
+        for name in names:
+            subprocess.run(["ip", "netns", "del", name], check=False)
+
+
+def test_a_cut_cable_is_noticed_at_both_ends(job, two_hosts):
+    running = job("rounds", "ab", meet="10.78.0.1", inside=two_hosts)
+    running.running()
+    began = time.time()
+    subprocess.run([*two_hosts[1], "ip", "link", "set", "eth0", "down"], check=True)
+    for rank, other in enumerate(["rank 1 on b", "rank 0 on a"]):
+        said = running.expect(rank, "failed")
+        assert f"{other} stopped answering" in said["message"]
+        assert said["time"] - began < NOTICED_SECONDS
 
 
 def test_a_rank_that_computes_is_waited_for(job):
