@@ -190,7 +190,13 @@ class World:
             "coll_tuned_allreduce_algorithm": "4",  # the ring: its own choice is half as fast
         }
         command = [*self._network.inside(0), "unshare", "--uts", "sh", "-c", 'hostname h-1; exec "$@"', "sh"]
-        command += [str(self._arguments.openmpi / "bin" / "mpirun"), "-n", str(self._arguments.workers), "--host", hosts]
+        command += [
+            str(self._arguments.openmpi / "bin" / "mpirun"),
+            "-n",
+            str(self._arguments.workers),
+            "--host",
+            hosts,
+        ]
         command += ["--map-by", "node", "--bind-to", "none", "--prtemca", "plm_ssh_agent", str(agent)]
         command += ["--prtemca", "prte_if_include", network]
         for name, value in options.items():

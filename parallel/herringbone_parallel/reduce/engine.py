@@ -14,7 +14,7 @@ import numpy as np
 
 from herringbone_parallel.reduce import cores
 from herringbone_parallel.reduce.arena import Arena
-from herringbone_parallel.reduce.core import CoreConfig, LinkCount, Submission
+from herringbone_parallel.reduce.core import Core, CoreConfig, LinkCount, Submission
 from herringbone_parallel.reduce.cut import cut_lanes
 from herringbone_parallel.reduce.elements import Array, Element
 from herringbone_parallel.reduce.settings import Settings
@@ -70,7 +70,8 @@ class Engine:
         self._core_name = core
         self._core = cores.make(core, config)
         # A process that ends without a word would look like one that was lost.
-        self._leave = weakref.finalize(self, self._core.close)
+        self._leave = weakref.finalize(self, _close, self._core, os.getpid())
+        self._process = os.getpid()
         self._lock = threading.Lock()
         # What a handle stands for stays in memory until it is done, also when nobody keeps the handle.
         self._kept: dict[int, object] = {}
@@ -97,6 +98,8 @@ class Engine:
         "fp16" or "bf16", is how fp32 travels between hosts in this call; sums are fp32 always. Sums have the same bits
         on all ranks. Raises `ParallelError` for what cannot be summed, and once the engine has stopped.
         """
+        if os.getpid() != self._process:
+            raise ParallelError("this process was forked from a rank: the rank's connections are not for it to use")
         address, count, element = _parts(buffer, count, dtype)
         if op not in OPS:
             raise ParallelError(f"op {op!r}: it is one of {', '.join(OPS)}")
@@ -108,8 +111,9 @@ class Engine:
         with self._lock:
             number = self._core.submit(Submission(address, count, element, self._wire(element, wire), divisor, lanes))
             self._buffers = number + 1
-            for done in [kept for kept in self._kept if self._core.done(kept)]:
-                del self._kept[done]
+            # Nearly in order: what is done behind one that is not is let go with that one.
+            while self._kept and self._core.done(oldest := next(iter(self._kept))):
+                del self._kept[oldest]
             self._kept[number] = buffer
         return Handle(self, number)
 
@@ -214,6 +218,12 @@ class Handle:
     def add_callback(self, callback: Callable[[Handle], None]) -> None:
         """Call back once the sum is in place or never will be, as `wait` tells: from a thread of its, or at once."""
         self._engine.call_back(self, callback)
+
+
+def _close(core: Core, process: int) -> None:
+    """Close a core in the process that made it: a forked child has no thread to wait for."""
+    if os.getpid() == process:
+        core.close()
 
 
 def _parts(buffer: Array | int, count: int | None, dtype: str | None) -> tuple[int, int, Element]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
 from functools import cache
 from pathlib import Path
@@ -100,6 +101,7 @@ class NativeCore:
         found = library()
         assert found is not None
         self._library = found
+        self._process = os.getpid()
         self._labels = [link.label for link in config.links]
         specs = (_LinkSpec * len(config.links))(
             *(
@@ -162,6 +164,6 @@ class NativeCore:
 
     def __del__(self) -> None:
         # Not in `close`: handles ask a closed core too.
-        if getattr(self, "_core", None) is not None:
+        if getattr(self, "_core", None) is not None and self._process == os.getpid():
             self._library.hb_close(self._core)
             self._library.hb_free(self._core)

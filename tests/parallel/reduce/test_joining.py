@@ -1,6 +1,7 @@
 """How ranks and servers find each other, and who is refused."""
 
 import contextlib
+import os
 import secrets
 import socket
 import threading
@@ -246,3 +247,22 @@ def test_a_wait_can_end_before_the_sum(world):
     handle = ranks.engines[0].all_reduce(np.ones(10, np.float32))
     with pytest.raises(TimeoutError, match=r"buffer 0 is not summed after 0\.1 s"):
         handle.wait(0.1)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_forked_child_leaves_the_rank_alone(world, kind):
+    """A data loader's process, forked from a rank, ended in the rank's own goodbye and waited for a thread it has not."""
+    ranks = world("ab", kind=kind)
+    engine = ranks.engines[0]
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            engine.all_reduce(np.ones(1, np.float32))
+        except ParallelError as error:
+            code = 0 if "forked from a rank" in str(error) else 2
+        engine.close()
+        os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    ranks.run(lambda engine: engine.all_reduce(np.ones(10, np.float32)).wait(10))
