@@ -43,8 +43,8 @@ def check_image(plan: JobPlan, image: Image) -> None:
     if Key.DATA_PARALLEL_PARAMETERS in plan.hyperparameters and not image.is_ours:
         names = ", ".join(json.loads(plan.hyperparameters[Key.DATA_PARALLEL_PARAMETERS]))
         raise UnsupportedError(
-            f"distribution.smdistributed.dataparallel: {image.name} was not made by Herringbone, and would ignore {names};"
-            " leave that out, or make an image with `herringbone images build`"
+            f"distribution.smdistributed.dataparallel: {image.name} was not made by Herringbone, and would ignore"
+            f" {names}; leave that out, or make an image with `herringbone images build`"
         )
 
 
