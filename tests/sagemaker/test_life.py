@@ -84,6 +84,10 @@ def test_from_fit_to_the_unpacked_model(backend, boto, s3, tmp_path, capsys):
     s3.put_object(Bucket="mine", Key="out/digits-1/output/model.tar.gz", Body=packed(weights=b"123"))
     assert (attach("digits-1", boto).download_model(tmp_path / "model") / "weights").read_bytes() == b"123"
     assert "downloading" in capsys.readouterr().err
+    assert main(["download", "digits-1", "again", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"folder": str(tmp_path / "again")}
+    assert main(["download", "digits-1", "again"]) == 2
+    assert "again: something is there already, and is not overwritten" in capsys.readouterr().err
     assert "hunter2" not in err + json.dumps(job.describe()) + str(job.plan)
 
 
