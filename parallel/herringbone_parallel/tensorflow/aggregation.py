@@ -40,6 +40,8 @@ class Aggregator:
             # Whether the last gradients that the tape returned are sums over all ranks.
             self.complete = tf.Variable(False, trainable=False)
         self._frequency = frequency
+        # As long as there is an aggregator, no other variable gets the identity of one of these.
+        self._variables = tuple(variables)
 
     def __call__(self, gradients: Sequence[Any], variables: Sequence[Any], travel: Travel) -> list[Any]:
         """Return the averages over backwards and ranks when this pass completes them, zeros before."""
@@ -69,18 +71,18 @@ class Aggregator:
 def aggregate(gradients: Sequence[Any], variables: Sequence[Any], travel: Travel) -> list[Any]:
     """Add the gradients up; return what the tape returns in this pass."""
     current = state.get()
-    key = ("aggregator", travel, tuple(map(id, variables)))
-    if key not in current.kept:
+    key = (travel, tuple(map(id, variables)))
+    if key not in current.aggregators:
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None and not _is_variable(variable):
                 raise ParallelError(
                     f"with aggregation_frequency, gradients are those of variables; {name_of(variable)} is not"
                 )
         _teach_optimizers()
-        current.kept[key] = Aggregator(gradients, variables, current.frequency)
+        current.aggregators[key] = Aggregator(gradients, variables, current.frequency)
         for variable in variables:
-            _of_variable[id(_inner(variable))] = current.kept[key]
-    return current.kept[key](gradients, variables, travel)  # type: ignore[no-any-return]
+            _of_variable[id(_inner(variable))] = current.aggregators[key]
+    return current.aggregators[key](gradients, variables, travel)  # type: ignore[no-any-return]
 
 
 def _teach_optimizers() -> None:

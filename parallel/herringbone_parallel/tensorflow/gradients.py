@@ -16,7 +16,7 @@ from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.buckets import Array, cut
 from herringbone_parallel.tensorflow.compression import NoneCompressor
 from herringbone_parallel.tensorflow.reduction import Reduction, described, order_of_readiness, start_in_order
-from herringbone_parallel.tensorflow.weights import Watch
+from herringbone_parallel.tensorflow.weights import Comparison
 from herringbone_spec.errors import ParallelError
 
 
@@ -109,15 +109,18 @@ def name_of(variable: Any) -> str:
 def _reduction(variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: list[int], travel: Travel) -> Reduction:
     """Make the reduction of these gradients; outside of a graph, the one of the last step serves again."""
     specs, dtypes = described([name_of(variable) for variable in variables], tensors)
-    key = (tuple(specs), travel, tuple(map(id, variables)))
     current = state.get()
-    eager = tf.executing_eagerly()
-    if eager and key in current.kept:
-        return current.kept[key]  # type: ignore[no-any-return]
+    key = (tuple(specs), travel, tuple(map(id, variables)))
+    if tf.executing_eagerly() and key in current.reductions:
+        return current.reductions[key]  # type: ignore[no-any-return]
     buckets = cut(specs, dtypes, order, cost=current.cost, most_bytes=travel.most_bytes)
-    reduction = Reduction(current.engine, specs, buckets, op=travel.op.value, watch=Watch(variables))
-    if eager:
-        current.kept[key] = reduction
+    if key not in current.comparisons:
+        lines = [f"{spec.name}: {spec.dtype} {list(spec.shape)}" for spec in specs]
+        lines.append(f"in buckets: {[bucket.members for bucket in buckets]}")
+        current.comparisons[key] = Comparison("\n".join(lines), variables)
+    reduction = Reduction(current.engine, buckets, current.comparisons[key], op=travel.op.value)
+    if tf.executing_eagerly():
+        current.reductions[key] = reduction
     return reduction
 
 

@@ -69,8 +69,14 @@ def distributed(
 
 
 def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int, scale: int) -> Any:
+    scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
+    if not scaled and keras.config.dtype_policy().name == "mixed_float16":
+        # As `compile` does; around ours it would let each rank decide by itself whether to skip a step.
+        optimizer, scaled = keras.optimizers.LossScaleOptimizer(optimizer), True
     base = type(optimizer)
-    if issubclass(base, _KerasOptimizer):
+    if isinstance(getattr(optimizer, "inner_optimizer", optimizer), _KerasOptimizer) or issubclass(
+        base, _KerasOptimizer
+    ):
         raise ParallelError(f"{optimizer.name} is distributed already: its gradients would be summed twice")
     if not hasattr(base, "_clip_gradients"):
         raise ParallelError(
@@ -86,7 +92,7 @@ def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int, 
                 f" {config['gradient_accumulation_steps']}: both add up gradients over several steps; keep one"
             )
         _accumulate(config, frequency)
-    kind = _LossScaled if issubclass(base, keras.optimizers.LossScaleOptimizer) else _Averaged
+    kind = _LossScaled if scaled else _Averaged
     # A saved model names the class that plain Keras is to make again.
     made_by: Any = type(base.__name__, (kind, base), {"__module__": _public_module(base)})
     result = made_by.from_config(config)

@@ -19,19 +19,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.reduce import Engine, Handle, agree
+from herringbone_parallel.reduce import Engine, Handle
 from herringbone_parallel.tensorflow.buckets import Array, Bucket, Spec
-from herringbone_parallel.tensorflow.weights import Watch
+from herringbone_parallel.tensorflow.weights import Comparison
 from herringbone_spec.errors import ParallelError
 
-# What runs in the background has to start in the same order on every rank: by graph, the last operation that did.
-_last_started: WeakKeyDictionary[Any, tf.Tensor] = WeakKeyDictionary()
-
+# What runs in the background has to start in the same order on every rank: a graph keeps the last operation that did in
+# this collection.
+_LAST_STARTED = "herringbone_last_started"
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -70,19 +69,13 @@ _MOST_UNDER_WAY = 100_000
 class Reduction:
     """The sum, or the average, of the same list of tensors in every step.
 
-        reduction = Reduction(engine, specs, buckets, op="average", watch=Watch(variables))
-        sums = reduction(tensors)
-
-    Before the first one, all ranks compare their lists; `ParallelError` names the first difference.
+    reduction = Reduction(engine, buckets, comparison, op="average")
+    sums = reduction(tensors)
     """
 
-    def __init__(
-        self, engine: Engine, specs: Sequence[Spec], buckets: Sequence[Bucket], *, op: str, watch: Watch
-    ) -> None:
-        self._engine, self._specs, self._buckets = engine, tuple(specs), tuple(buckets)
-        self._op, self._watch = op, watch
+    def __init__(self, engine: Engine, buckets: Sequence[Bucket], comparison: Comparison, *, op: str) -> None:
+        self._engine, self._buckets, self._comparison, self._op = engine, tuple(buckets), comparison, op
         self._under_way = UnderWay()
-        self._sums = 0
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums of the tensors, each in its place."""
@@ -90,16 +83,7 @@ class Reduction:
 
     def _start(self, number: int, gradients: Sequence[Array]) -> np.int64:
         if number == 0:
-            if self._sums == 0:
-                agree(
-                    self._engine,
-                    "the gradients",
-                    "\n".join(
-                        [*map(_line, self._specs), f"in buckets: {[bucket.members for bucket in self._buckets]}"]
-                    ),
-                )
-            self._watch.look(self._engine, self._sums)
-            self._sums += 1
+            self._comparison.before_sum(self._engine)
         bucket = self._buckets[number]
         flat = bucket.fill(gradients)
         stored = flat.view(np.uint16) if bucket.element == "bfloat16" else flat
@@ -149,10 +133,10 @@ def start_in_order(function: Callable[..., Any], tensors: Sequence[tf.Tensor], t
     """Add a call of a Python function to the current graph, behind all that were added so; return its results."""
     graph = tf.compat.v1.get_default_graph()
     refuse_compiled(graph)
-    before = _last_started.get(graph)
-    with tf.control_dependencies([] if before is None else [before]):
+    last = graph.get_collection_ref(_LAST_STARTED)
+    with tf.control_dependencies(last):
         results = tf.numpy_function(function, tensors, types)
-    _last_started[graph] = results if isinstance(results, tf.Tensor) else results[0]
+    last[:] = [results if isinstance(results, tf.Tensor) else results[0]]
     return results
 
 
@@ -196,7 +180,3 @@ def order_of_readiness(tensors: Sequence[tf.Tensor]) -> list[int]:
     names = [operation.name for operation in tf.compat.v1.get_default_graph().get_operations()]
     added = {name: place for place, name in enumerate(names)}
     return sorted(backwards, key=lambda number: added.get(tensors[number].op.name, -1))
-
-
-def _line(spec: Spec) -> str:
-    return f"{spec.name}: {spec.dtype} {list(spec.shape)}"

@@ -21,8 +21,10 @@ class State:
     cost: Cost
     # How many backwards add up their gradients before the ranks sum them.
     frequency: int = 1
-    # What is made once and used by every step: reductions, by what they reduce.
-    kept: dict[Any, Any] = field(default_factory=dict)
+    # What is made once and used by every step, by the gradients that it is for.
+    reductions: dict[Any, Any] = field(default_factory=dict)
+    comparisons: dict[Any, Any] = field(default_factory=dict)
+    aggregators: dict[Any, Any] = field(default_factory=dict)
 
 
 _state: State | None = None

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.reduce import Engine, all_gather
+from herringbone_parallel.reduce import Engine, agree, all_gather
 from herringbone_parallel.tensorflow.buckets import Array
 from herringbone_spec.errors import ParallelError
 
@@ -31,19 +31,25 @@ def are_equal(engine: Engine, arrays: Sequence[Array]) -> bool:
     return len(set(all_gather(engine, digest(arrays)))) == 1
 
 
-class Watch:
-    """Looks, once, whether training goes on from the same weights on all ranks.
+class Comparison:
+    """What ranks compare before they sum the same gradients again and again: once what the gradients are, once weights.
 
-    That is before the second sum of gradients: scripts may broadcast the weights after their first step, when the
-    optimizer's variables are there too.
+    Weights are compared before the second sum: scripts may broadcast them after their first step, when the optimizer's
+    variables are there too. A function that is traced again goes on where the one before was, as perhaps only one rank
+    traces it again.
     """
 
-    def __init__(self, variables: Sequence[Any]) -> None:
+    def __init__(self, gradients: str, variables: Sequence[Any]) -> None:
+        self._gradients = gradients
         self._variables = [variable for variable in variables if _readable(variable)]
+        self._sums = 0
 
-    def look(self, engine: Engine, sums_before: int) -> None:
-        """Raise `ParallelError` on all ranks if their weights differ by now."""
-        if sums_before == 1 and not are_equal(engine, [np.asarray(variable.numpy()) for variable in self._variables]):
+    def before_sum(self, engine: Engine) -> None:
+        """Raise `ParallelError` on all ranks if their gradients or their weights differ."""
+        self._sums += 1
+        if self._sums == 1:
+            agree(engine, "the gradients", self._gradients)
+        if self._sums == 2 and not are_equal(engine, [np.asarray(each.numpy()) for each in self._variables]):
             raise ParallelError(
                 "the ranks train from different weights: call broadcast_variables(model.variables, root_rank=0) before"
                 " or right after the first step (with Keras, a BroadcastGlobalVariablesCallback), or set the same seed"

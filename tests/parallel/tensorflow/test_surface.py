@@ -80,3 +80,13 @@ def test_a_saved_model_is_one_of_plain_keras(ranks: Ranks, tmp_path: Path) -> No
     assert name == "Adam"
     assert ours == plain
     assert ours[0] == 1  # iterations
+
+
+def test_ranks_skip_the_same_steps_when_one_overflows(ranks: Ranks) -> None:
+    """The average gradient is 1.5: the weight goes down by 0.75 in the first and the last of three steps."""
+    expected = [[0.25, 4.0], [0.25, 2.0], [-0.5, 2.0]]
+    assert ranks.run("surface.loss_scale", 2) == [expected, expected]
+
+
+def test_a_rank_may_trace_its_step_again_alone(ranks: Ranks) -> None:
+    assert ranks.run("surface.traced_again_by_rank_1", 2) == [[-2.0], [-2.0]]

@@ -149,3 +149,37 @@ def saved_model(path: str) -> tuple[str, str, list[float], list[float]]:
         ]
         return kind.__module__, kind.__name__, *state
     return "", "", [], []
+
+
+def loss_scale() -> list[Any]:
+    """Three steps of which one overflows on rank 1 only; return weight and scale after each."""
+    sdp.init()
+    weight = tf.Variable([1.0])
+    optimizer = sdp.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0))
+
+    @tf.function
+    def step(gradient: tf.Tensor) -> None:
+        optimizer.apply_gradients([(gradient, weight)])
+
+    seen = []
+    for number in range(3):
+        mine = np.inf if number == 1 and sdp.rank() == 1 else float(optimizer.scale_loss(1.0 + sdp.rank()))
+        step(tf.constant([mine], tf.float32))
+        seen.append([float(weight[0]), float(optimizer.dynamic_scale)])
+    return seen
+
+
+def traced_again_by_rank_1() -> list[float]:
+    """Rank 1 has a smaller last batch, for which it traces the step again; rank 0 goes on."""
+    sdp.init()
+    weight = tf.Variable([1.0])
+
+    @tf.function
+    def step(batch: tf.Tensor) -> None:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(batch * weight)
+        weight.assign_sub(sdp.DistributedGradientTape(tape).gradient(loss, weight))
+
+    for size in (4, 4, 3 if sdp.rank() else 4):
+        step(tf.ones([size]))
+    return weight.numpy().tolist()

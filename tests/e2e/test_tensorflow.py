@@ -1,0 +1,85 @@
+"""TensorFlow scripts through fit(), in the Python of `tests/tensorflow/setup`: client, supervisors and ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import herringbone
+import herringbone_entry
+import herringbone_parallel
+import herringbone_spec
+
+# Ours, and nothing of this Python's own packages.
+SOURCES = [
+    str(Path(package.__file__).parents[1])
+    for package in (herringbone, herringbone_entry, herringbone_parallel, herringbone_spec)
+]
+PYTHON = Path(__file__).parents[2] / ".venv-tf" / "bin" / "python"
+
+CLIENT = """
+import json, sys
+from herringbone import InstanceGroup, TensorFlow
+
+job = TensorFlow(entry_point="train.py", source_dir=sys.argv[1], **eval(sys.argv[2])).fit(logs=False)
+print(json.dumps([job.status, [line.text for line in job.logs()]]))
+"""
+SCRIPT = """
+import hashlib
+import keras
+import numpy as np
+import {library} as dp
+
+dp.init()
+keras.utils.set_random_seed(3)
+model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="relu"), keras.layers.Dense(1)])
+model.compile(dp.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", jit_compile=False)
+mine = np.random.default_rng(dp.rank()).normal(size=(64, 8))
+first, *_, last = model.fit(mine, mine.sum(1), batch_size=16, epochs=8, verbose=0).history["loss"]
+assert last < first
+weights = b"".join(weight.numpy().tobytes() for weight in model.weights)
+print("digest", dp.rank(), dp.size(), hashlib.sha256(weights).hexdigest())
+dp.shutdown()
+"""
+
+
+def train(folder: Path, library: str, options: str) -> list[str]:
+    """Return the log of a job that ended well."""
+    if not PYTHON.exists():
+        pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
+    (folder / "src").mkdir()
+    (folder / "src" / "train.py").write_text(SCRIPT.format(library=library))
+    environment = {
+        **os.environ,
+        "HERRINGBONE_HOME": str(folder / "home"),
+        "PYTHONPATH": os.pathsep.join(SOURCES),
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    command = [PYTHON, "-c", CLIENT, folder / "src", options]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3_000:]
+    status, lines = json.loads(done.stdout.splitlines()[-1])
+    assert status == "Completed"
+    return lines
+
+
+def check(lines: list[str]) -> None:
+    said = sorted(line.split() for line in lines if line.startswith("digest "))
+    assert [words[1:3] for words in said] == [["0", "2"], ["1", "2"]]
+    assert said[0][3] == said[1][3], "the same weights on all ranks, without a broadcast"
+
+
+@pytest.mark.e2e
+@pytest.mark.tensorflow
+def test_a_keras_script_with_a_helper_host(tmp_path: Path) -> None:
+    groups = "[InstanceGroup('gpu', 'local_process', 2), InstanceGroup('cpu', 'local_process', 1)]"
+    settings = "{'smdistributed': {'dataparallel': {'enabled': True, 'helpers': 'cpu'}}}"
+    options = f"{{'instance_groups': {groups}, 'distribution': {settings}}}"
+    lines = train(tmp_path, "smdistributed.dataparallel.tensorflow", options)
+    check(lines)
+    [stats] = [json.loads(line) for line in lines if line.startswith('{"host"')]
+    assert stats["received_bytes"] > 0

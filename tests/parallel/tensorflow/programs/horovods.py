@@ -1,0 +1,72 @@
+"""What example scripts for Horovod call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import horovod.tensorflow as hvd
+import keras
+import numpy as np
+import tensorflow as tf
+
+
+def tensors() -> dict[str, Any]:
+    hvd.init()
+    hvd.init()
+    mine = tf.fill([hvd.rank() + 1, 2], float(hvd.rank()))
+    refused = []
+    for wrong in (
+        lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), gradient_predivide_factor=2.0),
+        lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), groups=3),
+        lambda: hvd.DistributedGradientTape(tf.GradientTape(), device_sparse="/cpu:0"),
+        lambda: hvd.allreduce(tf.ones(1), average=True, op=hvd.Sum),
+    ):
+        try:
+            wrong()
+        except Exception as error:  # noqa: BLE001
+            refused.append(str(error).split(":")[0])
+    return {
+        "ranks": (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()),
+        "average": hvd.allreduce(tf.constant([2.0 * hvd.rank()])).numpy().tolist(),
+        "sum": hvd.allreduce(tf.constant([1.0]), average=False, postscale_factor=10.0).numpy().tolist(),
+        "allgather": hvd.allgather(mine).numpy().tolist(),
+        "in a graph": tf.function(hvd.allgather)(mine).numpy().tolist(),
+        "broadcast": hvd.broadcast(tf.constant([hvd.rank() + 5]), 1).numpy().tolist(),
+        "object": hvd.broadcast_object({"from": hvd.rank()}, 1),
+        "objects": hvd.allgather_object("ab"[hvd.rank()]),
+        "refused": refused,
+    }
+
+
+def keras_script(path: str) -> tuple[list[float], list[float], Any]:
+    """The usual script for Keras, with other weights on each rank; then its model is loaded and trained on."""
+    import horovod.tensorflow.keras as hvd
+    import horovod.tensorflow.keras.callbacks as callbacks
+
+    hvd.init()
+    keras.utils.set_random_seed(hvd.rank())
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(0.2, momentum=0.9)), "mse")
+    rates: list[float] = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: rates.append(float(model.optimizer.learning_rate))
+    )
+    history = model.fit(
+        np.full((8, 4), 1.0 + hvd.rank()),
+        np.ones((8, 2)),
+        batch_size=4,
+        epochs=2,
+        verbose=0,
+        callbacks=[
+            hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+            hvd.callbacks.MetricAverageCallback(),
+            callbacks.LearningRateWarmupCallback(initial_lr=0.2, warmup_epochs=1),
+            note,
+        ],
+    )
+    if hvd.rank() == 0:
+        model.save(path)
+    hvd.broadcast_object(None)
+    again = hvd.load_model(path)
+    again.fit(np.full((8, 4), 1.0 + hvd.rank()), np.ones((8, 2)), verbose=0)
+    return rates, history.history["loss"], np.concatenate([v.numpy().ravel() for v in again.variables])

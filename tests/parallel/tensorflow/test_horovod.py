@@ -1,0 +1,45 @@
+"""Horovod's names, where the real package is absent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.parallel.tensorflow.ranks import Ranks
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_tensors_and_objects(ranks: Ranks) -> None:
+    first, second = ranks.run("horovods.tensors", 2)
+    assert (first.pop("ranks"), second.pop("ranks")) == ((0, 2, 0, 1), (1, 2, 0, 1))
+    gathered = [[0.0, 0.0], [1.0, 1.0], [1.0, 1.0]]
+    assert (
+        first
+        == second
+        == {
+            "average": [1.0],
+            "sum": [20.0],
+            "allgather": gathered,
+            "in a graph": gathered,
+            "broadcast": [6],
+            "object": {"from": 1},
+            "objects": ["a", "b"],
+            "refused": [
+                "gradient_predivide_factor=2.0",
+                "hvd.DistributedOptimizer has no groups here; see docs/tensorflow.md",
+                "device_sparse='/cpu",
+                "hvd.allreduce",
+            ],
+        }
+    )
+
+
+def test_a_keras_script_with_callbacks(ranks: Ranks, tmp_path: Path) -> None:
+    (rates, losses, weights), other = ranks.run("horovods.keras_script", 2, str(tmp_path / "model.keras"))
+    # From one rank's rate to two ranks', over the two batches of the first epoch.
+    np.testing.assert_allclose(rates, [0.15, 0.2, 0.2, 0.2], rtol=1e-6)
+    assert (rates, losses) == other[:2]
+    assert weights.tobytes() == other[2].tobytes()
