@@ -51,6 +51,12 @@ def _loader() -> Any:
     return Loader()
 
 
+@cache
+def client(boto: Any, service: str) -> Any:
+    """A session's client, made once: making one takes longer than most questions."""
+    return boto.client(service)
+
+
 JSON = '{{"__type": "{code}", "message": "{message}"}}'
 XML = "<ErrorResponse><Error><Code>{code}</Code><Message>{message}</Message></Error></ErrorResponse>"
 
@@ -66,7 +72,7 @@ def answer(status: int, code: str, message: str = "", *, form: str = JSON) -> An
 
 def make_role(boto: Any, name: str = "training", trust: Any = TRUST) -> str:
     policy = json.dumps({"Version": "2012-10-17", "Statement": [trust]})
-    made = boto.client("iam").create_role(RoleName=name, AssumeRolePolicyDocument=policy)
+    made = client(boto, "iam").create_role(RoleName=name, AssumeRolePolicyDocument=policy)
     arn: str = made["Role"]["Arn"]
     return arn
 
@@ -90,17 +96,17 @@ def fit(wire: Wire, inputs: Any = None, job_name: str | None = "digits-1", **giv
 
 def keys(boto: Any, bucket: str = BUCKET) -> list[str]:
     """The objects of a bucket, [] where there is no bucket."""
-    s3 = boto.client("s3")
+    s3 = client(boto, "s3")
     if bucket not in [row["Name"] for row in s3.list_buckets()["Buckets"]]:
         return []
     return [row["Key"] for row in s3.list_objects_v2(Bucket=bucket).get("Contents", ())]
 
 
 def described(boto: Any, name: str = "digits-1") -> dict[str, Any]:
-    answered: dict[str, Any] = boto.client("sagemaker").describe_training_job(TrainingJobName=name)
+    answered: dict[str, Any] = client(boto, "sagemaker").describe_training_job(TrainingJobName=name)
     return answered
 
 
 def job_names(boto: Any) -> list[str]:
-    listed = boto.client("sagemaker").list_training_jobs()
+    listed = client(boto, "sagemaker").list_training_jobs()
     return [row["TrainingJobName"] for row in listed["TrainingJobSummaries"]]
