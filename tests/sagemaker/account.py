@@ -10,8 +10,9 @@ from herringbone import PyTorch, TrainingJob
 
 ACCOUNT, REGION = "123456789012", "eu-central-1"
 BUCKET = f"sagemaker-{REGION}-{ACCOUNT}"
+REGISTRY = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com"
 # Another account's, as AWS's own images are: nobody looks for it.
-IMAGE = f"999999999999.dkr.ecr.{REGION}.amazonaws.com/herringbone/pytorch:1"
+IMAGE = f"999999999999.dkr.ecr.{REGION}.amazonaws.com/mine/pytorch:1"
 TRUST = {"Effect": "Allow", "Principal": {"Service": "sagemaker.amazonaws.com"}, "Action": "sts:AssumeRole"}
 
 
@@ -75,6 +76,14 @@ def make_role(boto: Any, name: str = "training", trust: Any = TRUST) -> str:
     made = client(boto, "iam").create_role(RoleName=name, AssumeRolePolicyDocument=policy)
     arn: str = made["Role"]["Arn"]
     return arn
+
+
+def push_image(boto: Any) -> None:
+    """Put `mine:1` into the account's registry."""
+    ecr = client(boto, "ecr")
+    ecr.create_repository(repositoryName="mine")
+    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
+    ecr.put_image(repositoryName="mine", imageTag="1", imageManifest=json.dumps(manifest))
 
 
 def estimator(wire: Wire, **given: Any) -> PyTorch:

@@ -11,9 +11,10 @@ import pytest
 
 from herringbone.backends.sagemaker import SageMakerBackend
 from herringbone.home import Home
+from herringbone.jobs import JobIndex
 from herringbone.pace import Pace
 from tests.aws_mock import mock_aws
-from tests.sagemaker.account import Wire
+from tests.sagemaker.account import Wire, make_role
 from tests.sagemaker.service import Service, serving
 
 REGION = "eu-central-1"
@@ -70,6 +71,21 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 def boto() -> Any:
     """A session of the user's that need not read the services' models anew."""
     return Wire().boto
+
+
+@pytest.fixture
+def wire(account: str) -> Wire:
+    """A session at the mock, in whose account there is a role, and which has sent nothing yet."""
+    pytest.importorskip("boto3", reason="the extra aws is not installed")
+    made = Wire()
+    make_role(made.boto)
+    made.sent.clear()
+    return made
+
+
+@pytest.fixture
+def index(home: Home) -> JobIndex:
+    return JobIndex(home.index)
 
 
 @pytest.fixture

@@ -15,10 +15,9 @@ from herringbone.backends.sagemaker_model import check_request
 from herringbone.backends.sagemaker_progress import Progress
 from herringbone.backends.sagemaker_session import AwsSession
 from herringbone.backends.sagemaker_submission import Submission
-from herringbone.jobs import JobIndex
 from herringbone.processes import is_alive
 from herringbone_spec.errors import AwsCredentialsError, AwsUnavailableError
-from tests.sagemaker.account import IMAGE, XML, Wire, answer, estimator, fit, job_names, keys, make_role
+from tests.sagemaker.account import IMAGE, XML, Wire, answer, estimator, fit, job_names, keys
 
 pytest.importorskip("boto3", reason="the extra aws is not installed")
 from botocore.exceptions import ConnectionClosedError
@@ -28,19 +27,6 @@ from botocore.exceptions import ConnectionClosedError
 def here(account, home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print(1)\n")
-
-
-@pytest.fixture
-def wire():
-    made = Wire()
-    make_role(made.boto)
-    made.sent.clear()
-    return made
-
-
-@pytest.fixture
-def index(home):
-    return JobIndex(home.index)
 
 
 def times(number, trouble):

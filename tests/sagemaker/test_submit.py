@@ -11,23 +11,17 @@ from io import BytesIO
 import pytest
 
 from herringbone.backends.sagemaker_claim import differences
-from herringbone.jobs import JobIndex
 from herringbone_spec.errors import (
-    AwsAccessError,
-    AwsCredentialsError,
     AwsError,
     AwsUnavailableError,
-    ImageError,
     InputError,
     JobNameError,
-    OptionError,
 )
 from tests.sagemaker.account import (
     ACCOUNT,
     BUCKET,
     REGION,
-    TRUST,
-    XML,
+    REGISTRY,
     Wire,
     answer,
     described,
@@ -35,14 +29,11 @@ from tests.sagemaker.account import (
     fit,
     job_names,
     keys,
-    make_role,
+    push_image,
 )
 
 pytest.importorskip("boto3", reason="the extra aws is not installed")
 from botocore.exceptions import ConnectionClosedError
-
-CODE = "herringbone/code/{}/sourcedir.tar.gz"
-EC2_ONLY = {**TRUST, "Principal": {"Service": "ec2.amazonaws.com"}}
 
 
 @pytest.fixture(autouse=True)
@@ -53,19 +44,6 @@ def here(account, home, tmp_path, monkeypatch):
     (tmp_path / "data" / "deep").mkdir(parents=True)
     (tmp_path / "data" / "a.csv").write_text("1,2\n")
     (tmp_path / "data" / "deep" / "b.csv").write_text("3,4\n")
-
-
-@pytest.fixture
-def wire():
-    made = Wire()
-    make_role(made.boto)
-    made.sent.clear()
-    return made
-
-
-@pytest.fixture
-def index(home):
-    return JobIndex(home.index)
 
 
 def test_the_service_gets_the_planned_request_with_the_accounts_names(wire, index):
@@ -200,103 +178,6 @@ def test_an_archive_in_a_bucket_stays_where_it_is(wire):
     assert keys(wire.boto) == []
 
 
-@pytest.mark.parametrize(
-    ("given", "inputs", "error", "says"),
-    [
-        ({"role": "nobody"}, None, OptionError, "role: account 123456789012 has no role 'nobody'"),
-        ({"role": "for-ec2"}, None, OptionError, "role: .*/for-ec2, cannot be taken on by SageMaker"),
-        ({"role": None}, None, OptionError, "role: missing, and the caller .* has taken on none"),
-        ({"role": "arn:aws:iam::999999999999:role/x"}, None, OptionError, "role: .* is of account 999999999999"),
-        ({"role": "arn:aws:iam::none"}, None, OptionError, "RoleArn does not match the service's pattern"),
-        ({"code_location": "s3://gone/x"}, None, OptionError, "code_location: there is no bucket gone"),
-        ({}, {"training": "empty"}, InputError, "channel 'training': .*empty has no files"),
-        ({}, {"training": "secret"}, InputError, r"channel 'training': .*\.env looks like a secret"),
-        ({}, {"training": "linked"}, InputError, "is a link to .*, outside of the folder"),
-        ({}, {"training": "broken"}, InputError, "broken/gone is neither a file nor a folder"),
-        ({"use_spot_instances": True}, None, OptionError, "use_spot_instances: needs max_wait"),
-        ({"entry_point": None, "image_uri": ""}, None, OptionError, "image_uri: expected"),
-        ({"instance_type": "ml.nothing"}, None, OptionError, "'ml.nothing' is not among"),
-    ],
-)
-def test_bad_input_is_told_before_anything_is_made(wire, index, tmp_path, given, inputs, error, says):
-    make_role(wire.boto, "for-ec2", EC2_ONLY)
-    for name in ("empty", "secret", "linked", "broken"):
-        (tmp_path / name).mkdir()
-    (tmp_path / "secret" / ".env").write_text("TOKEN=1\n")
-    (tmp_path / "linked" / "out").symlink_to(tmp_path / "train.py")
-    (tmp_path / "broken" / "gone").symlink_to(tmp_path / "broken" / "nowhere")
-    with pytest.raises(error, match=says):
-        fit(wire, inputs, **given)
-    _nothing_is_there(wire, index)
-
-
-def _nothing_is_there(wire, index):
-    assert wire.boto.client("s3").list_buckets()["Buckets"] == []
-    assert job_names(wire.boto) == []
-    assert index.all() == []
-
-
-REGISTRY = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com"
-
-
-@pytest.mark.parametrize("name", ["gone:1", "mine:2", "mine", f"mine@sha256:{'0' * 64}"])
-def test_an_image_that_the_registry_has_not(wire, index, name):
-    wire.boto.client("ecr").create_repository(repositoryName="mine")
-    with pytest.raises(ImageError, match=f"image_uri: {REGISTRY}/{name}: the registry has no such image; push it"):
-        fit(wire, image_uri=f"{REGISTRY}/{name}")
-    _nothing_is_there(wire, index)
-
-
-def _push(wire):
-    ecr = wire.boto.client("ecr")
-    ecr.create_repository(repositoryName="mine")
-    manifest = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "layers": []}
-    ecr.put_image(repositoryName="mine", imageTag="1", imageManifest=json.dumps(manifest))
-
-
-def test_an_image_of_ones_own_is_found_or_may_not_be_looked_for(wire):
-    _push(wire)
-    fit(wire, image_uri=f"{REGISTRY}/mine:1")
-    wire.on("ecr.DescribeImages", lambda: answer(400, "AccessDeniedException"))
-    fit(wire, image_uri=f"{REGISTRY}/unseen:1", job_name="digits-2")
-    assert len(job_names(wire.boto)) == 2
-
-
-def test_a_bucket_of_another_account_is_refused(wire, index):
-    wire.on("s3.HeadBucket", lambda: answer(403, "Forbidden"))
-    with pytest.raises(AwsAccessError, match=f"{BUCKET}: access denied.* is not of account {ACCOUNT}"):
-        fit(wire)
-    _nothing_is_there(wire, index)
-
-
-def test_a_bucket_of_another_region_is_refused(wire, index):
-    wire.boto.client("s3", region_name="us-west-2").create_bucket(
-        Bucket="far", CreateBucketConfiguration={"LocationConstraint": "us-west-2"}
-    )
-    with pytest.raises(OptionError, match=f"bucket far is in region us-west-2, and the job is to run in {REGION}"):
-        fit(wire, code_location="s3://far/x")
-    assert keys(wire.boto, "far") == []
-    assert index.all() == []
-
-
-def test_without_credentials_or_a_region(monkeypatch, wire, index):
-    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
-    with pytest.raises(AwsCredentialsError, match="no AWS credentials were found; log in with `aws sso login`"):
-        fit(Wire())
-    monkeypatch.delenv("AWS_DEFAULT_REGION")
-    with pytest.raises(OptionError, match="no AWS region is set"):
-        fit(Wire())
-    assert index.all() == []
-
-
-def test_a_role_that_may_not_be_looked_at_is_taken_by_its_name(wire, capsys):
-    wire.on("iam.GetRole", lambda: answer(403, "AccessDenied", form=XML))
-    fit(wire, role="unseen")
-    assert described(wire.boto)["RoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/unseen"
-    assert "role/unseen: taken as it is, because the caller may not look" in capsys.readouterr().err
-
-
 def test_a_name_that_the_service_has_already(wire, index, tmp_path, monkeypatch):
     fit(wire)
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "another-machine"))
@@ -357,6 +238,23 @@ def test_a_refusal_leaves_nothing_in_the_index(wire, index):
     assert len(keys(wire.boto)) == 1  # for the next time
 
 
+def test_hosts_of_our_image_get_a_key_that_nothing_here_keeps(wire, index, home, capsys):
+    image = "999999999999.dkr.ecr.eu-central-1.amazonaws.com/herringbone/pytorch:1"
+    contents = []
+    for name in ("digits-1", "digits-2"):
+        fit(wire, job_name=name, image_uri=image, instance_count=2)
+        source = described(wire.boto, name)["InputDataConfig"][0]["DataSource"]["S3DataSource"]
+        key = f"{source['S3Uri'].removeprefix(f's3://{BUCKET}/')}/key"
+        contents.append(wire.boto.client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read())
+    assert [len(content) for content in contents] == [64, 64]
+    assert contents[0] != contents[1]
+    said = capsys.readouterr()
+    kept = [path.read_bytes() for path in home.path.rglob("*") if path.is_file()]
+    for content in contents:
+        assert content.decode() not in said.out + said.err + str(described(wire.boto))
+        assert not any(content in each for each in kept)
+
+
 @pytest.mark.parametrize(
     ("at", "then", "kept", "says"),
     [
@@ -385,7 +283,7 @@ def test_all_that_is_asked_of_an_account_that_is_ready(wire):
     """What the policy for callers (infra/terraform) has to allow."""
     s3 = wire.boto.client("s3")
     s3.create_bucket(Bucket="mine", CreateBucketConfiguration={"LocationConstraint": REGION})
-    _push(wire)
+    push_image(wire.boto)
     with open("data/large", "wb") as file:
         file.write(b"x" * (9 << 20))
     wire.sent.clear()

@@ -70,6 +70,7 @@ class SageMakerBackend:
             bucket="sagemaker-us-east-1-123456789012",
             role_arn="arn:aws:iam::123456789012:role/example",
             code_hash="0" * 64,
+            key_id="0" * 32,
             data_hashes=channels,
         )
         self._check(training_job_request(plan, example), session.loader)

@@ -6,6 +6,7 @@ credentials, region -> role -> name at the service -> image -> buckets -> code p
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,7 +20,8 @@ from herringbone.backends.sagemaker_bucket import Place, default_bucket, is_ther
 from herringbone.backends.sagemaker_create import taken
 from herringbone.backends.sagemaker_image import check_image
 from herringbone.backends.sagemaker_lookup import look_up
-from herringbone.backends.sagemaker_request import AccountNames, code_uri, data_uri, training_job_request
+from herringbone.backends.sagemaker_meeting import KEY_NAME, needs_key
+from herringbone.backends.sagemaker_request import AccountNames, code_uri, data_uri, key_folder, training_job_request
 from herringbone.backends.sagemaker_role import find_role
 from herringbone.backends.sagemaker_session import AwsSession
 from herringbone.backends.sagemaker_upload import Upload
@@ -31,13 +33,14 @@ from herringbone_spec.errors import OptionError
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A job of which everything is known and nothing made: the request, and what has to be there when it is sent.
 
-    `bucket` is one to make first; `data` is by channel.
+    `bucket` is one to make first, `key` the place of a key for the hosts to make; `data` is by channel.
     """
 
     request: dict[str, Any]
     bucket: str | None
     code: Upload | None
     data: dict[str, tuple[Upload, ...]]
+    key: Place | None
 
 
 class _Code(NamedTuple):
@@ -80,6 +83,7 @@ def prepare(
         names,
         code_hash=names.code_hash if code is None else code.content_hash,
         data_hashes={channel: content.digest for channel, content in data.items()},
+        key_id=secrets.token_hex(16),
     )
     request = training_job_request(plan, names)
     check(request, session.loader)
@@ -88,6 +92,7 @@ def prepare(
         bucket=bucket,
         code=None if code is None else _upload_of(code, parse_place(code_uri(plan, names))),
         data={channel: _uploads_of(content, data_uri(plan, names, channel)) for channel, content in data.items()},
+        key=parse_place(f"{key_folder(plan, names)}/{KEY_NAME}") if needs_key(plan) else None,
     )
 
 
@@ -100,7 +105,7 @@ def _missing_bucket(plan: JobPlan, session: AwsSession, names: AccountNames) -> 
     options = plan.options
     default = names.bucket.partition("/")[0]
     used = set() if options.output_path else {default}
-    if _travels(plan) or _local(plan):
+    if _travels(plan) or _local(plan) or needs_key(plan):
         used.add(parse_place(options.code_location).bucket if options.code_location else default)
     missing = [bucket for bucket in sorted(used) if not is_there(session, bucket)]
     for bucket in missing:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from herringbone.backends.sagemaker_meeting import is_ours, without
 from herringbone.backends.sagemaker_request import CODE_CHANNEL, MODEL_TYPE
 from herringbone.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
 from herringbone.options import InstanceGroup, Options, parse_options
@@ -118,6 +119,8 @@ def rebuild(
     if groups[0].instance_group_name != HOMOGENEOUS_GROUP:
         options["instance_groups"] = groups
     channels, code = _channels(_take(rest, "InputDataConfig") or [], options)
+    if "environment" in options:
+        options["environment"] = without(options["environment"])
     source = _source(hyperparameters, code, options)
     if tags:
         options["tags"] = tuple(dict(tag) for tag in tags)
@@ -189,6 +192,8 @@ def _channels(given: Sequence[Mapping[str, Any]], options: dict[str, Any]) -> tu
         uri = channel["DataSource"].get("S3DataSource", {}).get("S3Uri")
         if name == CODE_CHANNEL and options.get("enable_network_isolation"):
             code = uri
+        elif is_ours(name, options.get("environment", {})):
+            continue  # planning makes it anew
         elif channel.get("ContentType") == MODEL_TYPE and channel.get("InputMode") == "File":
             options["model_uri"], options["model_channel_name"] = uri, name
         else:

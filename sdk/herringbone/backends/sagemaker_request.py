@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Any
 
 from herringbone.backends.review import all_channels
+from herringbone.backends.sagemaker_meeting import key_channel, needs_key, variables
 from herringbone.backends.sagemaker_merge import merge
 from herringbone.frameworks import SHARED_MODEL_DIR
 from herringbone.inputs import Channel, FileSystemInput
@@ -30,13 +31,15 @@ class AccountNames:
     >>> AccountNames(region="eu-west-1").bucket
     '${default_bucket}'
 
-    `code_hash` and `data_hashes` (by channel) are of the content to upload. `role_arn` is None for "not looked up".
+    `code_hash` and `data_hashes` (by channel) are of the content to upload, `key_id` names the folder of the hosts'
+    key. `role_arn` is None for "not looked up".
     """
 
     region: str = "${region}"
     bucket: str = "${default_bucket}"
     role_arn: str | None = None
     code_hash: str = "${code_hash}"
+    key_id: str = "${key_id}"
     data_hashes: Mapping[str, str] = field(default_factory=dict)
 
     def data_hash(self, channel: str) -> str:
@@ -65,7 +68,7 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
         "HyperParameters": _hyperparameters(plan, names),
         **_given(
             InputDataConfig=input_channels(plan, names) or None,
-            Environment=dict(options.environment) or None,
+            Environment=variables(plan) or None,
             Tags=_tags(options.tags),
             CheckpointConfig=_checkpoints(plan),
             EnableManagedSpotTraining=options.use_spot_instances or None,
@@ -90,7 +93,7 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
 
 
 def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
-    """Return InputDataConfig: the user's channels, the model's, and the code's where the container is isolated."""
+    """Return InputDataConfig: the user's channels, the model's, the code's and the key's where needed."""
     channels = [_channel(channel, plan, names) for channel in all_channels(plan)]
     if plan.options.model_uri is not None:
         # A model is fetched whole, whatever the data's mode; the type is by what AWS's images know it.
@@ -102,6 +105,8 @@ def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
             "S3DataDistributionType": "FullyReplicated",
         }
         channels.append({"ChannelName": CODE_CHANNEL, "DataSource": {"S3DataSource": source}})
+    if needs_key(plan):
+        channels.append(key_channel(key_folder(plan, names)))
     return channels
 
 
@@ -252,6 +257,11 @@ def upload_location(plan: JobPlan, names: AccountNames) -> str:
 def data_uri(plan: JobPlan, names: AccountNames, channel: str) -> str:
     """Return the address below which the files of a channel on this machine are put, by content as well."""
     return f"{upload_location(plan, names)}/data/{names.data_hash(channel)}"
+
+
+def key_folder(plan: JobPlan, names: AccountNames) -> str:
+    """Return where the key of a job's hosts lies: with the code, which the bucket's lifecycle removes one day."""
+    return f"{upload_location(plan, names)}/code/keys/{names.key_id}"
 
 
 def code_uri(plan: JobPlan, names: AccountNames) -> str:

@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 
 from herringbone.backends.review import all_channels
+from herringbone.backends.sagemaker_meeting import CHANNEL as KEY_CHANNEL
+from herringbone.backends.sagemaker_meeting import needs_key
 from herringbone.backends.sagemaker_request import CODE_CHANNEL
 from herringbone.home import find_home
 from herringbone.inputs import Channel
@@ -101,8 +103,12 @@ def _check_channels(plan: JobPlan) -> None:
     code = plan.source is not None and plan.options.enable_network_isolation
     if code and CODE_CHANNEL in names:
         raise InputError(f"channel {CODE_CHANNEL!r}: an isolated container gets its code under that name; rename yours")
-    if (count := len(names) + code) > MAX_CHANNELS:
-        beside = " (the code's own included)" if code else ""
+    key = needs_key(plan)
+    if key and KEY_CHANNEL in names:
+        raise InputError(f"channel {KEY_CHANNEL!r}: the hosts get a key under that name; rename yours")
+    if (count := len(names) + code + key) > MAX_CHANNELS:
+        own = [what for what, counts in (("the code's", code), ("the hosts' key's", key)) if counts]
+        beside = f" ({' and '.join(own)} own included)" if own else ""
         raise InputError(
             f"inputs: {count} channels{beside}; the service takes {MAX_CHANNELS}. Put several folders under one address"
         )

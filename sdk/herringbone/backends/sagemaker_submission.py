@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,8 @@ from herringbone.jobs import JobIndex, JobRecord
 from herringbone.plan import JobPlan
 from herringbone.processes import identity
 from herringbone_spec.errors import AwsError
+
+_KEY_BYTES = 32
 
 
 class Submission:
@@ -124,3 +127,5 @@ class Submission:
         for channel, uploads in prepared.data.items():
             if missing := uploader.missing(uploads):
                 uploader.send(f"channel {channel}", missing)
+        if prepared.key is not None:
+            uploader.put(prepared.key, secrets.token_hex(_KEY_BYTES).encode())

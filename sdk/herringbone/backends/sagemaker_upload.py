@@ -89,12 +89,17 @@ class Uploader:
             for upload in large:
                 self._send_parts(upload, sent)
 
+    def put(self, place: Place, content: bytes) -> None:
+        """Write a small object."""
+        with self._session.asking(f"to upload {place}"):
+            self._session.client("s3").put_object(
+                Bucket=place.bucket, Key=place.key, Body=content, **self._owner, **self._encryption
+            )
+
     def _send_whole(self, upload: Upload, sent: Callable[[int], None]) -> None:
-        bucket, key = upload.place
         with _Content(upload) as content:
             body = content.read()
-        with self._session.asking(f"to upload {upload.path}"):
-            self._session.client("s3").put_object(Bucket=bucket, Key=key, Body=body, **self._owner, **self._encryption)
+        self.put(upload.place, body)
         sent(len(body))
 
     def _send_parts(self, upload: Upload, sent: Callable[[int], None]) -> None:
