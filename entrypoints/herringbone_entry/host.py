@@ -96,7 +96,7 @@ def read_host(environ: Mapping[str, str]) -> Host:
             for name, value in _read_object(Path(paths.hyperparameters)).items()
         },
         resource_config=json.loads(resource_text),
-        input_data_config=_read_object(Path(paths.input_data_config)),
+        input_data_config=_data_of(_read_object(Path(paths.input_data_config)), paths, environ),
         environ=dict(environ),
         control=_control(environ.get(HostVariable.CONTROL) or None, resources.first_host),
         run_folder=environ.get(HostVariable.RUN_FOLDER),
@@ -105,6 +105,14 @@ def read_host(environ: Mapping[str, str]) -> Host:
         join_timeout=_number(environ, HostVariable.JOIN_TIMEOUT, DEFAULT_JOIN_TIMEOUT_SECONDS),
         heartbeat=_number(environ, HostVariable.HEARTBEAT, DEFAULT_HEARTBEAT_SECONDS),
     )
+
+
+def _data_of(channels: dict[str, Any], paths: Paths, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the channels without the one that brought the hosts' key: no data for the script."""
+    key = environ.get(HostVariable.KEY_FILE)
+    if key is None:
+        return channels
+    return {name: channel for name, channel in channels.items() if Path(key).parent != Path(paths.channel(name))}
 
 
 def base_paths(environ: Mapping[str, str]) -> Paths:

@@ -86,6 +86,17 @@ def test_ranks_live_only_in_the_groups_that_the_distribution_names(make_job) -> 
     assert [dump["env"]["SM_CURRENT_HOST"] for _, dump in sorted(dumps(job).items())] == ["algo-1", "algo-2"]
 
 
+def test_the_channel_of_the_hosts_key_is_no_data(make_job) -> None:
+    job = make_job()
+    job.write("")
+    (job.base() / "input" / "config" / "inputdataconfig.json").write_text('{"train": {}, "herringbone": {}}')
+    given = {"HERRINGBONE_KEY_FILE": str(job.base() / "input" / "data" / "herringbone" / "key")}
+    host = read_host({"SAGEMAKER_BASE_DIR": str(job.base()), **given})
+    found = contract_environment(host, num_cpus=1, num_gpus=0)
+    assert found["SM_CHANNELS"] == '["train"]'
+    assert "SM_CHANNEL_HERRINGBONE" not in found
+
+
 def test_sm_variables_of_a_host(make_job) -> None:
     job = make_job()
     job.write("", **{"batch-size": 3, "note": None, "sagemaker_container_log_level": 10})
