@@ -191,6 +191,19 @@ def test_a_helper_host_that_is_killed_ends_the_job(make_job, over: str) -> None:
     assert job.survivors(patience=1.0) == []
 
 
+def test_p8_a_frozen_helper_host_is_noticed(make_job) -> None:
+    job = helped(make_job, "time.sleep(60)")
+    job.start(HERRINGBONE_HEARTBEAT="0.3")
+    job.seen("up-")
+    job.processes["algo-2"].send_signal(signal.SIGSTOP)
+    job.processes["algo-1"].wait(timeout=6.0)
+    job.processes["algo-2"].send_signal(signal.SIGCONT)
+    ended = job.wait()
+    assert [result.code for result in ended.values()] == [1, 1]
+    assert "lost contact with algo-2" in ended["algo-1"].failure_text
+    assert job.survivors() == []
+
+
 @pytest.mark.parametrize(
     ("group", "message"),
     [
