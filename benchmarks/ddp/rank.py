@@ -1,0 +1,103 @@
+"""One rank of run.py: the same step with DistributedDataParallel on `smddp`, on gloo, and without any sum, in turn.
+
+Usage: python rank.py MODEL REPEATS, with where everything is in the environment. Rank 0 prints JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from models import build
+from torch.nn.parallel import DistributedDataParallel
+
+from herringbone_parallel.reduce import session
+from herringbone_parallel.torch.data_parallel import install
+
+# DistributedDataParallel's own 25 MiB, and the sizes that do better on models this small.
+GLOO_BUCKETS_MB = (25, 4, 1)
+
+
+def step_of(model: Any, loss: Callable[[Any], torch.Tensor], optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+    def step() -> None:
+        optimizer.zero_grad()
+        loss(model).backward()
+        optimizer.step()
+
+    return step
+
+
+def variants(name: str) -> tuple[dict[str, Callable[[], Any]], Any]:
+    rank = dist.get_rank()
+    gloo = dist.new_group(backend="gloo")
+    found: dict[str, Callable[[], Any]] = {}
+    models = {}
+    for variant, group, settings in (
+        ("ours", None, {}),
+        *((f"gloo_{cap}", gloo, {"bucket_cap_mb": cap}) for cap in GLOO_BUCKETS_MB),
+    ):
+        net, loss = build(name, rank)
+        models[variant] = DistributedDataParallel(net, process_group=group, **settings)
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
+        found[variant] = step_of(models[variant], loss, optimizer)
+    net, loss = build(name, rank)
+    # No sum: torch's own module, with the reducer asleep.
+    found["plain"] = step_of(net, loss, torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9))
+    count = sum(parameter.numel() for parameter in net.parameters())
+    flat = torch.zeros(count)
+    engine = session.current()
+    found["sum"] = lambda: engine.all_reduce(flat.data_ptr(), count, "float32", op="average").wait()
+    found["gloo_sum"] = lambda: dist.all_reduce(flat, group=gloo)
+
+    def backward() -> float:
+        value = loss(net)
+        began = time.perf_counter()
+        value.backward()
+        return time.perf_counter() - began
+
+    found["backward"] = backward
+    return found, models["ours"]
+
+
+def main() -> None:
+    name, repeats = sys.argv[1], int(sys.argv[2])
+    torch.set_num_threads(1)
+    if hasattr(os, "sched_setaffinity") and (cores := sorted(os.sched_getaffinity(0))):
+        os.sched_setaffinity(0, {cores[int(os.environ["RANK"]) % len(cores)]})
+    install()
+    dist.init_process_group("smddp")
+    steps, ours = variants(name)
+    seconds: dict[str, list[float]] = {variant: [] for variant in steps}
+    for repeat in range(repeats + 3):
+        # Each is first in turn, and none always follows the same one.
+        order = list(steps)[repeat % len(steps) :] + list(steps)[: repeat % len(steps)]
+        for variant in order:
+            dist.barrier()
+            began = time.perf_counter()
+            inner = steps[variant]()
+            taken = inner if isinstance(inner, float) else time.perf_counter() - began
+            slowest = torch.tensor([taken], dtype=torch.float64)
+            dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
+            if repeat >= 3:  # the first ones rebuild buckets and grow windows
+                seconds[variant].append(slowest.item())
+    if dist.get_rank() == 0:
+        size = sum(parameter.numel() * parameter.element_size() for parameter in ours.parameters())
+        buckets = ours.__dict__.get("bucket_bytes_cap_list") or []
+        cost = session.cost()
+        print(
+            json.dumps(
+                {"seconds": seconds, "gradient_bytes": size, "buckets": buckets, "alpha_s": cost.alpha_s,
+                 "beta_s": cost.beta_s, "core": session.current().stats().core}
+            ), flush=True
+        )  # fmt: skip
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
