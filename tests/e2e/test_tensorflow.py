@@ -83,3 +83,12 @@ def test_a_keras_script_with_a_helper_host(tmp_path: Path) -> None:
     check(lines)
     [stats] = [json.loads(line) for line in lines if line.startswith('{"host"')]
     assert stats["received_bytes"] > 0
+
+
+@pytest.mark.e2e
+@pytest.mark.mpi
+@pytest.mark.tensorflow
+def test_a_script_for_horovod_under_mpi(tmp_path: Path) -> None:
+    settings = "{'mpi': {'enabled': True, 'processes_per_host': 2}}"
+    options = f"{{'instance_type': 'local_process', 'instance_count': 1, 'distribution': {settings}}}"
+    check(train(tmp_path, "horovod.tensorflow.keras", options))
