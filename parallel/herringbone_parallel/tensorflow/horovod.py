@@ -13,8 +13,8 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_parallel.reduce import all_gather
+from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.buckets import Array
 from herringbone_parallel.tensorflow.compression import Compression
 from herringbone_parallel.tensorflow.gradients import ReduceOp, Travel, densified, refuse_devices
 from herringbone_parallel.tensorflow.operations import broadcast as _broadcast

@@ -24,7 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_parallel.reduce import Engine, Handle
-from herringbone_parallel.tensorflow.buckets import Array, Bucket, Spec
+from herringbone_parallel.reduce.fused import Array, Bucket, Spec
 from herringbone_parallel.tensorflow.weights import Comparison
 from herringbone_spec.errors import ParallelError
 

@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_parallel.reduce import agree, broadcast
+from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.buckets import Array
 from herringbone_parallel.tensorflow.gradients import name_of
 from herringbone_parallel.tensorflow.reduction import not_converted, start_in_order
 from herringbone_parallel.tensorflow.weights import are_equal

@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_parallel.reduce import Engine, agree, all_gather
-from herringbone_parallel.tensorflow.buckets import Array
+from herringbone_parallel.reduce.fused import Array
 from herringbone_spec.errors import ParallelError
 
 

@@ -35,3 +35,13 @@ def test_a_bucket_for_each_gradient_gives_the_same_sums(ranks: Ranks) -> None:
     assert many[1].tobytes() == one[1].tobytes()
     # 6 gradients in 5 steps; the last bias is not 128 bytes long, and takes its kernel along.
     assert many[2] - one[2] == 5 * 4
+
+
+def test_on_a_wire_of_16_bits_half_the_bytes_travel(ranks: Ranks) -> None:
+    (exact, sent), _ = ranks.run("aggregation.with_tape", 2, True)
+    (first, fewer), (second, _) = ranks.run("aggregation.with_tape", 2, True, HERRINGBONE_REDUCE_WIRE="fp16")
+    # Both also compare gradients and weights, which takes a few hundred bytes.
+    assert fewer < 0.52 * sent
+    assert first.tobytes() == second.tobytes()
+    np.testing.assert_allclose(first, exact, rtol=0, atol=1e-3)
+    assert (first != exact).any()

@@ -4,7 +4,7 @@
     flat = buckets[0].fill(gradients)           # summed in place by the engine
     buckets[0].pieces(flat)                     # its parts, in the gradients' shapes
 
-Nothing here knows TensorFlow: gradients are numpy arrays, which share their memory with the framework's tensors.
+Gradients are numpy arrays here, which share their memory with a framework's tensors where that framework can.
 """
 
 from __future__ import annotations
@@ -23,6 +23,14 @@ Array = npt.NDArray[Any]
 
 # TensorFlow takes an array over without a copy when it starts at a multiple of this.
 _ALIGN_BYTES = 64
+
+
+def _references(arrays: Sequence[Array]) -> list[int]:
+    return [sys.getrefcount(array) for array in arrays]
+
+
+# What that says of an array that is in a list and nowhere else; it is not the same in every release of Python.
+_FREE = _references([np.zeros(0)])[0]
 
 
 class Spec(NamedTuple):
@@ -67,14 +75,19 @@ class Bucket:
     def _buffer(self) -> Array:
         """Return a buffer of zeros or of old sums: fresh memory costs as much as a copy, so it is used again.
 
-        A piece that the framework still holds counts as a reference to the memory it lies in; what only this list, the
-        loop and `getrefcount` refer to is free. The gaps between gradients stay zero for ever.
+        A piece that the framework still holds counts as a reference to the memory it lies in. The gaps between
+        gradients stay zero for ever.
         """
-        for owned in self._owned:
-            if sys.getrefcount(owned) == 3:
+        for owned, references in zip(self._owned, _references(self._owned), strict=True):
+            if references == _FREE:
                 return self._aligned(owned)
         self._owned.append(np.zeros(self.count * self.dtype.itemsize + _ALIGN_BYTES, np.uint8))
         return self._aligned(self._owned[-1])
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What this bucket's buffers take: two of them as a rule, as a framework lets go of the last sums late."""
+        return sum(owned.nbytes for owned in self._owned)
 
     def _aligned(self, owned: Array) -> Array:
         start = -owned.ctypes.data % _ALIGN_BYTES
