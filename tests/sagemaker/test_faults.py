@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -16,7 +17,7 @@ from herringbone.backends.sagemaker_progress import Progress
 from herringbone.backends.sagemaker_session import AwsSession
 from herringbone.backends.sagemaker_submission import Submission
 from herringbone.processes import is_alive
-from herringbone_spec.errors import AwsCredentialsError, AwsUnavailableError
+from herringbone_spec.errors import AwsCredentialsError, AwsUnavailableError, HerringboneError, LaunchError
 from tests.sagemaker.account import IMAGE, XML, Wire, answer, estimator, fit, job_names, keys
 
 pytest.importorskip("boto3", reason="the extra aws is not installed")
@@ -99,6 +100,27 @@ def test_a_network_that_comes_back_tells_that_there_is_no_job(wire):
 def _request():
     plain = estimator(Wire()).plan(job_name="digits-1").request
     return {**plain, "RoleArn": "arn:aws:iam::123456789012:role/training"}
+
+
+def test_an_index_that_breaks_after_the_creation_does_not_lose_the_job(wire, index, home, tmp_path):
+    def break_it(**_):
+        home.index.rename(tmp_path / "aside")
+        home.index.mkdir()
+
+    wire.boto.events.register("after-call.sagemaker.CreateTrainingJob", break_it)
+    with pytest.raises(HerringboneError, match="the index of jobs"):
+        fit(wire)
+    home.index.rmdir()
+    (tmp_path / "aside").rename(home.index)
+    described = look_up(AwsSession.of(wire.boto), "digits-1")
+    assert standing(index.get("digits-1"), described, client_lives=False) is Standing.CREATED
+
+
+def test_a_temporary_folder_that_is_not_there_leaves_no_job(wire, index, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(LaunchError, match=r"job digits-1 could not be prepared: .*gone"):
+        fit(wire)
+    assert index.all() == []
 
 
 KILLED = """

@@ -78,7 +78,7 @@ def prepare(
         names = AccountNames(region=session.region, bucket=default_bucket(session), role_arn=role)
         bucket = _missing_bucket(plan, session, names)
         code = packing.result()
-    data = {channel.name: read_data(Path(channel.path), channel.name) for channel in _local(plan)}
+    data = {channel: read_data(path, channel) for channel, path in _local(plan).items()}
     names = dataclasses.replace(
         names,
         code_hash=names.code_hash if code is None else code.content_hash,
@@ -96,8 +96,9 @@ def prepare(
     )
 
 
-def _local(plan: JobPlan) -> list[Any]:
-    return [channel for channel in all_channels(plan) if channel.path is not None]
+def _local(plan: JobPlan) -> dict[str, Path]:
+    """Return where the data of each channel of this machine is."""
+    return {channel.name: Path(channel.path) for channel in all_channels(plan) if channel.path is not None}
 
 
 def _missing_bucket(plan: JobPlan, session: AwsSession, names: AccountNames) -> str | None:

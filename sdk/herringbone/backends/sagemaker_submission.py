@@ -27,7 +27,7 @@ from herringbone.home import Home
 from herringbone.jobs import JobIndex, JobRecord
 from herringbone.plan import JobPlan
 from herringbone.processes import identity
-from herringbone_spec.errors import AwsError
+from herringbone_spec.errors import AwsError, HerringboneError, LaunchError
 
 _KEY_BYTES = 32
 
@@ -68,7 +68,8 @@ class Submission:
             self._upload(prepared)
             self._sent = True
             create_job(self._session, prepared.request)
-            self._index.update(name, client=None)
+        # No longer a claim. Should this fail, the row stays one, and `describe` finds that the job is ours.
+        self._index.update(name, client=None)
         self._progress.say(f"job {name} created in {self._session.region}")
 
     @contextmanager
@@ -89,11 +90,13 @@ class Submission:
             yield
         except UnknownOutcomeError:
             raise
-        except Exception:
+        except HerringboneError:
             self._index.remove(name)
             raise
-        except BaseException:  # Ctrl-C
+        except BaseException as error:  # Ctrl-C, a full disk, a mistake of ours
             self._interrupted()
+            if isinstance(error, OSError):
+                raise LaunchError(f"job {name} could not be prepared: {error}") from error
             raise
 
     def _interrupted(self) -> None:
