@@ -32,6 +32,7 @@ class Spare:
     """A rank's Python that waits for its orders.
 
     `connection` is our end of its link; `pipes` are what it writes to, reading and writing ends, standard output first.
+    Raises `OSError` where it cannot be started.
     """
 
     def __init__(self, python: str, environment: dict[str, str]) -> None:
@@ -41,7 +42,11 @@ class Spare:
         with theirs:
             (_, stdout), (_, stderr) = self.pipes
             given = {**environment, REPORT: str(theirs.fileno())}
-            self.pid = spawn(rank_argv(python), given, stdout=stdout, stderr=stderr, inherit=[theirs.fileno()])
+            try:
+                self.pid = spawn(rank_argv(python), given, stdout=stdout, stderr=stderr, inherit=[theirs.fileno()])
+            except OSError:
+                self._close()
+                raise
 
     def serves(self, python: str, environment: Mapping[str, str]) -> bool:
         """Say whether it is as good as that Python, started now in that environment."""
@@ -62,6 +67,9 @@ class Spare:
         if self._lives():
             os.kill(self.pid, signal.SIGKILL)
             os.waitpid(self.pid, 0)
+        self._close()
+
+    def _close(self) -> None:
         self.connection.close()
         for ends in self.pipes:
             for end in ends:

@@ -113,6 +113,13 @@ def test_a_spare_that_died_serves_nobody(reaped: bool) -> None:
     one.discard()
 
 
+def test_a_python_that_is_not_there_leaves_nothing_open() -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(FileNotFoundError):
+        Spare("/no/python", dict(os.environ))
+    assert os.listdir("/proc/self/fd") == before
+
+
 def test_none_is_started_where_none_is_wanted(tmp_path: Path) -> None:
     assert spare.start({**os.environ, "PYTHONPATH": "relative"}) is None
     config = tmp_path / "input" / "config"
