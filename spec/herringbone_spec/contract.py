@@ -175,4 +175,6 @@ def masked(settings: dict[str, str]) -> dict[str, str]:
     >>> masked({"WANDB_API_KEY": "abc", "EPOCHS": "3"})
     {'WANDB_API_KEY': '******', 'EPOCHS': '3'}
     """
-    return {name: MASK if _SECRET_NAME.search(name) else value for name, value in settings.items()}
+    # Where the hosts' key is, is no secret.
+    shown = {name for name in settings if name == HostVariable.KEY_FILE or not _SECRET_NAME.search(name)}
+    return {name: value if name in shown else MASK for name, value in settings.items()}

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 import torch
 
 from tests.aws_mock import mock_aws
+from tests.e2e.sagemaker_platform import Platform
 from tests.sagemaker.account import REGION, Wire, described, estimator, make_role
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spot"
@@ -36,53 +36,6 @@ def test_the_example_on_this_machine(tmp_path: Path, script: str, steps: int) ->
     assert (result["stopped"], result["resumed"]) == ("Stopped", "Completed")
     assert result["saved_at"] == result["resumed_at"] < steps
     assert result["difference"] == 0
-
-
-class Platform:
-    """SageMaker's part: a container for a training job that was submitted, `/opt/ml` mounted, code on S3."""
-
-    def __init__(self, engine: Any, image: str, request: dict[str, Any], environment: dict[str, str]) -> None:
-        self._engine, self._image, self._request, self._environment = engine, image, request, environment
-        self._containers: list[str] = []
-
-    def start(self, base: Path, checkpoints: Path) -> str:
-        config = base / "input" / "config"
-        config.mkdir(parents=True)
-        checkpoints.mkdir(exist_ok=True)
-        (config / "hyperparameters.json").write_text(json.dumps(self._request["HyperParameters"]))
-        (config / "inputdataconfig.json").write_text("{}")
-        resources = {"current_host": "algo-1", "hosts": ["algo-1"], "network_interface_name": "lo"}
-        (config / "resourceconfig.json").write_text(json.dumps(resources))
-        made = self._engine.create_container(
-            self._image,
-            "train",
-            environment={**self._request["Environment"], **self._environment},
-            host_config=self._engine.create_host_config(
-                binds=[f"{base}:/opt/ml", f"{checkpoints}:/opt/ml/checkpoints"], network_mode="host"
-            ),
-        )
-        self._engine.start(made["Id"])
-        self._containers.append(made["Id"])
-        return str(made["Id"])
-
-    def log(self, container: str) -> str:
-        return str(self._engine.logs(container).decode())
-
-    def until(self, container: str, text: str) -> None:
-        deadline = time.monotonic() + 60
-        while text not in self.log(container):
-            assert time.monotonic() < deadline, self.log(container)
-            time.sleep(0.02)
-
-    def interrupt(self, container: str) -> None:
-        self._engine.stop(container, timeout=60)
-
-    def end(self, container: str) -> int:
-        return int(self._engine.wait(container, timeout=60)["StatusCode"])
-
-    def clear(self) -> None:
-        for container in self._containers:
-            self._engine.remove_container(container, force=True, v=True)
 
 
 @pytest.fixture

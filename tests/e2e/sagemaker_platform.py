@@ -1,0 +1,83 @@
+"""SageMaker's part of a training job that was submitted to the mock: containers, channels, `/opt/ml`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from herringbone.backends.sagemaker_bucket import parse_place
+
+
+class Platform:
+    """Runs the hosts of one request, each in a container on this machine's network.
+
+    >>> container = platform.start(tmp_path / "one", tmp_path / "checkpoints")      # doctest: +SKIP
+    >>> platform.end(container), platform.log(container)                            # doctest: +SKIP
+
+    `environment` is what the service adds to the request's own, `s3` a client to fetch channels with.
+    """
+
+    def __init__(
+        self, engine: Any, image: str, request: dict[str, Any], environment: dict[str, str], s3: Any = None
+    ) -> None:
+        self._engine, self._image, self._request, self._environment = engine, image, request, environment
+        self._s3 = s3
+        self._containers: list[str] = []
+
+    def start(self, base: Path, checkpoints: Path, *, host: str = "algo-1", hosts: Sequence[str] = ("algo-1",)) -> str:
+        config = base / "input" / "config"
+        config.mkdir(parents=True)
+        checkpoints.mkdir(exist_ok=True)
+        channels = self._request.get("InputDataConfig", [])
+        described = {channel["ChannelName"]: {"TrainingInputMode": "File"} for channel in channels}
+        resources = {"current_host": host, "hosts": list(hosts), "network_interface_name": "lo"}
+        (config / "hyperparameters.json").write_text(json.dumps(self._request["HyperParameters"]))
+        (config / "inputdataconfig.json").write_text(json.dumps(described))
+        (config / "resourceconfig.json").write_text(json.dumps(resources))
+        for channel in channels:
+            self._fetch(
+                channel["DataSource"]["S3DataSource"]["S3Uri"], base / "input" / "data" / channel["ChannelName"]
+            )
+        made = self._engine.create_container(
+            self._image,
+            "train",
+            environment={**self._request["Environment"], **self._environment},
+            host_config=self._engine.create_host_config(
+                binds=[f"{base}:/opt/ml", f"{checkpoints}:/opt/ml/checkpoints"],
+                network_mode="host",
+                extra_hosts=dict.fromkeys(hosts, "127.0.0.1"),
+            ),
+        )
+        self._engine.start(made["Id"])
+        self._containers.append(made["Id"])
+        return str(made["Id"])
+
+    def _fetch(self, address: str, folder: Path) -> None:
+        """Put what lies below an address into the folder of its channel."""
+        bucket, prefix = parse_place(address)
+        for entry in self._s3.list_objects_v2(Bucket=bucket, Prefix=prefix)["Contents"]:
+            path = folder / entry["Key"].removeprefix(f"{prefix}/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(self._s3.get_object(Bucket=bucket, Key=entry["Key"])["Body"].read())
+
+    def log(self, container: str) -> str:
+        return str(self._engine.logs(container).decode())
+
+    def until(self, container: str, text: str) -> None:
+        deadline = time.monotonic() + 60
+        while text not in self.log(container):
+            assert time.monotonic() < deadline, self.log(container)
+            time.sleep(0.02)
+
+    def interrupt(self, container: str) -> None:
+        self._engine.stop(container, timeout=60)
+
+    def end(self, container: str) -> int:
+        return int(self._engine.wait(container, timeout=60)["StatusCode"])
+
+    def clear(self) -> None:
+        for container in self._containers:
+            self._engine.remove_container(container, force=True, v=True)
