@@ -252,7 +252,7 @@ def test_a_wait_can_end_before_the_sum(world):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forked_child_leaves_the_rank_alone(world, kind):
-    """A data loader's process, forked from a rank, ended in the rank's own goodbye and waited for a thread it has not."""
+    """A process forked by a data loader said goodbye for its rank, and waited for a thread that it has not."""
     ranks = world("ab", kind=kind)
     engine = ranks.engines[0]
     child = os.fork()
