@@ -63,12 +63,10 @@ class Network:
         return f"10.77.0.{host + 1}"
 
     def traffic(self, host: int) -> Traffic:
-        """What the host's interface has sent, received and dropped so far, and what the bridge dropped towards it."""
+        """What the host's interface has sent and received so far, and what the queues at both ends of its link dropped."""
         own = self._counters(self.namespace(host), "eth0")
-        port = self._counters(self._bridge, f"p{host}")
-        return Traffic(
-            own["tx"]["bytes"], own["rx"]["bytes"], self._drops(self.namespace(host)) + port["tx"]["dropped"]
-        )
+        dropped = self._drops(self.namespace(host), "eth0") + self._drops(self._bridge, f"p{host}")
+        return Traffic(own["tx"]["bytes"], own["rx"]["bytes"], dropped)
 
     @property
     def _bridge(self) -> str:
@@ -77,13 +75,9 @@ class Network:
     def _counters(self, namespace: str, device: str) -> Any:
         return json.loads(ip("-n", namespace, "-s", "-j", "link", "show", "dev", device))[0]["stats64"]
 
-    def _drops(self, namespace: str) -> int:
-        shown = subprocess.run(
-            ["tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", "eth0"],
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
+    def _drops(self, namespace: str, device: str) -> int:
+        command = ["tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", device]
+        shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         return sum(int(entry.get("drops", 0)) for entry in json.loads(shown))
 
     def _make(self) -> None:
