@@ -63,7 +63,7 @@ class Network:
         return f"10.77.0.{host + 1}"
 
     def traffic(self, host: int) -> Traffic:
-        """What the host's interface has sent and received so far, and what the queues at both ends of its link dropped."""
+        """What the host has sent and received so far, and what the queues at both ends of its link dropped."""
         own = self._counters(self.namespace(host), "eth0")
         dropped = self._drops(self.namespace(host), "eth0") + self._drops(self._bridge, f"p{host}")
         return Traffic(own["tx"]["bytes"], own["rx"]["bytes"], dropped)
