@@ -149,15 +149,21 @@ def summary(found: dict[str, Any], arguments: argparse.Namespace) -> dict[str, A
         "repeats": arguments.repeats,
     }
     if arguments.mbit:
-        result["ceiling"] = min(1.0, median["backward"] / median["sum"])
-        for name, step, lone in (("overlap", "ours", "sum"), ("gloo_overlap", best, "gloo_sum")):
-            result[name] = 1 - (median[step] - median["plain"]) / median[lone]
-        result["of_ceiling"] = result["overlap"] / result["ceiling"]
-        result["gloo_of_ceiling"] = result["gloo_overlap"] / min(1.0, median["backward"] / median["gloo_sum"])
-        result.update(
-            {name: round(value, 3) for name, value in result.items() if "overlap" in name or "ceiling" in name}
-        )
+        result |= overlaps(seconds, "ours", "sum", "")
+        result |= overlaps(seconds, best, "gloo_sum", "gloo_")
     return result
+
+
+def overlaps(seconds: dict[str, list[float]], step: str, lone: str, prefix: str) -> dict[str, float]:
+    """Return what part of a lone sum a step hides, what it could at most, and their ratio: medians over the rounds."""
+    rounds = list(zip(seconds[step], seconds["plain"], seconds["backward"], seconds[lone], strict=True))
+    hidden = [1 - (taken - plain) / alone for taken, plain, _, alone in rounds]
+    ceiling = [min(1.0, backward / alone) for _, _, backward, alone in rounds]
+    return {
+        f"{prefix}overlap": round(statistics.median(hidden), 3),
+        f"{prefix}ceiling": round(statistics.median(ceiling), 3),
+        f"{prefix}of_ceiling": round(statistics.median(hidden) / statistics.median(ceiling), 3),
+    }
 
 
 def main() -> int:
