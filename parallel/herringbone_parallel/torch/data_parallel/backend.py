@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+from collections import deque
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -19,6 +21,8 @@ from herringbone_spec.errors import ParallelError
 NAME = "smddp"
 _SUMMED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _PLAIN = AllreduceOptions()
+# Older ones keep only the C++ half of a work that their own C++ has asked for, and it would lose its methods.
+_KEEPS_WORKS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
 _OPERATIONS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "average"}
 
 
@@ -33,6 +37,9 @@ class ReduceGroup(ProcessGroup):
         super().__init__(rank, size)  # type: ignore[call-arg]  # torch's stubs have one of its two forms
         self.engine = engine
         self._stager: Stager | None = None
+        self._abandoned = False
+        # The last ones, for a torch that does not keep them: it has two under way at most.
+        self._recent: deque[Any] = deque(maxlen=8)
         gloo = ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
         self._torchs: dict[str, Any] = {"cpu": gloo}
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
@@ -50,22 +57,36 @@ class ReduceGroup(ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = _PLAIN) -> Any:  # type: ignore[override]  # one of its three forms
         """Start an all-reduce: `all_reduce`, and what DistributedDataParallel calls for each bucket."""
+        return self._held(self._start(tensors, opts))
+
+    def _start(self, tensors: Any, opts: Any) -> Any:
         tensor = tensors[0]
         operation = next((name for op, name in _OPERATIONS.items() if opts.reduceOp == op), None)
         if self.engine is None or len(tensors) > 1 or operation is None or not _is_dense_float(tensor):
-            return self._delegate("allreduce", tensors, opts)
+            return self._delegated("allreduce", tensors, opts)
         if self._stager is None:
             return start(self.engine, tensor, operation)
         if tensor.is_cuda:
             return self._stager.start(self.engine, tensor, operation)
         # The stager's thread submits later than this one would: sums of both would have no order.
-        return self._delegate("allreduce", tensors, opts)
+        return self._delegated("allreduce", tensors, opts)
 
-    def _delegate(self, name: str, *arguments: Any) -> Any:
+    def _held(self, work: Any) -> Any:
+        if not _KEEPS_WORKS:
+            self._recent.append(work)
+        return work
+
+    def _delegated(self, name: str, *arguments: Any) -> Any:
         """Start a collective of torch's own, and have an eye on the ranks while it is waited for."""
         device = _device(arguments)
         work = getattr(self._torchs[device], name)(*arguments)
-        return work if self.engine is None or device != "cpu" else WatchedWork(work, self.engine)
+        return work if self.engine is None or device != "cpu" else WatchedWork(work, self.engine, self._abandon)
+
+    def _abandon(self) -> None:
+        """Never destroy gloo's group: its destructor waits for what is under way, half an hour with a stopped rank."""
+        if not self._abandoned:
+            self._abandoned = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._torchs["cpu"]))
 
     def shutdown(self) -> None:
         """Leave the other ranks; torch < 2.6 does not call it, and the engine is closed when the script ends."""
@@ -75,20 +96,20 @@ class ReduceGroup(ProcessGroup):
         if engine is not None:
             session.leave()
         for group in self._torchs.values():
-            if hasattr(group, "shutdown"):
+            if hasattr(group, "shutdown") and not self._abandoned:
                 group.shutdown()
 
 
-def _delegated(name: str) -> Callable[..., Any]:
+def _passed_on(name: str) -> Callable[..., Any]:
     def method(self: ReduceGroup, *arguments: Any, **options: Any) -> Any:
-        return self._delegate(name, *arguments, *options.values())
+        return self._held(self._delegated(name, *arguments, *options.values()))
 
     return method
 
 
 # What torch calls by these names; a group passes the rest on by itself, unwatched.
 for _name in ("allgather", "alltoall", "barrier", "broadcast", "gather", "reduce", "reduce_scatter", "scatter"):
-    setattr(ReduceGroup, _name, _delegated(_name))
+    setattr(ReduceGroup, _name, _passed_on(_name))
 
 
 def start(engine: Engine, tensor: torch.Tensor, operation: str) -> SumWork:

@@ -77,10 +77,11 @@ class WatchedWork(Work):
     gloo itself does not say who is, and waits for half an hour for one that is stopped.
     """
 
-    def __init__(self, inner: Any, engine: Engine) -> None:
+    def __init__(self, inner: Any, engine: Engine, abandon: Callable[[], None]) -> None:
         super().__init__()
         self._inner = inner
         self._engine = engine
+        self._abandon = abandon
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
         arrived = threading.Event()
@@ -116,4 +117,5 @@ class WatchedWork(Work):
 
     def _raise_news(self, cause: BaseException | None = None) -> None:
         if (failure := self._engine.failure) is not None:
+            self._abandon()
             raise ParallelError(failure) from cause

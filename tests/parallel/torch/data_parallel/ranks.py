@@ -94,6 +94,12 @@ class JobRanks:
             raise RankFailedError("\n".join(failed))
         return [result for _, result in answers]
 
+    def ended(self, rank: int, limit: float = 30) -> int | None:
+        """Let that rank's process end, and return its exit code; None when it does not."""
+        self._connections[rank].send(None)
+        self.processes[rank].join(limit)
+        return self.processes[rank].exitcode
+
     def close(self) -> None:
         for process in self.processes:
             process.kill()
