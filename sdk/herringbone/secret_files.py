@@ -42,7 +42,11 @@ def _named_secret(path: Path) -> bool:
 def _holds_key(path: Path) -> bool:
     if path.name in _ENVIRONMENT_EXAMPLES:
         return False
-    with path.open("rb", buffering=0) as file:
+    # A file object takes four times as long, and code has a thousand files.
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
         if path.suffix.lower() in _KEY_SUFFIXES:
-            return _KEY.search(file.read(_WHOLE_BYTES)) is not None
-        return _KEY.match(file.read(_HEAD_BYTES).lstrip()) is not None
+            return _KEY.search(os.read(descriptor, _WHOLE_BYTES)) is not None
+        return _KEY.match(os.read(descriptor, _HEAD_BYTES).lstrip()) is not None
+    finally:
+        os.close(descriptor)
