@@ -92,9 +92,9 @@ class Buffers:
     def __init__(self) -> None:
         self.pending: dict[int, Buffer] = {}
         self.submitted = 0
-        # Buffers are done nearly in order: all below `_done_below`, and these.
+        # Buffers are done nearly in order: all below `done_below`, and these.
         self._done: set[int] = set()
-        self._done_below = 0
+        self.done_below = 0
 
     def add(self, submission: Submission, config: CoreConfig) -> Buffer:
         buffer = Buffer(self.submitted, submission, config)
@@ -106,9 +106,9 @@ class Buffers:
         """The buffer's sum is in place."""
         self.pending.pop(sequence, None)
         self._done.add(sequence)
-        while self._done_below in self._done:
-            self._done.remove(self._done_below)
-            self._done_below += 1
+        while self.done_below in self._done:
+            self._done.remove(self.done_below)
+            self.done_below += 1
 
     def is_done(self, sequence: int) -> bool:
-        return sequence < self._done_below or sequence in self._done
+        return sequence < self.done_below or sequence in self._done

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from herringbone_parallel.reduce.buffers import Buffers
-from herringbone_parallel.reduce.core import CoreConfig, LinkCount, Submission
+from herringbone_parallel.reduce.core import CoreConfig, LinkCount, Role, Submission
 from herringbone_parallel.reduce.flow import Flow
 from herringbone_parallel.reduce.stream import Stream
 from herringbone_parallel.reduce.wire import Header, Kind
@@ -43,6 +43,7 @@ class FallbackCore:
         self._streams = [Stream(spec, self._place, self._take) for spec in config.links]
         self._everyone = tuple(self._streams)
         self._flow = Flow(config, self._buffers, self._streams, self._finish)
+        self._closed_at = 0.0
         self._leaving: float | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_out, selectors.EVENT_READ)
@@ -201,14 +202,17 @@ class FallbackCore:
             time.sleep(0.01 if left else 0)
 
     def _left_in_order(self) -> bool:
-        """Once closing: say that no more is submitted, and end when everybody has read it."""
+        """Once closing: sum what is under way, say that there will be no more, and end when everybody has read it."""
         if not self._closing and (self._config.member >= 0 or any(stream.left is None for stream in self._everyone)):
             return False
         now = time.monotonic()
+        self._closed_at = self._closed_at or now
+        if self._leaving is None and self._buffers.done_below < self._numbered and now - self._closed_at < _LINGER:
+            return False
         if self._leaving is None:
             self._leaving = now
             for stream in tuple(self._streams):
-                stream.send(Header(Kind.LEAVE, sequence=self._numbered))
+                stream.send(Header(Kind.LEAVE, sequence=self._buffers.done_below))
                 self._flush(stream)
         return now - self._leaving > _LINGER or all(s.answered and not s.pending for s in self._streams)
 
@@ -225,11 +229,14 @@ class FallbackCore:
     def _check_left(self) -> None:
         """Who has left cannot take part in what is submitted now."""
         for stream in self._everyone:
-            if stream.left is not None and self._buffers.submitted > stream.left and not self._closing:
-                raise ParallelError(
-                    f"{stream.spec.label} left after {stream.left} buffers, and {self._config.label} submits more: all "
-                    "ranks submit the same buffers before they close"
-                )
+            if stream.left is None or self._buffers.submitted <= stream.left or self._closing:
+                continue
+            if stream.spec.role is Role.HELPER:
+                raise ParallelError(f"{stream.spec.label} was ended while {self._config.label} still needs it")
+            raise ParallelError(
+                f"{stream.spec.label} left after {stream.left} buffers, and {self._config.label} submits more: all "
+                "ranks submit the same buffers before they close"
+            )
 
     def _finish(self, sequence: int) -> None:
         with self._changed:

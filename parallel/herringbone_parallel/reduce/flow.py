@@ -108,7 +108,8 @@ class Flow:
                 f"{stream.spec.label} sent {header.length} bytes at once: the connection is out of step"
             )
         if header.kind == Kind.PUSH:
-            assert self.served is not None
+            if self.served is None or stream.spec.role is Role.HELPER:
+                raise ParallelError(f"{stream.spec.label} pushed what was not due: the connection is out of step")
             return self.served.slot(stream.spec.index, stream.arrived)
         buffer, chunk = self._expected(stream, header)
         if header.wire == header.element:
@@ -120,7 +121,8 @@ class Flow:
         local = stream.spec.role is Role.LOCAL
         if header.kind == Kind.PUSH:
             slots = self.joined if local else self.served
-            assert slots is not None
+            if slots is None or stream.spec.role is Role.HELPER or bool(header.length) == local:
+                raise ParallelError(f"{stream.spec.label} pushed what was not due: the connection is out of step")
             slots.arrive(stream.spec.index, stream.arrived, header)
             stream.arrived += 1
             return

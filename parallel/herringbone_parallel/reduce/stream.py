@@ -36,7 +36,7 @@ class Stream:
         self.heard = self.spoke = time.monotonic()
         # Of this link's chunks: pushed by this side and back as sums, received from the other and given back.
         self.pushed = self.returned = self.arrived = 0
-        # Once the other side has left: how many buffers it submitted.
+        # Once the other side has left: how many buffers it took part in.
         self.left: int | None = None
         self.answered = False
         self._place, self._take = place, take

@@ -5,8 +5,8 @@
 
 A PUSH is a chunk on its way to who sums it; the SUM that comes back has the same header, and is the credit to push
 more. Between ranks of one host the elements lie in shared memory and `length` is 0. ALIVE is sent by each I/O thread,
-whatever its process computes. ABORT carries the reason as UTF-8. LEAVE says that its sender has submitted `sequence`
-buffers and will submit no more; LEFT answers it, so that nobody closes a connection with bytes under way.
+whatever its process computes. ABORT carries the reason as UTF-8. LEAVE says that its sender has taken part in
+`sequence` buffers and will in no more; LEFT answers it, so that nobody closes a connection with bytes under way.
 """
 
 from __future__ import annotations

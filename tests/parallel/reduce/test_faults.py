@@ -237,3 +237,29 @@ def test_a_rank_that_leaves_early_is_named(world, kind):
             engine.all_reduce(np.ones(10, np.float32)).wait(10)
 
     ranks.run(work)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_rank_that_closes_at_once_still_takes_part(world, kind):
+    """It said goodbye with its last chunks unsent, and the others waited for them for ever."""
+    ranks = world("abc", 1, kind)
+
+    def work(engine):
+        data = np.ones(300_000, np.float32)
+        handle = engine.all_reduce(data)
+        if engine.rank == 1:
+            engine.close()
+        handle.wait(10)
+        assert (data == 3).all()
+
+    ranks.run(work)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_server_that_is_ended_is_named(world, kind):
+    ranks = world("ab", 2, kind)
+    ranks.run(lambda engine: engine.all_reduce(np.ones(10, np.float32)).wait(10))
+    ranks.servers[1].close()
+    for engine in ranks.engines:
+        with pytest.raises(ParallelError, match=r"the server on helper-1 was ended while rank . on . still needs it"):
+            wait_for_failure(engine)

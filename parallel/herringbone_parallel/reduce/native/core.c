@@ -63,7 +63,10 @@ static void check_left(struct core *core) {
     pthread_mutex_unlock(&core->lock);
     for (uint32_t i = 0; i < core->link_count && !closing; i++) {
         struct link *link = &core->links[i];
-        if (link->left && core->submitted > link->left_after)
+        if (!link->left || core->submitted <= link->left_after) continue;
+        if (link->role == HB_HELPER)
+            stop(core, "%s was ended while %s still needs it", link->label, core->label);
+        else
             stop(core,
                  "%s left after %llu buffers, and %s submits more: all ranks submit the same buffers before they close",
                  link->label, (unsigned long long)link->left_after, core->label);
@@ -182,19 +185,22 @@ static void turn(struct core *core) {
     }
 }
 
-/* Once closing: say that no more is submitted, and end when everybody has read it. */
+/* Once closing: sum what is under way, say that there will be no more, and end when everybody has read it. */
 static int left_in_order(struct core *core) {
     pthread_mutex_lock(&core->lock);
     int closing = core->closing;
-    uint64_t numbered = core->numbered;
+    uint64_t done = core->done_below;
+    int under_way = done < core->numbered;
     pthread_mutex_unlock(&core->lock);
     int all_left = 1, all_answered = 1;
     for (uint32_t i = 0; i < core->link_count; i++) all_left &= core->links[i].left;
     if (!closing && !(core->member < 0 && all_left)) return 0;
+    if (!core->closed_at) core->closed_at = now();
+    if (!core->leaving && under_way && now() - core->closed_at < LINGER) return 0;
     if (!core->leaving) {
         core->leaving = now();
         for (uint32_t i = 0; i < core->link_count; i++) {
-            link_send(core, &core->links[i], (struct header){.kind = LEAVE, .sequence = numbered}, NULL);
+            link_send(core, &core->links[i], (struct header){.kind = LEAVE, .sequence = done}, NULL);
             flush(core, &core->links[i]);
         }
     }

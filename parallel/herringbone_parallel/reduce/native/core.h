@@ -31,7 +31,7 @@ struct link {
     /* Of this link's chunks: pushed by this side and back as sums, received from the other side. */
     uint64_t pushed, returned, arrived;
     int left, answered, gone, writes, dirty;
-    uint64_t left_after; /* how many buffers the other side submitted before it left */
+    uint64_t left_after; /* how many buffers the other side took part in before it left */
     double heard, spoke;
     struct message *queue;
     uint32_t capacity, first, queued;
@@ -125,7 +125,7 @@ struct core {
     struct source *sources;
     struct cursor joining, handing, serving, *pushing, *returning, *giving, *given;
     int stopping;
-    double ticked, leaving;
+    double ticked, closed_at, leaving;
 };
 
 double now(void);

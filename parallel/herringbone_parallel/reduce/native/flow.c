@@ -323,8 +323,8 @@ void flow_take(struct core *core, struct link *link) {
     struct chunk due;
     if (head->kind == PUSH) {
         struct slots *slots = link->role == HB_LOCAL ? &core->joined : &core->served;
-        if (!slots->members || !slots->memory[link->index] || (link->role != HB_LOCAL && !head->length) ||
-            link->arrived - slots->summed >= slots->window) {
+        if (link->role == HB_HELPER || !slots->members || !slots->memory[link->index] ||
+            (link->role == HB_PEER && !head->length) || link->arrived - slots->summed >= slots->window) {
             stop(core, "%s pushed what was not due: the connection is out of step", link->label);
             return;
         }
