@@ -112,25 +112,25 @@ def refused() -> list[str]:
     return said
 
 
-def rank_1_dies(in_graph: bool) -> tuple[str, float]:
+def rank_1_dies() -> tuple[str, float]:
     """Train until rank 1 is killed; return what rank 0 hears and after how many seconds."""
     sdp.init()
     weight = tf.Variable(tf.zeros([1000]))
 
+    @tf.function
     def step() -> None:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(weight)
         weight.assign_sub(sdp.DistributedGradientTape(tape).gradient(loss, weight))
 
-    run = tf.function(step) if in_graph else step
     for _ in range(3):
-        run()
+        step()
     if sdp.rank() == 1:
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
     try:
         for _ in range(1_000_000):
-            run()
+            step()
     except Exception as error:  # noqa: BLE001
         return str(error), time.monotonic() - began
     return "", 0.0
