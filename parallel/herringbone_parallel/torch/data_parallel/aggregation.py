@@ -55,6 +55,12 @@ class Aggregation:
             _teach(kind)
 
     def _before_forward(self, model: Any, _: Any) -> None:
+        if model.static_graph:
+            # torch's reducer sums in the first backward of a static graph, also in one that is not to.
+            raise ParallelError(
+                f"aggregation_frequency {self._every} and DistributedDataParallel(static_graph=True): torch learns a"
+                " static graph in a first backward that sums; leave one of them out"
+            )
         if self._withheld:  # that forward raised
             self._withheld, model.require_backward_grad_sync = False, True
         if torch.is_grad_enabled() and model.require_backward_grad_sync and self._done + 1 < self._every:

@@ -66,7 +66,7 @@ def _prepare(given: dict[str, Any], engine: Engine) -> None:
 
 
 def _caps(sizes: list[int]) -> dict[str, Any]:
-    """Return the arguments that make buckets of these sizes; torch < 2.11 has them all of one size. Pure."""
+    """Return the arguments that make buckets of these sizes; an older torch has them all of one size. Pure."""
     if not sizes:
         return {}
     if "bucket_cap_mb_list" in _signature.parameters:

@@ -144,6 +144,16 @@ def test_no_sync_of_the_script_does_not_count(lone: JobRanks) -> None:
     assert gap(lone.run(train_with_no_sync)[0], [p.grad for p in whole.parameters()]) <= 1e-6
 
 
+def train_static() -> str:
+    with pytest.raises(ParallelError) as refused:
+        train(2, "adam", {"static_graph": True})
+    return str(refused.value)
+
+
+def test_a_static_graph_is_refused(lone: JobRanks) -> None:
+    assert "leave one of them out" in lone.run(train_static)[0]
+
+
 @pytest.mark.parametrize("text", ["0", "-1", "two", ""])
 def test_a_frequency_that_is_no_number_is_refused(text: str) -> None:
     with pytest.raises(ParallelError, match="HERRINGBONE_AGGREGATION_FREQUENCY"):
