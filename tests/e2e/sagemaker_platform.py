@@ -67,7 +67,7 @@ class Platform:
         return str(self._engine.logs(container).decode())
 
     def until(self, container: str, text: str) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while text not in self.log(container):
             assert time.monotonic() < deadline, self.log(container)
             time.sleep(0.02)
@@ -76,7 +76,7 @@ class Platform:
         self._engine.stop(container, timeout=60)
 
     def end(self, container: str) -> int:
-        return int(self._engine.wait(container, timeout=60)["StatusCode"])
+        return int(self._engine.wait(container, timeout=180)["StatusCode"])
 
     def clear(self) -> None:
         for container in self._containers:

@@ -24,9 +24,11 @@ SPLIT = {
 }
 
 
+# Three trainings, each rank of which imports torch.
+@pytest.mark.timeout(300)
 @pytest.mark.e2e
 @pytest.mark.parametrize(
-    ("script", "steps"), [("plain", 1000), pytest.param("split", 150, marks=pytest.mark.mpi)], ids=["plain", "split"]
+    ("script", "steps"), [("plain", 600), pytest.param("split", 150, marks=pytest.mark.mpi)], ids=["plain", "split"]
 )
 def test_the_example_on_this_machine(tmp_path: Path, script: str, steps: int) -> None:
     command = [sys.executable, EXAMPLE / "submit.py", "--script", script, "--steps", str(steps), "--json"]
@@ -69,6 +71,8 @@ def platform(engine: Any, image: str, tmp_path: Path, monkeypatch: pytest.Monkey
         made.clear()
 
 
+# Three trainings, each rank of which imports torch.
+@pytest.mark.timeout(300)
 @pytest.mark.e2e
 @pytest.mark.docker
 def test_a_container_that_is_interrupted_as_sagemaker_does_it(platform: Platform, tmp_path: Path) -> None:
