@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ProcessGro
 from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.torch.data_parallel.staging import Stager
-from herringbone_parallel.torch.data_parallel.work import SumWork, WatchedWork
+from herringbone_parallel.torch.data_parallel.work import WatchedWork, sum_work
 from herringbone_spec.errors import ParallelError
 
 NAME = "smddp"
@@ -57,19 +57,16 @@ class ReduceGroup(ProcessGroup):
 
     def allreduce(self, tensors: Any, opts: Any = _PLAIN) -> Any:  # type: ignore[override]  # one of its three forms
         """Start an all-reduce: `all_reduce`, and what DistributedDataParallel calls for each bucket."""
-        return self._held(self._start(tensors, opts))
-
-    def _start(self, tensors: Any, opts: Any) -> Any:
         tensor = tensors[0]
         operation = next((name for op, name in _OPERATIONS.items() if opts.reduceOp == op), None)
         if self.engine is None or len(tensors) > 1 or operation is None or not _is_dense_float(tensor):
-            return self._delegated("allreduce", tensors, opts)
+            return self._held(self._delegated("allreduce", tensors, opts))
         if self._stager is None:
             return start(self.engine, tensor, operation)
         if tensor.is_cuda:
             return self._stager.start(self.engine, tensor, operation)
         # The stager's thread submits later than this one would: sums of both would have no order.
-        return self._delegated("allreduce", tensors, opts)
+        return self._held(self._delegated("allreduce", tensors, opts))
 
     def _held(self, work: Any) -> Any:
         if not _KEEPS_WORKS:
@@ -112,13 +109,13 @@ for _name in ("allgather", "alltoall", "barrier", "broadcast", "gather", "reduce
     setattr(ReduceGroup, _name, _passed_on(_name))
 
 
-def start(engine: Engine, tensor: torch.Tensor, operation: str) -> SumWork:
+def start(engine: Engine, tensor: torch.Tensor, operation: str) -> Any:
     """Start the engine's sum of a tensor in the memory of the host, in place."""
     tensor = tensor.detach()
     dense = tensor.contiguous()
     handle = engine.all_reduce(dense.data_ptr(), dense.numel(), str(dense.dtype).removeprefix("torch."), op=operation)
     # One that is not contiguous was copied.
-    return SumWork(handle, tensor, None if dense is tensor else lambda: tensor.copy_(dense))
+    return sum_work(handle, tensor, None if dense is tensor else lambda: tensor.copy_(dense))
 
 
 def register() -> None:

@@ -10,11 +10,10 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import Work
+from torch._C._distributed_c10d import _create_work_from_future  # type: ignore[attr-defined]  # not in the stubs
 
 from herringbone_parallel.reduce.engine import Engine, Handle
 
@@ -28,9 +27,9 @@ class Stager:
         self._thread = threading.Thread(target=self._serve, name="herringbone-staging", daemon=True)
         self._thread.start()
 
-    def start(self, engine: Engine, tensor: torch.Tensor, operation: str) -> StagedWork:
+    def start(self, engine: Engine, tensor: torch.Tensor, operation: str) -> Any:
         """Start the engine's sum of a tensor on a device, in place."""
-        work = StagedWork(tensor)
+        work = _Staged(tensor)
         self._stream.wait_stream(torch.cuda.current_stream(tensor.device))
         with torch.cuda.stream(self._stream):
             staged = torch.empty(tensor.numel(), dtype=tensor.dtype, pin_memory=True)
@@ -58,7 +57,7 @@ class Stager:
                 work.fail(failure)
 
         self._orders.put(submit)
-        return work
+        return _create_work_from_future(work.future)
 
     def close(self) -> None:
         self._orders.put(None)
@@ -69,16 +68,15 @@ class Stager:
             order()
 
 
-class StagedWork(Work):
-    """A sum of a CUDA tensor under way."""
+class _Staged:
+    """A sum of a CUDA tensor under way; `future` is what the others see of it."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        super().__init__()
         self._tensor = tensor
         self._failure: BaseException | None = None
         # With the device, so that its completion stands for the work of a stream.
         self._arrived: Any = torch.futures.Future(devices=[tensor.device])
-        self._future = self._arrived.then(self._outcome)
+        self.future = self._arrived.then(self._outcome)
 
     def succeed(self) -> None:
         self._arrived.set_result([self._tensor])
@@ -86,16 +84,6 @@ class StagedWork(Work):
     def fail(self, failure: BaseException) -> None:
         self._failure = failure
         self._arrived.set_result([self._tensor])
-
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002  torch's futures have none
-        self._future.wait()
-        return True
-
-    def get_future(self) -> Any:
-        return self._future
-
-    def is_completed(self) -> bool:
-        return bool(self._arrived.done())
 
     def _outcome(self, arrived: Any) -> Any:
         if self._failure is not None:

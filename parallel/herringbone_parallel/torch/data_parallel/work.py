@@ -9,7 +9,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from torch._C._distributed_c10d import Work
+from torch._C._distributed_c10d import (  # type: ignore[attr-defined]  # not in the stubs
+    Work,
+    _create_work_from_future,
+)
 
 from herringbone_parallel.reduce.engine import Engine, Handle
 from herringbone_spec.errors import ParallelError
@@ -21,54 +24,26 @@ _POLL_SECONDS = 0.2
 _NEWS_SECONDS = 4.5
 
 
-class SumWork(Work):
-    """One submitted tensor: `handle` is the engine's, `land` brings the sum to where the caller looks for it.
+def sum_work(handle: Handle, tensor: torch.Tensor, land: Callable[[], object] | None = None) -> Any:
+    """Return the work of a submitted tensor; `land` brings the sum to where the caller looks for it.
 
-    Its future ends with the tensor, in a list, as DistributedDataParallel wants it. What fails raises `ParallelError`
-    from `wait`; a backward that waits on the future raises a RuntimeError with its text, as torch has it.
+    Its future ends with the tensor, in a list, as DistributedDataParallel wants it. What fails is a RuntimeError with
+    the text of the `ParallelError`, from `wait` too. It is a work of torch's own, as its reducer keeps the C++ half of
+    one alone (`model.join` does, with a tensor that nobody else has): a Python half would be gone, and the memory.
     """
 
-    def __init__(self, handle: Handle, tensor: torch.Tensor, land: Callable[[], object] | None = None) -> None:
-        super().__init__()
-        self._handle = handle
-        self._tensor = tensor
-        self._land = land
-        self._future: Any = None
-
-    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        self._handle.wait(timeout.total_seconds() or None)
-        self._arrive()
-        return True
-
-    def get_future(self) -> Any:
-        if self._future is None:
-            arrived: Any = torch.futures.Future()
-            # Of what is set from Python only a callback's exception is an error for torch's C++ too.
-            self._future = arrived.then(self._outcome)
-            # The callback keeps this object until the sum is there: torch < 2.7 keeps its C++ half alone.
-            self._handle.add_callback(lambda _: arrived.set_result(None))
-        return self._future
-
-    def is_completed(self) -> bool:
-        return self._handle.done()
-
-    def is_success(self) -> bool:
-        return self._handle.done()
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def result(self) -> list[torch.Tensor]:
-        return [self._tensor]
-
-    def _outcome(self, _: Any) -> list[torch.Tensor]:
-        self.wait()
-        return [self._tensor]
-
-    def _arrive(self) -> None:
-        land, self._land = self._land, None
+    def outcome(_: Any) -> list[torch.Tensor]:
+        handle.wait()
         if land is not None:
             land()
+        return [tensor]
+
+    arrived: Any = torch.futures.Future()
+    # Of what is set from Python only a callback's exception is an error for torch's C++ too.
+    future = arrived.then(outcome)
+    # The engine keeps the callback, and with it the tensor, until the sum is there.
+    handle.add_callback(lambda _: arrived.set_result(None))
+    return _create_work_from_future(future)
 
 
 class WatchedWork(Work):

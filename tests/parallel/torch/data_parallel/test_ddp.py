@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
 from herringbone_parallel.reduce import session
@@ -186,3 +188,49 @@ def train_without_sync() -> tuple[int, float]:
 
 def test_no_sync_sends_nothing_and_adds_up(pair: JobRanks) -> None:
     assert pair.run(train_without_sync) == [(0, 1.5)] * 2
+
+
+def train_uneven() -> float:
+    """Rank 1 has one batch more; torch's reducer then holds sums that nobody else does."""
+    rank = join()
+    net = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+    optimizer = torch.optim.SGD(net.parameters(), lr=1.0)
+    with torch.no_grad():
+        net.module.weight.zero_()
+    with net.join():
+        for _ in range(2 + rank):
+            optimizer.zero_grad()
+            net(torch.full((1, 1), 1.0 + rank)).sum().backward()
+            optimizer.step()
+    return net.module.weight.item()
+
+
+def test_join_goes_on_for_the_ranks_that_have_batches(pair: JobRanks) -> None:
+    # Two steps by the mean of 1 and 2, and one by half of rank 1's 2, as join divides by the number of all ranks.
+    assert pair.run(train_uneven) == [-4.0, -4.0]
+
+
+def train_with_hook() -> float:
+    rank = join()
+    net = DistributedDataParallel(nn.Linear(1, 1, bias=False))
+    net.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    net(torch.full((1, 1), 1.0 + rank)).sum().backward()
+    return net.module.weight.grad.item()
+
+
+def test_communication_hooks_of_torchs_own_work(pair: JobRanks) -> None:
+    assert pair.run(train_with_hook) == [1.5, 1.5]
+
+
+def forget_the_work() -> bool:
+    join()
+    dist.all_reduce(torch.ones(1_000_000), async_op=True)
+    gc.collect()
+    rest = [torch.zeros(1_000_000) for _ in range(8)]
+    dist.barrier()
+    dist.all_reduce(torch.ones(1))
+    return all(not tensor.any() for tensor in rest)
+
+
+def test_a_sum_that_nobody_waits_for_keeps_its_memory(pair: JobRanks) -> None:
+    assert pair.run(forget_the_work) == [True, True]
