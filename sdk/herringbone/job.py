@@ -256,7 +256,7 @@ def _backend_of(name: str, session: object) -> Backend:
     try:
         backend = backend_named(JobIndex(find_home().index).get(name).backend)
     except JobNotFoundError as here:
-        from herringbone.backends.sagemaker import SageMakerBackend
+        from herringbone.backends.sagemaker.backend import SageMakerBackend
 
         cloud = SageMakerBackend()
         try:
@@ -265,7 +265,7 @@ def _backend_of(name: str, session: object) -> Backend:
             raise JobNotFoundError(f"{here}; {there}") from None
         return cloud
     if session is not None:
-        from herringbone.backends.sagemaker import SageMakerBackend
+        from herringbone.backends.sagemaker.backend import SageMakerBackend
 
         if not isinstance(backend, SageMakerBackend):
             raise OptionError(f"sagemaker_session: job {name} runs on {backend.name}, which asks no service")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from herringbone.backends.sagemaker_bucket import parse_place
+from herringbone.backends.sagemaker.bucket import parse_place
 
 
 class Platform:

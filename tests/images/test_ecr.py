@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.aws_mock import mock_aws
 
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
 from herringbone.images.ecr import Ecr
 from herringbone.images.push import push
 from herringbone_spec.errors import AwsAccessError, ImageError

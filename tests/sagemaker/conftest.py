@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from herringbone.backends.sagemaker import SageMakerBackend
+from herringbone.backends.sagemaker.backend import SageMakerBackend
 from herringbone.home import Home
 from herringbone.jobs import JobIndex
 from herringbone.pace import Pace

@@ -3,7 +3,7 @@
 from typing import Any
 
 from herringbone import Estimator
-from herringbone.backends.sagemaker import SageMakerBackend
+from herringbone.backends.sagemaker.backend import SageMakerBackend
 from herringbone.inputs import Inputs
 from herringbone.plan import JobPlan
 

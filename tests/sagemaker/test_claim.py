@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from herringbone.backends.sagemaker_claim import Standing, differences, standing
+from herringbone.backends.sagemaker.claim import Standing, differences, standing
 from herringbone.jobs import JobRecord
 
 REQUEST = {

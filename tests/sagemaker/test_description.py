@@ -5,7 +5,7 @@ from datetime import datetime, timezone
 
 import pytest
 
-from herringbone.backends.sagemaker_description import failure_of, row_of
+from herringbone.backends.sagemaker.description import failure_of, row_of
 from herringbone_spec.failure import Failure, Frame, parse_failure, summary
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)

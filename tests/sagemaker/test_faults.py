@@ -9,13 +9,13 @@ import tempfile
 
 import pytest
 
-from herringbone.backends.sagemaker_claim import Standing, standing
-from herringbone.backends.sagemaker_create import UnknownOutcomeError, create_job
-from herringbone.backends.sagemaker_lookup import look_up
-from herringbone.backends.sagemaker_model import check_request
-from herringbone.backends.sagemaker_progress import Progress
-from herringbone.backends.sagemaker_session import AwsSession
-from herringbone.backends.sagemaker_submission import Submission
+from herringbone.aws.session import AwsSession
+from herringbone.backends.sagemaker.claim import Standing, standing
+from herringbone.backends.sagemaker.create import UnknownOutcomeError, create_job
+from herringbone.backends.sagemaker.lookup import look_up
+from herringbone.backends.sagemaker.model import check_request
+from herringbone.backends.sagemaker.progress import Progress
+from herringbone.backends.sagemaker.submission import Submission
 from herringbone.processes import is_alive
 from herringbone_spec.errors import AwsCredentialsError, AwsUnavailableError, HerringboneError, LaunchError
 from tests.sagemaker.account import IMAGE, XML, Wire, answer, estimator, fit, job_names, keys

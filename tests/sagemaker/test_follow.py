@@ -8,7 +8,7 @@ import time
 import pytest
 
 from herringbone import Estimator, JobFailedError, JobNotFoundError, TensorFlow, TrainingJob, attach
-from herringbone.backends.sagemaker import SageMakerBackend
+from herringbone.backends.sagemaker.backend import SageMakerBackend
 from herringbone.console import Console
 from herringbone.jobs import JobIndex, JobRecord
 from herringbone.listing import all_jobs

@@ -12,9 +12,9 @@ import time
 import pytest
 
 from herringbone import ArchiveError, InputError, TrainingJob, attach
-from herringbone.backends.sagemaker_fetch import fetch_model
-from herringbone.backends.sagemaker_progress import Progress
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
+from herringbone.backends.sagemaker.fetch import fetch_model
+from herringbone.backends.sagemaker.progress import Progress
 from herringbone.cli.__main__ import main
 from herringbone.console import Console
 from tests.sagemaker.account import ACCOUNT, IMAGE, REGION, estimator, make_role

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from herringbone.backends.sagemaker_logs import CloudWatchLogs
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
+from herringbone.backends.sagemaker.logs import CloudWatchLogs
 from herringbone.pace import Pace
 from herringbone_spec.errors import AwsAccessError, AwsCredentialsError
 from tests.sagemaker.service import PAGE_EVENTS

@@ -2,8 +2,8 @@
 
 import pytest
 
-from herringbone.backends.sagemaker_meeting import needs_key
-from herringbone.backends.sagemaker_rebuild import rebuild
+from herringbone.backends.sagemaker.meeting import needs_key
+from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone_spec.errors import InputError
 from tests.sagemaker.planning import planned
 from tests.sagemaker.service import described

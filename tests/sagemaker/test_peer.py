@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import herringbone
-from herringbone.backends.sagemaker_model import check_request
-from herringbone.backends.sagemaker_request import AccountNames, training_job_request
+from herringbone.backends.sagemaker.model import check_request
+from herringbone.backends.sagemaker.request import AccountNames, training_job_request
 from herringbone.inputs import ShuffleConfig
 from herringbone_spec.errors import OptionError
 from tests.sagemaker.planning import planned

@@ -2,7 +2,7 @@
 
 import io
 
-from herringbone.backends.sagemaker_progress import Progress
+from herringbone.backends.sagemaker.progress import Progress
 
 
 class Terminal(io.StringIO):

@@ -8,8 +8,8 @@ import json
 import pytest
 
 import herringbone
-from herringbone.backends.sagemaker_rebuild import ANSWERED, rebuild
-from herringbone.backends.sagemaker_request import training_job_request
+from herringbone.backends.sagemaker.rebuild import ANSWERED, rebuild
+from herringbone.backends.sagemaker.request import training_job_request
 from herringbone.options import given_options
 from herringbone.plan import parse_plan
 from tests.sagemaker.planning import planned

@@ -3,8 +3,8 @@
 import pytest
 
 from herringbone import PyTorch, TensorFlow, TrainingInput
-from herringbone.backends.sagemaker_merge import merge
-from herringbone.backends.sagemaker_request import AccountNames, training_job_request
+from herringbone.backends.sagemaker.merge import merge
+from herringbone.backends.sagemaker.request import AccountNames, training_job_request
 from herringbone.inputs import ShuffleConfig
 from herringbone.plan import parse_plan
 from herringbone_spec.errors import HyperparameterError, OptionError

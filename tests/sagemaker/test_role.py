@@ -2,8 +2,8 @@
 
 import pytest
 
-from herringbone.backends.sagemaker_role import named_role, trusts_sagemaker
-from herringbone.backends.sagemaker_session import Caller
+from herringbone.aws.session import Caller
+from herringbone.backends.sagemaker.role import named_role, trusts_sagemaker
 from herringbone_spec.errors import OptionError
 
 ACCOUNT = "123456789012"

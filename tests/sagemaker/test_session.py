@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from herringbone.backends.sagemaker_lookup import look_up
-from herringbone.backends.sagemaker_session import AwsSession, ServicePlace
-from herringbone.backends.sagemaker_trouble import explain
+from herringbone.aws.session import AwsSession, ServicePlace
+from herringbone.aws.trouble import explain
+from herringbone.backends.sagemaker.lookup import look_up
 from herringbone_spec.errors import (
     AwsAccessError,
     AwsCredentialsError,

@@ -3,7 +3,7 @@
 import random
 from datetime import datetime, timezone
 
-from herringbone.backends.sagemaker_streams import Streams, host_of, lines_of
+from herringbone.backends.sagemaker.streams import Streams, host_of, lines_of
 from herringbone.pace import Pace
 
 PACE = Pace(2, 10, 2)

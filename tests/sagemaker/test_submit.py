@@ -10,7 +10,7 @@ from io import BytesIO
 
 import pytest
 
-from herringbone.backends.sagemaker_claim import differences
+from herringbone.backends.sagemaker.claim import differences
 from herringbone_spec.errors import (
     AwsError,
     AwsUnavailableError,

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from herringbone.backends.process import ProcessBackend
+from herringbone.backends.process.backend import ProcessBackend
 from herringbone.home import Home
 
 # Where the tests were started with SIGINT ignored (`nohup`, a shell's `&`), their children would ignore it as well.

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from herringbone.backends.docker_copy import write_tar
-from herringbone.backends.docker_tree import fetched_of, fill_host, mounts_of
+from herringbone.backends.docker.copy import write_tar
+from herringbone.backends.docker.tree import fetched_of, fill_host, mounts_of
 from herringbone.home import JobFolder
 from herringbone.inputs import TrainingInput, parse_inputs
 from herringbone.keeper.fetching import unpack

@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone.backends.docker_gpus import find_gpus, split_gpus
+from herringbone.backends.docker.gpus import find_gpus, split_gpus
 from herringbone_spec.errors import UnsupportedError
 
 TWO = """\

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from herringbone.backends import docker_review
-from herringbone.backends.docker_image import Image, choose_image
-from herringbone.backends.docker_request import (
+from herringbone.backends.docker import review
+from herringbone.backends.docker.image import Image, choose_image
+from herringbone.backends.docker.request import (
     Surroundings,
     container_name,
     container_request,
@@ -15,7 +15,7 @@ from herringbone.backends.docker_request import (
     network_name,
     network_request,
 )
-from herringbone.backends.docker_tree import Mount
+from herringbone.backends.docker.tree import Mount
 from herringbone.engine import Engine, EngineRefusal
 from herringbone.inputs import TrainingInput, parse_inputs
 from herringbone.options import parse_options
@@ -172,36 +172,36 @@ def here(tmp_path):
 )
 def test_wishes_that_are_not_served_are_refused_by_name(here, given, message):
     with pytest.raises(UnsupportedError) as caught:
-        docker_review.check(plan(base=here, **given))
+        review.check(plan(base=here, **given))
     assert message in str(caught.value)
 
 
 def test_options_that_mean_nothing_here_are_named(here):
     made = plan(base=here, role="r", volume_size=100, py_version="py311", framework_version="2.13")
-    assert docker_review.unused(made) == ("py_version", "role", "volume_size")
+    assert review.unused(made) == ("py_version", "role", "volume_size")
     named = plan(base=here, image_uri="mine:1", framework_version="2.13")
-    assert docker_review.unused(named) == ("framework_version",)
+    assert review.unused(named) == ("framework_version",)
 
 
 def test_wishes_that_an_image_or_an_engine_cannot_serve():
     with pytest.raises(UnsupportedError, match="runs a script, and none is given: give entry_point"):
-        docker_review.check_image(plan(script=None, image_uri=OURS.name), OURS)
-    docker_review.check_image(plan(script=None, image_uri=FOREIGN.name), FOREIGN)
+        review.check_image(plan(script=None, image_uri=OURS.name), OURS)
+    review.check_image(plan(script=None, image_uri=FOREIGN.name), FOREIGN)
     with pytest.raises(UnsupportedError, match="bake_requirements: theirs:1 was not made by Herringbone"):
-        docker_review.check_image(plan(image_uri=FOREIGN.name, bake_requirements=True), FOREIGN)
+        review.check_image(plan(image_uri=FOREIGN.name, bake_requirements=True), FOREIGN)
 
 
 def test_an_image_of_others_would_ignore_what_is_ours_in_dataparallel():
     said = {"enabled": True, "wire": "bf16", "rails": ["eth0"]}
     made = plan(image_uri=FOREIGN.name, distribution={"smdistributed": {"dataparallel": said}})
     with pytest.raises(UnsupportedError, match="theirs:1 was not made by Herringbone, and would ignore wire, rails;"):
-        docker_review.check_image(made, FOREIGN)
-    docker_review.check_image(made, OURS)
-    docker_review.check_image(plan(distribution={"smdistributed": {"dataparallel": {"enabled": True}}}), FOREIGN)
+        review.check_image(made, FOREIGN)
+    review.check_image(made, OURS)
+    review.check_image(plan(distribution={"smdistributed": {"dataparallel": {"enabled": True}}}), FOREIGN)
     shared = plan(count=2, model_dir="/opt/ml/shared/model")
-    docker_review.check_engine(shared, Engine("unix:///var/run/docker.sock"))
+    review.check_engine(shared, Engine("unix:///var/run/docker.sock"))
     with pytest.raises(UnsupportedError, match=r"tcp://gpu:2375 share no folder, so /opt/ml/shared/model would be"):
-        docker_review.check_engine(shared, Engine("tcp://gpu:2375"))
+        review.check_engine(shared, Engine("tcp://gpu:2375"))
 
 
 class Images:

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from herringbone.backends.docker_start import at_once, interrupt_later
-from herringbone.backends.docker_sweep import labels_of, sweep
+from herringbone.backends.docker.start import at_once, interrupt_later
+from herringbone.backends.docker.sweep import labels_of, sweep
 from herringbone.engine import EngineRefusal
 from herringbone.home import Home
 from herringbone.processes import identity

@@ -49,9 +49,10 @@ def test_the_keeper_starts_lean():
 def test_windows_is_refused_politely():
     """There the standard library has no fcntl, and the refusal was a ModuleNotFoundError."""
     said = run(
-        "import os, sys; sys.modules['fcntl'] = None; from herringbone.backends import process; os.name = 'nt'\n"
-        "try: process.make_backend()\n"
-        "except process.UnsupportedError as error: print(error)"
+        "import os, sys; sys.modules['fcntl'] = None\n"
+        "from herringbone.backends.process import backend; os.name = 'nt'\n"
+        "try: backend.make_backend()\n"
+        "except backend.UnsupportedError as error: print(error)"
     )
     assert said.startswith("instance_type 'local_process' needs a POSIX system")
 

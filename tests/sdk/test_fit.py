@@ -121,7 +121,7 @@ IMPATIENT = """
 import sys, tempfile
 tempfile.gettempdir()       # tries folders with files of its own
 from herringbone import Estimator
-import herringbone.job, herringbone.backends.process
+import herringbone.job, herringbone.backends.process.backend
 estimator = Estimator("train.py", instance_type="local_process")
 print("ready", flush=True)
 try:

@@ -21,7 +21,7 @@ from herringbone import (
     TrainingInput,
     TrainingJob,
 )
-from herringbone.backends.process import ProcessBackend
+from herringbone.backends.process.backend import ProcessBackend
 from herringbone.jobs import JobIndex, JobRecord
 from herringbone.processes import pid_of
 
@@ -244,7 +244,8 @@ def test_a_job_that_cannot_be_prepared_leaves_nothing(script, backend, home):
 def test_a_job_outlives_the_python_that_submitted_it(script, stand_in):
     script("import time; print('one', flush=True); time.sleep(1); print('two')")
     client = (
-        "import os, sys; from herringbone import Estimator; from herringbone.backends.process import ProcessBackend;"
+        "import os, sys; from herringbone import Estimator;"
+        "from herringbone.backends.process.backend import ProcessBackend;"
         "from herringbone.home import find_home;"
         f"backend = ProcessBackend(find_home(), {stand_in!r});"
         "backend.submit(Estimator('train.py', instance_type='local_process').plan(job_name='a'));"

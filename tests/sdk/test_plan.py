@@ -5,7 +5,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from herringbone.backends.process_review import review
+from herringbone.backends.process.review import review
 from herringbone.inputs import TrainingInput, parse_inputs
 from herringbone.options import parse_options
 from herringbone.plan import JobRequest, instance_groups, make_plan, parse_plan

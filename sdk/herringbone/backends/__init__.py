@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 # A backend's name -> the module that has its `make_backend()`.
 _MODULES = {
-    "local_process": "herringbone.backends.process",
-    "local": "herringbone.backends.docker",
-    "sagemaker": "herringbone.backends.sagemaker",
+    "local_process": "herringbone.backends.process.backend",
+    "local": "herringbone.backends.docker.backend",
+    "sagemaker": "herringbone.backends.sagemaker.backend",
 }
 
 # instance_type -> the backend's name.

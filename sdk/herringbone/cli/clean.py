@@ -17,8 +17,8 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from herringbone.backends.docker_engine import find_engine
-    from herringbone.backends.docker_sweep import sweep
+    from herringbone.backends.docker.engine import find_engine
+    from herringbone.backends.docker.sweep import sweep
     from herringbone.home import find_home
 
     # Looking at a job writes down its keeper's death, and removes its temporary folder.

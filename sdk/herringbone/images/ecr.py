@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone_spec.errors import AwsAccessError, AwsError, ImageError
 
 if TYPE_CHECKING:
-    from herringbone.backends.sagemaker_session import AwsSession
+    from herringbone.aws.session import AwsSession
 
 _ADDRESS = re.compile(
     r"(?P<host>(?P<account>\d{12})\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?)(/(?P<prefix>.+))?"
@@ -53,7 +53,7 @@ class Ecr:
         found = _ADDRESS.fullmatch(address.rstrip("/"))
         if found is None:
             return None
-        from herringbone.backends.sagemaker_session import AwsSession
+        from herringbone.aws.session import AwsSession
 
         return cls(address, AwsSession(region=found["region"]))
 

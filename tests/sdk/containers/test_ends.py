@@ -11,7 +11,7 @@ import pytest
 from tests.sdk.containers.test_life import until
 
 from herringbone import Estimator, InputError, JobFailedError, JobNameError, TrainingJob, UnsupportedError, attach
-from herringbone.backends.docker import DockerBackend
+from herringbone.backends.docker.backend import DockerBackend
 from herringbone.cli.__main__ import main
 from herringbone.jobs import JobIndex
 from herringbone.listing import all_jobs
@@ -113,7 +113,7 @@ def test_ctrl_c_stops_the_job_and_reaches_the_caller(image, script, start_python
 def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(image, script, start_python, delay):
     script("import time; time.sleep(60)")
     client = start_python(
-        "import sys, herringbone.backends.docker, herringbone.job; from herringbone import Estimator\n"
+        "import sys, herringbone.backends.docker.backend, herringbone.job; from herringbone import Estimator\n"
         "estimator = Estimator('train.py', instance_type='local', instance_count=2, image_uri=sys.argv[1])\n"
         "print('ready', flush=True)\n"
         "try: estimator.fit(job_name='a')\n"
@@ -233,7 +233,7 @@ def test_a_signal_between_start_and_order_leaves_nothing(script, image, home, en
 
 
 def _engine():
-    from herringbone.backends.docker_engine import find_engine
+    from herringbone.backends.docker.engine import find_engine
 
     return find_engine(os.environ, Path.home())
 

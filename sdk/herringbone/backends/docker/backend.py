@@ -15,19 +15,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.backends import docker_review
-from herringbone.backends.docker_engine import find_engine
-from herringbone.backends.docker_gpus import find_gpus, list_gpus, split_gpus
-from herringbone.backends.docker_image import Image, choose_image, with_requirements
-from herringbone.backends.docker_request import (
+from herringbone.backends.docker import review
+from herringbone.backends.docker.engine import find_engine
+from herringbone.backends.docker.gpus import find_gpus, list_gpus, split_gpus
+from herringbone.backends.docker.image import Image, choose_image, with_requirements
+from herringbone.backends.docker.request import (
     Surroundings,
     container_request,
     network_interface,
     network_name,
 )
-from herringbone.backends.docker_start import Made, at_once, interrupt_later
-from herringbone.backends.docker_sweep import labels_of, sweep
-from herringbone.backends.docker_tree import CACHE, Mount, fetched_of, fill_host, mounts_of
+from herringbone.backends.docker.start import Made, at_once, interrupt_later
+from herringbone.backends.docker.sweep import labels_of, sweep
+from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
 from herringbone.engine import ANSWER_SECONDS, Engine
 from herringbone.home import Home, find_home
@@ -97,12 +97,12 @@ class DockerBackend(KeptBackend):
         return self._found
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
-        docker_review.check(plan)
+        review.check(plan)
         self._split_gpus(plan)
-        docker_review.check_engine(plan, self._engine)
+        review.check_engine(plan, self._engine)
         image = self._images[plan.job_name] = choose_image(self._engine, plan)
-        docker_review.check_image(plan, image)
-        return docker_review.unused(plan)
+        review.check_image(plan, image)
+        return review.unused(plan)
 
     def _lend(self, plan: JobPlan) -> list[int]:
         return [self._engine.open().detach() for _ in range(2 * len(plan.hosts))]
@@ -163,7 +163,7 @@ class DockerBackend(KeptBackend):
 
     def _copy_files(self, plan: JobPlan, host: HostPlan, made: Made) -> None:
         """Give a container, made by an engine that cannot see them, the files that it would see mounted."""
-        from herringbone.backends.docker_copy import write_tar
+        from herringbone.backends.docker.copy import write_tar
 
         mounts = mounts_of(plan, host, self._home.job(plan.job_name))
         fill = partial(write_tar, mounts, user=self._user, group=self._group)

@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.aws.session import AwsSession
 from herringbone.backends.review import all_channels
-from herringbone.backends.sagemaker_model import check_request
-from herringbone.backends.sagemaker_progress import Progress
-from herringbone.backends.sagemaker_request import AccountNames, training_job_request
-from herringbone.backends.sagemaker_review import review
-from herringbone.backends.sagemaker_session import AwsSession
-from herringbone.backends.sagemaker_submission import Submission
-from herringbone.backends.sagemaker_submitted import SubmittedJobs
+from herringbone.backends.sagemaker.model import check_request
+from herringbone.backends.sagemaker.progress import Progress
+from herringbone.backends.sagemaker.request import AccountNames, training_job_request
+from herringbone.backends.sagemaker.review import review
+from herringbone.backends.sagemaker.submission import Submission
+from herringbone.backends.sagemaker.submitted import SubmittedJobs
 from herringbone.home import Home, find_home
 from herringbone.interrupt import OnInterrupt
 from herringbone.pace import Pace

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from herringbone.backends.sagemaker_session import AwsSession, Caller
+from herringbone.aws.session import AwsSession, Caller
 from herringbone_spec.errors import AwsAccessError, AwsError, OptionError
 
 _TRUSTED = "sagemaker.amazonaws.com"

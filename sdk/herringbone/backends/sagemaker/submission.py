@@ -1,6 +1,6 @@
 """From a plan to a job that the service has.
 
-claim the name here -> look at everything (sagemaker_preparation) -> make the bucket -> upload what is missing -> create
+claim the name here -> look at everything (preparation.py) -> make the bucket -> upload what is missing -> create
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.sagemaker_bucket import make_bucket
-from herringbone.backends.sagemaker_create import UnknownOutcomeError, create_job, was_created
-from herringbone.backends.sagemaker_preparation import Prepared, prepare
-from herringbone.backends.sagemaker_progress import Progress
-from herringbone.backends.sagemaker_session import AwsSession
-from herringbone.backends.sagemaker_upload import Uploader
+from herringbone.aws.session import AwsSession
+from herringbone.backends.sagemaker.bucket import make_bucket
+from herringbone.backends.sagemaker.create import UnknownOutcomeError, create_job, was_created
+from herringbone.backends.sagemaker.preparation import Prepared, prepare
+from herringbone.backends.sagemaker.progress import Progress
+from herringbone.backends.sagemaker.upload import Uploader
 from herringbone.home import Home
 from herringbone.jobs import JobIndex, JobRecord
 from herringbone.plan import JobPlan
@@ -39,7 +39,7 @@ class Submission:
     >>> submission.run("sagemaker", check_request)                                        # doctest: +SKIP
 
     On an error nothing is left in the index of `home`, unless nobody knows whether the job was created: then the row
-    stays, and `describe` settles it (sagemaker_claim). What was uploaded stays, under the name of its content, for the
+    stays, and `describe` settles it (claim.py). What was uploaded stays, under the name of its content, for the
     next time.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from herringbone.backends.docker_image import Image
+from herringbone.backends.docker.image import Image
 from herringbone.backends.review import check_files, check_served, unused_of
 from herringbone.engine import Engine
 from herringbone.frameworks import SHARED_MODEL_DIR

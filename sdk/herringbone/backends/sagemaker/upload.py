@@ -11,9 +11,9 @@ from typing import IO
 
 import msgspec
 
-from herringbone.backends.sagemaker_bucket import Place
-from herringbone.backends.sagemaker_progress import Progress
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
+from herringbone.backends.sagemaker.bucket import Place
+from herringbone.backends.sagemaker.progress import Progress
 from herringbone_spec.errors import AwsError, InputError
 
 # From here on a file is sent in parts, several at once; S3 takes 10,000 parts.

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import IO, cast
 
-from herringbone.backends.docker_tree import WHOLE_CHANNELS, Mount
+from herringbone.backends.docker.tree import WHOLE_CHANNELS, Mount
 
 Write = Callable[[bytes], object]
 

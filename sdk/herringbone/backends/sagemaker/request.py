@@ -9,8 +9,8 @@ from pathlib import PurePath
 from typing import Any
 
 from herringbone.backends.review import all_channels
-from herringbone.backends.sagemaker_meeting import key_channel, needs_key, variables
-from herringbone.backends.sagemaker_merge import merge
+from herringbone.backends.sagemaker.meeting import key_channel, needs_key, variables
+from herringbone.backends.sagemaker.merge import merge
 from herringbone.frameworks import SHARED_MODEL_DIR
 from herringbone.inputs import Channel, FileSystemInput
 from herringbone.plan import JobPlan

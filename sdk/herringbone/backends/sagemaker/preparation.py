@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 import msgspec
 
 from herringbone.archive import pack_code
+from herringbone.aws.session import AwsSession
 from herringbone.backends.review import all_channels
-from herringbone.backends.sagemaker_bucket import Place, default_bucket, is_there, parse_place
-from herringbone.backends.sagemaker_create import taken
-from herringbone.backends.sagemaker_image import check_image
-from herringbone.backends.sagemaker_lookup import look_up
-from herringbone.backends.sagemaker_meeting import KEY_NAME, needs_key
-from herringbone.backends.sagemaker_request import AccountNames, code_uri, data_uri, key_folder, training_job_request
-from herringbone.backends.sagemaker_role import find_role
-from herringbone.backends.sagemaker_session import AwsSession
-from herringbone.backends.sagemaker_upload import Upload
+from herringbone.backends.sagemaker.bucket import Place, default_bucket, is_there, parse_place
+from herringbone.backends.sagemaker.create import taken
+from herringbone.backends.sagemaker.image import check_image
+from herringbone.backends.sagemaker.lookup import look_up
+from herringbone.backends.sagemaker.meeting import KEY_NAME, needs_key
+from herringbone.backends.sagemaker.request import AccountNames, code_uri, data_uri, key_folder, training_job_request
+from herringbone.backends.sagemaker.role import find_role
+from herringbone.backends.sagemaker.upload import Upload
 from herringbone.data_files import ChannelData, read_data, read_file
 from herringbone.plan import JobPlan
 from herringbone_spec.errors import OptionError

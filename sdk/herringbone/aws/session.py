@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.sagemaker_model import shared_loader
-from herringbone.backends.sagemaker_trouble import explain, no_region
+from herringbone.aws.models import shared_loader
+from herringbone.aws.trouble import explain, no_region
 from herringbone_spec.errors import OptionError, UnsupportedError
 
 # `standard` waits with jitter, longer each time, and asks again only where that can help.

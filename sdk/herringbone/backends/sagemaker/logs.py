@@ -1,4 +1,4 @@
-"""A job's log, read from CloudWatch: all hosts as one stream of lines. What is read next is sagemaker_streams'."""
+"""A job's log, read from CloudWatch: all hosts as one stream of lines. What is read next is streams.py's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from herringbone.backends.sagemaker_renewal import renewed
-from herringbone.backends.sagemaker_session import AwsSession
-from herringbone.backends.sagemaker_streams import Stream, Streams
+from herringbone.aws.session import AwsSession
+from herringbone.backends.sagemaker.renewal import renewed
+from herringbone.backends.sagemaker.streams import Stream, Streams
 from herringbone.logs import LogLine
 from herringbone.pace import Pace
 from herringbone_spec.errors import AwsError

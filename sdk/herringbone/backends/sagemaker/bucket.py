@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
 from herringbone_spec.errors import AwsAccessError, AwsError, OptionError
 
 _FIRST_REGION = "us-east-1"  # the one whose name S3 does not take for a location

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.backends.sagemaker_bill import bill_of
-from herringbone.backends.sagemaker_claim import Standing, standing
-from herringbone.backends.sagemaker_description import row_of
-from herringbone.backends.sagemaker_fetch import fetch_model
-from herringbone.backends.sagemaker_logs import CloudWatchLogs
-from herringbone.backends.sagemaker_lookup import look_up
-from herringbone.backends.sagemaker_price import Prices
-from herringbone.backends.sagemaker_progress import Progress
-from herringbone.backends.sagemaker_rebuild import rebuild
-from herringbone.backends.sagemaker_renewal import renewed
-from herringbone.backends.sagemaker_session import AwsSession, ServicePlace
+from herringbone.aws.session import AwsSession, ServicePlace
+from herringbone.backends.sagemaker.bill import bill_of
+from herringbone.backends.sagemaker.claim import Standing, standing
+from herringbone.backends.sagemaker.description import row_of
+from herringbone.backends.sagemaker.fetch import fetch_model
+from herringbone.backends.sagemaker.logs import CloudWatchLogs
+from herringbone.backends.sagemaker.lookup import look_up
+from herringbone.backends.sagemaker.price import Prices
+from herringbone.backends.sagemaker.progress import Progress
+from herringbone.backends.sagemaker.rebuild import rebuild
+from herringbone.backends.sagemaker.renewal import renewed
 from herringbone.home import Home
 from herringbone.jobs import FAILED, STOPPING, JobIndex, JobRecord
 from herringbone.logs import FileLogs

@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.docker_request import ObjectLabel
+from herringbone.backends.docker.request import ObjectLabel
 from herringbone.engine import Engine
 from herringbone.keeper.containers import remove_container, remove_network
 from herringbone.processes import is_alive

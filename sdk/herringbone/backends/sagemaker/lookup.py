@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
 from herringbone_spec.errors import AwsError
 
 # DescribeTrainingJob has no error of its own for this; the text tells it from a malformed question.

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.docker_request import container_name, network_name, network_request
+from herringbone.backends.docker.request import container_name, network_name, network_request
 from herringbone.engine import Engine, EngineRefusal, hijack, read_head, send
 from herringbone.keeper.containers import remove_container, remove_network
 from herringbone_spec.errors import EngineError, ImageError, JobNameError, LaunchError

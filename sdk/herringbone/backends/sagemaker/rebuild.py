@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.sagemaker_meeting import is_ours, without
-from herringbone.backends.sagemaker_request import CODE_CHANNEL, MODEL_TYPE
+from herringbone.backends.sagemaker.meeting import is_ours, without
+from herringbone.backends.sagemaker.request import CODE_CHANNEL, MODEL_TYPE
 from herringbone.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
 from herringbone.options import InstanceGroup, Options, parse_options
 from herringbone.plan import JobPlan, lay_out_hosts

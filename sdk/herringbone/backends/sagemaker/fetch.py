@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from herringbone.backends.sagemaker_progress import Progress
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
+from herringbone.backends.sagemaker.progress import Progress
 from herringbone_spec.errors import ArchiveError, AwsError, InputError
 
 _ARCHIVE = ".tar.gz"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
 from herringbone_spec.errors import AwsCredentialsError
 
 _Answer = TypeVar("_Answer")

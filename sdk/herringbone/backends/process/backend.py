@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend, search_path
-from herringbone.backends.process_review import review
-from herringbone.backends.process_tree import fill_host, host_environment, job_environment
+from herringbone.backends.process.review import review
+from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.home import Home, find_home
 from herringbone_spec.errors import UnsupportedError
 

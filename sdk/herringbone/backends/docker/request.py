@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from herringbone.backends.docker_image import Image
-from herringbone.backends.docker_tree import CACHE, Mount
+from herringbone.backends.docker.image import Image
+from herringbone.backends.docker.tree import CACHE, Mount
 from herringbone.options import size_in_bytes
 from herringbone.plan import HostPlan, JobPlan
 from herringbone_spec.contract import HostVariable

@@ -6,9 +6,9 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from herringbone.backends.sagemaker_claim import differences
-from herringbone.backends.sagemaker_lookup import look_up
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
+from herringbone.backends.sagemaker.claim import differences
+from herringbone.backends.sagemaker.lookup import look_up
 from herringbone_spec.errors import AwsError, AwsUnavailableError, JobNameError
 
 # How long the network may be away between a request and the question what came of it.

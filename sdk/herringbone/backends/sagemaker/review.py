@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 
 from herringbone.backends.review import all_channels
-from herringbone.backends.sagemaker_meeting import CHANNEL as KEY_CHANNEL
-from herringbone.backends.sagemaker_meeting import needs_key
-from herringbone.backends.sagemaker_request import CODE_CHANNEL
+from herringbone.backends.sagemaker.meeting import CHANNEL as KEY_CHANNEL
+from herringbone.backends.sagemaker.meeting import needs_key
+from herringbone.backends.sagemaker.request import CODE_CHANNEL
 from herringbone.home import find_home
 from herringbone.inputs import Channel
 from herringbone.options import given_options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
 from herringbone_spec.errors import AwsAccessError, AwsError, ImageError
 
 _NAME = re.compile(

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
 from collections.abc import Iterator, Mapping
-from functools import cache
 from typing import Any
 
-from herringbone_spec.errors import OptionError, UnsupportedError
+from herringbone.aws.models import shared_loader
+from herringbone_spec.errors import OptionError
 
 
 def check_request(request: Mapping[str, Any], loader: Any = None) -> None:
@@ -32,18 +31,6 @@ def check_request(request: Mapping[str, Any], loader: Any = None) -> None:
     found += _limits_broken(request, shape, "")
     if found:
         raise OptionError("CreateTrainingJob would refuse this request:\n  " + "\n  ".join(found))
-
-
-@cache
-def shared_loader() -> Any:
-    """Return the reader of models that plans and our own sessions share: a model takes 0.1 s to read."""
-    try:
-        from botocore.loaders import create_loader
-    except ModuleNotFoundError as error:
-        raise UnsupportedError(
-            "instance types ml.* need botocore, to check the request; install it with: pip install 'herringbone[aws]'"
-        ) from error
-    return create_loader(os.environ.get("AWS_DATA_PATH"))
 
 
 def _input_shape(loader: Any) -> Any:

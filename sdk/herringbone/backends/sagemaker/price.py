@@ -8,8 +8,8 @@ import threading
 import time
 from pathlib import Path
 
-from herringbone.backends.sagemaker_bill import hourly_price
-from herringbone.backends.sagemaker_session import AwsSession
+from herringbone.aws.session import AwsSession
+from herringbone.backends.sagemaker.bill import hourly_price
 from herringbone_spec.errors import HerringboneError
 
 # One of the few regions that answer for all.

@@ -1,0 +1,1 @@
+"""Amazon's services: whose credentials, which region, and what their errors mean."""

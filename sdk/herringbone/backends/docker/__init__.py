@@ -1,0 +1,1 @@
+"""`local` and `local_gpu`: hosts are containers. `backend` has the verbs."""

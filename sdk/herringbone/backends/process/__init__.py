@@ -1,0 +1,1 @@
+"""`local_process`: hosts are processes of this machine. `backend` has the verbs."""

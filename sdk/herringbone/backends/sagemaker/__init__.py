@@ -1,0 +1,1 @@
+"""`ml.*`: SageMaker runs the hosts. `backend` has the verbs."""
