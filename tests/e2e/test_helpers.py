@@ -21,18 +21,17 @@ import numpy as np
 from herringbone_parallel.reduce import Settings, barrier, join
 
 COUNT, STEPS = 40_000, 5
-engine = join(Settings.from_environment())
-weights = np.zeros(COUNT, np.float32)
-for step in range(STEPS):
-    gradients = np.random.default_rng([step, engine.rank]).standard_normal(COUNT, dtype=np.float32)
-    engine.all_reduce(gradients, op="average").wait()
-    weights -= gradients
-    if step == 2 and engine.rank == 0 and (mood := os.environ.get("MOOD")):
-        print("far enough", flush=True)
-        sys.exit(7) if mood == "die" else time.sleep(60)
-print("digest", engine.rank, engine.size, hashlib.sha256(weights.tobytes()).hexdigest())
-barrier(engine)
-engine.close()
+with join(Settings.from_environment()) as engine:
+    weights = np.zeros(COUNT, np.float32)
+    for step in range(STEPS):
+        gradients = np.random.default_rng([step, engine.rank]).standard_normal(COUNT, dtype=np.float32)
+        engine.all_reduce(gradients, op="average").wait()
+        weights -= gradients
+        if step == 2 and engine.rank == 0 and (mood := os.environ.get("MOOD")):
+            print("far enough", flush=True)
+            sys.exit(7) if mood == "die" else time.sleep(60)
+    print("digest", engine.rank, engine.size, hashlib.sha256(weights.tobytes()).hexdigest())
+    barrier(engine)
 """
 COUNT, STEPS = 40_000, 5
 

@@ -138,8 +138,10 @@ class Engine:
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        # Who fails does not take its leave: the others would complain of that before the failure is known.
+        if kind is None:
+            self.close()
 
     def wait(self, number: int, timeout: float | None) -> None:
         """See `Handle.wait`."""

@@ -239,6 +239,14 @@ def test_a_rank_that_leaves_early_is_named(world, kind):
     ranks.run(work)
 
 
+def test_who_fails_does_not_take_its_leave(world):
+    """The others complained of the leave before the failure was reported, and were blamed for it."""
+    ranks = world("ab")
+    with pytest.raises(ZeroDivisionError), ranks.engines[0]:
+        raise ZeroDivisionError
+    ranks.run(lambda engine: engine.all_reduce(np.ones(10, np.float32)).wait(10))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rank_that_closes_at_once_still_takes_part(world, kind):
     """It said goodbye with its last chunks unsent, and the others waited for them for ever."""
