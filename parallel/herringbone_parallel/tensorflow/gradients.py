@@ -16,7 +16,7 @@ from herringbone_parallel.reduce.fused import Array, cut
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.compression import NoneCompressor
 from herringbone_parallel.tensorflow.reduction import Reduction, described, order_of_readiness, start_in_order
-from herringbone_parallel.tensorflow.weights import Comparison
+from herringbone_parallel.tensorflow.weights import Comparison, is_readable
 from herringbone_spec.errors import ParallelError
 
 
@@ -110,7 +110,8 @@ def _reduction(variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: li
     """Make the reduction of these gradients; outside of a graph, the one of the last step serves again."""
     specs, dtypes = described([name_of(variable) for variable in variables], tensors)
     current = state.get()
-    key = (tuple(specs), travel, tuple(map(id, variables)))
+    # A tensor, of which a tape can give the gradient too, is another one in every step.
+    key = (tuple(specs), travel, tuple(id(variable) if is_readable(variable) else None for variable in variables))
     if tf.executing_eagerly() and key in current.reductions:
         return current.reductions[key]  # type: ignore[no-any-return]
     buckets = cut(specs, dtypes, order, cost=current.cost, most_bytes=travel.most_bytes)

@@ -78,6 +78,10 @@ def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int, 
         base, _KerasOptimizer
     ):
         raise ParallelError(f"{optimizer.name} is distributed already: its gradients would be summed twice")
+    if keras.config.backend() != "tensorflow":
+        raise ParallelError(
+            f"Keras runs on {keras.config.backend()} here: set KERAS_BACKEND=tensorflow in the job's `environment`"
+        )
     if not hasattr(base, "_clip_gradients"):
         raise ParallelError(
             f"Keras {keras.__version__} applies gradients in another way than the releases up to 3.15; use one of those"

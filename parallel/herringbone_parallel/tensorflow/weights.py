@@ -41,7 +41,7 @@ class Comparison:
 
     def __init__(self, gradients: str, variables: Sequence[Any]) -> None:
         self._gradients = gradients
-        self._variables = [variable for variable in variables if _readable(variable)]
+        self._variables = [variable for variable in variables if is_readable(variable)]
         self._sums = 0
 
     def before_sum(self, engine: Engine) -> None:
@@ -57,7 +57,7 @@ class Comparison:
             )
 
 
-def _readable(variable: Any) -> bool:
+def is_readable(variable: Any) -> bool:
     """Say whether a variable has a value outside of a graph."""
     value = getattr(variable, "value", None)
     if isinstance(value, tf.Variable):  # a Keras variable around it

@@ -90,3 +90,9 @@ def test_ranks_skip_the_same_steps_when_one_overflows(ranks: Ranks) -> None:
 
 def test_a_rank_may_trace_its_step_again_alone(ranks: Ranks) -> None:
     assert ranks.run("surface.traced_again_by_rank_1", 2) == [[-2.0], [-2.0]]
+
+
+def test_gradients_of_tensors_and_nothing_piles_up(ranks: Ranks) -> None:
+    """Twice the point times the average of 1 and 2."""
+    expected = [[0.0], [3.0], [6.0], [9.0]]
+    assert ranks.run("surface.gradients_of_tensors", 2) == [(expected, 1), (expected, 1)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib
 import os
 import sys
@@ -23,12 +24,15 @@ def serve(connection: Connection) -> None:
         before = dict(os.environ)
         os.environ.update(environment)
         module, name = function.rsplit(".", 1)
+        # Where each thread is, for whoever reads why the test failed.
+        faulthandler.dump_traceback_later(80)
         try:
             connection.send((True, getattr(importlib.import_module(module), name)(*args)))
         except Exception:  # noqa: BLE001  the test hears of it
             connection.send((False, traceback.format_exc()))
         finally:
             state.shutdown()
+            faulthandler.cancel_dump_traceback_later()
             # A launched process is one rank of one job, and reads its environment once; this one plays many.
             session._settings = None
             os.environ.clear()

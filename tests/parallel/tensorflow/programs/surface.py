@@ -183,3 +183,18 @@ def traced_again_by_rank_1() -> list[float]:
     for size in (4, 4, 3 if sdp.rank() else 4):
         step(tf.ones([size]))
     return weight.numpy().tolist()
+
+
+def gradients_of_tensors() -> tuple[list[list[float]], int]:
+    """Gradients of what is no variable; return them, and how much the library keeps for further steps."""
+    from herringbone_parallel.tensorflow import state
+
+    sdp.init()
+    found = []
+    for number in range(4):
+        point = tf.constant([float(number)])
+        with tf.GradientTape() as tape:
+            tape.watch(point)
+            loss = point * point * (1.0 + sdp.rank())
+        found.append(sdp.DistributedGradientTape(tape).gradient(loss, point).numpy().tolist())
+    return found, len(state.get().reductions)
