@@ -145,7 +145,7 @@ def test_a_stop_ends_helpers_with_the_ranks(tmp_path: Path, monkeypatch: pytest.
     job.stop()
     job.wait()
     assert time.monotonic() - began < 5.0
-    assert job.status == "Stopped"
+    assert job.status == "Stopped", job.failure
     # It ended by itself: these are its last words.
     assert any(line.text.startswith('{"host": "algo-3"') for line in job.logs())
 
