@@ -9,7 +9,7 @@ engine, and a `finish`, which waits for its sum:
 
 A `finish` holds a thread of the executor while it waits, of which there may be one or two: so the first one waits until
 everything has been started, and the next for the one before. Both are Python behind `tf.numpy_function`, which hands
-tensors over without a copy; the engine's thread needs no Python (docs/decisions/018).
+tensors over without a copy; the engine's thread needs no Python (docs/decisions/020).
 
 TensorFlow runs stateful operations in the order of the program: a `start` is one, a `finish` is not, or it would hold
 up the starts behind it. It is not taken for a constant and run before its time either: its input is a start's result.
