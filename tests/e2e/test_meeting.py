@@ -18,6 +18,7 @@ dist.init_process_group("gloo")
 sum_of_ranks = torch.tensor(float(dist.get_rank() + 1))
 dist.all_reduce(sum_of_ranks)
 print(os.environ["SM_CURRENT_HOST"], "sum", sum_of_ranks.item(), "channels", os.environ["SM_CHANNELS"], flush=True)
+dist.destroy_process_group()
 """
 HOSTS = ("algo-1", "algo-2")
 

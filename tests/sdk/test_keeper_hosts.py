@@ -1,11 +1,14 @@
-"""One host as its keeper reads it, over a real pipe."""
+"""One host as its keeper reads it, over a real pipe; and the keeper's turns."""
 
 import fcntl
 import os
+import selectors
+import signal
 
 import pytest
 
 from herringbone.keeper.hosts import Host
+from herringbone.keeper.keeper import Keeper
 
 
 class SlowLog:
@@ -32,3 +35,35 @@ def test_a_host_that_writes_without_end_does_not_hold_the_keeper():
     assert host.log.filed == 1
     host.hang_up()
     os.close(writer)
+
+
+class Ended:
+    """A site whose only host has ended."""
+
+    def __init__(self, host):
+        self.hosts = [host]
+
+    def start(self):
+        pass
+
+    def endings(self):
+        return [(host, 0) for host in self.hosts if host.exit_code is None]
+
+    def sweep(self):
+        pass
+
+
+def test_a_host_whose_end_and_whose_last_output_come_at_once_has_ended():
+    """The signal came first in the turn and the pipe was closed with it; its own turn then cost the keeper its life."""
+    reader, writer = os.pipe()
+    os.set_blocking(reader, False)
+    host = Host({"name": "algo-1", "base": ""}, SlowLog(writer))
+    host.output = reader
+    keeper = Keeper({"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0}, Ended(host))
+    wakeup, ring = os.pipe()
+    keeper._selector.register(wakeup, selectors.EVENT_READ)
+    keeper._start_hosts()
+    os.write(ring, bytes([signal.SIGCHLD]))
+    os.close(writer)
+    keeper._turn(wakeup)
+    assert host.over

@@ -63,21 +63,27 @@ class Keeper:
 
         record.training(self._order)
         while not all(host.over for host in self._hosts):
-            for key, _ in self._selector.select(self._pause()):
-                if key.fileobj == wakeup:
-                    self._take_signals(os.read(wakeup, 4096))
-                elif key.fd == key.data.output:
-                    self._drain(key.data)
-                else:
-                    self._take_endings()
-                    if key.data.ending is None:
-                        self._selector.unregister(key.fd)
-            self._act_on_deadlines()
+            self._turn(wakeup)
         self._site.collect()
         from herringbone.keeper.ending import conclude
 
         ends = [(host, host.name in self._ordered) for host in sorted(self._hosts, key=lambda host: host.ended_at)]
         conclude(self._order, ends, self._site.leave, stopped=self._stopped, max_run_over=self._max_run_over)
+
+    def _turn(self, wakeup: int) -> None:
+        """Wait for what comes next, and take it in."""
+        for key, _ in self._selector.select(self._pause()):
+            if key.fileobj == wakeup:
+                self._take_signals(os.read(wakeup, 4096))
+            elif key.fd not in self._selector.get_map():
+                continue  # it was read to its end in this turn, when its host had ended
+            elif key.fd == key.data.output:
+                self._drain(key.data)
+            else:
+                self._take_endings()
+                if key.data.ending is None:
+                    self._selector.unregister(key.fd)
+        self._act_on_deadlines()
 
     @property
     def _living(self) -> list[Host]:
