@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from herringbone.backends.sagemaker.bucket import parse_place
+from tests.aws_mock import mock_aws
+from tests.sagemaker.account import REGION, Wire, described, estimator, make_role
 
 
 class Platform:
@@ -81,3 +86,25 @@ class Platform:
     def clear(self) -> None:
         for container in self._containers:
             self._engine.remove_container(container, force=True, v=True)
+
+
+@contextmanager
+def submitted(
+    engine: Any, image: str, folder: Path, monkeypatch: pytest.MonkeyPatch, **arguments: Any
+) -> Iterator[Platform]:
+    """Submit the job of an estimator with these arguments to a mock of AWS, as any job is; yield what runs it."""
+    with mock_aws(folder / "aws.log") as address:
+        nothing = str(folder / "no-such-file")
+        variables = {"AWS_ACCESS_KEY_ID": "mock", "AWS_SECRET_ACCESS_KEY": "mock", "AWS_DEFAULT_REGION": REGION}
+        here = {"AWS_ENDPOINT_URL": address, "AWS_CONFIG_FILE": nothing, "AWS_SHARED_CREDENTIALS_FILE": nothing}
+        for name, value in {**variables, **here, "HERRINGBONE_HOME": str(folder / "home")}.items():
+            monkeypatch.setenv(name, value)
+        wire = Wire()
+        make_role(wire.boto)
+        job = estimator(wire, **arguments).fit(wait=False)
+        assert job.plan.request is not None
+        # The mock forgets the environment.
+        request = {"Environment": job.plan.request["Environment"], **described(wire.boto, job.name)}
+        made = Platform(engine, image, request, {**variables, "AWS_ENDPOINT_URL_S3": address}, wire.boto.client("s3"))
+        yield made
+        made.clear()

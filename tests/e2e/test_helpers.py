@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from herringbone import Estimator, InstanceGroup, JobFailedError
+from herringbone import Estimator, InstanceGroup, JobFailedError, TrainingJob
 
 SCRIPT = """
 import hashlib, os, sys, time
@@ -58,6 +58,13 @@ def train(folder: Path, instance_type: str, workers: int, helpers: int, **option
     return [line.text for line in job.logs()]
 
 
+def under_way(folder: Path, instance_type: str, **options: object) -> TrainingJob:
+    """Return a job of two workers and a helper whose ranks have summed some, and wait."""
+    job = estimator(folder, instance_type, 2, 1, environment={"MOOD": "long"}, **options).fit(wait=False)
+    assert any(line.text == "far enough" for line in job.logs(follow=True))
+    return job
+
+
 def check(lines: list[str], workers: int, helpers: int) -> None:
     digests = {match[3]: match[1] for line in lines if (match := re.fullmatch(r"digest (\d) (\d) (\w{64})", line))}
     assert len([line for line in lines if line.startswith("digest ") and f" {workers} " in line]) == workers
@@ -89,8 +96,7 @@ def test_a_helper_s_container_that_is_killed_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, engine: Any
 ) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
-    job = estimator(tmp_path, "local", 2, 1, image_uri=image, environment={"MOOD": "long"}).fit(wait=False)
-    assert any(line.text == "far enough" for line in job.logs(follow=True))
+    job = under_way(tmp_path, "local", image_uri=image)
     engine.kill(f"{job.name}-algo-3")
     began = time.monotonic()
     job.wait()
@@ -111,8 +117,7 @@ def test_a_rank_that_fails_is_named_and_not_the_helper_that_loses_it(
 @pytest.mark.e2e
 def test_a_server_that_is_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
-    job = estimator(tmp_path, "local_process", 2, 1, environment={"MOOD": "long"}).fit(wait=False)
-    assert any(line.text == "far enough" for line in job.logs(follow=True))
+    job = under_way(tmp_path, "local_process")
     os.kill(server_of(job.name), signal.SIGKILL)
     began = time.monotonic()
     job.wait()
@@ -126,8 +131,7 @@ def test_a_server_that_stands_still_is_named_by_the_ranks_that_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
-    job = estimator(tmp_path, "local_process", 2, 1, environment={"MOOD": "long"}).fit(wait=False)
-    assert any(line.text == "far enough" for line in job.logs(follow=True))
+    job = under_way(tmp_path, "local_process")
     os.kill(server_of(job.name), signal.SIGSTOP)
     began = time.monotonic()
     job.wait()
@@ -139,8 +143,7 @@ def test_a_server_that_stands_still_is_named_by_the_ranks_that_wait_for_it(
 @pytest.mark.e2e
 def test_a_stop_ends_helpers_with_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
-    job = estimator(tmp_path, "local_process", 2, 1, environment={"MOOD": "long"}).fit(wait=False)
-    assert any(line.text == "far enough" for line in job.logs(follow=True))
+    job = under_way(tmp_path, "local_process")
     began = time.monotonic()
     job.stop()
     job.wait()

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.aws_mock import mock_aws
-from tests.e2e.sagemaker_platform import Platform
-from tests.sagemaker.account import REGION, Wire, described, estimator, make_role
+from tests.e2e.sagemaker_platform import Platform, submitted
+from tests.sagemaker.account import REGION
 
 SCRIPT = """
 import os, torch, torch.distributed as dist
@@ -27,28 +26,18 @@ HOSTS = ("algo-1", "algo-2")
 def platform(engine: Any, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """A platform with a job of two hosts, submitted to a mock of AWS."""
     (tmp_path / "train.py").write_text(SCRIPT)
-    with mock_aws(tmp_path / "aws.log") as address:
-        nothing = str(tmp_path / "no-such-file")
-        variables = {"AWS_ACCESS_KEY_ID": "mock", "AWS_SECRET_ACCESS_KEY": "mock", "AWS_DEFAULT_REGION": REGION}
-        here = {"AWS_ENDPOINT_URL": address, "AWS_CONFIG_FILE": nothing, "AWS_SHARED_CREDENTIALS_FILE": nothing}
-        for name, value in {**variables, **here, "HERRINGBONE_HOME": str(tmp_path / "home")}.items():
-            monkeypatch.setenv(name, value)
-        wire = Wire()
-        make_role(wire.boto)
-        job = estimator(
-            wire,
-            entry_point=str(tmp_path / "train.py"),
-            image_uri=f"999999999999.dkr.ecr.{REGION}.amazonaws.com/herringbone/pytorch:1",
-            instance_type="ml.g5.xlarge",
-            instance_count=2,
-            distribution={"torch_distributed": {"enabled": True}},
-        ).fit(wait=False)
-        assert job.plan.request is not None
-        # The mock forgets the environment.
-        request = {"Environment": job.plan.request["Environment"], **described(wire.boto, job.name)}
-        made = Platform(engine, image, request, {**variables, "AWS_ENDPOINT_URL_S3": address}, wire.boto.client("s3"))
+    with submitted(
+        engine,
+        image,
+        tmp_path,
+        monkeypatch,
+        entry_point=str(tmp_path / "train.py"),
+        image_uri=f"999999999999.dkr.ecr.{REGION}.amazonaws.com/herringbone/pytorch:1",
+        instance_type="ml.g5.xlarge",
+        instance_count=2,
+        distribution={"torch_distributed": {"enabled": True}},
+    ) as made:
         yield made
-        made.clear()
 
 
 @pytest.mark.e2e

@@ -13,9 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.aws_mock import mock_aws
-from tests.e2e.sagemaker_platform import Platform
-from tests.sagemaker.account import REGION, Wire, described, estimator, make_role
+from tests.e2e.sagemaker_platform import Platform, submitted
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "spot"
 SPLIT = {
@@ -43,32 +41,22 @@ def test_the_example_on_this_machine(tmp_path: Path, script: str, steps: int) ->
 @pytest.fixture
 def platform(engine: Any, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
     """A platform with the example's split script, submitted to a mock of AWS as any job is."""
-    with mock_aws(tmp_path / "aws.log") as address:
-        nothing = str(tmp_path / "no-such-file")
-        variables = {"AWS_ACCESS_KEY_ID": "mock", "AWS_SECRET_ACCESS_KEY": "mock", "AWS_DEFAULT_REGION": REGION}
-        here = {"AWS_ENDPOINT_URL": address, "AWS_CONFIG_FILE": nothing, "AWS_SHARED_CREDENTIALS_FILE": nothing}
-        for name, value in {**variables, **here, "HERRINGBONE_HOME": str(tmp_path / "home")}.items():
-            monkeypatch.setenv(name, value)
-        wire = Wire()
-        make_role(wire.boto)
-        job = estimator(
-            wire,
-            entry_point="split.py",
-            source_dir=str(EXAMPLE / "src"),
-            hyperparameters={"steps": 150},
-            distribution=SPLIT,
-            environment={"OMP_NUM_THREADS": "1"},
-            use_spot_instances=True,
-            max_run=3600,
-            max_wait=7200,
-            checkpoint_s3_uri="s3://anywhere/checkpoints",
-        ).fit(wait=False)
-        assert job.plan.request is not None
-        # The mock forgets the environment.
-        request = {"Environment": job.plan.request["Environment"], **described(wire.boto, job.name)}
-        made = Platform(engine, image, request, {**variables, "AWS_ENDPOINT_URL_S3": address})
+    with submitted(
+        engine,
+        image,
+        tmp_path,
+        monkeypatch,
+        entry_point="split.py",
+        source_dir=str(EXAMPLE / "src"),
+        hyperparameters={"steps": 150},
+        distribution=SPLIT,
+        environment={"OMP_NUM_THREADS": "1"},
+        use_spot_instances=True,
+        max_run=3600,
+        max_wait=7200,
+        checkpoint_s3_uri="s3://anywhere/checkpoints",
+    ) as made:
         yield made
-        made.clear()
 
 
 # Three trainings, each rank of which imports torch.
