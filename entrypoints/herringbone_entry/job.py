@@ -14,7 +14,7 @@ from collections.abc import MutableMapping
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from herringbone_entry import failure
+from herringbone_entry import failure, process
 from herringbone_entry.coordinator import STOPPED_CODE
 from herringbone_entry.host import Host, base_paths, read_host, take_key
 from herringbone_entry.loop import Loop
@@ -103,6 +103,8 @@ class Job:
 
     def run(self) -> int:
         """Prepare, take part, and return the exit code."""
+        # Before there is anything to leave behind: who is orphaned sooner is nobody's, and outlives us.
+        process.adopt_orphans()
         try:
             self._prepare()
         except HerringboneError as error:

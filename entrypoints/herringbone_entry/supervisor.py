@@ -171,7 +171,6 @@ class Supervisor:
             surroundings, folder = self._launcher_environment(), self._run_folder.path
             where = (self._host, self._layout, folder, surroundings, self._loop, self._output)
             self._launcher = launch.start(self._prepared, *where)
-        process.adopt_orphans()
 
     def _start_rank(self, make: Callable[..., RankProcess], place: Place) -> RankProcess:
         assert self._prepared is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,20 @@ def test_p11_a_grandchild_holding_stdout_delays_the_end_by_two_seconds_at_most(m
     ended = job.run()["algo-1"]
     assert ended.code == 0
     assert time.time() - float(ended.lines[0].split()[-1]) < 2.5
+    assert job.survivors() == []
+
+
+def test_p11_what_a_program_leaves_behind_before_any_rank_is_started_ends_with_the_job(
+    make_job, tmp_path: Path
+) -> None:
+    # We adopted orphans only after the ranks were started: one that a quick script had left by then was never found.
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(f"#!/bin/sh\nsetsid sleep 60 >/dev/null 2>&1 &\ntouch {tmp_path}/asked\n")
+    mpirun.chmod(0o755)
+    job = make_job(HERRINGBONE_MPIRUN=str(mpirun))
+    job.write("", sagemaker_mpi_enabled=True)
+    assert job.run()["algo-1"].code == 1
+    assert (tmp_path / "asked").exists()
     assert job.survivors() == []
 
 
