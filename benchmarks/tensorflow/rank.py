@@ -11,8 +11,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import herringbone_parallel.tensorflow as sdp
-from herringbone_parallel.tensorflow import state
+import herringbone_parallel.tensorflow.data_parallel as sdp
+from herringbone_parallel.tensorflow.data_parallel import state
 
 LAYERS, WIDTH = 8, 1024
 

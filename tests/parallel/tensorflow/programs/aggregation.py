@@ -62,7 +62,7 @@ def with_horovod(average: bool) -> Any:
 
 
 def sent_bytes() -> int:
-    from herringbone_parallel.tensorflow import state
+    from herringbone_parallel.tensorflow.data_parallel import state
 
     return state.get().engine.stats().sent_bytes
 

@@ -16,7 +16,7 @@ def serve(connection: Connection) -> None:
     import tensorflow as tf
 
     from herringbone_parallel.reduce import session
-    from herringbone_parallel.tensorflow import state
+    from herringbone_parallel.tensorflow.data_parallel import state
 
     tf.config.threading.set_inter_op_parallelism_threads(2)
     while True:

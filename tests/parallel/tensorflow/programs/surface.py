@@ -50,7 +50,7 @@ def single_tensors() -> dict[str, Any]:
 
 def broadcast_of_variables(seeds: list[int]) -> tuple[list[list[float]], int]:
     """Broadcast from rank 1 variables that each rank has drawn itself, outside of a graph and in one."""
-    from herringbone_parallel.tensorflow import state
+    from herringbone_parallel.tensorflow.data_parallel import state
 
     sdp.init()
     generator = tf.random.Generator.from_seed(seeds[sdp.rank()])
@@ -83,7 +83,7 @@ def sparse_gradients(as_dense: bool) -> list[list[list[float]]]:
 
 def overlap(layers: int) -> tuple[int, int]:
     """Return how many sums were under way when the backward pass came to the first layer, and how many there were."""
-    from herringbone_parallel.tensorflow import state
+    from herringbone_parallel.tensorflow.data_parallel import state
 
     sdp.init()
     weights = [tf.Variable(tf.eye(256) * 0.5) for _ in range(layers)]
@@ -187,7 +187,7 @@ def traced_again_by_rank_1() -> list[float]:
 
 def gradients_of_tensors() -> tuple[list[list[float]], int]:
     """Gradients of what is no variable; return them, and how much the library keeps for further steps."""
-    from herringbone_parallel.tensorflow import state
+    from herringbone_parallel.tensorflow.data_parallel import state
 
     sdp.init()
     found = []

@@ -87,7 +87,7 @@ def together(mode: str, bucket_cap_mb: float | None = None) -> tuple[list[float]
 
 
 def buffers() -> int:
-    from herringbone_parallel.tensorflow import state
+    from herringbone_parallel.tensorflow.data_parallel import state
 
     return state.get().engine.stats().buffers
 

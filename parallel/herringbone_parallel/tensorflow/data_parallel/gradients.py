@@ -13,10 +13,15 @@ import tensorflow as tf
 
 from herringbone_parallel.reduce import all_gather
 from herringbone_parallel.reduce.fused import Array, cut
-from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.compression import NoneCompressor
-from herringbone_parallel.tensorflow.reduction import Reduction, described, order_of_readiness, start_in_order
-from herringbone_parallel.tensorflow.weights import Comparison, is_readable
+from herringbone_parallel.tensorflow.data_parallel import state
+from herringbone_parallel.tensorflow.data_parallel.compression import NoneCompressor
+from herringbone_parallel.tensorflow.data_parallel.reduction import (
+    Reduction,
+    described,
+    order_of_readiness,
+    start_in_order,
+)
+from herringbone_parallel.tensorflow.data_parallel.weights import Comparison, is_readable
 from herringbone_spec.errors import ParallelError
 
 

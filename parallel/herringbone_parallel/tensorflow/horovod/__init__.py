@@ -14,16 +14,23 @@ import tensorflow as tf
 
 from herringbone_parallel.reduce import all_gather
 from herringbone_parallel.reduce.fused import Array
-from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.compression import Compression
-from herringbone_parallel.tensorflow.gradients import ReduceOp, Travel, densified, refuse_devices
-from herringbone_parallel.tensorflow.operations import broadcast as _broadcast
-from herringbone_parallel.tensorflow.operations import oob_allreduce
-from herringbone_parallel.tensorflow.optimizer import distributed
-from herringbone_parallel.tensorflow.reduction import not_converted, start_in_order
-from herringbone_parallel.tensorflow.state import is_initialized, local_rank, local_size, rank, shutdown, size
-from herringbone_parallel.tensorflow.tape import DistributedGradientTape as _Tape
-from herringbone_parallel.tensorflow.variables import (
+from herringbone_parallel.tensorflow.data_parallel import state
+from herringbone_parallel.tensorflow.data_parallel.compression import Compression
+from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, Travel, densified, refuse_devices
+from herringbone_parallel.tensorflow.data_parallel.operations import broadcast as _broadcast
+from herringbone_parallel.tensorflow.data_parallel.operations import oob_allreduce
+from herringbone_parallel.tensorflow.data_parallel.optimizer import distributed
+from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted, start_in_order
+from herringbone_parallel.tensorflow.data_parallel.state import (
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from herringbone_parallel.tensorflow.data_parallel.tape import DistributedGradientTape as _Tape
+from herringbone_parallel.tensorflow.data_parallel.variables import (
     BroadcastGlobalVariablesHook,
     broadcast_global_variables,
     broadcast_variables,

@@ -8,8 +8,8 @@ import keras
 import numpy as np
 
 from herringbone_parallel.reduce import agree
-from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.variables import broadcast_variables
+from herringbone_parallel.tensorflow.data_parallel import state
+from herringbone_parallel.tensorflow.data_parallel.variables import broadcast_variables
 from herringbone_spec.errors import ParallelError
 
 __all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback", "LearningRateWarmupCallback"]

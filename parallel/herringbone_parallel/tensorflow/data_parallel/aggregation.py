@@ -18,9 +18,9 @@ from weakref import WeakValueDictionary
 import keras
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.gradients import Travel, densified, name_of, reduce_gradients
-from herringbone_parallel.tensorflow.reduction import not_converted
+from herringbone_parallel.tensorflow.data_parallel import state
+from herringbone_parallel.tensorflow.data_parallel.gradients import Travel, densified, name_of, reduce_gradients
+from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted
 from herringbone_spec.errors import ParallelError
 
 # By the identity of a variable: who adds up its gradients.

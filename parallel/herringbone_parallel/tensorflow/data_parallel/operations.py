@@ -10,10 +10,10 @@ import tensorflow as tf
 from herringbone_parallel.reduce import Engine, all_gather
 from herringbone_parallel.reduce import broadcast as broadcast_array
 from herringbone_parallel.reduce.fused import Array
-from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.compression import Compression
-from herringbone_parallel.tensorflow.gradients import ReduceOp, densified
-from herringbone_parallel.tensorflow.reduction import UnderWay, not_converted, start_in_order
+from herringbone_parallel.tensorflow.data_parallel import state
+from herringbone_parallel.tensorflow.data_parallel.compression import Compression
+from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, densified
+from herringbone_parallel.tensorflow.data_parallel.reduction import UnderWay, not_converted, start_in_order
 from herringbone_spec.errors import ParallelError
 
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.aggregation import aggregate
-from herringbone_parallel.tensorflow.compression import Compression
-from herringbone_parallel.tensorflow.gradients import ReduceOp, Travel, reduce_gradients, refuse_devices
-from herringbone_parallel.tensorflow.reduction import not_converted
+from herringbone_parallel.tensorflow.data_parallel import state
+from herringbone_parallel.tensorflow.data_parallel.aggregation import aggregate
+from herringbone_parallel.tensorflow.data_parallel.compression import Compression
+from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, Travel, reduce_gradients, refuse_devices
+from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted
 
 
 class DistributedGradientTape:

@@ -8,16 +8,16 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.compression import Compression
-from herringbone_parallel.tensorflow.gradients import (
+from herringbone_parallel.tensorflow.data_parallel import state
+from herringbone_parallel.tensorflow.data_parallel.compression import Compression
+from herringbone_parallel.tensorflow.data_parallel.gradients import (
     ReduceOp,
     Travel,
     densified,
     reduce_gradients,
     refuse_devices,
 )
-from herringbone_parallel.tensorflow.reduction import not_converted
+from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted
 from herringbone_spec.errors import ParallelError
 
 

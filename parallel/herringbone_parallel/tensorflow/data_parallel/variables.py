@@ -10,10 +10,10 @@ import tensorflow as tf
 
 from herringbone_parallel.reduce import agree, broadcast
 from herringbone_parallel.reduce.fused import Array
-from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.gradients import name_of
-from herringbone_parallel.tensorflow.reduction import not_converted, start_in_order
-from herringbone_parallel.tensorflow.weights import are_equal
+from herringbone_parallel.tensorflow.data_parallel import state
+from herringbone_parallel.tensorflow.data_parallel.gradients import name_of
+from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted, start_in_order
+from herringbone_parallel.tensorflow.data_parallel.weights import are_equal
 from herringbone_spec.errors import ParallelError
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import keras
 
-from herringbone_parallel.tensorflow import callbacks
-from herringbone_parallel.tensorflow.compression import Compression
+from herringbone_parallel.tensorflow.data_parallel.compression import Compression
 from herringbone_parallel.tensorflow.horovod import (
     Average,
     DistributedOptimizer,
@@ -20,6 +19,7 @@ from herringbone_parallel.tensorflow.horovod import (
     broadcast_global_variables,
     broadcast_object,
     broadcast_variables,
+    callbacks,
     init,
     is_initialized,
     local_rank,
