@@ -1,0 +1,88 @@
+"""LARS: SGD with momentum in which each layer's step is in proportion to its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.sgd import sgd
+
+from herringbone_parallel.recipes.multi_tensor import Tensors, batches, is_fused, ratios, require_full_precision
+from herringbone_spec.errors import ParallelError
+
+
+class LARS(torch.optim.Optimizer):
+    """Layer-wise adaptive rate scaling, all layers at once.
+
+        optimizer = LARS(weight_groups(model, weight_decay=5e-5), lr=3.2)
+
+        ratio    = trust |w| / (|g| + weight_decay |w|)      for each layer; 1 where `adapt` is False
+        velocity = momentum velocity + lr ratio (g + weight_decay w)
+        w        = w - velocity
+
+    The learning rate is part of the velocity, so that a step of the past keeps the length that it had when the rate
+    changes. Settings may differ between parameter groups. Source: You et al., arXiv 1708.03888, algorithm 1.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        *,
+        momentum: float = 0.9,
+        weight_decay: float = 0.0,
+        trust: float = 0.001,
+        adapt: bool = True,
+    ) -> None:
+        if not lr >= 0 or not 0 <= momentum < 1 or not weight_decay >= 0 or not trust > 0:
+            raise ParallelError(
+                f"LARS(lr={lr}, momentum={momentum}, weight_decay={weight_decay}, trust={trust}): lr and weight_decay"
+                " are at least 0, momentum lies in [0, 1), trust is above 0"
+            )
+        defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
+        super().__init__(params, defaults)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        require_full_precision(self.param_groups[-1]["params"], "LARS")
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters that have a gradient; return what `closure` does, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weights in batches(group["params"]):
+                self._update(group, weights)
+        return loss
+
+    def _update(self, group: dict[str, Any], weights: Tensors) -> None:
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
+        decay, rate = group["weight_decay"], float(group["lr"])
+        scaled = list(torch._foreach_add(gradients, weights, alpha=decay))
+        if group["adapt"]:
+            trust = group["trust"]
+            found = ratios(weights, gradients, lambda w, g: trust * w / (g + decay * w))
+            torch._foreach_mul_(scaled, [rate * ratio for ratio in found])
+        else:
+            torch._foreach_mul_(scaled, rate)
+        # What is left is torch's own SGD at a rate of 1.
+        velocities = [self.state[weight].get("velocity") for weight in weights]
+        sgd(
+            weights,
+            scaled,
+            velocities,
+            fused=is_fused(weights[0].device) or None,
+            foreach=not is_fused(weights[0].device) or None,
+            weight_decay=0.0,
+            momentum=group["momentum"],
+            lr=1.0,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+        )
+        for weight, velocity in zip(weights, velocities, strict=True):
+            self.state[weight]["velocity"] = velocity
