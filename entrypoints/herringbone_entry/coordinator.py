@@ -1,13 +1,15 @@
 """The job as a whole, decided on the first host: when to start, who failed first, when it is over, with which code.
 
     joining --ready from all, checked by all--> running --all ranks ended with 0--> done
-                                  |  \\--stop--> stopping --all ranks ended--> done (143, or 0 when all exited 0)
+                                  |  |\\-stop--> stopping --all ranks ended--> done (143, or 0 when all exited 0)
+                                  |  \\--rank 0, a chief, ended with 0--> closing --all ranks ended--> done
                                   \\--a rank failed, a host was lost--> failing --all ended--> done
 
 Hosts report events and obey orders; both are messages (`Message`, plain dicts), and it makes no difference here
 whether a host is this one or another. No I/O: time and orders go through the constructor's arguments.
 
-    host -> coordinator   ready {processes, has_launcher, port, reduce_port, server_port} · checked {facts} ·
+    host -> coordinator   ready {processes, has_launcher, port, reduce_port, server_port, tensorflow, has_chief} ·
+                          checked {facts} ·
                           ended {rank, code, failure, age} · deferred {rank} · failed {failure} · stop · kill ·
                           launcher_ended {code, rank_code, failure} · server_ended {code, failure} ·
                           spawn {host, number, command} · daemon_ended {number, code, tail}
@@ -42,8 +44,13 @@ class Phase(Enum):
     JOINING = "joining"
     RUNNING = "running"
     STOPPING = "stopping"
+    CLOSING = "closing"
     FAILING = "failing"
     DONE = "done"
+
+
+# Hosts and servers that go now go because they were told to.
+_ENDING = (Phase.STOPPING, Phase.CLOSING)
 
 
 class Evidence(NamedTuple):
@@ -92,6 +99,7 @@ class Coordinator:
         self._codes: dict[int, int | None] = {}
         self._deferred: set[int] = set()
         self._has_launcher = False
+        self._has_chief = False
         self._launcher_code: int | None = None
         self._killed_code = 1
         self._evidence: list[Evidence] = []
@@ -140,7 +148,7 @@ class Coordinator:
             return
         self._lost.add(host)
         failure = Failure(host=host, exit_code=1, message=f"lost contact with {host}")
-        if self.phase is not Phase.STOPPING:
+        if self.phase not in _ENDING:
             helper = self._readies.get(host, {}).get("server_port") is not None
             self._fail(Evidence(self._clock(), failure, 1, lost_host=True, helper=helper))
         for rank, owner in self._rank_hosts.items():
@@ -151,6 +159,7 @@ class Coordinator:
     def _ready(self, host: str, message: Message) -> None:
         self._counts[host], self._readies[host] = message["processes"], message
         self._has_launcher = self._has_launcher or message["has_launcher"]
+        self._has_chief = message["has_chief"]
         if self.phase is not Phase.JOINING or len(self._counts) < len(self._hosts):
             return
         if not self._across:
@@ -188,6 +197,11 @@ class Coordinator:
         self._rank_hosts = {rank: layout.place(rank).host for rank in range(layout.world_size)}
         ports = {name: self._readies[layout.master][name] for name in ("port", "reduce_port")}
         meeting = {"address": master_address, **ports, "servers": self._servers(len(layout.hosts))}
+        meeting["tensorflow"] = [
+            [self._address_of(host), *self._readies[host]["tensorflow"]]
+            for host in layout.hosts
+            if self._readies[host]["tensorflow"]
+        ]
         self._order({"kind": "start", "counts": self._counts, "meeting": meeting})
 
     def _servers(self, training_hosts: int) -> str:
@@ -200,11 +214,13 @@ class Coordinator:
         text = advice(training_hosts=training_hosts, helpers=len(ports))
         if text is not None:
             self._order({"kind": "say", "host": self._hosts[0], "text": f"advice: {text}"})
-        addresses = dict.fromkeys(ports, _LOOPBACK)
-        if self._across:
-            # A host that did not answer in time is called by its name.
-            addresses = {host: self._facts.get(host, {}).get("address") or host for host in ports}
-        return encode([ReduceServer(host, addresses[host], ports[host]) for host in self._hosts if host in ports])
+        return encode(
+            [ReduceServer(host, self._address_of(host), ports[host]) for host in self._hosts if host in ports]
+        )
+
+    def _address_of(self, host: str) -> str:
+        """Return how the others call a host; one that did not answer in time is called by its name."""
+        return (self._facts.get(host, {}).get("address") or host) if self._across else _LOOPBACK
 
     def _ended(self, message: Message) -> None:
         rank, code = message["rank"], message["code"]
@@ -226,7 +242,7 @@ class Coordinator:
         """A helper host's server ended by itself, or was ended."""
         self._counts.setdefault(host, 0)
         code = message["code"]
-        if self.phase is not Phase.STOPPING:
+        if self.phase not in _ENDING:
             killed = code > _SIGNALLED
             self._fail(Evidence(self._clock(), parse_failure(message["failure"]), code or 1, helper=killed))
 
@@ -286,8 +302,12 @@ class Coordinator:
                 self._order({"kind": "release"})
         launcher_ended = self._launcher_code is not None
         all_ended = len(self._codes) == len(self._rank_hosts) and (launcher_ended or not self._has_launcher)
-        if self.phase is Phase.RUNNING and all_ended:
+        if self.phase in (Phase.RUNNING, Phase.CLOSING) and all_ended:
             self._done(0, None)
+        elif self.phase is Phase.RUNNING and self._has_chief and self._codes.get(0) == 0:
+            # What the others do is for the chief, and some never end by themselves.
+            self.phase = Phase.CLOSING
+            self._order({"kind": "stop"})
         elif self.phase is Phase.STOPPING and all_ended:
             self._done(STOPPED_CODE if any(code != 0 for code in self._codes.values()) else 0, None)
         elif self.phase is Phase.FAILING and self._settled and self._all_heard() and (all_ended or launcher_ended):

@@ -6,7 +6,7 @@ import os
 
 from herringbone_entry.environment import rank_environment
 from herringbone_entry.host import Host
-from herringbone_entry.launchers import torch_distributed
+from herringbone_entry.launchers import tensorflow_cluster, torch_distributed
 from herringbone_entry.launchers.data_parallel import Meeting, rendezvous
 from herringbone_entry.layout import Place
 from herringbone_entry.prepare import Prepared
@@ -33,6 +33,8 @@ def orders_of(
         secrets[ReduceVariable.TOKEN_FILE] = token
     if prepared.launcher is Launcher.TORCH_DISTRIBUTED:
         environment |= torch_distributed.environment(place, run_id=host.job_name or "none", inherited=inherited)
+    if meeting.tensorflow:
+        environment[tensorflow_cluster.VARIABLE] = tensorflow_cluster.rank_config(meeting.tensorflow, place.rank)
     if interface is not None:
         # On one machine NCCL finds better ways than the loopback interface.
         names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]

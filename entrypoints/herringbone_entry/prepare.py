@@ -21,8 +21,6 @@ from herringbone_spec.errors import ContractError, UnsupportedError
 from herringbone_spec.hyperparameters import carries_distribution, decode
 from herringbone_spec.launcher import Launcher
 
-_LAUNCHERS = (Launcher.PLAIN, Launcher.MPI, Launcher.TORCH_DISTRIBUTED, Launcher.DATA_PARALLEL)
-
 
 class Prepared(NamedTuple):
     """What this host will run. `num_processes` is 0 where the job has no rank on this host; `helps` says that it then
@@ -56,10 +54,10 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         launcher, processes_per_host = distribution.launcher, distribution.processes_per_host
         mpi_options, helps = distribution.mpi_options, _helps(host, distribution.helpers)
         library = data_parallel.settings(distribution.data_parallel)
-    if launcher not in _LAUNCHERS:
+    if launcher is Launcher.PYTORCH_XLA:
         raise UnsupportedError(
-            f"distribution {launcher.value!r} is not supported by this release; "
-            "mpi, torch_distributed, smdistributed and a plain script are"
+            f"distribution {launcher.value!r} is not supported by this release; mpi, torch_distributed, smdistributed, "
+            "parameter_server, multi_worker_mirrored_strategy and a plain script are"
         )
     if len(host.resources.hosts) > 1 and host.control is None:
         raise UnsupportedError(

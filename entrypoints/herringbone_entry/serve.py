@@ -14,11 +14,11 @@ _PR_SET_PDEATHSIG = 1
 
 def main() -> None:
     """Run the server as `__main__`."""
-    _die_with(os.getppid())
+    die_with(os.getppid())
     runpy.run_module(REDUCE_SERVER_MODULE, run_name="__main__", alter_sys=True)
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Have the kernel kill this process when its parent ends (Linux only; elsewhere it may outlive a killed one)."""
     if sys.platform != "linux":
         return

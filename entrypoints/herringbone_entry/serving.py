@@ -1,32 +1,33 @@
-"""The server of a helper host, from its start to its end: what it says, and what its death means to the job."""
+"""The servers beside or in place of ranks: a helper host's, which sums gradients, and TensorFlow's parameter server."""
 
 from __future__ import annotations
 
 import json
 import os
-import signal
 import sys
 from collections.abc import Callable, Mapping
 
+from herringbone_entry.attendant import Attendant
 from herringbone_entry.companion import Companion
 from herringbone_entry.host import Host
-from herringbone_entry.launchers import data_parallel
+from herringbone_entry.launchers import data_parallel, tensorflow_cluster
+from herringbone_entry.launchers.data_parallel import Meeting
 from herringbone_entry.loop import Loop
 from herringbone_entry.output import Output
 from herringbone_entry.party import Party
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.wire import Message
 from herringbone_spec.contract import ReduceVariable, line_prefix
-from herringbone_spec.failure import Failure, exit_code_of
 
 _LINE_BYTES = 65_536
+_HELPER = "the server of this helper host, which sums gradients,"
+_PARAMETERS = "the parameter server of this host"
 
 
-class Serving:
+class Helper(Attendant):
     """Starts `argv` in `environment` and gives it the job's token over a descriptor.
 
-    `on_ready` is called once with the port it listens at. `tell` gets an event when it ends, unless `end` or `kill`
-    came first. Its end is seen by who reaps children: `reaped`.
+    `on_ready` is called once with the port it listens at.
     """
 
     def __init__(
@@ -41,47 +42,21 @@ class Serving:
         on_ready: Callable[[int], None],
         tell: Callable[[Message], None],
     ) -> None:
-        self._loop, self._host, self._on_ready, self._tell = loop, host, on_ready, tell
+        self._loop, self._on_ready = loop, on_ready
         self._line = b""
-        self._ending = False
         self._reader, ready = os.pipe()
         os.set_blocking(self._reader, False)
         secret = filled_pipe(token)
         try:
             variables = {ReduceVariable.READY: str(ready), ReduceVariable.TOKEN_FILE: f"/dev/fd/{secret}"}
-            started = Companion(
+            companion = Companion(
                 argv, {**environment, **variables}, loop, output, line_prefix(host), inherit=[ready, secret]
             )
-            self._server: Companion | None = started
         finally:
             os.close(ready)
             os.close(secret)
+        super().__init__(companion, _HELPER, host, tell)
         loop.read(self._reader, self._hear)
-
-    @property
-    def runs(self) -> bool:
-        return self._server is not None
-
-    def end(self) -> None:
-        """The job is over: let it go."""
-        self._signal(signal.SIGTERM)
-
-    def kill(self) -> None:
-        self._signal(signal.SIGKILL)
-
-    def reaped(self, pid: int, returncode: int) -> None:
-        """A child of this process has ended."""
-        if self._server is None or pid != self._server.pid:
-            return
-        last_words, self._server = self._server.last_words(), None
-        if not self._ending:
-            message = "the server of this helper host, which sums gradients, ended before the ranks did"
-            self._fail(exit_code_of(returncode), message, last_words)
-
-    def _signal(self, number: signal.Signals) -> None:
-        self._ending = True
-        if self._server is not None:
-            self._server.signal(number)
 
     def _hear(self) -> None:
         """Read the one line that it says; its silence, or its death, is told by other means."""
@@ -97,25 +72,33 @@ class Serving:
             port = int(json.loads(self._line)["port"])
         except (ValueError, TypeError, KeyError):
             said = self._line[:80].decode("utf-8", "replace")
-            self._fail(1, f"the server of this helper host said {said!r} where it was to name its port", ())
+            self.fail(1, f"the server of this helper host said {said!r} where it was to name its port")
             return
         self._on_ready(port)
-
-    def _fail(self, code: int, message: str, last_words: tuple[str, ...]) -> None:
-        found = Failure(self._host, None, code, "", message, (), last_words)
-        self._tell({"kind": "server_ended", "code": code, "failure": found.to_json()})
 
 
 def serve(
     prepared: Prepared, host: Host, party: Party, loop: Loop, output: Output, on_ready: Callable[[int], None]
-) -> Serving:
-    """Start the server of this host, in the supervisor's own Python: it needs nothing of the user's."""
+) -> Attendant:
+    """Start the server of this helper host, in the supervisor's own Python: it needs nothing of the user's."""
     rails = prepared.environment.get(ReduceVariable.RAILS)
     environment = data_parallel.server_environment(
         host.base_environment, rails, host=host.name, on_one_machine=host.on_one_machine
     )
     argv, token = data_parallel.server_argv(sys.executable), party.token()
-    return Serving(argv, environment, token, loop, output, host.name, on_ready=on_ready, tell=party.tell)
+    return Helper(argv, environment, token, loop, output, host.name, on_ready=on_ready, tell=party.tell)
+
+
+def serve_parameters(
+    prepared: Prepared, host: Host, party: Party, loop: Loop, output: Output, meeting: Meeting, rank: int
+) -> Attendant:
+    """Start the parameter server beside this host's rank, in the rank's Python: that is where TensorFlow is."""
+    config = {tensorflow_cluster.VARIABLE: tensorflow_cluster.server_config(meeting.tensorflow, rank)}
+    # The GPUs are the rank's: TensorFlow would take all of their memory twice.
+    environment = {**host.base_environment, **prepared.environment, **config, "CUDA_VISIBLE_DEVICES": "-1"}
+    argv = tensorflow_cluster.server_argv(prepared.python)
+    companion = Companion(argv, environment, loop, output, line_prefix(host.name))
+    return Attendant(companion, _PARAMETERS, host.name, party.tell)
 
 
 def filled_pipe(text: str) -> int:

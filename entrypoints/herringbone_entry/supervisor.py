@@ -18,6 +18,7 @@ from herringbone_entry.companion import Companion
 from herringbone_entry.daemons import Daemons
 from herringbone_entry.host import Host
 from herringbone_entry.launchers.data_parallel import Meeting
+from herringbone_entry.launchers.tensorflow_cluster import NUM_SERVERS, Servers
 from herringbone_entry.layout import Layout, Place, lay_out
 from herringbone_entry.loop import Loop
 from herringbone_entry.orders import orders_of
@@ -32,9 +33,10 @@ from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.wire import Message, Wire
 from herringbone_spec.contract import line_prefix
 from herringbone_spec.failure import exit_code_of, parse_failure
+from herringbone_spec.launcher import Launcher
 
 if TYPE_CHECKING:
-    from herringbone_entry.serving import Serving
+    from herringbone_entry.attendant import Attendant
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0
@@ -68,14 +70,14 @@ class Supervisor:
         self._prepared: Prepared | None = None
         self._layout = Layout((), ())
         self._meeting = Meeting("", 0, 0)
-        self._ports = ReservedPort(), ReservedPort()
+        self._ports = [ReservedPort(), ReservedPort()]
         self._interface: str | None = None
         self._ranks: dict[int, RankProcess] = {}
         self._children: dict[int, RankProcess] = {}
         self._reception: Reception | None = None
         self._launcher: Companion | None = None
         self._daemons = Daemons(loop, output, line_prefix(host.name), party.tell)
-        self._serving: Serving | None = None
+        self._attendant: Attendant | None = None
         self._holds = False
         self._stopping = False
         self._deferred: list[RankProcess] = []
@@ -96,20 +98,22 @@ class Supervisor:
         if self._is_mpi:
             path = attach.socket_path(self._run_folder.path, self._host.name)
             self._reception = Reception(path, prepared.num_processes + 16, self._loop, self._greeted)
+        self._ports += [ReservedPort() for _ in range(NUM_SERVERS.get(prepared.launcher, 0))]
         if prepared.helps:
             # Most jobs have no helper hosts.
             from herringbone_entry.serving import serve
 
-            self._serving = serve(prepared, self._host, self._party, self._loop, self._output, self._tell_ready)
+            self._attendant = serve(prepared, self._host, self._party, self._loop, self._output, self._tell_ready)
         else:
             self._tell_ready()
 
     def _tell_ready(self, server_port: int | None = None) -> None:
         assert self._prepared is not None
-        port, reduce_port = (port.number for port in self._ports)
-        event = {"kind": "ready", "processes": self._prepared.num_processes, "server_port": server_port}
-        has_launcher = self._prepared.mpi is not None
-        self._tell({**event, "port": port, "reduce_port": reduce_port, "has_launcher": has_launcher})
+        port, reduce_port, *tensorflow = (port.number for port in self._ports)
+        ports = {"port": port, "reduce_port": reduce_port, "server_port": server_port, "tensorflow": tensorflow}
+        event = {"kind": "ready", "processes": self._prepared.num_processes, **ports}
+        has_chief = self._prepared.launcher is Launcher.PARAMETER_SERVER
+        self._tell({**event, "has_launcher": self._prepared.mpi is not None, "has_chief": has_chief})
 
     def receive(self, message: Message) -> None:
         """Obey an order of the coordinator's."""
@@ -139,8 +143,8 @@ class Supervisor:
         """Take note of children that have ended."""
         for pid, returncode in process.reap():
             self._daemons.reaped(pid, returncode)
-            if self._serving is not None:
-                self._serving.reaped(pid, returncode)
+            if self._attendant is not None:
+                self._attendant.reaped(pid, returncode)
             if self._launcher is not None and pid == self._launcher.pid:
                 self._launcher_ended(self._launcher, returncode)
             elif pid in self._children:
@@ -162,11 +166,17 @@ class Supervisor:
         for port in self._ports:
             port.release()
         self._interface = network.interface_of(self._host, self._party.local_address(), network.interfaces())
-        self._meeting = Meeting(**message["meeting"])
+        meeting = message["meeting"]
+        self._meeting = Meeting(**{**meeting, "tensorflow": tuple(Servers(*each) for each in meeting["tensorflow"])})
         for rank in self._layout.ranks(self._host.name):
             place = self._layout.place(rank)
             make = partial(RankProcess, place, self._loop, self._output, self._rank_changed)
             self._ranks[rank] = make() if self._is_mpi else self._start_rank(make, place)
+        if self._prepared.launcher is Launcher.PARAMETER_SERVER and self._ranks:
+            from herringbone_entry.serving import serve_parameters
+
+            here = (self._host, self._party, self._loop, self._output)
+            self._attendant = serve_parameters(self._prepared, *here, self._meeting, min(self._ranks))
         if self._prepared.mpi is not None:
             surroundings, folder = self._launcher_environment(), self._run_folder.path
             where = (self._host, self._layout, folder, surroundings, self._loop, self._output)
@@ -297,8 +307,8 @@ class Supervisor:
         self._let_all_go()
         self._signal_ranks(signal.SIGKILL)
         self._signal_launcher(signal.SIGTERM)
-        if self._serving is not None:
-            self._serving.kill()
+        if self._attendant is not None:
+            self._attendant.kill()
         self._loop.later(ABORT_GRACE_SECONDS, self._write_off)
 
     def _write_off(self) -> None:
@@ -328,8 +338,8 @@ class Supervisor:
     def _finish(self, message: Message) -> None:
         self._verdict = message
         self._let_all_go()
-        if self._serving is not None:
-            self._serving.end()
+        if self._attendant is not None:
+            self._attendant.end()
         self._loop.later(ABORT_GRACE_SECONDS, self._kill)
         self._sweep()
 
@@ -338,8 +348,8 @@ class Supervisor:
 
         A grandchild that holds a rank's output open gets DRAIN_SECONDS to write its last lines.
         """
-        serves = self._serving is not None and self._serving.runs
-        if self._verdict is None or self._living() or self._launcher is not None or serves:
+        attended = self._attendant is not None and self._attendant.runs
+        if self._verdict is None or self._living() or self._launcher is not None or attended:
             return
         if all(rank.silent for rank in self._ranks.values()):
             self._end_leftovers()

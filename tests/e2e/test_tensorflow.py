@@ -47,12 +47,12 @@ dp.shutdown()
 """
 
 
-def train(folder: Path, library: str, options: str) -> list[str]:
+def train(folder: Path, script: str, options: str) -> list[str]:
     """Return the log of a job that ended well."""
     if not PYTHON.exists():
         pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
     (folder / "src").mkdir()
-    (folder / "src" / "train.py").write_text(SCRIPT.format(library=library))
+    (folder / "src" / "train.py").write_text(script)
     environment = {
         **os.environ,
         "HERRINGBONE_HOME": str(folder / "home"),
@@ -79,7 +79,7 @@ def test_a_keras_script_with_a_helper_host(tmp_path: Path) -> None:
     groups = "[InstanceGroup('gpu', 'local_process', 2), InstanceGroup('cpu', 'local_process', 1)]"
     settings = "{'smdistributed': {'dataparallel': {'enabled': True, 'helpers': 'cpu'}}}"
     options = f"{{'instance_groups': {groups}, 'distribution': {settings}}}"
-    lines = train(tmp_path, "smdistributed.dataparallel.tensorflow", options)
+    lines = train(tmp_path, SCRIPT.format(library="smdistributed.dataparallel.tensorflow"), options)
     check(lines)
     [stats] = [json.loads(line) for line in lines if line.startswith('{"host"')]
     assert stats["received_bytes"] > 0
@@ -91,4 +91,4 @@ def test_a_keras_script_with_a_helper_host(tmp_path: Path) -> None:
 def test_a_script_for_horovod_under_mpi(tmp_path: Path) -> None:
     settings = "{'mpi': {'enabled': True, 'processes_per_host': 2}}"
     options = f"{{'instance_type': 'local_process', 'instance_count': 1, 'distribution': {settings}}}"
-    check(train(tmp_path, "horovod.tensorflow.keras", options))
+    check(train(tmp_path, SCRIPT.format(library="horovod.tensorflow.keras"), options))

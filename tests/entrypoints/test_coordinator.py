@@ -11,7 +11,9 @@ from herringbone_spec.failure import Failure, parse_failure
 class Bench:
     """A coordinator with a clock that is turned by hand."""
 
-    def __init__(self, *hosts: str, launcher: bool = False, across: bool = False) -> None:
+    def __init__(
+        self, *hosts: str, launcher: bool = False, across: bool = False, tensorflow: tuple[int, ...] = ()
+    ) -> None:
         self.now = 0.0
         self.timers: list[tuple[float, object]] = []
         self.orders: list[dict] = []
@@ -23,7 +25,7 @@ class Bench:
             join_timeout=600.0,
             across=across,
         )
-        self.hosts, self.launcher = hosts, launcher
+        self.hosts, self.launcher, self.tensorflow = hosts, launcher, tensorflow
 
     def ready(self, processes: int = 1) -> None:
         for host in self.hosts:
@@ -33,8 +35,9 @@ class Bench:
     def come(
         self, host: str, *, processes: int = 1, has_launcher: bool = False, server_port: int | None = None
     ) -> None:
-        ports = {"port": 1234, "reduce_port": 1235, "server_port": server_port}
-        self.say(host, "ready", processes=processes, has_launcher=has_launcher, **ports)
+        ports = {"port": 1234, "reduce_port": 1235, "server_port": server_port, "tensorflow": self.tensorflow}
+        chief = len(self.tensorflow) == 2
+        self.say(host, "ready", processes=processes, has_launcher=has_launcher, has_chief=chief, **ports)
 
     def say(self, host: str, kind: str, **fields: object) -> None:
         self.coordinator.receive(host, {"kind": kind, **fields})
@@ -71,7 +74,7 @@ def test_a_job_starts_when_all_have_come_and_ends_when_all_have_ended() -> None:
     bench.come("algo-2", processes=2)
     assert bench.orders == []
     bench.come("algo-1")
-    meeting = {"address": "127.0.0.1", "port": 1234, "reduce_port": 1235, "servers": ""}
+    meeting = {"address": "127.0.0.1", "port": 1234, "reduce_port": 1235, "servers": "", "tensorflow": []}
     assert bench.orders == [{"kind": "start", "counts": {"algo-2": 2, "algo-1": 1}, "meeting": meeting}]
     for rank in range(3):
         bench.say("algo-1", "ended", rank=rank, code=0, age=0.0)
@@ -256,3 +259,31 @@ def test_a_server_s_end_during_a_stop_fails_nothing() -> None:
     bench.ended(0, 0)
     bench.ended(1, 0)
     assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}
+
+
+def test_ranks_learn_where_tensorflow_s_servers_of_all_hosts_are() -> None:
+    bench = Bench("algo-1", "algo-2", tensorflow=(7000, 7001))
+    bench.ready()
+    (start,) = bench.orders
+    assert start["meeting"]["tensorflow"] == [["127.0.0.1", 7000, 7001]] * 2
+
+
+def test_a_job_closes_when_its_chief_has_ended_well() -> None:
+    bench = Bench("algo-1", "algo-2", "algo-3", tensorflow=(7000, 7001))
+    bench.ready()
+    bench.ended(1, 0)
+    assert bench.kinds == ["start"]
+    bench.ended(0, 0)
+    assert bench.kinds == ["start", "stop"]
+    # Neither the others' codes nor a host that leaves early change how the job ended.
+    server_ended(bench, 143)
+    bench.ended(2, 143)
+    assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}
+
+
+def test_a_chief_that_fails_fails_the_job() -> None:
+    bench = Bench("algo-1", "algo-2", tensorflow=(7000, 7001))
+    bench.ready()
+    bench.ended(0, 3)
+    bench.turn(ABORT_SECONDS)
+    assert bench.verdict == (3, 0)

@@ -116,7 +116,6 @@ def test_smdistributed_is_there_in_a_rank_and_nowhere_else(make_job) -> None:
 @pytest.mark.parametrize(
     ("steering", "says"),
     [
-        ({"sagemaker_parameter_server_enabled": True}, "distribution 'parameter_server' is not supported"),
         (
             {"sagemaker_pytorch_xla_multi_worker_enabled": True},
             "distribution 'pytorch_xla' is not supported",

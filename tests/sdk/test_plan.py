@@ -306,8 +306,8 @@ def test_options_that_mean_nothing_here_are_named(here):
         ({"inputs": TrainingInput("data", input_mode="Pipe")}, "channel training: Pipe mode does not run here"),
         ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression, record_wrapping"),
         (
-            {"distribution": {"parameter_server": {"enabled": True}}},
-            "the launcher parameter_server does not run here yet",
+            {"distribution": {"pytorchxla": {"enabled": True}}},
+            "the launcher pytorch_xla does not run here yet",
         ),
     ],
 )

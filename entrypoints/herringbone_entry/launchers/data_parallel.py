@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from herringbone_entry.launchers.tensorflow_cluster import Servers
 from herringbone_spec.contract import ReduceVariable
 
 if TYPE_CHECKING:
@@ -21,13 +22,15 @@ class Meeting(NamedTuple):
     """Where the ranks of a job meet: the address of rank 0's host, and two ports that are rank 0's alone.
 
     `port` is for the framework's own rendezvous, `reduce_port` for the data-parallel library's; `servers` are those on
-    helper hosts, as `reduce_servers.encode` writes them.
+    helper hosts, as `reduce_servers.encode` writes them. `tensorflow` are TensorFlow's own servers, by rank, where
+    TensorFlow connects the ranks.
     """
 
     address: str
     port: int
     reduce_port: int
     servers: str = ""
+    tensorflow: tuple[Servers, ...] = ()
 
 
 def settings(strategy: DataParallel | None) -> dict[str, str]:

@@ -15,7 +15,14 @@ from herringbone.plan import JobPlan, refuse
 from herringbone.source import check_source
 from herringbone_spec.errors import InputError, UnsupportedError
 
-_LAUNCHERS = ("plain", "mpi", "torch_distributed", "data_parallel")
+_LAUNCHERS = (
+    "plain",
+    "mpi",
+    "torch_distributed",
+    "data_parallel",
+    "parameter_server",
+    "multi_worker_mirrored",
+)
 
 # Options that cost money, choose machines or name accounts: a job on this machine is the same without them.
 UNUSED = (

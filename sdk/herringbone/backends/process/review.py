@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from herringbone.backends.process.tensorflow import installed_tensorflow, missing_tensorflow
 from herringbone.backends.review import check_files, check_served, unused_of
-from herringbone.plan import JobPlan
+from herringbone.plan import JobPlan, refuse
 from herringbone_spec.errors import UnsupportedError
 
 _NAME = "local_process"
@@ -16,12 +19,16 @@ _REFUSED = {
 }
 
 
-def review(plan: JobPlan) -> tuple[str, ...]:
-    """Return the given options that mean nothing here. Raises `UnsupportedError`, `InputError` or `ArchiveError`."""
+def review(plan: JobPlan, installed: Callable[[], str | None] = installed_tensorflow) -> tuple[str, ...]:
+    """Return the given options that mean nothing here; `installed` tells the version of this Python's TensorFlow.
+
+    Raises `UnsupportedError`, `InputError` or `ArchiveError`.
+    """
     check_served(_NAME, plan, _REFUSED)
     if plan.source is None:
         raise UnsupportedError(f"{_NAME} runs a script with this Python, not an image: give entry_point")
     check_files(_NAME, plan)
+    refuse(_NAME, missing_tensorflow(plan, installed))
     unused = unused_of(plan, _UNUSED)
     if plan.arguments.get("image_uri"):
         unused.append("image_uri")

@@ -1,0 +1,50 @@
+"""A companion that must last as long as the ranks do: a helper host's server, or a parameter server."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+
+from herringbone_entry.companion import Companion
+from herringbone_entry.wire import Message
+from herringbone_spec.failure import Failure, exit_code_of
+
+
+class Attendant:
+    """Holds the companion of a host until `end` or `kill`; `what` names it in messages.
+
+    `tell` gets an event when it ends before that, which is seen by who reaps children: `reaped`.
+    """
+
+    def __init__(self, companion: Companion, what: str, host: str, tell: Callable[[Message], None]) -> None:
+        self._companion: Companion | None = companion
+        self._what, self._host, self._tell = what, host, tell
+        self._ending = False
+
+    @property
+    def runs(self) -> bool:
+        return self._companion is not None
+
+    def end(self) -> None:
+        """The job is over: let it go."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self._signal(signal.SIGKILL)
+
+    def reaped(self, pid: int, returncode: int) -> None:
+        """A child of this process has ended."""
+        if self._companion is None or pid != self._companion.pid:
+            return
+        last_words, self._companion = self._companion.last_words(), None
+        if not self._ending:
+            self.fail(exit_code_of(returncode), f"{self._what} ended before the ranks did", last_words)
+
+    def fail(self, code: int, message: str, last_words: tuple[str, ...] = ()) -> None:
+        found = Failure(self._host, None, code, "", message, (), last_words)
+        self._tell({"kind": "server_ended", "code": code, "failure": found.to_json()})
+
+    def _signal(self, number: signal.Signals) -> None:
+        self._ending = True
+        if self._companion is not None:
+            self._companion.signal(number)

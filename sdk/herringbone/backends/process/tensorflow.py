@@ -1,0 +1,57 @@
+"""Whether this Python has the TensorFlow that a job's `distribution` needs, as far as a plan can know."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from herringbone.plan import JobPlan
+
+_PACKAGES = ("tensorflow", "tensorflow-cpu")
+# The first that comes with Keras 3; Herringbone's library is written for it.
+_LIBRARY_NEEDS = (2, 16)
+_STRATEGIES = ("parameter_server", "multi_worker_mirrored")
+
+
+def installed_tensorflow() -> str | None:
+    """Return this Python's TensorFlow: its version, "" where it has one that does not say, None where it has none."""
+    for package in _PACKAGES:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None if importlib.util.find_spec("tensorflow") is None else ""
+
+
+def missing_tensorflow(plan: JobPlan, installed: Callable[[], str | None]) -> dict[str, str]:
+    """Return, as refusals, what the job needs of TensorFlow and ranks will not find; nothing is imported.
+
+    A job with a requirements.txt runs in a Python of its own, of which nothing is known yet.
+    """
+    library = plan.launcher == "data_parallel" or "mp_parameters" in plan.hyperparameters
+    if plan.estimator != "TensorFlow" or not (library or plan.launcher in _STRATEGIES) or _brings_packages(plan):
+        return {}
+    found = installed()
+    needed = "TensorFlow 2.16 or newer" if library else "TensorFlow"
+    where = f"ranks run in {sys.executable}, which has"
+    way = "`pip install 'herringbone[tensorflow]'`, or name tensorflow in the job's requirements.txt"
+    if found is None:
+        return {"distribution": f"needs {needed}, and {where} none: {way}"}
+    if library and found and _release(found) < _LIBRARY_NEEDS:
+        return {"distribution": f"needs {needed}, with Keras 3, and {where} {found}: {way}"}
+    return {}
+
+
+def _brings_packages(plan: JobPlan) -> bool:
+    source = plan.source
+    assert source is not None
+    if source.folder is None:
+        return True
+    return source.whole_folder and Path(source.folder, "requirements.txt").exists()
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
