@@ -119,9 +119,8 @@ class TrainingJob:
                 yield from chosen(lines, rank=rank, host=host)
 
     def metrics(self) -> list[Metric]:
-        """Return what `metric_definitions` find in the log so far."""
-        definitions = self.plan.options.metric_definitions
-        return find_metrics(self.logs(), definitions) if definitions else []
+        """Return what the log's `:::MLLOG` lines tell, and what `metric_definitions` find in it, so far."""
+        return find_metrics(self.logs(), self.plan.options.metric_definitions)
 
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Return when the job is over, whatever its end; `logs` shows the log meanwhile.

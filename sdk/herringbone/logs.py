@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import heapq
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from herringbone_spec import mllog
 from herringbone_spec.contract import split_line
 
 if TYPE_CHECKING:
@@ -104,7 +106,7 @@ def chosen(lines: Iterable[LogLine], *, rank: int | None, host: str | None) -> I
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One value that a metric definition found in a line of the log."""
+    """One value that a metric definition found in a line of the log, or that a line of MLPerf's log tells."""
 
     name: str
     value: float
@@ -114,10 +116,18 @@ class Metric:
 
 
 def find_metrics(lines: Iterable[LogLine], definitions: Sequence[MetricDefinition]) -> list[Metric]:
-    """Return what the definitions find, in the order of the lines; a group that holds no number counts for nothing."""
+    """Return what `:::MLLOG` lines tell and the definitions find, in the order of the lines.
+
+    A group that holds no number counts for nothing. Of a run, an epoch or another interval there is `run_seconds`,
+    `epoch_seconds` and so on, at its end.
+    """
     patterns = [(definition.name, re.compile(definition.regex)) for definition in definitions]
+    readers: dict[str, mllog.Reader] = defaultdict(mllog.Reader)
     found = []
     for line in lines:
+        if event := mllog.parse(line.text):
+            told = readers[line.prefix].numbers(event)
+            found += [Metric(name, value, line.time, line.host, line.rank) for name, value in told]
         for name, pattern in patterns:
             for match in pattern.finditer(line.text):
                 try:

@@ -9,6 +9,7 @@ from herringbone.console import Console
 from herringbone.keeper.filing import LogFile, stamp
 from herringbone.logs import FileLogs, LogLine, Metric, chosen, find_metrics, parse_line
 from herringbone.options import MetricDefinition
+from herringbone_spec.mllog import START, STOP, Event, render
 
 MOMENT = datetime(2026, 11, 21, 11, 44, 37, 123456, tzinfo=timezone.utc)
 MARK = b"2026-11-21T11:44:37.123456Z "
@@ -166,3 +167,27 @@ def test_a_poor_terminal_does_not_end_the_job():
     poor = Terminal(tty=False, encoding="ascii")
     Console(poor).show([LogLine("algo-1", 0, MOMENT, "é")])
     assert poor.text == "[algo-1:0] \\xe9\n"
+
+
+def test_metrics_of_an_mlperf_log_need_no_definition():
+    def line(text, rank=0, host="algo-1"):
+        return LogLine(host, rank, MOMENT, text)
+
+    start, stop, stats = (
+        Event("run_start", None, 1_000, START),
+        Event("run_stop", None, 3_000, STOP),
+        Event("tracked_stats", {"throughput": 9.5}, 3_000),
+    )
+    lines = [
+        line(render(start)),
+        line(render(Event("run_start", None, 2_500, START)), rank=1),
+        line("loss=0.5"),
+        line(render(stop)),
+        line(render(stats)),
+    ]
+    found = find_metrics(lines, [MetricDefinition("loss", r"loss=([0-9.]+)")])
+    assert [(metric.name, metric.value, metric.rank) for metric in found] == [
+        ("loss", 0.5, 0),
+        ("run_seconds", 2.0, 0),
+        ("throughput", 9.5, 0),
+    ]
