@@ -17,6 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from herringbone_spec.errors import DistributionError
 from herringbone_spec.model_parallel import ModelParallelParameters, ModelParallelV2Parameters
+from herringbone_spec.rails import are_mixed, is_rail
 from herringbone_spec.reading import Reader, legal_keys, mapping, read, show
 from herringbone_spec.strategies import (
     MPI,
@@ -166,12 +167,15 @@ def _read_rails(raw: object, path: str) -> tuple[str, ...]:
     if not isinstance(raw, (list, tuple)) or not raw or not all(isinstance(name, str) for name in raw):
         raise DistributionError(f"{path}: a list of names of network interfaces is expected. Got {show(raw)}.")
     for name in raw:
-        if not name or len(name) > _MAX_INTERFACE_CHARS or set(name) & set(", /\t\n"):
+        if not is_rail(name):
             raise DistributionError(
-                f"{path}: {name!r} is no name of a network interface; `ip link` lists them, for example 'eth0'."
+                f"{path}: {name!r} is no name of a network interface; `ip link` lists them, for example 'eth0'. What"
+                " libfabric reaches is named by its provider, for example 'fabric:efa'."
             )
     if len(set(raw)) < len(raw):
         raise DistributionError(f"{path}: each interface can be named once. Got {show(list(raw))}.")
+    if are_mixed(raw):
+        raise DistributionError(f"{path}: either all rails go over libfabric or none does. Got {show(list(raw))}.")
     return tuple(raw)
 
 
@@ -182,8 +186,6 @@ def _read_helpers(raw: object, path: str) -> str:
     return name
 
 
-# The kernel's IFNAMSIZ, less the byte that ends the name.
-_MAX_INTERFACE_CHARS = 15
 _DATA_PARALLEL: dict[str, Reader] = {
     **_MPI_OPTIONS,
     "helpers": _read_helpers,

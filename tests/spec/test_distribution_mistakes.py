@@ -160,6 +160,8 @@ def test_wrong_value_of_a_parameter(key, value, expected):
         ("rails", [0], "a list of names of network interfaces is expected. Got [0] (list)."),
         ("rails", ["eth0", "10.0.0.0/8"], "'10.0.0.0/8' is no name of a network interface;"),
         ("rails", ["a-name-of-16-chr"], "'a-name-of-16-chr' is no name of a network interface;"),
+        ("rails", ["fabric:"], "'fabric:' is no name of a network interface;"),
+        ("rails", ["eth0", "fabric:efa"], "either all rails go over libfabric or none does."),
         ("rails", ["eth0", "eth0"], "each interface can be named once. Got ['eth0', 'eth0'] (list)."),
     ],
 )

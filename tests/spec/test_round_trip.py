@@ -86,7 +86,8 @@ mpi_off = st.fixed_dictionaries({}, optional=mpi_keys).map(lambda keys: {"enable
 on, off = st.just({"enabled": True}), st.sampled_from([{"enabled": False}, {}])
 with_options = st.fixed_dictionaries({"enabled": st.just(True)}, optional={"custom_mpi_options": options})
 
-interfaces = st.text("abcdefgh0123456789.-_", min_size=1, max_size=15)
+words = st.text("abcdefgh0123456789.-_", min_size=1, max_size=15)
+fabrics = st.builds("fabric:{}{}".format, words, st.just("") | words.map("/{}".format))
 data_parallel = st.fixed_dictionaries(
     {"enabled": st.just(True)},
     optional={
@@ -94,7 +95,9 @@ data_parallel = st.fixed_dictionaries(
         "helpers": st.text(min_size=1, max_size=60).map("h{}".format),
         "aggregation_frequency": degrees,
         "wire": st.sampled_from([None, "fp16", "bf16"]),
-        "rails": st.lists(interfaces, min_size=1, max_size=4, unique=True),
+        "rails": st.sampled_from([words, fabrics]).flatmap(
+            lambda names: st.lists(names, min_size=1, max_size=4, unique=True)
+        ),
     },
 )
 

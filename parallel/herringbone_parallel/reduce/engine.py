@@ -9,11 +9,11 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from herringbone_parallel.reduce import cores
-from herringbone_parallel.reduce.arena import Arena
 from herringbone_parallel.reduce.core import Core, CoreConfig, LinkCount, Submission
 from herringbone_parallel.reduce.cut import cut_lanes
 from herringbone_parallel.reduce.elements import Array, Element
@@ -43,6 +43,12 @@ class Stats:
         return sum(link.received_bytes for link in self.links)
 
 
+class Held(Protocol):
+    """What an engine needs for as long as its core runs: shared memory, rails."""
+
+    def close(self) -> None: ...
+
+
 class Engine:
     """One rank's part in the sums; `join` makes it, `close` ends it in good order.
 
@@ -60,13 +66,13 @@ class Engine:
         core: str,
         settings: Settings,
         topology: Topology,
-        arenas: Sequence[Arena],
+        held: Sequence[Held],
         refused: int,
     ) -> None:
         self.rank, self.size = settings.rank, settings.size
         self.local_rank, self.local_size = config.local, config.locals
         self.topology = topology
-        self._settings, self._config, self._arenas, self._refused = settings, config, tuple(arenas), refused
+        self._settings, self._config, self._held, self._refused = settings, config, tuple(held), refused
         self._core_name = core
         self._core = cores.make(core, config)
         # A process that ends without a word would look like one that was lost.
@@ -131,9 +137,9 @@ class Engine:
         self._leave()
         if self._watcher is not None:
             self._watcher.join()
-        for arena in self._arenas:
-            arena.close()
-        self._arenas = ()
+        for held in self._held:
+            held.close()
+        self._held = ()
 
     def __enter__(self) -> Engine:
         return self

@@ -18,8 +18,9 @@ from herringbone_parallel.reduce.arena import Arena
 from herringbone_parallel.reduce.core import CoreConfig, LinkSpec, Role
 from herringbone_parallel.reduce.door import Door, call, listen
 from herringbone_parallel.reduce.engine import Engine
+from herringbone_parallel.reduce.fabric import fabric_rails
 from herringbone_parallel.reduce.meeting import Attendee, Roster, meet, rank_zero
-from herringbone_parallel.reduce.rails import addresses_of, rail_of
+from herringbone_parallel.reduce.rails import Rails, rail_of
 from herringbone_parallel.reduce.settings import Settings
 from herringbone_parallel.reduce.topology import Topology
 from herringbone_spec.errors import ParallelError
@@ -43,8 +44,10 @@ def join(settings: Settings) -> Engine:
     Raises `ParallelError` naming who did not come, who refused, and what ranks disagree on.
     """
     core = cores.choose(settings.core)
-    addresses = addresses_of(settings.rails) or (_way_out(settings),)
-    with contextlib.ExitStack() as stack:
+    rails = Rails(settings.rails, _way_out(settings))
+    addresses = rails.addresses
+    with contextlib.ExitStack() as stack, contextlib.ExitStack() as unless_joined:
+        unless_joined.callback(rails.close)
         folder = Path(tempfile.mkdtemp(prefix="hb-reduce-"))
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         listeners = [listen(address) for address in addresses]
@@ -64,9 +67,12 @@ def join(settings: Settings) -> Engine:
             _agreed(settings),
         )
         roster, refused = meet(settings, own, rank_zero(settings))
-        joining = _Joining(settings, roster, visits, addresses if settings.rails else ())
+        joining = _Joining(settings, roster, visits, rails)
         config = joining.connect()
-        return Engine(config, core, settings, joining.topology, joining.arenas, refused + door.refused)
+        rails.start()
+        engine = Engine(config, core, settings, joining.topology, (*joining.arenas, rails), refused + door.refused)
+        unless_joined.pop_all()
+        return engine
 
 
 def _agreed(settings: Settings) -> dict[str, Any]:
@@ -74,6 +80,7 @@ def _agreed(settings: Settings) -> dict[str, Any]:
         "the servers on helper hosts": encode(settings.servers),
         "the window": str(settings.window),
         "the elements that cost as much as a message": settings.message,
+        "the networks of their rails": ", ".join(rail.provider for rail in fabric_rails(settings.rails)),
         "the format on the wire": settings.wire.name.lower() if settings.wire else "as it is",
     }
 
@@ -101,21 +108,21 @@ class _Visits:
             self._came[Role(hello["role"]), int(hello["rank"])] = connection, hello
             self._changed.notify_all()
 
-    def take(self, role: Role, rank: int, session: str, who: str, until: float) -> socket.socket:
+    def take(self, role: Role, rank: int, session: str, who: str, until: float) -> tuple[socket.socket, dict[str, Any]]:
+        """Return the connection of another rank, and what it said; it waits for an answer."""
         with self._changed:
             if not self._changed.wait_for(lambda: (role, rank) in self._came, until - time.monotonic()):
                 raise ParallelError(f"{who} came to rank 0 but did not connect: is there a way from its host to this?")
             connection, hello = self._came.pop((role, rank))
         if hello["session"] != session:
             raise ParallelError(f"{who} connected for another job: two jobs with the same token share addresses")
-        handshake.send(connection, {})
-        return connection
+        return connection, hello
 
 
 class _Joining:
     """The connections of one rank, as its place in the topology wants them."""
 
-    def __init__(self, settings: Settings, roster: Roster, visits: _Visits, rails: tuple[str, ...]) -> None:
+    def __init__(self, settings: Settings, roster: Roster, visits: _Visits, rails: Rails) -> None:
         self._settings, self._roster, self._visits, self._rails = settings, roster, visits, rails
         self.topology = Topology.of([rank.host for rank in roster.ranks])
         self._until = time.monotonic() + settings.join_timeout
@@ -166,9 +173,9 @@ class _Joining:
 
     def _to_helper(self, index: int) -> None:
         settings, topology = self._settings, self.topology
-        server = settings.servers[index]
+        server, offer = settings.servers[index], self._rails.offer(index, settings.rank)
         label = f"the server on {server.host}"
-        connection, _ = call(
+        connection, answer = call(
             (server.address, server.port),
             label,
             settings.token,
@@ -183,27 +190,34 @@ class _Joining:
                 "late": settings.late,
                 "join_timeout": max(self._until - time.monotonic(), 0.1),
                 "label": topology.label(settings.rank),
+                "fabric": offer,
             },
             self._until,
-            self._source(index),
+            self._rails.source(index, settings.rank),
             _MORE_SECONDS,
         )
+        connection = self._rails.carry(connection, offer, answer.get("fabric"))
         self._keep(connection, LinkSpec(connection.fileno(), Role.HELPER, index, label))
 
     def _to_rank(self, role: Role, index: int, other: int) -> socket.socket:
         """The lower rank of two listens."""
         settings = self._settings
         label, session = self.topology.label(other), self._roster.session
+        over = self._rails if role is Role.PEER else None
         if settings.rank < other:
-            connection = self._visits.take(role, other, session, label, self._until)
+            connection, theirs = self._visits.take(role, other, session, label, self._until)
+            offer = over.answer(theirs.get("fabric")) if over else None
+            handshake.send(connection, {"fabric": offer})
         else:
             there = self._roster.ranks[other]
             rail = rail_of(other, settings.rank, len(there.addresses))
             where = there.local if role is Role.LOCAL else there.addresses[rail]
-            hello = {"session": session, "role": role, "rank": settings.rank}
-            source = None if role is Role.LOCAL else self._source(other)
-            connection, _ = call(where, label, settings.token, hello, self._until, source)
-        if role is Role.PEER:
+            offer = over.offer(other, settings.rank) if over else None
+            hello = {"session": session, "role": role, "rank": settings.rank, "fabric": offer}
+            source = over.source(other, settings.rank) if over else None
+            connection, theirs = call(where, label, settings.token, hello, self._until, source)
+        if over:
+            connection = over.carry(connection, offer, theirs.get("fabric"))
             self._keep(connection, LinkSpec(connection.fileno(), role, index, label))
         return connection
 
@@ -225,14 +239,11 @@ class _Joining:
             label = self.topology.label(other)
             self._keep(connection, LinkSpec(connection.fileno(), Role.LOCAL, index, label, outbox, inbox))
 
-    def _source(self, index: int) -> str | None:
-        return self._rails[rail_of(index, self._settings.rank, len(self._rails))] if self._rails else None
-
     def _keep(self, connection: socket.socket, link: LinkSpec) -> None:
         """Hand the descriptor over: it is the core's from now on."""
         connection.settimeout(None)
         connection.setblocking(False)
-        if link.role is not Role.LOCAL:
+        if connection.family != socket.AF_UNIX:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.detach()
         self._links.append(link)

@@ -13,14 +13,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from herringbone_parallel.reduce import cores, handshake
 from herringbone_parallel.reduce.core import Core, CoreConfig, LinkSpec, Role
 from herringbone_parallel.reduce.door import Door, listen
-from herringbone_parallel.reduce.settings import CORE_VARIABLE, host_name, read_token
+from herringbone_parallel.reduce.fabric import fabric_rails
+from herringbone_parallel.reduce.rails import Rails
+from herringbone_parallel.reduce.settings import CORE_VARIABLE, host_name, rails_of, read_token
 from herringbone_spec.contract import ReduceVariable
 from herringbone_spec.errors import HerringboneError, ParallelError
 
@@ -29,11 +31,12 @@ _SHARED = ("members", "chunk_bytes", "window", "silence", "late")
 
 @dataclass
 class _Group:
-    """The ranks of one lane of one job that have connected so far."""
+    """The ranks of one lane of one job that have connected so far, and what each said."""
 
     hello: dict[str, Any]
-    came: dict[int, tuple[socket.socket, str]] = field(default_factory=dict)
+    came: dict[int, tuple[socket.socket, dict[str, Any]]] = field(default_factory=dict)
     core: Core | None = None
+    rails: Rails | None = None
 
 
 class Server:
@@ -44,8 +47,14 @@ class Server:
     server.close()
     """
 
-    def __init__(self, host: str, listener: socket.socket, token: bytes, core: str | None = None) -> None:
+    def __init__(
+        self, host: str, listener: socket.socket, token: bytes, core: str | None = None, rails: Sequence[str] = ()
+    ) -> None:
         self._host, self._core = host, cores.choose(core)
+        # Interfaces are the ranks' to choose: their calls come in at any address.
+        self._rails = tuple(rails) if fabric_rails(rails) else ()
+        # What is not there is said before ranks come.
+        Rails(self._rails, "").close()
         self._changed = threading.Condition()
         self._groups: dict[tuple[str, int], _Group] = {}
         self._door = Door([listener], token, self._visit)
@@ -72,9 +81,12 @@ class Server:
     def close(self) -> None:
         self._door.close()
         with self._changed:
-            running = [group.core for group in self._groups.values() if group.core is not None]
-        for core in running:
-            core.close()
+            running = [group for group in self._groups.values() if group.core is not None]
+        for group in running:
+            if group.core is not None:
+                group.core.close()
+            if group.rails is not None:
+                group.rails.close()
 
     def _visit(self, connection: socket.socket, hello: dict[str, Any]) -> None:
         member, members = int(hello["member"]), int(hello["members"])
@@ -86,7 +98,7 @@ class Server:
                     raise ParallelError(f"ranks disagree on {name}: {group.hello[name]} and {hello[name]}")
             if member in group.came or not 0 <= member < members:
                 raise ParallelError(f"{hello['label']} came as host {member} of {members}, which is there already")
-            group.came[member] = connection, str(hello["label"])
+            group.came[member] = connection, hello
             if len(group.came) == members:
                 group.core = self._start(group)
                 self._changed.notify_all()
@@ -101,11 +113,19 @@ class Server:
 
     def _start(self, group: _Group) -> Core:
         links = []
-        for member, (connection, label) in sorted(group.came.items()):
-            handshake.send(connection, {})
-            connection.setblocking(False)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            links.append(LinkSpec(connection.detach(), Role.PEER, member, label))
+        came = sorted(group.came.items())
+        # Ranks send to the address by which the first of them came.
+        group.rails = rails = Rails(self._rails, came[0][1][0].getsockname()[0])
+        for member, (connection, said) in came:
+            theirs = said.get("fabric")
+            own = rails.answer(theirs)
+            handshake.send(connection, {"fabric": own})
+            carried = rails.carry(connection, own, theirs)
+            carried.setblocking(False)
+            if carried.family != socket.AF_UNIX:
+                carried.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            links.append(LinkSpec(carried.detach(), Role.PEER, member, str(said["label"])))
+        rails.start()
         hello = group.hello
         return cores.make(
             self._core,
@@ -136,7 +156,11 @@ def main(environment: Mapping[str, str] = os.environ) -> int:
     try:
         listener = listen(environment.get(ReduceVariable.LISTEN, "127.0.0.1"))
         server = Server(
-            host_name(environment), listener, read_token(environment), environment.get(CORE_VARIABLE) or None
+            host_name(environment),
+            listener,
+            read_token(environment),
+            environment.get(CORE_VARIABLE) or None,
+            rails_of(environment),
         )
     except HerringboneError as error:
         print(f"herringbone: {error}", file=sys.stderr)

@@ -24,9 +24,9 @@ class Settings:
     """One rank's place in the job; `join(Settings.from_environment())` is the usual use.
 
     `meet` is where rank 0 listens. `wire`, fp16 or bf16, is how fp32 travels between hosts unless a call says
-    otherwise. Without a `window` one is chosen that a switch's queue holds. `rails` are interfaces by name. `message`
-    is the cost of one more message in elements (`core.shards.shard_map`). After `silence` seconds without a sign of
-    life a process counts as lost; one that computes is waited for, for `late` seconds.
+    otherwise. Without a `window` one is chosen that a switch's queue holds. `rails` are named as `rails.Rails` says.
+    `message` is the cost of one more message in elements (`core.shards.shard_map`). After `silence` seconds without a
+    sign of life a process counts as lost; one that computes is waited for, for `late` seconds.
     """
 
     rank: int
@@ -63,7 +63,6 @@ class Settings:
         The token's file is read once: it may be a pipe.
         """
         wire = environment.get(ReduceVariable.WIRE)
-        rails = environment.get(ReduceVariable.RAILS, "")
         address, _, port = _need(environment, ReduceVariable.MEET).rpartition(":")
         if not address or not port.isdecimal():
             raise ParallelError(f"{ReduceVariable.MEET}={environment[ReduceVariable.MEET]}: it is ADDRESS:PORT")
@@ -75,7 +74,7 @@ class Settings:
             token=read_token(environment),
             servers=decode(environment.get(ReduceVariable.SERVERS, "")),
             wire=Element.named(wire) if wire else None,
-            rails=tuple(name for name in rails.split(",") if name),
+            rails=rails_of(environment),
             core=environment.get(CORE_VARIABLE) or None,
         )
 
@@ -83,6 +82,11 @@ class Settings:
 def host_name(environment: Mapping[str, str]) -> str:
     """Return what this host is called: as the job calls it, else as its system does."""
     return environment.get(ReduceVariable.HOST) or environment.get("SM_CURRENT_HOST") or socket.gethostname()
+
+
+def rails_of(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of the rails that the environment names, none as a rule."""
+    return tuple(name for name in environment.get(ReduceVariable.RAILS, "").split(",") if name)
 
 
 def read_token(environment: Mapping[str, str]) -> bytes:

@@ -1,8 +1,12 @@
-"""Ranks and servers of a small job in the threads of this process: real sockets, real shared memory, no launcher."""
+"""Ranks and servers of a small job, in the threads of this process or processes of their own: no launcher."""
 
 from __future__ import annotations
 
+import json
+import os
 import secrets
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +19,7 @@ from herringbone_entry.port import ReservedPort
 from herringbone_parallel.reduce import Engine, Settings, build, join, native
 from herringbone_parallel.reduce.door import listen
 from herringbone_parallel.reduce.server import Server
+from herringbone_spec.contract import RankVariable, ReduceVariable
 from herringbone_spec.reduce_servers import ReduceServer
 
 if native.library() is None:
@@ -66,7 +71,8 @@ def world() -> Iterator[Callable[..., World]]:
 def start(hosts: Sequence[str], helpers: int = 0, kind: str = "python", **settings: Any) -> World:
     token = secrets.token_bytes(16)
     cores = kinds_of(kind, helpers + len(hosts))
-    servers = [Server(f"helper-{i}", listen("127.0.0.1"), token, cores[i]) for i in range(helpers)]
+    rails = settings.get("rails", ())
+    servers = [Server(f"helper-{i}", listen("127.0.0.1"), token, cores[i], rails) for i in range(helpers)]
     addresses = tuple(ReduceServer(f"helper-{i}", "127.0.0.1", server.port) for i, server in enumerate(servers))
     port = ReservedPort()
     number = port.number
@@ -78,3 +84,96 @@ def start(hosts: Sequence[str], helpers: int = 0, kind: str = "python", **settin
 
     with ThreadPoolExecutor(len(hosts)) as pool:
         return World(list(pool.map(one, range(len(hosts)))), servers)
+
+
+class Job:
+    """Processes of ranks and servers; the token goes to each through a pipe."""
+
+    def __init__(
+        self,
+        work: str,
+        hosts: Sequence[str],
+        helpers: int,
+        kind: str,
+        meet: str = "127.0.0.1",
+        inside: Sequence[Sequence[str]] = (),
+    ) -> None:
+        cores = kinds_of(kind, helpers + len(hosts))
+        token = secrets.token_bytes(16).hex().encode()
+        port = ReservedPort()
+        port.release()
+        self.servers = [
+            self._start("herringbone_parallel.reduce.server", [], token, cores[i], {ReduceVariable.HOST: f"helper-{i}"})
+            for i in range(helpers)
+        ]
+        where = [json.loads(server.stdout.readline())["port"] for server in self.servers]
+        common = {
+            RankVariable.WORLD_SIZE: str(len(hosts)),
+            ReduceVariable.MEET: f"{meet}:{port.number}",
+            ReduceVariable.SERVERS: ",".join(f"helper-{i}=127.0.0.1:{there}" for i, there in enumerate(where)),
+        }
+        self.ranks = [
+            self._start(
+                "tests.parallel.reduce.ranks",
+                [work],
+                token,
+                cores[helpers + rank],
+                {**common, RankVariable.RANK: str(rank), ReduceVariable.HOST: host},
+                inside[rank] if inside else (),
+            )
+            for rank, host in enumerate(hosts)
+        ]
+
+    def _start(
+        self,
+        module: str,
+        arguments: list[str],
+        token: bytes,
+        core: str,
+        own: dict[str, str],
+        inside: Sequence[str] = (),
+    ) -> Any:
+        reads, writes = os.pipe()
+        os.write(writes, token)
+        os.close(writes)
+        environment = {**os.environ, "HERRINGBONE_REDUCE": core, ReduceVariable.TOKEN_FILE: f"/dev/fd/{reads}", **own}
+        process = subprocess.Popen(
+            [*inside, sys.executable, "-m", module, *arguments],
+            env=environment,
+            pass_fds=[reads],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        os.close(reads)
+        return process
+
+    def expect(self, rank: int, at: str) -> dict[str, Any]:
+        line = self.ranks[rank].stdout.readline()
+        said = json.loads(line) if line else {}
+        assert said.get("at") == at, (rank, line)
+        return said
+
+    def running(self) -> None:
+        for rank in range(len(self.ranks)):
+            self.expect(rank, "joined")
+        for rank in range(len(self.ranks)):
+            self.expect(rank, "running")
+
+    def end(self) -> None:
+        for process in [*self.ranks, *self.servers]:
+            process.kill()
+            process.stdout.close()
+            process.wait()
+
+
+@pytest.fixture
+def job() -> Iterator[Any]:
+    jobs: list[Job] = []
+
+    def make(work: str, hosts: Sequence[str], helpers: int = 0, kind: str = KINDS[0], **where: Any) -> Job:
+        jobs.append(Job(work, hosts, helpers, kind, **where))
+        return jobs[-1]
+
+    yield make
+    for one in jobs:
+        one.end()

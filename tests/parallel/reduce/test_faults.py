@@ -4,117 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import shutil
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
-from herringbone_entry.port import ReservedPort
-from herringbone_spec.contract import RankVariable, ReduceVariable
 from herringbone_spec.errors import ParallelError
-from tests.parallel.reduce.conftest import KINDS, kinds_of
+from tests.parallel.reduce.conftest import KINDS
 
 NOTICED_SECONDS = 5.0
-
-
-class Job:
-    """Processes of ranks and servers; the token goes to each through a pipe."""
-
-    def __init__(
-        self,
-        work: str,
-        hosts: Sequence[str],
-        helpers: int,
-        kind: str,
-        meet: str = "127.0.0.1",
-        inside: Sequence[Sequence[str]] = (),
-    ) -> None:
-        cores = kinds_of(kind, helpers + len(hosts))
-        token = secrets.token_bytes(16).hex().encode()
-        port = ReservedPort()
-        port.release()
-        self.servers = [
-            self._start("herringbone_parallel.reduce.server", [], token, cores[i], {ReduceVariable.HOST: f"helper-{i}"})
-            for i in range(helpers)
-        ]
-        where = [json.loads(server.stdout.readline())["port"] for server in self.servers]
-        common = {
-            RankVariable.WORLD_SIZE: str(len(hosts)),
-            ReduceVariable.MEET: f"{meet}:{port.number}",
-            ReduceVariable.SERVERS: ",".join(f"helper-{i}=127.0.0.1:{there}" for i, there in enumerate(where)),
-        }
-        self.ranks = [
-            self._start(
-                "tests.parallel.reduce.ranks",
-                [work],
-                token,
-                cores[helpers + rank],
-                {**common, RankVariable.RANK: str(rank), ReduceVariable.HOST: host},
-                inside[rank] if inside else (),
-            )
-            for rank, host in enumerate(hosts)
-        ]
-
-    def _start(
-        self,
-        module: str,
-        arguments: list[str],
-        token: bytes,
-        core: str,
-        own: dict[str, str],
-        inside: Sequence[str] = (),
-    ) -> Any:
-        reads, writes = os.pipe()
-        os.write(writes, token)
-        os.close(writes)
-        environment = {**os.environ, "HERRINGBONE_REDUCE": core, ReduceVariable.TOKEN_FILE: f"/dev/fd/{reads}", **own}
-        process = subprocess.Popen(
-            [*inside, sys.executable, "-m", module, *arguments],
-            env=environment,
-            pass_fds=[reads],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        os.close(reads)
-        return process
-
-    def expect(self, rank: int, at: str) -> dict[str, Any]:
-        line = self.ranks[rank].stdout.readline()
-        said = json.loads(line) if line else {}
-        assert said.get("at") == at, (rank, line)
-        return said
-
-    def running(self) -> None:
-        for rank in range(len(self.ranks)):
-            self.expect(rank, "joined")
-        for rank in range(len(self.ranks)):
-            self.expect(rank, "running")
-
-    def end(self) -> None:
-        for process in [*self.ranks, *self.servers]:
-            process.kill()
-            process.stdout.close()
-            process.wait()
-
-
-@pytest.fixture
-def job() -> Iterator[Any]:
-    jobs: list[Job] = []
-
-    def make(work: str, hosts: Sequence[str], helpers: int = 0, kind: str = KINDS[0], **where: Any) -> Job:
-        jobs.append(Job(work, hosts, helpers, kind, **where))
-        return jobs[-1]
-
-    yield make
-    for one in jobs:
-        one.end()
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,7 @@ def test_rails_are_chosen_by_name(world):
     assert [rail_of(server, 1, 2) for server in range(4)] == [1, 0, 1, 0]
     with pytest.raises(ParallelError, match=r"rail 'eth77' is no network interface of this host. It has: .*lo"):
         addresses_of(["eth77"])
-    with pytest.raises(ParallelError, match="RDMA device; this release moves bytes over TCP"):
+    with pytest.raises(ParallelError, match="RDMA device, which libfabric reaches: 'fabric:efa'"):
         addresses_of(["efa0"])
 
 

@@ -1,0 +1,174 @@
+/* From a provider's name to an endpoint that sends and receives tagged messages in order. */
+#include "provider.h"
+
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct entry_points {
+    int (*getinfo)(uint32_t version, const char *node, const char *service, uint64_t flags, const struct lf_info *hints,
+                   struct lf_info **found);
+    void (*freeinfo)(struct lf_info *);
+    struct lf_info *(*dupinfo)(const struct lf_info *);
+    int (*fabric)(struct lf_fabric_attr *, struct lf_fabric **, void *context);
+    const char *(*strerror)(int);
+};
+
+/* The library stays open: a provider's threads and fork handlers outlive its objects. */
+static int load(struct entry_points *points, const char *library, char *why, size_t size) {
+    void *opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (!opened) {
+        snprintf(why, size, "libfabric cannot be loaded: %s", dlerror());
+        return -1;
+    }
+    *(void **)&points->getinfo = dlsym(opened, "fi_getinfo");
+    *(void **)&points->freeinfo = dlsym(opened, "fi_freeinfo");
+    *(void **)&points->dupinfo = dlsym(opened, "fi_dupinfo");
+    *(void **)&points->fabric = dlsym(opened, "fi_fabric");
+    *(void **)&points->strerror = dlsym(opened, "fi_strerror");
+    if (points->getinfo && points->freeinfo && points->dupinfo && points->fabric && points->strerror) return 0;
+    snprintf(why, size, "%s is no libfabric: it lacks functions that each release has", library);
+    return -1;
+}
+
+static struct lf_info *hints_for(const struct entry_points *points, const char *name, const char *domain) {
+    struct lf_info *hints = points->dupinfo(NULL);
+    if (!hints) return NULL;
+    hints->caps = LF_TAGGED | LF_SEND | LF_RECV | LF_DIRECTED_RECV;
+    hints->mode = LF_CONTEXT | LF_CONTEXT2;
+    hints->ep->type = LF_EP_RDM;
+    hints->tx->msg_order = hints->rx->msg_order = LF_ORDER_SAS;
+    hints->domain->threading = LF_THREAD_DOMAIN;
+    hints->domain->resource_mgmt = LF_RM_ENABLED;
+    hints->domain->mr_mode = LF_MR_LOCAL | LF_MR_VIRT_ADDR | LF_MR_ALLOCATED | LF_MR_PROV_KEY;
+    /* freeinfo frees these. */
+    if (name) hints->fabric->provider = strdup(name);
+    if (domain) hints->domain->name = strdup(domain);
+    return hints;
+}
+
+/* Write what this host has: "tcp/eth0, tcp/lo". */
+static void list(const struct entry_points *points, char *text, size_t size) {
+    struct lf_info *hints = hints_for(points, NULL, NULL), *found = NULL;
+    *text = 0;
+    if (hints && points->getinfo(LF_VERSION, NULL, NULL, 0, hints, &found) == 0) {
+        for (struct lf_info *info = found; info; info = info->next) {
+            char one[256];
+            size_t used = strlen(text);
+            snprintf(one, sizeof one, "%s%.*s/%s", used ? ", " : "", (int)strcspn(info->fabric->provider, ";"),
+                     info->fabric->provider, info->domain->name);
+            if (used + strlen(one) < size && !strstr(text, one + (used ? 2 : 0))) strcat(text, one);
+        }
+        points->freeinfo(found);
+    }
+    if (!*text) snprintf(text, size, "nothing");
+    if (hints) points->freeinfo(hints);
+}
+
+/* Ask for the provider; where it has the network's own addresses, for this host's that leads to the others. */
+static int find(const struct entry_points *points, const char *name, const char *domain, const char *address,
+                struct lf_info **found) {
+    struct lf_info *hints = hints_for(points, name, domain), *first = NULL;
+    if (!hints) return -ENOMEM;
+    int result = points->getinfo(LF_VERSION, NULL, NULL, 0, hints, &first);
+    *found = NULL;
+    if (result == 0 && first->addr_format >= LF_SOCKADDR && first->addr_format <= LF_SOCKADDR_IN6) {
+        points->freeinfo(first);
+        hints->addr_format = strchr(address, ':') ? LF_SOCKADDR_IN6 : LF_SOCKADDR_IN;
+        int bind = *address != 0;
+        result = points->getinfo(LF_VERSION, bind ? address : NULL, NULL, bind ? LF_SOURCE : 0, hints, &first);
+    }
+    points->freeinfo(hints);
+    if (result == 0) *found = first;
+    return result;
+}
+
+static int open_completions(struct provider *provider) {
+    struct lf_cq_attr attributes = {.format = LF_CQ_TAGGED, .wait_obj = LF_WAIT_FD};
+    struct lf_domain_ops *ops = provider->domain->ops;
+    provider->wait = -1;
+    if (ops->cq_open(provider->domain, &attributes, &provider->completions, NULL) == 0) {
+        struct lf_fid *opened = &provider->completions->fid;
+        return opened->ops->control(opened, LF_GETWAIT, &provider->wait);
+    }
+    attributes.wait_obj = LF_WAIT_NONE;
+    return ops->cq_open(provider->domain, &attributes, &provider->completions, NULL);
+}
+
+static int build(struct provider *provider, const struct entry_points *points, struct lf_info *info) {
+    struct lf_av_attr table = {.type = LF_AV_TABLE};
+    int result = points->fabric(info->fabric, &provider->fabric, NULL);
+    if (result == 0) result = provider->fabric->ops->domain(provider->fabric, info, &provider->domain, NULL);
+    if (result == 0) result = provider->domain->ops->av_open(provider->domain, &table, &provider->addresses, NULL);
+    if (result == 0) result = open_completions(provider);
+    if (result == 0) result = provider->domain->ops->endpoint(provider->domain, info, &provider->endpoint, NULL);
+    if (result) return result;
+    struct lf_fid *endpoint = &provider->endpoint->fid;
+    result = endpoint->ops->bind(endpoint, &provider->addresses->fid, 0);
+    if (result == 0) result = endpoint->ops->bind(endpoint, &provider->completions->fid, LF_SEND | LF_RECV);
+    if (result == 0) result = endpoint->ops->control(endpoint, LF_ENABLE, NULL);
+    provider->registers = (info->domain->mr_mode & LF_MR_LOCAL) != 0;
+    return result;
+}
+
+int provider_open(struct provider *provider, const char *library, const char *name, const char *domain,
+                  const char *address, char *why, size_t size) {
+    struct entry_points points;
+    struct lf_info *info = NULL;
+    *provider = (struct provider){.wait = -1};
+    if (load(&points, library, why, size)) return -1;
+    int result = find(&points, name, domain, address, &info);
+    if (result) {
+        char here[1024];
+        list(&points, here, sizeof here);
+        snprintf(why, size, "libfabric offers no %s%s%s here that sends tagged messages in order (%s). It offers: %s",
+                 name, domain ? "/" : "", domain ? domain : "", points.strerror(-result), here);
+        return -1;
+    }
+    result = build(provider, &points, info);
+    points.freeinfo(info);
+    if (result == 0) return 0;
+    snprintf(why, size, "libfabric's %s could not be opened: %s", name, points.strerror(-result));
+    provider_close(provider);
+    return -1;
+}
+
+int provider_register(struct provider *provider, void *start, size_t size, void **descriptor) {
+    *descriptor = NULL;
+    if (!provider->registers) return 0;
+    size_t number = provider->region_count;
+    struct lf_mr **regions = realloc(provider->regions, (number + 1) * sizeof *regions);
+    if (!regions) return -ENOMEM;
+    provider->regions = regions;
+    /* Providers that do not choose a region's key themselves want each to have its own. */
+    int result = provider->domain->mr->reg(&provider->domain->fid, start, size, LF_SEND | LF_RECV, 0, number, 0,
+                                           &regions[number], NULL);
+    if (result) return result;
+    provider->region_count++;
+    *descriptor = regions[number]->descriptor;
+    return 0;
+}
+
+int provider_may_wait(struct provider *provider) {
+    struct lf_fid *waited = &provider->completions->fid;
+    return provider->wait >= 0 && provider->fabric->ops->trywait(provider->fabric, &waited, 1) == 0;
+}
+
+static void close_one(void *opened) {
+    /* Each of libfabric's objects begins with this. */
+    struct lf_fid *fid = opened;
+    if (fid) fid->ops->close(fid);
+}
+
+void provider_close(struct provider *provider) {
+    close_one(provider->endpoint);
+    for (size_t i = 0; i < provider->region_count; i++) close_one(provider->regions[i]);
+    free(provider->regions);
+    close_one(provider->completions);
+    close_one(provider->addresses);
+    close_one(provider->domain);
+    close_one(provider->fabric);
+    *provider = (struct provider){.wait = -1};
+}
