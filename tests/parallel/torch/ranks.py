@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gc
 import json
-import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
 from typing import Any
 
 from herringbone_entry.port import ReservedPort
-
-SPAWN = multiprocessing.get_context("spawn")
+from tests.parallel.torch.processes import PROCESSES
 
 
 class RankFailedError(AssertionError):
@@ -26,10 +24,13 @@ def free_port() -> int:
     return port.number
 
 
-def _serve(rank: int, connection: Any) -> None:
+def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
+    os.environ.update(variables)
     import torch
 
     torch.set_num_threads(1)
+    # Of the objects of all imports, a collection would take longer than most tests.
+    gc.freeze()
     while (order := connection.recv()) is not None:
         function, world_size, port, parameters, args = order
         os.environ.update(
@@ -51,20 +52,21 @@ def _serve(rank: int, connection: Any) -> None:
 
 
 class Ranks:
-    """Up to `count` processes that run module-level functions as ranks 0, 1, ...
+    """Processes that run module-level functions as ranks 0, 1, ..., with `variables` in their environment.
 
     >>> ranks.run(function, {"partitions": 2, "microbatches": 4}, 7)    # doctest: +SKIP
     [what rank 0 returned, what rank 1 returned]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, **variables: str) -> None:
+        self._variables = variables
         self._workers: list[tuple[Any, Any]] = []
 
     def run(self, function: Callable[..., Any], parameters: dict[str, Any], *args: Any) -> list[Any]:
         count = parameters["partitions"] * parameters.pop("replicas", 1)
         while len(self._workers) < count:
-            here, there = SPAWN.Pipe()
-            process = SPAWN.Process(target=_serve, args=(len(self._workers), there), daemon=True)
+            here, there = PROCESSES.Pipe()
+            process = PROCESSES.Process(target=_serve, args=(len(self._workers), there, self._variables), daemon=True)
             process.start()
             there.close()
             self._workers.append((process, here))

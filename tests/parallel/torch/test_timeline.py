@@ -17,11 +17,9 @@ FOUR = {"partitions": 2, "microbatches": 4}
 
 
 @pytest.fixture
-def timed_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Ranks that find the variable in their environment; they are processes, which inherit ours."""
-    monkeypatch.setenv("FOLDER", str(tmp_path))
-    monkeypatch.setenv("SMP_TIMELINE", "$FOLDER/traces/timeline.json")
-    pool = Ranks()
+def timed_ranks(tmp_path: Path) -> Any:
+    """Ranks that find the variable in their environment."""
+    pool = Ranks(FOLDER=str(tmp_path), SMP_TIMELINE="$FOLDER/traces/timeline.json")
     yield pool
     pool.close()
 
@@ -81,10 +79,9 @@ def test_a_step_that_fails_leaves_what_each_rank_had(timed_ranks: Ranks, tmp_pat
         assert {event.rank for event in read_trace(tmp_path / "traces" / name)} == {rank}
 
 
-def test_a_folder_that_cannot_be_made_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("SMP_TIMELINE", str(tmp_path / "file" / "timeline.json"))
-    pool = Ranks()
+    pool = Ranks(SMP_TIMELINE=str(tmp_path / "file" / "timeline.json"))
     with pytest.raises(RankFailedError, match=r"SMP_TIMELINE=.*Name a file in a folder that can be written"):
         pool.run(train, {"partitions": 1, "microbatches": 4}, False)
     pool.close()

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.parallel.torch.processes import PROCESSES
 from tests.parallel.torch.ranks import RankFailedError, free_port
-
-SPAWN = multiprocessing.get_context("spawn")
 
 
 def _serve(connection: Any, environment: dict[str, str]) -> None:
@@ -20,6 +18,8 @@ def _serve(connection: Any, environment: dict[str, str]) -> None:
     import torch
 
     torch.set_num_threads(1)
+    # Of the objects of all imports, a collection would take longer than most tests.
+    gc.freeze()
     while (order := connection.recv()) is not None:
         port, function, args = order
         # A port a run: who comes early must not meet the store of the run before.
@@ -62,9 +62,9 @@ class JobRanks:
         }  # fmt: skip
         self.processes, self._connections = [], []
         for rank in range(count):
-            here, there = SPAWN.Pipe()
+            here, there = PROCESSES.Pipe()
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **environment}
-            process = SPAWN.Process(target=_serve, args=(there, own), daemon=True)
+            process = PROCESSES.Process(target=_serve, args=(there, own), daemon=True)
             process.start()
             there.close()
             self.processes.append(process)

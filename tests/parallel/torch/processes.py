@@ -1,0 +1,13 @@
+"""Processes for ranks: forked from one that has imported torch, for which an interpreter of their own takes seconds."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import torch
+import torch._dynamo  # noqa: F401 - which the first optimizer of a process would import
+
+import herringbone_parallel.torch  # noqa: F401
+
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload([__name__])
