@@ -1,4 +1,4 @@
-"""A mock of AWS on loopback: moto, as a server of its own."""
+"""A mock of AWS on this machine: moto, as a server of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ import pytest
 
 
 @contextmanager
-def mock_aws(log: Path) -> Iterator[str]:
-    """Yield the address of a mock whose requests are told in the file `log`; skips where moto is not installed."""
+def mock_aws(log: Path, at: str = "127.0.0.1") -> Iterator[str]:
+    """Yield the address of a mock whose requests are told in the file `log`; skips where moto is not installed.
+
+    `at` is the address it listens at.
+    """
     if find_spec("moto") is None or find_spec("boto3") is None:
         pytest.skip("moto is not installed; it is in the extra `dev`")
-    program = "from moto.server import main; main(['-H', '127.0.0.1', '-p', '0'])"
+    program = f"from moto.server import main; main(['-H', '{at}', '-p', '0'])"
     with log.open("w") as file:
         server = subprocess.Popen([sys.executable, "-c", program], stdout=file, stderr=subprocess.STDOUT)
     try:
