@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -241,10 +242,22 @@ def mpirun() -> Callable[[str], str]:
     def path(kind: str) -> str:
         folder = Path(__file__).resolve().parents[2] / ".venv-mpi" / MPI_WHEELS[kind].replace("==", "-")
         program = folder / "bin" / "mpirun"
-        if not program.exists():
-            subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
-            install = [sys.executable, "-m", "pip", "--python", str(folder / "bin" / "python"), "install", "--quiet"]
-            subprocess.run([*install, MPI_WHEELS[kind]], check=True)
+        folder.parent.mkdir(exist_ok=True)
+        with folder.with_suffix(".lock").open("w") as lock:
+            # Tests of other folders, which run at the same time, want it as well.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not program.exists():
+                subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)
+                install = [
+                    sys.executable,
+                    "-m",
+                    "pip",
+                    "--python",
+                    str(folder / "bin" / "python"),
+                    "install",
+                    "--quiet",
+                ]
+                subprocess.run([*install, MPI_WHEELS[kind]], check=True)
         return str(program)
 
     return path
