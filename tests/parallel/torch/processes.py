@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+
+# `torch.set_num_threads` holds for its own thread: those that run microbatches would start helpers, which spin.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 import torch._dynamo  # noqa: F401 - which the first optimizer of a process would import
