@@ -72,7 +72,8 @@ class Engine:
         self.rank, self.size = settings.rank, settings.size
         self.local_rank, self.local_size = config.local, config.locals
         self.topology = topology
-        self._settings, self._config, self._held, self._refused = settings, config, tuple(held), refused
+        self.settings = settings
+        self._config, self._held, self._refused = config, tuple(held), refused
         self._core_name = core
         self._core = cores.make(core, config)
         # A process that ends without a word would look like one that was lost.
@@ -112,7 +113,7 @@ class Engine:
         if op == "average" and not element.is_float:
             raise ParallelError(f"an average of {element.name.lower()}: only floating point can be averaged")
         config = self._config
-        lanes = cut_lanes(count, config.lanes, config.members, config.helpers, self._settings.message)
+        lanes = cut_lanes(count, config.lanes, config.members, config.helpers, self.settings.message)
         divisor = self.size if op == "average" else 1
         with self._lock:
             number = self._core.submit(Submission(address, count, element, self._wire(element, wire), divisor, lanes))
@@ -200,7 +201,7 @@ class Engine:
             if asked not in (element, Element.FLOAT16, Element.BFLOAT16) or element is not Element.FLOAT32:
                 raise ParallelError(f"{element.name.lower()} on a wire of {wire}: only float32 travels as fp16 or bf16")
             return asked
-        set_for_all = self._settings.wire
+        set_for_all = self.settings.wire
         return set_for_all if set_for_all is not None and element is Element.FLOAT32 else element
 
 

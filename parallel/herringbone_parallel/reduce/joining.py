@@ -35,11 +35,13 @@ _LOCAL_WINDOW = (8, 64)
 _MORE_SECONDS = 5.0
 
 
-def join(settings: Settings) -> Engine:
+def join(settings: Settings, listener: socket.socket | None = None) -> Engine:
     """Meet the other ranks, connect to those and the servers that this rank exchanges chunks with.
 
         engine = join(Settings.from_environment())
         engine.all_reduce(gradients).wait()
+
+    `listener` is rank 0's socket at `settings.meet`, where it has one already.
 
     Raises `ParallelError` naming who did not come, who refused, and what ranks disagree on.
     """
@@ -66,7 +68,7 @@ def join(settings: Settings) -> Engine:
             path,
             _agreed(settings),
         )
-        roster, refused = meet(settings, own, rank_zero(settings))
+        roster, refused = meet(settings, own, listener or rank_zero(settings))
         joining = _Joining(settings, roster, visits, rails)
         config = joining.connect()
         rails.start()

@@ -14,15 +14,16 @@ from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ProcessGro
 
 from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.engine import Engine
+from herringbone_parallel.reduce.lanes import join_lane
+from herringbone_parallel.torch.data_parallel.device import Cuda
+from herringbone_parallel.torch.data_parallel.inside import Inside
 from herringbone_parallel.torch.data_parallel.staging import Stager
-from herringbone_parallel.torch.data_parallel.work import WatchedWork, sum_work
+from herringbone_parallel.torch.data_parallel.work import KEEPS_WORKS, WatchedWork, sum_work
 from herringbone_spec.errors import ParallelError
 
 NAME = "smddp"
 _SUMMED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 _PLAIN = AllreduceOptions()
-# Older ones keep only the C++ half of a work that their own C++ has asked for, and it would lose its methods.
-_KEEPS_WORKS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
 _OPERATIONS = {dist.ReduceOp.SUM: "sum", dist.ReduceOp.AVG: "average"}
 
 
@@ -46,9 +47,9 @@ class ReduceGroup(ProcessGroup):
         usual = ProcessGroup.BackendType.GLOO
         if torch.cuda.is_available():
             # Not run yet: there is no CUDA device where this was written.
-            self._torchs["cuda"] = nccl = _nccl(store, rank, size, timeout)
+            self._torchs["cuda"] = nccl = _nccl(PrefixStore("nccl/", store), rank, size, timeout)
             self._register_backend(torch.device("cuda"), ProcessGroup.BackendType.NCCL, nccl)
-            self._stager = Stager()
+            self._stager = _stager(store, timeout, engine)
             usual = ProcessGroup.BackendType.NCCL
         self._set_default_backend(usual)
 
@@ -61,15 +62,16 @@ class ReduceGroup(ProcessGroup):
         operation = next((name for op, name in _OPERATIONS.items() if opts.reduceOp == op), None)
         if self.engine is None or len(tensors) > 1 or operation is None or not _is_dense_float(tensor):
             return self._held(self._delegated("allreduce", tensors, opts))
-        if self._stager is None:
-            return start(self.engine, tensor, operation)
-        if tensor.is_cuda:
-            return self._stager.start(self.engine, tensor, operation)
-        # The stager's thread submits later than this one would: sums of both would have no order.
-        return self._held(self._delegated("allreduce", tensors, opts))
+        if self._stager is not None and tensor.is_cuda:
+            return self._stager.start(tensor, operation)
+        if self._stager is not None or tensor.is_cuda:
+            # The stager's thread submits later than this one would: sums of both would have no order. Without one, all
+            # devices are on this host, and nothing is to cross a network.
+            return self._held(self._delegated("allreduce", tensors, opts))
+        return start(self.engine, tensor, operation)
 
     def _held(self, work: Any) -> Any:
-        if not _KEEPS_WORKS:
+        if not KEEPS_WORKS:
             self._recent.append(work)
         return work
 
@@ -142,13 +144,31 @@ def _create(store: Store, rank: int, size: int, timeout: timedelta) -> ReduceGro
         raise
 
 
+def _stager(store: Store, timeout: timedelta, engine: Engine | None) -> Stager | None:
+    """Return what takes tensors of CUDA devices through the engine; None on a lone host, whose sums are NCCL's.
+
+    Where all hosts have as many ranks, several, each host's sum is NCCL's and crosses the network once, cut in a slice
+    for each rank. Elsewhere each rank's whole buckets come to the host's memory, where the engine sums them.
+    """
+    if engine is None or engine.topology.hosts == 1:
+        return None
+    if len(set(map(len, engine.topology.ranks))) > 1 or engine.local_size == 1:
+        return Stager(engine, Cuda())
+    host, rank, size = engine.topology.host(engine.rank), engine.local_rank, engine.local_size
+    scatters, gathers = (
+        _nccl(PrefixStore(f"inside/{host}/{name}/", store), rank, size, timeout) for name in ("scatters", "gathers")
+    )
+    lane = join_lane(engine, store.set, lambda key: str(store.get(key).decode()))
+    return Stager(engine, Cuda(), Inside(scatters, gathers, size), lane)
+
+
 def _nccl(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     # Imported here: a torch without CUDA has no such name.
     from torch._C._distributed_c10d import ProcessGroupNCCL
 
     options = ProcessGroupNCCL.Options()
     options._timeout = timeout
-    return ProcessGroupNCCL(PrefixStore("nccl/", store), rank, size, options)
+    return ProcessGroupNCCL(store, rank, size, options)
 
 
 def _device(arguments: Any) -> str:

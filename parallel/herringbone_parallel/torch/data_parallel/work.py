@@ -17,6 +17,8 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]  # not in
 from herringbone_parallel.reduce.engine import Engine, Handle
 from herringbone_spec.errors import ParallelError
 
+# Older ones keep only the C++ half of a work that their own C++ has asked for, and it would lose its methods.
+KEEPS_WORKS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)
 # torch's word for "no limit of my own".
 _NO_TIMEOUT = timedelta(0)
 _POLL_SECONDS = 0.2
@@ -24,12 +26,45 @@ _POLL_SECONDS = 0.2
 _NEWS_SECONDS = 4.5
 
 
+def work_of(future: Any) -> Any:
+    """Return the work that a future stands for; what fails there is a RuntimeError of `wait` too, with its text.
+
+    Before torch 2.8 it is a work of torch's own, as its reducer keeps the C++ half of one alone (under `model.join`)
+    and would lose one of ours: that work's `wait` only waits, and its future or the next sum says what failed.
+    """
+    return FutureWork(future) if KEEPS_WORKS else _create_work_from_future(future)
+
+
+class FutureWork(Work):
+    """A sum under way; torch's own work of a future waits for it, and does not look whether it failed."""
+
+    def __init__(self, future: Any) -> None:
+        super().__init__()
+        self._future = future
+
+    def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
+        if timeout != _NO_TIMEOUT:
+            arrived = threading.Event()
+            self._future.add_done_callback(lambda _: arrived.set())
+            if not arrived.wait(timeout.total_seconds()):
+                raise RuntimeError(f"the sum has not arrived after {timeout.total_seconds():g} s")
+        self._future.wait()
+        return True
+
+    def get_future(self) -> Any:
+        return self._future
+
+    def is_completed(self) -> bool:
+        return bool(self._future.done())
+
+    def synchronize(self) -> None:
+        self.wait()
+
+
 def sum_work(handle: Handle, tensor: torch.Tensor, land: Callable[[], object] | None = None) -> Any:
     """Return the work of a submitted tensor; `land` brings the sum to where the caller looks for it.
 
-    Its future ends with the tensor, in a list, as DistributedDataParallel wants it. What fails is a RuntimeError with
-    the text of the `ParallelError`, from `wait` too. It is a work of torch's own, as its reducer keeps the C++ half of
-    one alone (`model.join` does, with a tensor that nobody else has): a Python half would be gone, and the memory.
+    Its future ends with the tensor, in a list, as DistributedDataParallel wants it.
     """
 
     def outcome(_: Any) -> list[torch.Tensor]:
@@ -43,7 +78,7 @@ def sum_work(handle: Handle, tensor: torch.Tensor, land: Callable[[], object] | 
     future = arrived.then(outcome)
     # The engine keeps the callback, and with it the tensor, until the sum is there.
     handle.add_callback(lambda _: arrived.set_result(None))
-    return _create_work_from_future(future)
+    return work_of(future)
 
 
 class WatchedWork(Work):

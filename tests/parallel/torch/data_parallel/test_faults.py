@@ -39,7 +39,7 @@ def train_until(ready: Path, what: str) -> tuple[str, str]:
         time.sleep(60)
     try:
         for _ in range(3):
-            model(torch.ones(4, 8)).sum().backward()
+            dist.all_reduce(torch.ones(9)) if what == "sums" else model(torch.ones(4, 8)).sum().backward()
     except Exception as error:  # noqa: BLE001  it is what the test is about
         return type(error).__name__, str(error)
     return "nothing", ""
@@ -48,8 +48,12 @@ def train_until(ready: Path, what: str) -> tuple[str, str]:
 # In a backward torch has no other error than RuntimeError. The first of a broadcast's ranks does not wait in it.
 @pytest.mark.parametrize(
     ("how", "what", "kinds"),
-    [(signal.SIGKILL, "gradients", {"RuntimeError"}), (signal.SIGSTOP, "buffers", {"RuntimeError", "ParallelError"})],
-    ids=["killed", "stopped"],
+    [
+        (signal.SIGKILL, "gradients", {"RuntimeError"}),
+        (signal.SIGKILL, "sums", {"RuntimeError"}),
+        (signal.SIGSTOP, "buffers", {"RuntimeError", "ParallelError"}),
+    ],
+    ids=["killed", "killed, in a sum", "stopped"],
 )
 def test_a_lost_rank_is_named_by_every_other(
     trio: JobRanks, tmp_path: Path, how: signal.Signals, what: str, kinds: set[str]
