@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,13 @@ HEAVY = ["boto3", "botocore", "docker", "numpy", "torch", "tensorflow", "sqlite3
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The python of a fresh environment with the base wheel in it and nothing else."""
-    folder = tmp_path_factory.mktemp("install") / "venv"
-    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-    python = folder / "bin" / "python"
+    folder = tmp_path_factory.mktemp("install")
+    # A build compiles the native core anew where the sources are, and other tests use the one in this tree.
+    sources = shutil.copytree(ROOT, folder / "sources", ignore=shutil.ignore_patterns(".*", "_native.so", "tests"))
+    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
+    python = folder / "venv" / "bin" / "python"
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*install, "-c", ROOT / "scripts" / "constraints.txt", ROOT], check=True)
+    subprocess.run([*install, "-c", ROOT / "scripts" / "constraints.txt", sources], check=True)
     return python
 
 
