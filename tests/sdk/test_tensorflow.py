@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from herringbone import TensorFlow
-from herringbone.backends.process.tensorflow import missing_tensorflow
+from herringbone.backends.tensorflow import missing_tensorflow, old_tensorflow
 from herringbone.plan import JobPlan, make_plan
 
 LIBRARY = {"smdistributed": {"dataparallel": {"enabled": True}}}
@@ -19,12 +19,16 @@ STRATEGIES = [
 ]
 
 
-def plan(folder: Path, distribution: dict, *, requirements: bool = False) -> JobPlan:
+def plan(folder: Path, distribution: dict, *, requirements: bool = False, **options: str) -> JobPlan:
     (folder / "train.py").touch()
     if requirements:
         (folder / "requirements.txt").write_text("tensorflow\n")
     estimator = TensorFlow(
-        entry_point="train.py", source_dir=str(folder), instance_type="local_process", distribution=distribution
+        entry_point="train.py",
+        source_dir=str(folder),
+        instance_type="local_process",
+        distribution=distribution,
+        **options,
     )
     return make_plan(estimator._request(folder), channels=(), job_name="j", backend="local_process", folder=str(folder))
 
@@ -48,3 +52,17 @@ def test_what_the_job_itself_brings_or_does_not_need_is_not_asked_for(tmp_path) 
     of_torch = msgspec.structs.replace(plan(tmp_path, LIBRARY), estimator="PyTorch")
     assert missing_tensorflow(of_torch, lambda: None) == {}
     assert missing_tensorflow(plan(tmp_path, LIBRARY, requirements=True), lambda: None) == {}
+
+
+@pytest.mark.parametrize("version", ["2.3.1", "2.11", "1.15"])
+def test_an_image_of_ours_with_an_old_tensorflow_is_refused_by_name(tmp_path, version: str) -> None:
+    refused = old_tensorflow(plan(tmp_path, LIBRARY, framework_version=version))["framework_version"]
+    assert refused.startswith(f"{version}: smdistributed needs TensorFlow 2.16 or newer, with Keras 3, in an image")
+    assert old_tensorflow(plan(tmp_path, LIBRARY, framework_version=version, image_uri="aws/tensorflow")) == {}
+    assert old_tensorflow(plan(tmp_path, STRATEGIES[0], framework_version=version)) == {}
+
+
+@pytest.mark.parametrize("version", ["2.16", "2.21.0", "3.0", "2", None, "latest"])
+def test_a_new_version_or_none_goes_on_to_look_for_an_image(tmp_path, version: str | None) -> None:
+    options = {} if version is None else {"framework_version": version}
+    assert old_tensorflow(plan(tmp_path, LIBRARY, **options)) == {}

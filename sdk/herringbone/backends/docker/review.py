@@ -6,9 +6,10 @@ import json
 
 from herringbone.backends.docker.image import Image
 from herringbone.backends.review import check_files, check_served, unused_of
+from herringbone.backends.tensorflow import old_tensorflow
 from herringbone.engine import Engine
 from herringbone.frameworks import SHARED_MODEL_DIR
-from herringbone.plan import JobPlan
+from herringbone.plan import JobPlan, refuse
 from herringbone_spec.contract import Key
 from herringbone_spec.errors import UnsupportedError
 
@@ -25,6 +26,7 @@ def check(plan: JobPlan) -> None:
         reason = "requirements.txt is in an archive, which only the host unpacks; give a folder as source_dir"
         check_served(_NAME, plan, {**_REFUSED, "bake_requirements": reason})
     check_served(_NAME, plan, _REFUSED)
+    refuse(_NAME, old_tensorflow(plan))
     check_files(_NAME, plan)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from herringbone.backends.process.tensorflow import installed_tensorflow, missing_tensorflow
 from herringbone.backends.review import check_files, check_served, unused_of
+from herringbone.backends.tensorflow import installed_tensorflow, missing_tensorflow
 from herringbone.plan import JobPlan, refuse
 from herringbone_spec.errors import UnsupportedError
 

@@ -1,9 +1,10 @@
-"""Whether this Python has the TensorFlow that a job's `distribution` needs, as far as a plan can know."""
+"""Whether a job finds the TensorFlow that its `distribution` needs, as far as a plan can know."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -31,8 +32,9 @@ def missing_tensorflow(plan: JobPlan, installed: Callable[[], str | None]) -> di
 
     A job with a requirements.txt runs in a Python of its own, of which nothing is known yet.
     """
-    library = plan.launcher == "data_parallel" or "mp_parameters" in plan.hyperparameters
-    if plan.estimator != "TensorFlow" or not (library or plan.launcher in _STRATEGIES) or _brings_packages(plan):
+    library = _uses_library(plan)
+    strategy = plan.estimator == "TensorFlow" and plan.launcher in _STRATEGIES
+    if not (library or strategy) or _brings_packages(plan):
         return {}
     found = installed()
     needed = "TensorFlow 2.16 or newer" if library else "TensorFlow"
@@ -40,9 +42,28 @@ def missing_tensorflow(plan: JobPlan, installed: Callable[[], str | None]) -> di
     way = "`pip install 'herringbone[tensorflow]'`, or name tensorflow in the job's requirements.txt"
     if found is None:
         return {"distribution": f"needs {needed}, and {where} none: {way}"}
-    if library and found and _release(found) < _LIBRARY_NEEDS:
+    if library and _release(found) < _LIBRARY_NEEDS:
         return {"distribution": f"needs {needed}, with Keras 3, and {where} {found}: {way}"}
     return {}
+
+
+def old_tensorflow(plan: JobPlan) -> dict[str, str]:
+    """Return, as a refusal, a `framework_version` that no image of ours can have beside our library."""
+    version = plan.options.framework_version
+    if version is None or plan.arguments.get("image_uri") or not _uses_library(plan):
+        return {}
+    if _release(version) >= _LIBRARY_NEEDS:
+        return {}
+    return {
+        "framework_version": f"{version}: smdistributed needs TensorFlow 2.16 or newer, with Keras 3, in an image that"
+        " `herringbone images build tensorflow` made; leave framework_version out, or name an image"
+        " with image_uri"
+    }
+
+
+def _uses_library(plan: JobPlan) -> bool:
+    library = plan.launcher == "data_parallel" or "mp_parameters" in plan.hyperparameters
+    return library and plan.estimator == "TensorFlow"
 
 
 def _brings_packages(plan: JobPlan) -> bool:
@@ -53,5 +74,7 @@ def _brings_packages(plan: JobPlan) -> bool:
     return source.whole_folder and Path(source.folder, "requirements.txt").exists()
 
 
-def _release(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".")[:2])
+def _release(version: str) -> tuple[int, int]:
+    """Return the first two numbers of a version; one that has no two, such as "2", may be new enough."""
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    return _LIBRARY_NEEDS if numbers is None else (int(numbers[1]), int(numbers[2]))
