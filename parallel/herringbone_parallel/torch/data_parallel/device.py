@@ -36,32 +36,39 @@ class Device(Protocol):
 
 
 class Cuda:
-    """Pinned memory and two streams. Never run on CUDA: no device was there."""
+    """Pinned memory and two streams of each device. Never run on CUDA: no device was there."""
 
     def __init__(self) -> None:
-        self._out = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        self._back = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        # Made when a tensor comes: scripts choose their rank's device after they have joined, too.
+        self._streams: dict[torch.device, tuple[Any, Any]] = {}
+
+    def _of(self, device: torch.device) -> tuple[Any, Any]:
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device), torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        return self._streams[device]
 
     @contextmanager
     def leaving(self, tensor: torch.Tensor) -> Iterator[None]:
-        self._out.wait_stream(torch.cuda.current_stream(tensor.device))
-        with torch.cuda.stream(self._out):
+        out, _ = self._of(tensor.device)
+        out.wait_stream(torch.cuda.current_stream(tensor.device))
+        with torch.cuda.stream(out):
             # The allocator must not hand the bucket's memory out before this stream is through.
-            tensor.record_stream(self._out)
+            tensor.record_stream(out)
             yield
 
     @contextmanager
     def landing(self, *tensors: torch.Tensor) -> Iterator[None]:
         # Not the stream of what leaves: a gather there would hold up scatters that another rank has already begun.
-        with torch.cuda.stream(self._back):
+        _, back = self._of(tensors[0].device)
+        with torch.cuda.stream(back):
             for tensor in tensors:
-                tensor.record_stream(self._back)
+                tensor.record_stream(back)
             yield
 
     def copy_out(self, part: torch.Tensor, lost: Wait) -> tuple[torch.Tensor, Wait]:
         staged = torch.empty(part.numel(), dtype=part.dtype, pin_memory=True)
         staged.copy_(part, non_blocking=True)
-        copied = self._out.record_event()
+        copied = self._of(part.device)[0].record_event()
 
         def wait() -> None:
             # Not `synchronize`: a scatter before it may wait for a rank that is gone.
