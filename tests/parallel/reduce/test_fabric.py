@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import signal
 import socket
@@ -216,6 +217,17 @@ def test_a_lost_process_is_named_on_every_rank(job, monkeypatch, hosts, helpers,
             said = running.expect(rank, "failed")
             assert named in said["message"], said
             assert said["time"] - began < NOTICED_SECONDS
+
+
+def test_a_server_hears_that_it_is_to_end(job, monkeypatch):
+    """libfabric takes SIGTERM over while it looks for its providers, and the server ended without its last words."""
+    monkeypatch.setenv("HERRINGBONE_REDUCE_RAILS", *TCP)
+    running = job("rounds", "ab", 1, "native")
+    running.running()
+    (server,) = running.servers
+    server.send_signal(signal.SIGTERM)
+    assert json.loads(server.stdout.readline())["host"] == "helper-0"
+    assert server.wait(10) == 0
 
 
 def test_a_provider_that_is_not_here_is_named_with_those_that_are():

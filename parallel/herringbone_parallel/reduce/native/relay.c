@@ -281,13 +281,28 @@ static struct stream *stream_of(struct hb_fabric *fabric, uint64_t own, uint64_t
     return stream;
 }
 
+/* Signals are for the process's own threads: Python waits in one of them, and would not wake for those of another. */
+static void block_signals(sigset_t *before) {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, before);
+}
+
 /* The ABI. */
 
 struct hb_fabric *hb_fabric_open(const char *library, const char *provider, const char *domain, const char *address,
                                  char *why, uint32_t size) {
     struct hb_fabric *fabric = calloc(1, sizeof *fabric);
     if (!fabric) return NULL;
-    if (provider_open(&fabric->provider, library, provider, domain, address, why, size)) {
+    /* Providers start threads, and some take signals over: of a process that was asked to end, nothing was heard. */
+    sigset_t before;
+    struct sigaction handlers[NSIG];
+    block_signals(&before);
+    for (int number = 1; number < NSIG; number++) sigaction(number, NULL, &handlers[number]);
+    int wrong = provider_open(&fabric->provider, library, provider, domain, address, why, size);
+    for (int number = 1; number < NSIG; number++) sigaction(number, &handlers[number], NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (wrong) {
         free(fabric);
         return NULL;
     }
@@ -335,10 +350,8 @@ int hb_fabric_link(struct hb_fabric *fabric, const uint8_t *name, uint64_t own, 
 }
 
 int hb_fabric_start(struct hb_fabric *fabric) {
-    /* Signals are for the process's own threads. */
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    block_signals(&before);
     fabric->started = pthread_create(&fabric->thread, NULL, run, fabric) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return fabric->started ? 0 : -1;
