@@ -119,6 +119,7 @@ def summary(
     if "ours" in steps:
         result["of_bound"] = round(result["bound_s"] / median["ours"], 3)
         result["dropped"] = sum(step["dropped"] for step in steps["ours"])
+        result["servers_sleeps"] = statistics.median(step["servers_sleeps"] for step in steps["ours"])
         result["servers_cpu_s"] = round(statistics.median(step["servers_cpu"] for step in steps["ours"]), 3)
         result["worker_cpu_s"] = round(statistics.median(step["cpu"] for step in steps["ours"]), 3)
         result["error"] = worlds["ours"].error

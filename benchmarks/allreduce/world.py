@@ -133,7 +133,7 @@ class World:
 
     def step(self, count: int, check: bool) -> dict[str, Any]:
         """Sum once; return the slowest rank's seconds, processor seconds, and the digests of all ranks' sums."""
-        servers = self._servers_cpu()
+        cpu, sleeps = self._servers()
         order = json.dumps({"count": count, "check": check}).encode() + b"\n"
         for control, _ in self._controls.values():
             control.sendall(order)
@@ -145,7 +145,8 @@ class World:
         result = {
             "seconds": max(answer["seconds"] for answer in answers),
             "cpu": max(answer["cpu"] for answer in answers),
-            "servers_cpu": self._servers_cpu() - servers,
+            "servers_cpu": self._servers()[0] - cpu,
+            "servers_sleeps": self._servers()[1] - sleeps,
             "digests": sorted({answer["digest"] for answer in answers}),
         }
         if check:
@@ -212,11 +213,11 @@ class World:
         command += [sys.executable, str(HERE / "rank.py"), self._method]
         self._processes.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
 
-    def _servers_cpu(self) -> float:
-        """Processor seconds of everything that sums: helpers, and the ranks where they are servers too."""
-        pids = [helper.process.pid for helper in self._helpers]
-        ticks = 0
-        for pid in pids:
-            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ticks += int(fields[11]) + int(fields[12])
-        return ticks / os.sysconf("SC_CLK_TCK")
+    def _servers(self) -> tuple[float, int]:
+        """Processor seconds of all helpers so far, and how often they went to sleep."""
+        nanoseconds = sleeps = 0
+        for helper in self._helpers:
+            for thread in Path(f"/proc/{helper.process.pid}/task").iterdir():
+                nanoseconds += int((thread / "schedstat").read_text().split()[0])
+                sleeps += int((thread / "status").read_text().partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+        return nanoseconds * 1e-9, sleeps

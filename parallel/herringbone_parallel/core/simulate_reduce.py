@@ -14,7 +14,7 @@ direction of a link, and carries first what asked first:
     workers' shards  n - 1     -----------------------------> n - 1, sum
                      n - 1     -----------------------------> n - 1             the result
 
-[1] A push needs a credit: it waits for the result that is `window.chunks` rounds older.
+[1] A push needs a credit: it waits for the result that is as many rounds older as fit in `window.bytes`.
 [2] A result starts when the whole round is in: a worker sends to all servers at once, and all are complete together.
 [3] With several ranks on a host, a bucket is first summed inside, each rank then carries its slice, and at the end the
     slices are gathered inside: M bytes per host cross the network, whatever the number of ranks.
@@ -31,9 +31,12 @@ from functools import partial
 from itertools import count
 
 from herringbone_parallel.core.cluster import Cluster
-from herringbone_parallel.core.credits import Window
-from herringbone_parallel.core.shards import shard_map
+from herringbone_parallel.core.credits import MESSAGE_BYTES, Window, choose_chunk
+from herringbone_parallel.core.shards import Shard, shard_map
 from herringbone_spec.errors import ParallelError
+
+# Of buckets that follow each other only the last one waits for a round of chunks to come back; all have messages.
+_WEIGHT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +92,13 @@ def sharded(sums: Sequence[Sum], cluster: Cluster, window: Window, *, level: boo
     """Return when each sum is back, its shards summed by the helpers and workers that `shard_map` names.
 
     >>> from herringbone_parallel.core.links import HostLink
-    >>> sharded([Sum(65536)], Cluster(workers=2, helpers=2, link=HostLink(32768)), Window(chunks=1))
-    (4.0,)
+    >>> sharded([Sum(65536)], Cluster(workers=2, helpers=2, link=HostLink(32768)), Window())
+    (2.25,)
 
-    Sums are sent in the order in which they are given, to each server as its credits allow. `level`: every shard is cut
-    in as many chunks, so that large and small shards end together; otherwise chunks are of one size, the workers' small
-    shards are done early, and helpers are all that is left to send to.
+    Sums are sent in the order in which they are given, to each server as its credits allow. `level`: chunks are as
+    small as suits the shard, and every shard is cut in as many, so that large and small shards end together. Otherwise
+    all chunks have `window.chunk_bytes`, the workers' small shards are done early, and helpers are all that is left to
+    send to.
     """
     return _Sharded(sums, cluster, window, level).run()
 
@@ -113,13 +117,17 @@ def _one_by_one(sums: Sequence[Sum], cluster: Cluster, seconds: Callable[[int], 
 
 @dataclass(frozen=True, slots=True)
 class _Flow:
-    """A bucket's shards on one kind of server: in a round `away` chunks leave a worker and `inward` reach a server."""
+    """A bucket's shards on one kind of server: in a round `away` chunks leave a worker and `inward` reach a server.
+
+    `credits` is how many rounds may be under way.
+    """
 
     bucket: int
     by_helpers: bool
     shard_bytes: int
     away: int
     inward: int
+    credits: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +161,7 @@ class _Sharded:
         rounds = [each for index, one in enumerate(sums) for each in _rounds(index, one.size, cluster, window, level)]
         self._queues = [iter([each for each in rounds if each.flow.by_helpers is kind]) for kind in (True, False)]
         self._heads = [next(queue, None) for queue in self._queues]
-        self._credits = {True: window.chunks, False: window.chunks}
+        self._under_way = {True: 0, False: 0}
         self._left = [sum(each.flow.bucket == index for each in rounds) for index in range(len(sums))]
         self._ready = [False] * len(sums)
         self._ends = [0.0] * len(sums)
@@ -193,19 +201,19 @@ class _Sharded:
         for number, queue in enumerate(self._queues):
             while (head := self._heads[number]) is not None and self._may_go(head.flow):
                 self._heads[number] = next(queue, None)
-                self._credits[head.flow.by_helpers] -= 1
+                self._under_way[head.flow.by_helpers] += 1
                 into = self._helper_in if head.flow.by_helpers else self._worker_in
                 self._move(head, self._worker_out, into, head.flow.away, head.flow.inward, self._return)
 
     def _may_go(self, flow: _Flow) -> bool:
-        return self._ready[flow.bucket] and self._credits[flow.by_helpers] > 0
+        return self._ready[flow.bucket] and self._under_way[flow.by_helpers] < flow.credits
 
     def _return(self, one: _Round) -> None:
         out = self._helper_out if one.flow.by_helpers else self._worker_out
         self._move(one, out, self._worker_in, one.flow.inward, one.flow.away, self._end)
 
     def _end(self, one: _Round) -> None:
-        self._credits[one.flow.by_helpers] += 1
+        self._under_way[one.flow.by_helpers] -= 1
         self._left[one.flow.bucket] -= 1
         if not self._left[one.flow.bucket]:
             self._gather_inside(one.flow.bucket)
@@ -228,24 +236,36 @@ class _Sharded:
 
 def _rounds(bucket: int, size: int, cluster: Cluster, window: Window, level: bool) -> Iterator[_Round]:
     """Yield the rounds of a bucket, of each kind of server in the order in which they are pushed."""
-    flows = list(_flows(bucket, size, cluster))
-    number = -(-max((flow.shard_bytes for flow in flows), default=0) // window.chunk_bytes)
-    for flow in flows:
-        chunk_bytes = -(-flow.shard_bytes // number) if level else window.chunk_bytes
+    shards = _shards(size, cluster)
+    largest = max((shard.count for shard in shards), default=0)
+    chunk_bytes = chunk_of(largest, cluster, window) if level else window.chunk_bytes
+    number = -(-largest // chunk_bytes)
+    for flow in _flows(bucket, shards, cluster, window.bytes // chunk_bytes):
+        if level:
+            chunk_bytes = -(-flow.shard_bytes // number)
         for start in range(0, flow.shard_bytes, chunk_bytes):
             yield _Round(flow, min(chunk_bytes, flow.shard_bytes - start))
 
 
-def _flows(bucket: int, size: int, cluster: Cluster) -> Iterator[_Flow]:
-    workers, helpers, link = cluster.workers, cluster.helpers, cluster.link
-    if workers == 1:
-        return
-    shards = shard_map(size, workers, helpers, message=max(1, round(link.message_s * link.bytes_per_s)))
+def chunk_of(shard_bytes: int, cluster: Cluster, window: Window) -> int:
+    """Return the bytes of a chunk of the largest shard: what the engine takes, or more where messages cost more."""
+    message = _WEIGHT * round(cluster.link.message_s * cluster.link.bytes_per_s)
+    return choose_chunk(shard_bytes, most=window.chunk_bytes, message=max(MESSAGE_BYTES, message))
+
+
+def _shards(size: int, cluster: Cluster) -> tuple[Shard, ...]:
+    link = cluster.link
+    message = max(1, round(link.message_s * link.bytes_per_s))
+    return shard_map(size, cluster.workers, cluster.helpers, message=message) if cluster.workers > 1 else ()
+
+
+def _flows(bucket: int, shards: Sequence[Shard], cluster: Cluster, credits: int) -> Iterator[_Flow]:
+    workers, helpers = cluster.workers, cluster.helpers
     by_helpers = [shard.count for shard in shards if shard.server < helpers]
     by_workers = [shard.count for shard in shards if shard.server >= helpers]
     if by_helpers:
-        yield _Flow(bucket, True, max(by_helpers), len(by_helpers), workers)
+        yield _Flow(bucket, True, max(by_helpers), len(by_helpers), workers, credits)
     if by_workers:
         # A worker's own part of its own shard does not travel. Where not all serve, a busiest one is one that does not.
         away = len(by_workers) - (len(by_workers) == workers)
-        yield _Flow(bucket, False, max(by_workers), away, workers - 1)
+        yield _Flow(bucket, False, max(by_workers), away, workers - 1, credits)

@@ -27,8 +27,7 @@ class Buffer:
     def __init__(self, sequence: int, submission: Submission, config: CoreConfig) -> None:
         self.sequence, self.submission = sequence, submission
         self._bytes = memory(submission.address, submission.count * submission.element.size)
-        elements = config.chunk_bytes // submission.wire.size
-        self._chunks = [chunks_of(lane, elements) for lane in submission.lanes]
+        self._chunks = [chunks_of(lane, submission.chunk) for lane in submission.lanes]
         own = config.local < config.lanes
         shards = submission.lanes[config.local] if own else ()
         self._of_server = {

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
 from herringbone_parallel.reduce.cut import Lane
 from herringbone_parallel.reduce.elements import Element
+
+# Chunks may be smaller than the largest: so many times as many of them are a window at most.
+_SMALLER = 8
 
 
 class Role(IntEnum):
@@ -34,9 +38,27 @@ class LinkSpec:
     inbox: int = 0
 
 
+def in_turn(links: Sequence[LinkSpec], start: int) -> tuple[LinkSpec, ...]:
+    """Return the links in their order, from another one on: hosts that all began with the first would meet there."""
+    start %= max(1, len(links))
+    return (*links[start:], *links[:start])
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most `chunks` chunks at once, in a ring of so many bytes."""
+
+    ring: int
+    chunks: int
+
+
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """One core's place and limits. `member` is the host's number, -1 for a helper; times are in seconds."""
+    """One core's place and limits. `member` is the host's number, -1 for a helper; times are in seconds.
+
+    `window` and `local_window` are in chunks of `chunk_bytes`, the largest. `links` stand in the order in which they
+    are sent to.
+    """
 
     label: str
     member: int
@@ -54,20 +76,29 @@ class CoreConfig:
     links: tuple[LinkSpec, ...] = field(default=())
 
     @property
-    def slot_bytes(self) -> int:
-        """A slot of shared memory: fp32 that travels in 16 bits takes twice what it takes on the wire."""
-        return 2 * self.chunk_bytes
+    def limit(self) -> Limit:
+        """What may be under way between a worker and a server."""
+        return Limit(self.window * self.chunk_bytes, self.window * _SMALLER)
+
+    @property
+    def local_limit(self) -> Limit:
+        """The same between ranks of a host: fp32 that travels in 16 bits takes twice what it takes on the wire."""
+        return Limit(self.local_window * self.chunk_bytes * 2, self.local_window * _SMALLER)
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A flat buffer to be summed in place: its address, its elements, how they travel and how they are cut."""
+    """A flat buffer to be summed in place: its address, its elements, how they travel and how they are cut.
+
+    `chunk` is how many elements the largest chunk has.
+    """
 
     address: int
     count: int
     element: Element
     wire: Element
     divisor: int
+    chunk: int
     lanes: tuple[Lane, ...]
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from herringbone_parallel.core.credits import choose_chunk
 from herringbone_parallel.core.shards import Shard, shard_map
 
 # Lanes and shards start at multiples of this many elements, so that no two of them share a cache line.
@@ -47,6 +48,14 @@ def cut_lanes(count: int, lanes: int, hosts: int, helpers: int, message: int) ->
         )
         for lane in _slices(count, lanes)
     )
+
+
+def most_elements(lanes: tuple[Lane, ...], wire_size: int, chunk_bytes: int, hosts: int) -> int:
+    """Return the elements of the largest chunks of a buffer that was cut in these lanes. Pure."""
+    if hosts == 1:
+        return chunk_bytes // wire_size
+    largest = max((shard.count for lane in lanes for shard in lane), default=0)
+    return choose_chunk(largest * wire_size, most=chunk_bytes) // wire_size
 
 
 def chunks_of(lane: Lane, elements: int) -> tuple[Chunk, ...]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from herringbone_parallel.reduce import cores
 from herringbone_parallel.reduce.core import Core, CoreConfig, LinkCount, Submission
-from herringbone_parallel.reduce.cut import cut_lanes
+from herringbone_parallel.reduce.cut import cut_lanes, most_elements
 from herringbone_parallel.reduce.elements import Array, Element
 from herringbone_parallel.reduce.settings import Settings
 from herringbone_parallel.reduce.topology import Topology
@@ -115,8 +115,11 @@ class Engine:
         config = self._config
         lanes = cut_lanes(count, config.lanes, config.members, config.helpers, self.settings.message)
         divisor = self.size if op == "average" else 1
+        on_wire = self._wire(element, wire)
+        chunk = most_elements(lanes, on_wire.size, config.chunk_bytes, config.members)
+        submission = Submission(address, count, element, on_wire, divisor, chunk, lanes)
         with self._lock:
-            number = self._core.submit(Submission(address, count, element, self._wire(element, wire), divisor, lanes))
+            number = self._core.submit(submission)
             self._buffers = number + 1
             # Nearly in order: what is done behind one that is not is let go with that one.
             while self._kept and self._core.done(oldest := next(iter(self._kept))):

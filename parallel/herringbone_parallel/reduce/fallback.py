@@ -40,7 +40,10 @@ class FallbackCore:
         self._ended = False
         self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._done_out, self._done_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._streams = [Stream(spec, self._place, self._take) for spec in config.links]
+        self._streams = [
+            Stream(spec, config.local_limit if spec.role is Role.LOCAL else config.limit, self._place, self._take)
+            for spec in config.links
+        ]
         self._everyone = tuple(self._streams)
         self._flow = Flow(config, self._buffers, self._streams, self._finish)
         self._closed_at = 0.0

@@ -17,6 +17,7 @@ from herringbone_parallel.reduce.buffers import Buffer, Buffers, Cursor, memory,
 from herringbone_parallel.reduce.core import CoreConfig, Role
 from herringbone_parallel.reduce.cut import Chunk
 from herringbone_parallel.reduce.elements import Element, narrow, total, widen
+from herringbone_parallel.reduce.ring import Place
 from herringbone_parallel.reduce.stream import Stream
 from herringbone_parallel.reduce.summing import Slots
 from herringbone_parallel.reduce.wire import Header, Kind
@@ -49,21 +50,19 @@ class Flow:
         for stream in self._streams.values():
             if stream.spec.role is Role.PEER:
                 labels[stream.spec.index] = stream.spec.label
-                memories[stream.spec.index] = memoryview(bytearray(config.window * config.chunk_bytes))
+                memories[stream.spec.index] = memoryview(bytearray(config.limit.ring))
         # Without connections to the other hosts' ranks, helpers sum everything.
         serves = any(given is not None for given in memories)
-        self.served = Slots(memories, labels, config.window) if serves else None
-        self._results = [memoryview(bytearray(config.chunk_bytes)) for _ in range(config.window if serves else 0)]
-        self._staged = {
-            server: [memoryview(bytearray(config.chunk_bytes)) for _ in range(config.window)]
-            for server in self._streams
-        }
+        self.served = Slots(memories, labels, config.limit) if serves else None
+        self._results = memoryview(bytearray(config.limit.ring if serves else 0))
+        self._staged = {server: memoryview(bytearray(config.limit.ring)) for server in self._streams}
+        self._landed = {server: memoryview(bytearray(config.chunk_bytes)) for server in self._streams}
         labels, memories = [config.label] * config.locals, [None] * config.locals
         for index, stream in self._locals.items():
             labels[index] = stream.spec.label
             if stream.spec.inbox:
-                memories[index] = memory(stream.spec.inbox, config.local_window * config.slot_bytes)
-        self.joined = Slots(memories, labels, config.local_window) if self._locals and self._carries else None
+                memories[index] = memory(stream.spec.inbox, config.local_limit.ring)
+        self.joined = Slots(memories, labels, config.local_limit) if self._locals and self._carries else None
 
     def _make_cursors(self) -> None:
         config, buffers = self._config, self._buffers
@@ -80,7 +79,7 @@ class Flow:
                 server: (Cursor(buffers, lane, server), Cursor(buffers, lane, server)) for server in self._streams
             }
         self._rank = rank
-        self._handed = 0
+        self._handed = Place(config.local_limit)
 
     def run(self) -> None:
         """Do all that can be done now."""
@@ -110,11 +109,11 @@ class Flow:
         if header.kind == Kind.PUSH:
             if self.served is None or stream.spec.role is Role.HELPER:
                 raise ParallelError(f"{stream.spec.label} pushed what was not due: the connection is out of step")
-            return self.served.slot(stream.spec.index, stream.arrived)
+            return self.served.slot(stream.spec.index, header.length)
         buffer, chunk = self._expected(stream, header)
         if header.wire == header.element:
             return buffer.view(chunk)
-        return self._staged[self._number(stream)][stream.returned % self._config.window]
+        return self._landed[self._number(stream)]
 
     def take(self, stream: Stream, header: Header, body: memoryview) -> None:
         """A chunk is there."""
@@ -123,18 +122,19 @@ class Flow:
             slots = self.joined if local else self.served
             if slots is None or stream.spec.role is Role.HELPER or bool(header.length) == local:
                 raise ParallelError(f"{stream.spec.label} pushed what was not due: the connection is out of step")
-            slots.arrive(stream.spec.index, stream.arrived, header)
-            stream.arrived += 1
+            size = header.elements * Element(header.element).size if local else header.length
+            slots.arrive(stream.spec.index, size, header)
             return
         buffer, chunk = self._expected(stream, header)
         if local:
-            buffer.view(chunk)[:] = self._slot(stream, stream.returned)[: len(buffer.view(chunk))]
+            data = buffer.view(chunk)
+            data[:] = self._outbox(stream, stream.returned.next(len(data)), len(data))
             self._one_less(buffer)
         else:
+            stream.returned.next(header.length)
             if header.wire != header.element:
                 buffer.values(chunk)[:] = widen(values(body, Element(header.wire)), Element(header.wire))
             self._is_final(buffer, chunk)
-        stream.returned += 1
         self._returning(stream).advance()
 
     def _number(self, stream: Stream) -> int:
@@ -147,22 +147,22 @@ class Flow:
         return self._pushing[self._number(stream)][1]
 
     def _expected(self, stream: Stream, header: Header) -> tuple[Buffer, Chunk]:
-        due = self._returning(stream).peek() if stream.returned < stream.pushed else None
+        due = self._returning(stream).peek() if stream.returned.number < stream.pushed.number else None
         if due is None or not due[0].header(due[1], 0).same_chunk(header):
             raise ParallelError(f"{stream.spec.label} sent the sum of {header.describe()}, which was not due")
         return due[0], due[1]
 
-    def _slot(self, stream: Stream, number: int) -> memoryview:
-        size = self._config.slot_bytes
-        return memory(stream.spec.outbox + number % self._config.local_window * size, size)
+    def _outbox(self, stream: Stream, start: int, size: int) -> memoryview:
+        return memory(stream.spec.outbox + start, size)
 
     def _contribute(self, index: int) -> None:
         stream, cursor = self._locals[index], self._giving[index][0]
-        while stream.pushed - stream.returned < self._config.local_window and (due := cursor.peek()):
+        while due := cursor.peek():
             data = due[0].view(due[1])
-            self._slot(stream, stream.pushed)[: len(data)] = data
+            if not stream.pushed.is_free(stream.returned, len(data)):
+                return
+            self._outbox(stream, stream.pushed.next(len(data)), len(data))[:] = data
             stream.send(due[0].header(due[1], 0))
-            stream.pushed += 1
             cursor.advance()
 
     def _join(self) -> None:
@@ -175,14 +175,14 @@ class Flow:
             if self.joined is not None:
                 self.joined.check(buffer.header(chunk, 0))
                 size = chunk.count * how.element.size
+                start = self.joined.advance(size)
                 given = [
-                    (values(self.joined.slot(member, self.joined.summed)[:size], how.element), how.element)
+                    (values(self.joined.at(member, start, size), how.element), how.element)
                     if member != self._config.local
                     else (buffer.values(chunk), how.element)
                     for member in range(self._config.locals)
                 ]
                 buffer.values(chunk)[:] = narrow(total(given, how.divisor if alone else 1), how.element)
-                self.joined.advance()
             buffer.ready[chunk.shard] += 1
             self._joining.advance()
             if alone:
@@ -190,17 +190,21 @@ class Flow:
 
     def _push(self, server: int) -> None:
         stream, cursor = self._streams[server], self._pushing[server][0]
-        while stream.pushed - stream.returned < self._config.window and (due := cursor.peek()):
+        while due := cursor.peek():
             buffer, chunk = due
-            if chunk.number >= buffer.ready[chunk.shard]:
-                return
             how, data = buffer.submission, buffer.view(chunk)
+            size = chunk.count * how.wire.size
+            if chunk.number >= buffer.ready[chunk.shard] or not stream.pushed.is_free(stream.returned, size):
+                return
+            # As many chunks for each server, not as many bytes: small shards have small ones, and all end together.
+            largest = how.chunk * how.wire.size
+            if stream.pushed.number - stream.returned.number >= max(1, self._config.limit.ring // largest):
+                return
+            start = stream.pushed.next(size)
             if how.wire is not how.element:
-                stage = self._staged[server][stream.pushed % self._config.window]
-                data = stage[: chunk.count * how.wire.size]
+                data = self._staged[server][start : start + size]
                 values(data, how.wire)[:] = narrow(widen(buffer.values(chunk), how.element), how.wire)
             stream.send(buffer.header(chunk, len(data)), data)
-            stream.pushed += 1
             cursor.advance()
 
     def _serve(self) -> None:
@@ -212,15 +216,16 @@ class Flow:
             header = slots.check(due[0].header(due[1], 0) if due else None)
             wire = Element(header.wire)
             size = header.elements * wire.size
+            start = slots.advance(size)
             given = [
                 (due[0].values(due[1]), due[0].submission.element)
                 if due and member == self._config.member
-                else (values(slots.slot(member, slots.summed)[:size], wire), wire)
+                else (values(slots.at(member, start, size), wire), wire)
                 for member in range(self._config.members)
             ]
-            result = self._results[slots.summed % self._config.window][:size]
+            # A sum is not overwritten before all have it: they would not have pushed what takes its place.
+            result = self._results[start : start + size]
             values(result, wire)[:] = narrow(total(given, header.divisor), wire)
-            slots.advance()
             for stream in self._streams.values():
                 if stream.spec.role is Role.PEER:
                     stream.send(header._replace(kind=Kind.SUM, length=size), result)
@@ -240,11 +245,11 @@ class Flow:
             if chunk.number >= buffer.final[chunk.shard]:
                 return
             data = buffer.view(chunk)
+            start = self._handed.next(len(data))
             for stream in self._locals.values():
                 assert self.joined is not None
-                self.joined.at(stream.spec.index, self._handed)[: len(data)] = data
+                self.joined.at(stream.spec.index, start, len(data))[:] = data
                 stream.send(buffer.header(chunk, 0)._replace(kind=Kind.SUM))
-            self._handed += 1
             self._handing.advance()
             self._one_less(buffer)
 

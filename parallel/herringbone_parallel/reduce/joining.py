@@ -15,7 +15,7 @@ from typing import Any
 from herringbone_parallel.core.credits import Window, choose_window
 from herringbone_parallel.reduce import arena, cores, handshake
 from herringbone_parallel.reduce.arena import Arena
-from herringbone_parallel.reduce.core import CoreConfig, LinkSpec, Role
+from herringbone_parallel.reduce.core import CoreConfig, LinkSpec, Role, in_turn
 from herringbone_parallel.reduce.door import Door, call, listen
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.fabric import fabric_rails
@@ -151,7 +151,8 @@ class _Joining:
             for link in self._links:
                 socket.socket(fileno=link.descriptor).close()
             raise
-        return replace(own, links=tuple(self._links))
+        # Hosts send to others from different starts on, or all would meet at the first one's port.
+        return replace(own, links=in_turn(self._links, topology.host(rank)))
 
     def _own_config(self, local: int) -> CoreConfig:
         settings, topology = self._settings, self.topology
@@ -184,6 +185,7 @@ class _Joining:
             {
                 "session": self._roster.session,
                 "lane": topology.local_rank(settings.rank),
+                "server": index,
                 "member": topology.host(settings.rank),
                 "members": topology.hosts,
                 "chunk_bytes": self._window.chunk_bytes,
@@ -227,7 +229,7 @@ class _Joining:
         ranks = self.topology.neighbours(self._settings.rank)
         if len(ranks) == 1:
             return
-        areas, size = len(ranks) - 1, config.local_window * config.slot_bytes
+        areas, size = len(ranks) - 1, config.local_limit.ring
         own = Arena.create(areas, size) if local < config.lanes else None
         self.arenas += [own] if own else []
         for index, other in enumerate(ranks):

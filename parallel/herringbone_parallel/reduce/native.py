@@ -12,7 +12,7 @@ from herringbone_parallel.reduce.core import CoreConfig, LinkCount, Submission
 from herringbone_parallel.reduce.cut import Lane
 from herringbone_spec.errors import ParallelError
 
-_ABI = 1
+_ABI = 2
 # A wait in C hears no signal: it comes back to Python this often, where Ctrl-C is seen.
 _SLICE_SECONDS = 0.2
 
@@ -45,8 +45,9 @@ class _Submission(Structure):
     _fields_ = (
         ("address", c_uint64),
         ("count", c_uint64),
-        *((name, c_uint32) for name in ("element", "wire", "divisor", "shards")),
+        *((name, c_uint32) for name in ("element", "wire", "divisor", "chunk")),
         ("cut", POINTER(_Shard)),
+        ("shards", c_uint64),
     )
 
 
@@ -122,7 +123,7 @@ class NativeCore:
     def submit(self, submission: Submission) -> int:
         cut = _cut(submission.lanes)
         how = submission
-        given = _Submission(how.address, how.count, how.element, how.wire, how.divisor, len(cut), cut)
+        given = _Submission(how.address, how.count, how.element, how.wire, how.divisor, how.chunk, cut, len(cut))
         number = int(self._library.hb_submit(self._core, byref(given)))
         if number < 0:
             raise ParallelError(self.failure() or "the engine is closed")

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
-from herringbone_parallel.reduce.core import LinkCount, LinkSpec, Role
+from herringbone_parallel.reduce.core import Limit, LinkCount, LinkSpec, Role
+from herringbone_parallel.reduce.ring import Place
 from herringbone_parallel.reduce.wire import LAYOUT, Header, Kind
 
 # How many messages one turn of the loop takes from one connection before the others have theirs.
@@ -26,6 +27,7 @@ class Stream:
     def __init__(
         self,
         spec: LinkSpec,
+        limit: Limit,
         place: Callable[[Stream, Header], memoryview],
         take: Callable[[Stream, Header, memoryview], None],
     ) -> None:
@@ -34,8 +36,8 @@ class Stream:
         self.socket.setblocking(False)
         self.spec = spec
         self.heard = self.spoke = time.monotonic()
-        # Of this link's chunks: pushed by this side and back as sums, received from the other and given back.
-        self.pushed = self.returned = self.arrived = 0
+        # Of this link's chunks: pushed by this side, and back as sums.
+        self.pushed, self.returned = Place(limit), Place(limit)
         # Once the other side has left: how many buffers it took part in.
         self.left: int | None = None
         self.answered = False

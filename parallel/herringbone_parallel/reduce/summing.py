@@ -5,51 +5,61 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
+from herringbone_parallel.reduce.core import Limit
+from herringbone_parallel.reduce.ring import Place
 from herringbone_parallel.reduce.wire import Header
 from herringbone_spec.errors import ParallelError
 
 
 class Slots:
-    """What the members of a sum have given: `window` chunks of each at most.
+    """What the members of a sum have given: `limit` of each at most.
 
-    A member pushes chunk i + window only when it has the sum of chunk i, so that its slot is free again by then, and
-    memory is bounded whatever the size of the buffers. `memories[m]` is the memory of member m's slots, None for the
-    member that this process is: its chunk is read from its buffer.
+    A member pushes what takes a chunk's place only when it has that chunk's sum, so that the place is free again by
+    then, and memory is bounded whatever the size of the buffers. `memories[m]` is the ring of member m's chunks, None
+    for the member that this process is: its chunk is read from its buffer.
     """
 
-    def __init__(self, memories: Sequence[memoryview | None], labels: Sequence[str], window: int) -> None:
-        self._memories, self._labels, self._window = memories, labels, window
-        self._size = [len(memory) // window if memory is not None else 0 for memory in memories]
-        self._headers: list[list[Header | None]] = [[None] * len(memories) for _ in range(window)]
+    def __init__(self, memories: Sequence[memoryview | None], labels: Sequence[str], limit: Limit) -> None:
+        self._memories, self._labels, self._limit = memories, labels, limit
+        self._headers: list[list[Header | None]] = [[None] * len(memories) for _ in range(limit.chunks)]
         self._others = sum(memory is not None for memory in memories)
-        self._came = [0] * window
+        self._came = [0] * limit.chunks
         self._waiting_since: float | None = None
-        self.summed = 0
+        self.summed = Place(limit)
+        self._arrived = [Place(limit) for _ in memories]
 
-    def slot(self, member: int, number: int) -> memoryview:
-        """Return the slot of a member's chunk of that number. Raises `ParallelError` for one that is not due."""
-        if number - self.summed >= self._window:
-            raise ParallelError(f"{self._labels[member]} pushed more than its window of {self._window} chunks")
-        return self.at(member, number)
+    def slot(self, member: int, size: int) -> memoryview:
+        """Return where a member's next chunk goes. Raises `ParallelError` for one that is not due."""
+        arrived = self._arrived[member]
+        if not arrived.is_free(self.summed, size):
+            raise ParallelError(f"{self._labels[member]} pushed more than its window of {self._limit.ring} bytes")
+        return self.at(member, arrived.peek(size), size)
 
-    def at(self, member: int, number: int) -> memoryview:
-        """Return a slot, also one whose chunk is summed already."""
+    def at(self, member: int, start: int, size: int) -> memoryview:
+        """Return a part of a member's ring."""
         memory = self._memories[member]
         assert memory is not None
-        start = number % self._window * self._size[member]
-        return memory[start : start + self._size[member]]
+        return memory[start : start + size]
 
-    def arrive(self, member: int, number: int, header: Header) -> None:
-        self._headers[number % self._window][member] = header
-        self._came[number % self._window] += 1
+    def arrive(self, member: int, size: int, header: Header) -> None:
+        """A member's next chunk is there. Raises `ParallelError` for one that is not due."""
+        self.slot(member, size)
+        number = self._arrived[member].number % self._limit.chunks
+        self._arrived[member].next(size)
+        self._headers[number][member] = header
+        self._came[number] += 1
 
     def complete(self) -> bool:
         """Whether all other members have given the next chunk."""
-        return self._came[self.summed % self._window] == self._others
+        return self._came[self._number] == self._others
+
+    @property
+    def _number(self) -> int:
+        return self.summed.number % self._limit.chunks
 
     def check(self, own: Header | None) -> Header:
         """Return the next chunk's header. Raises `ParallelError` where members are not at the same chunk."""
-        headers = [own if header is None else header for header in self._headers[self.summed % self._window]]
+        headers = [own if header is None else header for header in self._headers[self._number]]
         first = headers[0]
         assert first is not None
         for member, header in enumerate(headers):
@@ -62,16 +72,16 @@ class Slots:
                 )
         return first
 
-    def advance(self) -> None:
-        """The next chunk is summed: its slots are free."""
-        self._headers[self.summed % self._window] = [None] * len(self._memories)
-        self._came[self.summed % self._window] = 0
+    def advance(self, size: int) -> int:
+        """The next chunk is about to be summed; return where it lies in each member's ring."""
+        self._headers[self._number] = [None] * len(self._memories)
+        self._came[self._number] = 0
         self._waiting_since = None
-        self.summed += 1
+        return self.summed.next(size)
 
     def missing(self, own: bool, late: float) -> str | None:
         """Return who keeps the others waiting for longer than `late` seconds; `own`: this process does not."""
-        headers = self._headers[self.summed % self._window]
+        headers = self._headers[self._number]
         absent = [
             label
             for label, header, memory in zip(self._labels, headers, self._memories, strict=True)

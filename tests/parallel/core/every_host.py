@@ -11,6 +11,7 @@ from itertools import count
 from herringbone_parallel.core.cluster import Cluster
 from herringbone_parallel.core.credits import Window
 from herringbone_parallel.core.shards import Shard, shard_map
+from herringbone_parallel.core.simulate_reduce import chunk_of
 
 
 def sum_seconds(size: int, cluster: Cluster, window: Window, *, level: bool = True) -> float:
@@ -28,12 +29,14 @@ class _EveryHost:
         self.now = self.ended = 0.0
         self.out_free: dict[int, float] = defaultdict(float)
         self.in_free: dict[int, float] = defaultdict(float)
-        self.credits: dict[tuple[int, int], int] = defaultdict(lambda: window.chunks)
         self.came: dict[Shard, int] = defaultdict(int)
         self.waiting: dict[int, list[list[Shard]]] = {}
         shards = shard_map(size, cluster.workers, cluster.helpers, message=1)
-        rounds = -(-max(shard.count for shard in shards) // window.chunk_bytes)
-        queues = [_chunks(shard, -(-shard.count // rounds) if level else window.chunk_bytes) for shard in shards]
+        largest = max(shard.count for shard in shards)
+        most = chunk_of(largest, cluster, window) if level else window.chunk_bytes
+        rounds = -(-largest // most)
+        queues = [_chunks(shard, -(-shard.count // rounds) if level else most) for shard in shards]
+        self.credits: dict[tuple[int, int], int] = defaultdict(lambda: window.bytes // most)
         for number in range(cluster.workers):
             worker = cluster.helpers + number
             # Workers start with different servers, or all would meet at the first.

@@ -12,7 +12,7 @@ from herringbone_spec.errors import ParallelError
 
 
 def test_the_usages() -> None:
-    assert doctest.testmod(credits) == (0, 3)
+    assert doctest.testmod(credits) == (0, 4)
 
 
 def test_without_a_word_it_is_the_window_that_was_measured_best() -> None:

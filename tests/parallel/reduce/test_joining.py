@@ -19,6 +19,7 @@ from herringbone_parallel.reduce.elements import Element
 from herringbone_parallel.reduce.rails import addresses_of, rail_of
 from herringbone_parallel.reduce.server import Server
 from herringbone_parallel.reduce.topology import Topology
+from herringbone_parallel.reduce.wire import VERSION
 from herringbone_spec.errors import ParallelError
 from herringbone_spec.reduce_servers import ReduceServer
 from tests.parallel.reduce.conftest import KINDS
@@ -117,7 +118,7 @@ def test_a_door_proves_itself_too():
 
     def answer():
         with impostor, impostor.accept()[0] as caller:
-            caller.sendall(b"HBRD\x01\0\0\0" + b"n" * 32 + b"p" * 32)
+            caller.sendall(b"HBRD" + bytes([VERSION, 0, 0, 0]) + b"n" * 32 + b"p" * 32)
             while caller.recv(4096):
                 pass
 

@@ -36,8 +36,10 @@ def test_each_host_sends_what_theory_says(world, kind, hosts, helpers):
     places = sorted(set(hosts))
     by_host = [sum(bytes for bytes, host in zip(sent, hosts, strict=True) if host == place) for place in places]
     expected = busiest_share(len(places), helpers) * COUNT * 4
-    assert max(by_host) == pytest.approx(expected, rel=0.01)
-    assert min(by_host) == pytest.approx(expected, rel=0.01)
+    # Headers of small chunks are half a percent, and those between ranks of one host count here too.
+    within = 0.01 if len(places) == len(hosts) else 0.015
+    assert max(by_host) == pytest.approx(expected, rel=within)
+    assert min(by_host) == pytest.approx(expected, rel=within)
 
 
 @pytest.mark.parametrize("kind", KINDS)

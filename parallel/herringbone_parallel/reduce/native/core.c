@@ -18,6 +18,8 @@
 #define ABORT_SECONDS 1.0
 #define EVENTS 128
 #define ALIGN 64
+/* Chunks may be smaller than the largest: so many times as many of them are a window at most. */
+#define SMALLER 8
 
 double now(void) {
     struct timespec time;
@@ -87,7 +89,8 @@ void take_control(struct core *core, struct link *link) {
 }
 
 static void watch(struct core *core, struct link *link, int operation) {
-    struct epoll_event event = {.events = EPOLLIN | (link->writes ? EPOLLOUT : 0), .data.ptr = link};
+    uint32_t wanted = (link->deaf ? 0u : EPOLLIN) | (link->writes ? EPOLLOUT : 0u) | EPOLLRDHUP;
+    struct epoll_event event = {.events = wanted, .data.ptr = link};
     epoll_ctl(core->epoll, operation, link->fd, &event);
 }
 
@@ -104,14 +107,27 @@ static void broke(struct core *core, struct link *link) {
     link->queued = 0;
 }
 
-static void flush(struct core *core, struct link *link) {
-    if (link->gone) return;
-    link->dirty = 0;
-    if (link_flush(link) < 0) {
+/* Send some of what is queued on a link; returns whether more of it can be sent now. */
+static int flush(struct core *core, struct link *link) {
+    if (link->gone) return 0;
+    int more = link_flush(core, link);
+    if (more < 0) {
         broke(core, link);
-    } else if (link->writes != (link->queued > 0)) {
+        return 0;
+    }
+    link->dirty = more;
+    if (!more && link->writes != (link->queued > 0)) {
         link->writes = link->queued > 0;
         watch(core, link, EPOLL_CTL_MOD);
+    }
+    return more;
+}
+
+static void flush_all(struct core *core) {
+    for (int pass = 0, more = 1; more && !core->stopping; pass++) {
+        more = 0;
+        for (uint32_t i = 0; i < core->link_count && !core->stopping; i++)
+            if (core->links[i].dirty || (core->links[i].writes && !pass)) more |= flush(core, &core->links[i]);
     }
 }
 
@@ -146,16 +162,37 @@ static void silent(struct core *core, double at) {
          core->silence, own);
 }
 
+static void listen_to(struct core *core, struct link *link, int listens) {
+    if (link->gone || link->deaf == !listens) return;
+    link->deaf = !listens;
+    watch(core, link, EPOLL_CTL_MOD);
+}
+
+static void receive(struct core *core, struct link *link) {
+    if (!link->gone && link_receive(core, link) < 0) broke(core, link);
+}
+
+/* A helper takes what it lacks for the next sum, then listens to one alone that keeps it waiting: one wake for a round,
+ * not for each chunk of it. Between sums it listens to all. */
+static void complete_rounds(struct core *core) {
+    struct link *behind, *asked = NULL;
+    while (!core->stopping && (behind = flow_behind(core)) && behind != asked) {
+        receive(core, behind);
+        flow_run(core);
+        asked = behind;
+    }
+    for (uint32_t i = 0; i < core->link_count && !core->stopping; i++)
+        listen_to(core, &core->links[i], !behind || &core->links[i] == behind);
+}
+
 static void tick(struct core *core, double at) {
     for (uint32_t i = 0; i < core->link_count && !core->stopping; i++) {
         struct link *link = &core->links[i];
         if (link->gone) continue;
-        if (!link->left && at - link->heard > core->silence) {
+        if (!link->left && at - link->heard > core->silence)
             silent(core, at);
-        } else if (!link->queued && at - link->spoke > ALIVE_EVERY) {
+        else if (!link->queued && at - link->spoke > ALIVE_EVERY)
             link_send(core, link, (struct header){.kind = ALIVE}, NULL);
-            flush(core, link);
-        }
     }
     flow_late(core, at);
 }
@@ -163,7 +200,7 @@ static void tick(struct core *core, double at) {
 static void turn(struct core *core) {
     struct epoll_event events[EVENTS];
     int count = epoll_wait(core->epoll, events, EVENTS, (int)(TICK * 1000));
-    double at = now();
+    double at = core->at = now();
     if (at - core->ticked > 4 * TICK)
         /* This process itself was stopped: what others sent meanwhile is still to be read. */
         for (uint32_t i = 0; i < core->link_count; i++) core->links[i].heard = at;
@@ -172,17 +209,22 @@ static void turn(struct core *core) {
         if (!link) {
             uint64_t rung;
             if (read(core->wake, &rung, sizeof rung) > 0) take_submitted(core);
-        } else if (!link->gone && link_receive(core, link) < 0) {
-            broke(core, link);
+        } else {
+            receive(core, link);
         }
     }
+    int ticks = at - core->ticked >= TICK || count <= 0;
+    for (uint32_t i = 0; i < core->link_count && ticks && !core->stopping; i++)
+        /* What was not worth a wake may be a sign of life. */
+        if (core->links[i].deaf || core->links[i].woken_at > 1) receive(core, &core->links[i]);
     if (!core->stopping) flow_run(core);
-    for (uint32_t i = 0; i < core->link_count && !core->stopping; i++)
-        if (core->links[i].dirty || core->links[i].writes) flush(core, &core->links[i]);
-    if (at - core->ticked >= TICK || count <= 0) {
+    if (core->member < 0) complete_rounds(core);
+    if (ticks) {
         core->ticked = at;
         tick(core, at);
     }
+    flush_all(core);
+    for (uint32_t i = 0; i < core->link_count && !core->stopping; i++) link_wake(core, &core->links[i]);
 }
 
 /* Once closing: sum what is under way, say that there will be no more, and end when everybody has read it. */
@@ -199,10 +241,9 @@ static int left_in_order(struct core *core) {
     if (!core->leaving && under_way && now() - core->closed_at < LINGER) return 0;
     if (!core->leaving) {
         core->leaving = now();
-        for (uint32_t i = 0; i < core->link_count; i++) {
+        for (uint32_t i = 0; i < core->link_count; i++)
             link_send(core, &core->links[i], (struct header){.kind = LEAVE, .sequence = done}, NULL);
-            flush(core, &core->links[i]);
-        }
+        flush_all(core);
     }
     for (uint32_t i = 0; i < core->link_count; i++)
         all_answered &= core->links[i].gone || (core->links[i].answered && !core->links[i].queued);
@@ -215,7 +256,7 @@ static void abort_all(struct core *core) {
     for (uint32_t i = 0; i < core->link_count; i++) {
         link_drop(&core->links[i]);
         link_send(core, &core->links[i], header, core->reason);
-        if (!core->links[i].gone) link_flush(&core->links[i]);
+        while (link_flush(core, &core->links[i]) > 0) continue;
     }
 }
 
@@ -227,7 +268,7 @@ static void linger(struct core *core) {
         for (uint32_t i = 0; i < core->link_count; i++) {
             struct link *link = &core->links[i];
             if (link->gone) continue;
-            link->gone = link_finish(link);
+            link->gone = link_finish(core, link);
             left |= !link->gone;
         }
         if (left) nanosleep(&(struct timespec){0, 5000000}, NULL);
@@ -266,16 +307,20 @@ struct hb_core *hb_new(const struct hb_config *config) {
                           .locals = config->locals,
                           .lanes = config->lanes,
                           .chunk_bytes = config->chunk_bytes,
-                          .slot_bytes = 2 * config->chunk_bytes,
-                          .window = config->window,
-                          .local_window = config->local_window,
+                          .ring = config->window * config->chunk_bytes,
+                          .allowed = config->window * config->chunk_bytes,
+                          .most = config->window * SMALLER,
+                          /* fp32 that travels in 16 bits takes twice what it takes on the wire. */
+                          .local_ring = config->local_window * config->chunk_bytes * 2,
+                          .local_most = config->local_window * SMALLER,
                           .link_count = config->links,
                           .silence = config->silence,
                           .late = config->late,
                           .epoll = epoll_create1(EPOLL_CLOEXEC),
                           .wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
                           .completions = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK),
-                          .ticked = now()};
+                          .at = now()};
+    core->ticked = core->at;
     core->label = strdup(config->label);
     core->links = calloc(config->links + 1, sizeof *core->links);
     pthread_condattr_t attributes;
@@ -314,9 +359,9 @@ static struct buffer *buffer_of(struct core *core, const struct hb_submission *g
     buffer->element = given->element;
     buffer->wire = given->wire;
     buffer->divisor = given->divisor;
-    buffer->elements = core->chunk_bytes / element_size((int)given->wire);
+    buffer->elements = given->chunk;
     for (size_t server = 0; server < servers; server++) buffer->place_of_server[server] = -1;
-    for (uint32_t i = 0; i < given->shards; i++) {
+    for (uint64_t i = 0; i < given->shards; i++) {
         const struct hb_shard *cut = &given->cut[i];
         struct lane *lane = &buffer->lanes[cut->lane];
         struct shard *shard = &buffer->shards[i];
@@ -329,7 +374,7 @@ static struct buffer *buffer_of(struct core *core, const struct hb_submission *g
         uint32_t rounds = (uint32_t)((cut->count + buffer->elements - 1) / buffer->elements);
         if (rounds > lane->rounds) lane->rounds = rounds;
     }
-    for (uint32_t i = 0; i < given->shards; i++) {
+    for (uint64_t i = 0; i < given->shards; i++) {
         /* Every shard of a lane is cut in as many chunks: cut.py, `chunk_elements`. */
         struct shard *shard = &buffer->shards[i];
         uint32_t lane = given->cut[i].lane, rounds = buffer->lanes[lane].rounds;

@@ -24,13 +24,21 @@ struct message {
     const void *body;
 };
 
+/* How many chunks have gone by, and where the last of them ends in a ring of memory that never ends: `place_next`. */
+struct place {
+    uint64_t number, end;
+};
+
 struct link {
     int fd, role, index;
     char *label;
     uint8_t *outbox, *inbox;
     /* Of this link's chunks: pushed by this side and back as sums, received from the other side. */
-    uint64_t pushed, returned, arrived;
+    struct place pushed, returned, arrived;
+    uint64_t timed; /* the chunk whose way to the server and back is being timed */
+    double timed_since;
     int left, answered, gone, writes, dirty;
+    int deaf; /* nothing that may come is worth a wake, but the end of the connection */
     uint64_t left_after; /* how many buffers the other side took part in before it left */
     double heard, spoke;
     struct message *queue;
@@ -40,7 +48,7 @@ struct link {
     uint32_t head_got, body_got;
     int woken_at; /* how many bytes must be there for the thread to be woken */
     uint8_t *body;   /* where the elements behind `head` go; NULL while `head` is being read */
-    uint8_t *staged; /* `window` chunks as they travel, where that is not how they lie in a buffer */
+    uint8_t *staged; /* a window of chunks as they travel, where that is not how they lie in a buffer */
     uint8_t *landed; /* one chunk as it came, likewise */
     char *reason;    /* of an ABORT */
     _Atomic uint64_t sent_bytes, received_bytes, sent_chunks, received_chunks;
@@ -84,10 +92,10 @@ struct cursor {
 /* The part of a server: see summing.py. */
 struct slots {
     int members, others, own; /* own: the member that this process is, -1 for none */
-    uint32_t window, size;
-    uint64_t summed;
+    uint32_t most, ring; /* chunks of each member that may be there, and the bytes of each one's memory */
+    struct place summed;
     uint8_t **memory;
-    struct header *headers; /* [window][members]; kind 0: not there */
+    struct header *headers; /* [most][members]; kind 0: not there */
     uint32_t *came;
     const char **labels;
     double waiting_since;
@@ -99,7 +107,9 @@ struct slots {
 struct core {
     char *label;
     int member, members, helpers, local, locals, lanes;
-    uint32_t chunk_bytes, slot_bytes, window, local_window, link_count;
+    uint32_t chunk_bytes, link_count;
+    /* What may be under way on a link between hosts, and on one to a rank of this host: bytes, and chunks. */
+    uint32_t ring, most, local_ring, local_most;
     double silence, late;
     struct link *links;
     int epoll, wake, completions;
@@ -116,16 +126,19 @@ struct core {
 
     /* The thread's own. */
     struct buffer *pending[PENDING];
-    uint64_t submitted, handed;
-    struct link **servers; /* by number; NULL: this process, or one that it has no connection to */
+    uint64_t submitted;
+    struct place handed;
     struct link **neighbours;
     int own_server, carries, network, serves;
     struct slots served, joined;
+    uint32_t allowed; /* bytes under way to a server; fewer where they only wait in queues */
     uint8_t *results;
     struct source *sources;
     struct cursor joining, handing, serving, *pushing, *returning, *giving, *given;
+    uint32_t sought; /* of a helper's links: those before it have given the next chunk */
+    uint64_t sought_of;
     int stopping;
-    double ticked, closed_at, leaving;
+    double at, ticked, closed_at, leaving; /* at: when the thread woke last */
 };
 
 double now(void);
@@ -136,9 +149,10 @@ void stop(struct core *core, const char *format, ...) __attribute__((format(prin
 int link_init(struct core *core, struct link *link, const struct hb_link_spec *spec);
 void link_send(struct core *core, struct link *link, struct header header, const void *body);
 void link_drop(struct link *link);          /* forget what is queued, but for the message that is half on its way */
-int link_flush(struct link *link);          /* -1: the connection is gone */
-int link_receive(struct core *core, struct link *link);
-int link_finish(struct link *link);         /* 1: all is sent, and the other side has closed too */
+int link_flush(struct core *core, struct link *link);  /* send some; 1: the system may take more, -1: the connection is gone */
+int link_receive(struct core *core, struct link *link); /* take what is there; -1: the connection is gone */
+void link_wake(struct core *core, struct link *link);   /* say how much must come for the thread to be woken */
+int link_finish(struct core *core, struct link *link); /* 1: all is sent, and the other side has closed too */
 void link_free(struct link *link);
 
 /* flow.c: each is what the step of the same name in flow.py is. */
@@ -148,6 +162,8 @@ void flow_run(struct core *core);
 uint8_t *flow_place(struct core *core, struct link *link);
 void flow_take(struct core *core, struct link *link);
 void flow_late(struct core *core, double at);
+uint64_t flow_due(struct core *core, struct link *link); /* bytes of sums that are worth a wake; 0: one cannot tell */
+struct link *flow_behind(struct core *core);             /* who keeps a helper's next sum waiting; NULL: nobody does */
 
 /* core.c */
 void take_control(struct core *core, struct link *link); /* a message that carries no chunk */

@@ -5,6 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Chunks in a ring start at multiples of this. */
+#define LINE 64
+
 static int peek(struct core *core, struct cursor *cursor, struct chunk *chunk) {
     for (; cursor->sequence < core->submitted; cursor->sequence++, cursor->number = cursor->place = 0) {
         struct buffer *buffer = core->pending[cursor->sequence % PENDING];
@@ -55,6 +58,15 @@ static size_t size_of(const struct chunk *chunk) {
     return (size_t)chunk->elements * element_size((int)chunk->buffer->element);
 }
 
+static uint32_t wire_size_of(const struct chunk *chunk) {
+    return chunk->elements * element_size((int)chunk->buffer->wire);
+}
+
+/* The number as a server of who is at the other end: helpers first, then hosts. */
+static int server_of(const struct core *core, const struct link *link) {
+    return link->role == HB_HELPER ? link->index : core->helpers + link->index;
+}
+
 static struct header header_of(const struct chunk *chunk, uint8_t kind, uint32_t length) {
     const struct buffer *buffer = chunk->buffer;
     return (struct header){.kind = kind,
@@ -79,35 +91,50 @@ static void describe(char *text, size_t size, const struct header *header) {
              (unsigned long long)header->offset, header->divisor);
 }
 
+/* The next chunk's place in a ring: behind the last one, or at the ring's start where it would lie across its end. */
+static uint32_t place_next(struct place *place, size_t bytes, uint32_t ring) {
+    uint32_t at = (uint32_t)(place->end % ring);
+    if (at + bytes > ring) {
+        place->end += ring - at;
+        at = 0;
+    }
+    place->end += (bytes + LINE - 1) / LINE * LINE;
+    place->number++;
+    return at;
+}
+
+/* Whether a chunk's place is free, where all up to `freed` are. */
+static int is_free(struct place taken, struct place freed, size_t bytes, uint32_t ring, uint32_t most) {
+    if (taken.number == freed.number) return 1;
+    place_next(&taken, bytes, ring);
+    return taken.end - freed.end <= ring && taken.number - freed.number <= most;
+}
+
 /* Slots. */
 
-static int slots_init(struct slots *slots, int members, int own, uint32_t window, uint32_t size) {
+static int slots_init(struct slots *slots, int members, int own, uint32_t most, uint32_t ring) {
     slots->members = members;
     slots->own = own;
-    slots->window = window;
-    slots->size = size;
+    slots->most = most;
+    slots->ring = ring;
     slots->memory = calloc((size_t)members, sizeof *slots->memory);
     slots->labels = calloc((size_t)members, sizeof *slots->labels);
-    slots->headers = calloc((size_t)window * (size_t)members, sizeof *slots->headers);
-    slots->came = calloc(window, sizeof *slots->came);
+    slots->headers = calloc((size_t)most * (size_t)members, sizeof *slots->headers);
+    slots->came = calloc(most, sizeof *slots->came);
     return slots->memory && slots->labels && slots->headers && slots->came ? 0 : -1;
 }
 
-static uint8_t *slot_at(const struct slots *slots, int member, uint64_t number) {
-    return slots->memory[member] + number % slots->window * slots->size;
-}
-
 static struct header *headers_at(const struct slots *slots, uint64_t number) {
-    return slots->headers + number % slots->window * (uint64_t)slots->members;
+    return slots->headers + number % slots->most * (uint64_t)slots->members;
 }
 
 static int slots_complete(const struct slots *slots) {
-    return slots->came[slots->summed % slots->window] == (uint32_t)slots->others;
+    return slots->came[slots->summed.number % slots->most] == (uint32_t)slots->others;
 }
 
 /* All members are at the same chunk; returns its header, or NULL after a stop that names two which are not. */
 static const struct header *slots_check(struct core *core, struct slots *slots, const struct header *own) {
-    struct header *headers = headers_at(slots, slots->summed);
+    struct header *headers = headers_at(slots, slots->summed.number);
     if (own) headers[slots->own] = *own;
     for (int member = 1; member < slots->members; member++) {
         if (same_chunk(&headers[0], &headers[member])) continue;
@@ -123,11 +150,12 @@ static const struct header *slots_check(struct core *core, struct slots *slots, 
     return headers;
 }
 
-static void slots_advance(struct slots *slots) {
-    memset(headers_at(slots, slots->summed), 0, (size_t)slots->members * sizeof *slots->headers);
-    slots->came[slots->summed % slots->window] = 0;
+/* The next chunk is about to be summed; returns where it lies in each member's memory. */
+static uint32_t slots_advance(struct slots *slots, size_t bytes) {
+    memset(headers_at(slots, slots->summed.number), 0, (size_t)slots->members * sizeof *slots->headers);
+    slots->came[slots->summed.number % slots->most] = 0;
     slots->waiting_since = 0;
-    slots->summed++;
+    return place_next(&slots->summed, bytes, slots->ring);
 }
 
 static void slots_free(struct slots *slots) {
@@ -142,7 +170,7 @@ static void missing(struct core *core, struct slots *slots, struct cursor *own, 
     if (!slots->others) return;
     int own_there = own && peek(core, own, &due), absent = 0;
     char names[2048] = "";
-    const struct header *headers = headers_at(slots, slots->summed);
+    const struct header *headers = headers_at(slots, slots->summed.number);
     for (int member = 0; member < slots->members; member++) {
         if (headers[member].kind || (member == slots->own && own_there)) continue;
         size_t used = strlen(names);
@@ -179,10 +207,11 @@ static void is_final(struct core *core, struct chunk *chunk) {
 static void contribute(struct core *core, int index) {
     struct link *link = core->neighbours[index];
     struct chunk due;
-    while (link->pushed - link->returned < core->local_window && peek(core, &core->giving[index], &due)) {
-        memcpy(link->outbox + link->pushed % core->local_window * core->slot_bytes, bytes_of(&due), size_of(&due));
+    while (peek(core, &core->giving[index], &due) &&
+           is_free(link->pushed, link->returned, size_of(&due), core->local_ring, core->local_most)) {
+        uint32_t at = place_next(&link->pushed, size_of(&due), core->local_ring);
+        memcpy(link->outbox + at, bytes_of(&due), size_of(&due));
         link_send(core, link, header_of(&due, PUSH, 0), NULL);
-        link->pushed++;
         advance(&core->giving[index]);
     }
 }
@@ -194,13 +223,12 @@ static void join(struct core *core) {
         if (slots->members) {
             struct header own = header_of(&due, PUSH, 0);
             if (!slots_check(core, slots, &own)) return;
+            uint32_t at = slots_advance(slots, size_of(&due));
             for (int member = 0; member < slots->members; member++)
                 core->sources[member] = (struct source){
-                    member == slots->own ? bytes_of(&due) : slot_at(slots, member, slots->summed),
-                    (int)due.buffer->element};
+                    member == slots->own ? bytes_of(&due) : slots->memory[member] + at, (int)due.buffer->element};
             sum_sources(bytes_of(&due), (int)due.buffer->element, core->sources, slots->members, due.elements,
                         core->network ? 1 : due.buffer->divisor);
-            slots_advance(slots);
         }
         due.shard->ready++;
         advance(&core->joining);
@@ -208,19 +236,48 @@ static void join(struct core *core) {
     }
 }
 
-static void push(struct core *core, int server) {
-    struct link *link = core->servers[server];
+/* What is under way longer than this waits in queues, where chunks of all servers get in each other's way. */
+#define LONG_UNDER_WAY 0.02
+/* One goes, one comes back, one is there for the credit's way. */
+#define LEAST_UNDER_WAY 3
+
+static void time_push(const struct core *core, struct link *link) {
+    if (link->timed_since > 0) return;
+    link->timed = link->pushed.number;
+    link->timed_since = core->at;
+}
+
+static void time_return(struct core *core, struct link *link) {
+    if (!(link->timed_since > 0) || link->returned.number < link->timed) return;
+    int is_long = core->at - link->timed_since > LONG_UNDER_WAY;
+    link->timed_since = 0;
+    core->allowed = is_long ? core->allowed / 8 * 7 : core->allowed + core->allowed / 8;
+    if (core->allowed > core->ring) core->allowed = core->ring;
+    if (core->allowed < core->ring / 16) core->allowed = core->ring / 16;
+}
+
+/* As many chunks for each server, not as many bytes: small shards have small ones, and all are to end together. */
+static int may_push(const struct core *core, const struct link *link, const struct chunk *chunk) {
+    uint32_t largest = chunk->buffer->elements * element_size((int)chunk->buffer->wire), most = core->allowed / largest;
+    uint64_t under_way = link->pushed.number - link->returned.number;
+    return under_way < (most > LEAST_UNDER_WAY ? most : LEAST_UNDER_WAY) &&
+           is_free(link->pushed, link->returned, wire_size_of(chunk), core->ring, core->most);
+}
+
+static void push(struct core *core, struct link *link) {
+    struct cursor *cursor = &core->pushing[server_of(core, link)];
     struct chunk due;
-    while (link && link->pushed - link->returned < core->window && peek(core, &core->pushing[server], &due) &&
-           due.number < due.shard->ready) {
+    while (peek(core, cursor, &due) && due.number < due.shard->ready &&
+           may_push(core, link, &due)) {
         uint8_t *data = bytes_of(&due);
+        uint32_t at = place_next(&link->pushed, wire_size_of(&due), core->ring);
+        time_push(core, link);
         if (due.buffer->wire != due.buffer->element) {
-            data = link->staged + link->pushed % core->window * core->chunk_bytes;
+            data = link->staged + at;
             narrow(data, (int)due.buffer->wire, (const float *)bytes_of(&due), due.elements);
         }
-        link_send(core, link, header_of(&due, PUSH, due.elements * element_size((int)due.buffer->wire)), data);
-        link->pushed++;
-        advance(&core->pushing[server]);
+        link_send(core, link, header_of(&due, PUSH, wire_size_of(&due)), data);
+        advance(cursor);
     }
 }
 
@@ -238,13 +295,14 @@ static void serve(struct core *core) {
         struct header header = *first;
         header.kind = SUM;
         header.length = header.elements * element_size(header.wire);
+        uint32_t at = slots_advance(slots, header.length);
         for (int member = 0; member < slots->members; member++)
-            core->sources[member] =
-                member == slots->own ? (struct source){bytes_of(&due), (int)due.buffer->element}
-                                     : (struct source){slot_at(slots, member, slots->summed), header.wire};
-        uint8_t *result = core->results + slots->summed % core->window * core->chunk_bytes;
+            core->sources[member] = member == slots->own
+                                        ? (struct source){bytes_of(&due), (int)due.buffer->element}
+                                        : (struct source){slots->memory[member] + at, header.wire};
+        /* A sum is not overwritten before all have it: they would not have pushed what takes its place. */
+        uint8_t *result = core->results + at;
         sum_sources(result, header.wire, core->sources, slots->members, header.elements, header.divisor);
-        slots_advance(slots);
         for (uint32_t i = 0; i < core->link_count; i++)
             if (core->links[i].role == HB_PEER) link_send(core, &core->links[i], header, result);
         if (slots->own < 0) continue;
@@ -261,12 +319,12 @@ static void serve(struct core *core) {
 static void hand_on(struct core *core) {
     struct chunk due;
     while (core->joined.members && peek(core, &core->handing, &due) && due.number < due.shard->final) {
+        uint32_t at = place_next(&core->handed, size_of(&due), core->local_ring);
         for (int member = 0; member < core->locals; member++) {
             if (member == core->local) continue;
-            memcpy(slot_at(&core->joined, member, core->handed), bytes_of(&due), size_of(&due));
+            memcpy(core->joined.memory[member] + at, bytes_of(&due), size_of(&due));
             link_send(core, core->neighbours[member], header_of(&due, SUM, 0), NULL);
         }
-        core->handed++;
         advance(&core->handing);
         one_less(core, due.buffer);
     }
@@ -277,7 +335,8 @@ void flow_run(struct core *core) {
         for (int index = 0; index < core->lanes; index++)
             if (index != core->local) contribute(core, index);
         if (core->carries) join(core);
-        for (int server = 0; core->network && server < core->helpers + core->members; server++) push(core, server);
+        for (uint32_t i = 0; core->network && i < core->link_count; i++)
+            if (core->links[i].role != HB_LOCAL) push(core, &core->links[i]);
     }
     serve(core);
     if (core->carries) hand_on(core);
@@ -289,8 +348,8 @@ static int expected(struct core *core, struct link *link, struct chunk *due) {
     if (link->role == HB_LOCAL)
         cursor = link->outbox ? &core->given[link->index] : NULL;
     else if (core->member >= 0)
-        cursor = &core->returning[link->role == HB_HELPER ? link->index : core->helpers + link->index];
-    if (cursor && link->returned < link->pushed && peek(core, cursor, due)) {
+        cursor = &core->returning[server_of(core, link)];
+    if (cursor && link->returned.number < link->pushed.number && peek(core, cursor, due)) {
         struct header own = header_of(due, PUSH, 0);
         if (same_chunk(&own, &link->head)) return 1;
     }
@@ -311,11 +370,12 @@ uint8_t *flow_place(struct core *core, struct link *link) {
         return head->wire == head->element ? bytes_of(&due) : link->landed;
     }
     if (link->role != HB_PEER || !core->serves) return NULL;
-    if (link->arrived - core->served.summed >= core->window) {
-        stop(core, "%s pushed more than its window of %u chunks", link->label, core->window);
+    if (!is_free(link->arrived, core->served.summed, head->length, core->ring, core->most)) {
+        stop(core, "%s pushed more than its window of %u bytes", link->label, core->ring);
         return NULL;
     }
-    return slot_at(&core->served, link->index, link->arrived);
+    struct place next = link->arrived;
+    return core->served.memory[link->index] + place_next(&next, head->length, core->ring);
 }
 
 void flow_take(struct core *core, struct link *link) {
@@ -323,30 +383,62 @@ void flow_take(struct core *core, struct link *link) {
     struct chunk due;
     if (head->kind == PUSH) {
         struct slots *slots = link->role == HB_LOCAL ? &core->joined : &core->served;
+        size_t bytes = link->role == HB_LOCAL ? (size_t)head->elements * element_size(head->element) : head->length;
         if (link->role == HB_HELPER || !slots->members || !slots->memory[link->index] ||
-            (link->role == HB_PEER && !head->length) || link->arrived - slots->summed >= slots->window) {
+            (link->role == HB_PEER && !head->length) ||
+            !is_free(link->arrived, slots->summed, bytes, slots->ring, slots->most)) {
             stop(core, "%s pushed what was not due: the connection is out of step", link->label);
             return;
         }
-        headers_at(slots, link->arrived)[link->index] = *head;
-        slots->came[link->arrived++ % slots->window]++;
+        headers_at(slots, link->arrived.number)[link->index] = *head;
+        slots->came[link->arrived.number % slots->most]++;
+        place_next(&link->arrived, bytes, slots->ring);
         return;
     }
     if (!expected(core, link, &due)) return;
     struct cursor *cursor;
     if (link->role == HB_LOCAL) {
-        memcpy(bytes_of(&due), link->outbox + link->returned % core->local_window * core->slot_bytes, size_of(&due));
+        uint32_t at = place_next(&link->returned, size_of(&due), core->local_ring);
+        memcpy(bytes_of(&due), link->outbox + at, size_of(&due));
         cursor = &core->given[link->index];
     } else {
+        place_next(&link->returned, head->length, core->ring);
+        time_return(core, link);
         if (head->wire != head->element) widen((float *)bytes_of(&due), link->landed, head->wire, due.elements);
-        cursor = &core->returning[link->role == HB_HELPER ? link->index : core->helpers + link->index];
+        cursor = &core->returning[server_of(core, link)];
     }
-    link->returned++;
     advance(cursor);
     if (link->role == HB_LOCAL)
         one_less(core, due.buffer);
     else
         is_final(core, &due);
+}
+
+/* Half of what is under way, of one buffer, and not so much that the least is not: that keeps the server busy. */
+uint64_t flow_due(struct core *core, struct link *link) {
+    struct chunk due;
+    /* Ranks of one host wait for each other, not for the servers alone: they take what comes. */
+    if (link->role != HB_HELPER || core->locals > 1 || link->returned.number == link->pushed.number) return 0;
+    if (!peek(core, &core->returning[server_of(core, link)], &due)) return 0;
+    uint64_t under_way = link->pushed.number - link->returned.number, left = due.shard->chunks - due.number;
+    uint64_t chunks = (under_way + 1) / 2, spare = under_way > LEAST_UNDER_WAY ? under_way - LEAST_UNDER_WAY : 1;
+    if (chunks > spare) chunks = spare;
+    if (chunks > left) chunks = left;
+    uint64_t end = (due.number + chunks) * due.shard->elements;
+    if (end > due.shard->count) end = due.shard->count;
+    uint64_t elements = end - (uint64_t)due.number * due.shard->elements;
+    return chunks * sizeof(struct header) + elements * element_size((int)due.buffer->wire);
+}
+
+struct link *flow_behind(struct core *core) {
+    const struct slots *slots = &core->served;
+    if (core->sought_of != slots->summed.number) core->sought = 0;
+    core->sought_of = slots->summed.number;
+    for (; core->sought < core->link_count; core->sought++) {
+        struct link *link = &core->links[core->sought];
+        if (link->arrived.number == slots->summed.number) return slots->came[slots->summed.number % slots->most] ? link : NULL;
+    }
+    return NULL;
 }
 
 static struct cursor cursor_of(int lane, int server) { return (struct cursor){.lane = lane, .server = server}; }
@@ -356,20 +448,19 @@ int flow_init(struct core *core) {
     core->own_server = core->helpers + core->member;
     core->carries = core->member >= 0 && core->local < core->lanes;
     core->network = core->carries && core->members > 1;
-    core->servers = calloc((size_t)servers + 1, sizeof *core->servers);
     core->neighbours = calloc((size_t)core->locals, sizeof *core->neighbours);
     core->sources = calloc((size_t)most, sizeof *core->sources);
     core->pushing = calloc((size_t)servers, sizeof *core->pushing);
     core->returning = calloc((size_t)servers, sizeof *core->returning);
     core->giving = calloc((size_t)core->locals, sizeof *core->giving);
     core->given = calloc((size_t)core->locals, sizeof *core->given);
-    core->results = malloc((size_t)core->window * core->chunk_bytes);
-    if (!core->servers || !core->neighbours || !core->sources || !core->pushing || !core->returning || !core->giving ||
+    core->results = malloc(core->ring);
+    if (!core->neighbours || !core->sources || !core->pushing || !core->returning || !core->giving ||
         !core->given || !core->results)
         return -1;
-    if (slots_init(&core->served, core->members, core->member, core->window, core->chunk_bytes)) return -1;
+    if (slots_init(&core->served, core->members, core->member, core->most, core->ring)) return -1;
     if (core->carries && core->locals > 1 &&
-        slots_init(&core->joined, core->locals, core->local, core->local_window, core->slot_bytes))
+        slots_init(&core->joined, core->locals, core->local, core->local_most, core->local_ring))
         return -1;
     if (core->member >= 0) core->served.labels[core->member] = core->label;
     if (core->joined.members) core->joined.labels[core->local] = core->label;
@@ -383,10 +474,9 @@ int flow_init(struct core *core) {
             core->joined.others++;
             continue;
         }
-        core->servers[link->role == HB_HELPER ? link->index : core->helpers + link->index] = link;
         if (link->role == HB_HELPER) continue;
         core->served.labels[link->index] = link->label;
-        core->served.memory[link->index] = malloc((size_t)core->window * core->chunk_bytes);
+        core->served.memory[link->index] = malloc(core->ring);
         if (!core->served.memory[link->index]) return -1;
         core->served.others++;
         core->serves = 1;
@@ -403,7 +493,6 @@ void flow_free(struct core *core) {
     for (int member = 0; core->served.memory && member < core->members; member++) free(core->served.memory[member]);
     slots_free(&core->served);
     slots_free(&core->joined);
-    free(core->servers);
     free(core->neighbours);
     free(core->sources);
     free(core->pushing);

@@ -11,7 +11,9 @@
 /* How many messages one turn of the loop takes from one connection before the others have theirs. */
 #define TURN 32
 #define PARTS 64
-#define WORTH_WAITING 4096
+/* How many bytes go to one connection before the others get theirs: ports are fed side by side, not one after the other. */
+#define SHARE (16u << 10)
+#define WORTH_WAITING 1024
 #define MAX_REASON (64u << 10)
 
 _Static_assert(sizeof(struct header) == 32, "the header is 32 bytes on the wire");
@@ -24,14 +26,13 @@ int link_init(struct core *core, struct link *link, const struct hb_link_spec *s
     link->index = spec->index;
     link->outbox = (uint8_t *)(uintptr_t)spec->outbox;
     link->inbox = (uint8_t *)(uintptr_t)spec->inbox;
-    link->heard = link->spoke = now();
+    link->heard = link->spoke = core->at;
     link->label = strdup(spec->label);
     /* Pushes and sums are bounded by the windows; the rest is signs of life and the end. */
-    uint32_t window = core->window > core->local_window ? core->window : core->local_window;
-    link->capacity = 2 * window + 16;
+    link->capacity = 2 * (core->most > core->local_most ? core->most : core->local_most) + 16;
     link->queue = malloc(link->capacity * sizeof *link->queue);
     if (link->role != HB_LOCAL && core->member >= 0) {
-        link->staged = malloc((size_t)core->window * core->chunk_bytes);
+        link->staged = malloc(core->ring);
         link->landed = malloc(core->chunk_bytes);
         if (!link->staged || !link->landed) return -1;
     }
@@ -64,8 +65,8 @@ void link_drop(struct link *link) {
 
 static int gather(struct link *link, struct iovec *parts) {
     int count = 0;
-    uint64_t skip = link->begun;
-    for (uint32_t i = 0; i < link->queued && count + 2 <= PARTS; i++) {
+    uint64_t skip = link->begun, gathered = 0;
+    for (uint32_t i = 0; i < link->queued && count + 2 <= PARTS && gathered < SHARE; i++) {
         struct message *message = &link->queue[(link->first + i) % link->capacity];
         uint64_t lengths[2] = {sizeof message->header, message->header.length};
         const void *starts[2] = {&message->header, message->body};
@@ -76,33 +77,30 @@ static int gather(struct link *link, struct iovec *parts) {
             }
             parts[count].iov_base = (char *)starts[part] + skip;
             parts[count++].iov_len = lengths[part] - skip;
+            gathered += lengths[part] - skip;
             skip = 0;
         }
     }
     return count;
 }
 
-int link_flush(struct link *link) {
-    while (link->queued && !link->gone) {
-        struct iovec parts[PARTS];
-        struct msghdr batch = {.msg_iov = parts, .msg_iovlen = (size_t)gather(link, parts)};
-        ssize_t sent = sendmsg(link->fd, &batch, MSG_NOSIGNAL | MSG_DONTWAIT);
-        if (sent < 0) {
-            if (errno == EINTR) continue;
-            return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
-        }
-        link->spoke = now();
-        atomic_fetch_add_explicit(&link->sent_bytes, (uint64_t)sent, memory_order_relaxed);
-        link->begun += (uint64_t)sent;
-        while (link->queued) {
-            uint64_t whole = sizeof(struct header) + link->queue[link->first].header.length;
-            if (link->begun < whole) break;
-            link->begun -= whole;
-            link->first = (link->first + 1) % link->capacity;
-            link->queued--;
-        }
+int link_flush(struct core *core, struct link *link) {
+    if (link->gone || !link->queued) return 0;
+    struct iovec parts[PARTS];
+    struct msghdr batch = {.msg_iov = parts, .msg_iovlen = (size_t)gather(link, parts)};
+    ssize_t sent = sendmsg(link->fd, &batch, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) return errno == EINTR ? 1 : errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+    link->spoke = core->at;
+    atomic_fetch_add_explicit(&link->sent_bytes, (uint64_t)sent, memory_order_relaxed);
+    link->begun += (uint64_t)sent;
+    while (link->queued) {
+        uint64_t whole = sizeof(struct header) + link->queue[link->first].header.length;
+        if (link->begun < whole) break;
+        link->begun -= whole;
+        link->first = (link->first + 1) % link->capacity;
+        link->queued--;
     }
-    return 0;
+    return link->queued > 0;
 }
 
 /* A whole message is there, described by `head`. */
@@ -135,16 +133,19 @@ static void begin(struct core *core, struct link *link) {
         stop(core, "%s sent %u bytes that were not due: the connection is out of step", link->label, head->length);
 }
 
-/* Be woken when the whole body is there, not for each packet of it: half the wakes, a third of the processor time. */
-static void wake_at(struct link *link) {
-    uint32_t left = link->body ? link->head.length - link->body_got : 0;
-    int bytes = left > WORTH_WAITING && link->role != HB_LOCAL ? (int)left : 1;
+/* Not for each packet, but for a whole body, or for the sums that are due: half the wakes, and of processor time a third. */
+void link_wake(struct core *core, struct link *link) {
+    if (link->gone || link->role == HB_LOCAL) return;
+    uint64_t left = link->body ? link->head.length - link->body_got : 0, due = flow_due(core, link);
+    uint64_t there = link->body ? sizeof link->head + link->body_got : link->head_got;
+    if (due > there + left) left = due - there;
+    int bytes = left > WORTH_WAITING ? (int)left : 1;
     if (bytes == link->woken_at) return;
     link->woken_at = bytes;
     setsockopt(link->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
 }
 
-static int receive(struct core *core, struct link *link) {
+int link_receive(struct core *core, struct link *link) {
     for (int turn = 0; turn < TURN && !core->stopping && !link->gone; turn++) {
         /* What is left of this message's body, if any, and the next header with it. */
         struct header next;
@@ -158,7 +159,7 @@ static int receive(struct core *core, struct link *link) {
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
         if (got == 0) return errno = 0, -1;
-        link->heard = now();
+        link->heard = core->at;
         atomic_fetch_add_explicit(&link->received_bytes, (uint64_t)got, memory_order_relaxed);
         if ((size_t)got < body_left) {
             link->body_got += (uint32_t)got;
@@ -175,15 +176,11 @@ static int receive(struct core *core, struct link *link) {
     return 0;
 }
 
-int link_receive(struct core *core, struct link *link) {
-    int result = receive(core, link);
-    if (result == 0 && !link->gone) wake_at(link);
-    return result;
-}
-
-int link_finish(struct link *link) {
+int link_finish(struct core *core, struct link *link) {
     char unread[4096];
-    if (link->gone || link_flush(link) < 0) return 1;
+    int more;
+    while ((more = link_flush(core, link)) > 0) continue;
+    if (link->gone || more < 0) return 1;
     if (link->queued) return 0;
     shutdown(link->fd, SHUT_WR);
     ssize_t got;

@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Changes with every structure and function of this header. */
-#define HB_ABI 1
+#define HB_ABI 2
 
 enum hb_element { HB_F32 = 1, HB_F16, HB_BF16, HB_F64, HB_I32, HB_I64, HB_U8 };
 enum hb_role { HB_HELPER, HB_PEER, HB_LOCAL };
@@ -23,7 +23,7 @@ struct hb_link_spec {
 struct hb_config {
     const char *label;
     int32_t member, members, helpers, local, locals, lanes;
-    uint32_t chunk_bytes, window, local_window, links;
+    uint32_t chunk_bytes, window, local_window, links; /* windows in chunks of chunk_bytes */
     double silence, late;
     const struct hb_link_spec *specs;
 };
@@ -35,8 +35,9 @@ struct hb_shard {
 
 struct hb_submission {
     uint64_t address, count;
-    uint32_t element, wire, divisor, shards;
-    const struct hb_shard *cut; /* by lane, in the order of shards */
+    uint32_t element, wire, divisor, chunk; /* chunk: the elements of the largest */
+    const struct hb_shard *cut;             /* by lane, in the order of shards */
+    uint64_t shards;
 };
 
 struct hb_count {
