@@ -14,10 +14,11 @@ from herringbone_spec.errors import ParallelError
 def tune_batch_norm(model: nn.Module, *, batch: int, base_batch: int) -> None:
     """Give the model's BatchNorm layers the momentum that fits fewer, larger steps.
 
-        tune_batch_norm(model, batch=steps_examples, base_batch=256)
+        tune_batch_norm(model, batch=rank_batch * ranks, base_batch=256)
 
-    Both are examples between two updates of the running statistics; a layer updates them in every forward, also where
-    several forwards make one step. A layer with `momentum=None` averages everything it sees, and stays as it is.
+    Both are the examples, of all ranks, between two updates of a rank's running statistics. A layer updates them in
+    every forward, also where several forwards make one step; on many ranks each sees few of them. A layer with
+    `momentum=None` averages everything it sees, and stays as it is.
     """
     for layer in _layers(model):
         if layer.momentum is not None:

@@ -1,0 +1,1 @@
+"""What the training examples share: hyperparameters, ranks, and who takes which examples."""

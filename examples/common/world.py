@@ -1,0 +1,55 @@
+"""The ranks of a data-parallel job, or one process by itself: the same script on any number of hosts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+@dataclass(frozen=True)
+class World:
+    """Which of how many ranks this is, and what it computes on."""
+
+    rank: int
+    ranks: int
+    device: torch.device
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Have the gradients averaged over the ranks."""
+        if not dist.is_initialized():
+            return model
+        # Each rank keeps BatchNorm's statistics of its own examples; the script averages them before it evaluates.
+        return DistributedDataParallel(model, broadcast_buffers=False)
+
+    def total(self, *values: Any) -> list[float]:
+        """Return the sum of each value over the ranks."""
+        together = torch.tensor([float(value) for value in values], dtype=torch.float64)
+        if dist.is_initialized():
+            dist.all_reduce(together)
+        return together.tolist()
+
+
+def join() -> World:
+    """Meet the other ranks, where this process is one."""
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(device)
+    if "RANK" in os.environ:
+        import smdistributed.dataparallel.torch.torch_smddp  # noqa: F401  makes the backend known
+
+        dist.init_process_group("smddp")
+    return World(rank, ranks, device)
+
+
+def leave() -> None:
+    """Part from the other ranks."""
+    if dist.is_initialized():
+        dist.destroy_process_group()

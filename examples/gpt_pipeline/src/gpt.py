@@ -1,0 +1,99 @@
+"""A GPT on bytes: what both scripts share."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+BYTES = 256
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--global-batch", type=int, default=16, help="windows of one step, all replicas together")
+    parser.add_argument("--context", type=int, default=64, help="bytes of a window")
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--depth", type=int, default=4)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--warmup", type=int, default=10, help="steps")
+    parser.add_argument("--seed", type=int, default=1)
+    return parser.parse_known_args()[0]
+
+
+class Block(nn.Module):
+    """Attention to what came before, then a network for each position; both beside a short cut."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.before_attention, self.before_network = nn.LayerNorm(width), nn.LayerNorm(width)
+        # A bias of the keys would have no effect, and its gradient would be mere rounding.
+        self.look = nn.Linear(width, 3 * width, bias=False)
+        self.gather = nn.Linear(width, width)
+        self.network = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        batch, length, width = states.shape
+        looked = self.look(self.before_attention(states)).view(batch, length, 3, self.heads, -1)
+        query, key, value = looked.permute(2, 0, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        states = states + self.gather(seen.transpose(1, 2).reshape(batch, length, width))
+        return states + self.network(self.before_network(states))
+
+
+class GPT(nn.Module):
+    """Predicts the next byte; `tokens` is [batch, length], the answer [batch, length, 256]."""
+
+    def __init__(self, *, width: int, depth: int, heads: int, context: int) -> None:
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(BYTES, width), nn.Embedding(context, width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, BYTES)
+        for layer in self.modules():
+            if isinstance(layer, (nn.Linear, nn.Embedding)):
+                nn.init.normal_(layer.weight, std=0.02)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        states = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1], device=tokens.device))
+        return self.head(self.norm(self.blocks(states)))
+
+
+def build(settings: argparse.Namespace) -> GPT:
+    """Make the same model in every process."""
+    torch.manual_seed(settings.seed)
+    return GPT(width=settings.width, depth=settings.depth, heads=settings.heads, context=settings.context)
+
+
+def loss_of(predicted: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    return functional.cross_entropy(predicted.flatten(0, 1), targets.flatten())
+
+
+class Text:
+    """All `.txt` and `.py` files of the channel as one row of bytes."""
+
+    def __init__(self, settings: argparse.Namespace) -> None:
+        folder = Path(os.environ["SM_CHANNEL_TRAINING"])
+        files = sorted(path for path in folder.rglob("*") if path.suffix in (".txt", ".py"))
+        content = b"\n".join(path.read_bytes() for path in files)
+        self._context, self._batch, self._seed = settings.context, settings.global_batch, settings.seed
+        if len(content) <= self._context:
+            raise ValueError(
+                f"{folder}: {len(content)} bytes in {len(files)} files of .txt and .py, and a window of"
+                f" {self._context} with the byte behind it does not fit"
+            )
+        self._bytes = torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+    def batch(self, step: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the windows of a step, the same ones on any number of ranks, and what comes one byte later."""
+        generator = torch.Generator().manual_seed(self._seed * 1_000_003 + step)
+        starts = torch.randint(len(self._bytes) - self._context, (self._batch,), generator=generator)
+        places = starts[:, None] + torch.arange(self._context + 1)
+        windows = self._bytes[places].long()
+        return windows[:, :-1], windows[:, 1:]

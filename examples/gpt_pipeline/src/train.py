@@ -1,0 +1,54 @@
+"""Trains a GPT that is split over the ranks of a pipeline, on as many pipelines as the ranks make."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import smdistributed.modelparallel.torch as smp
+import torch
+from gpt import Text, build, loss_of, parse
+
+from herringbone_parallel.recipes import Schedule
+from herringbone_parallel.run_log import RunLog
+
+
+@smp.step
+def train_step(model, tokens, targets):
+    loss = loss_of(model(tokens), targets)
+    model.backward(loss)
+    return loss
+
+
+def main() -> None:
+    settings = parse()
+    smp.init()
+    if settings.global_batch % smp.dp_size():
+        raise ValueError(f"--global-batch {settings.global_batch} does not divide among {smp.dp_size()} pipelines")
+    log = RunLog(ranks=smp.size(), active=smp.rank() == 0)
+    with log.interval("init"):
+        text = Text(settings)
+        model = smp.DistributedModel(build(settings))
+        optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=settings.lr))
+        schedule = Schedule(length=settings.steps, warmup=settings.warmup).by_steps()
+    with log.epoch(1, samples=settings.steps * settings.global_batch):
+        for step in range(settings.steps):
+            # Each pipeline takes its windows of the step; the library cuts them into microbatches.
+            tokens, targets = (part[smp.dp_rank() :: smp.dp_size()] for part in text.batch(step))
+            for group in optimizer.param_groups:
+                group["lr"] = settings.lr * schedule(step)
+            optimizer.zero_grad()
+            loss = train_step(model, tokens, targets).reduce_mean()
+            smp.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            mean = sum(smp.allgather(loss.item(), smp.DP_GROUP)) / smp.dp_size()
+            if smp.rank() == 0:
+                print(f"step={step + 1} loss={mean:.7f}")
+    held = sum(parameter.numel() for parameter in model.local_parameters())
+    print(f"this rank holds {held} parameters")
+    smp.save(model.state_dict(), Path(os.environ["SM_MODEL_DIR"]) / "model.pt", partial=False)
+    log.finish()
+
+
+if __name__ == "__main__":
+    main()

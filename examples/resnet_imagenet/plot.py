@@ -1,0 +1,39 @@
+"""A dot for each seed and a bar for the mean, one column a way of training, as SVG."""
+
+from __future__ import annotations
+
+from html import escape
+
+WIDTH, HEIGHT, COLUMN, LEFT = 640, 300, 180, 70
+LEAST = 60.0
+COLOURS = ("#6b7280", "#dc2626", "#047857")
+
+
+def draw(columns: dict[str, list[float]], title: str) -> str:
+    """Return the picture; accuracies are in percent, and what lies below the axis is drawn on it."""
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + 90}" font-family="sans-serif"'
+        ' font-size="12">',
+        f'<rect width="{WIDTH}" height="{HEIGHT + 90}" fill="white"/>',
+        f'<text x="{WIDTH / 2}" y="20" text-anchor="middle" font-weight="bold">{escape(title)}</text>',
+    ]
+    for percent in range(int(LEAST), 101, 10):
+        parts.append(f'<line x1="{LEFT}" y1="{_y(percent)}" x2="{WIDTH - 20}" y2="{_y(percent)}" stroke="#e5e7eb"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{_y(percent) + 4}" text-anchor="end">{percent} %</text>')
+    for place, ((name, values), colour) in enumerate(zip(columns.items(), COLOURS, strict=True)):
+        middle = LEFT + COLUMN * (place + 0.5)
+        mean = sum(values) / len(values)
+        parts.append(
+            f'<line x1="{middle - 40}" y1="{_y(mean)}" x2="{middle + 40}" y2="{_y(mean)}" stroke="{colour}"'
+            ' stroke-width="3"/>'
+        )
+        for index, value in enumerate(values):
+            x = middle + 14 * (index - (len(values) - 1) / 2)
+            parts.append(f'<circle cx="{x}" cy="{_y(value)}" r="4" fill="{colour}" fill-opacity="0.6"/>')
+        parts.append(f'<text x="{middle}" y="{HEIGHT + 62}" text-anchor="middle">{escape(name)}</text>')
+        parts.append(f'<text x="{middle}" y="{HEIGHT + 78}" text-anchor="middle">{mean:.1f} %</text>')
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _y(percent: float) -> float:
+    return round(40 + HEIGHT * (100 - max(percent, LEAST)) / (100 - LEAST), 1)

@@ -1,0 +1,68 @@
+"""The training examples as users run them: one script, any number of hosts, the same losses."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from herringbone import TrainingJob
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def load(example: str, name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """Import a file of an example, which is no package, with what lies beside it."""
+    monkeypatch.syspath_prepend(str(EXAMPLES / example))
+    specification = importlib.util.spec_from_file_location(f"{example}_{name}", EXAMPLES / example / f"{name}.py")
+    module = importlib.util.module_from_spec(specification)
+    monkeypatch.setitem(sys.modules, specification.name, module)
+    specification.loader.exec_module(module)
+    return module
+
+
+def losses(job: TrainingJob) -> list[float]:
+    lines = (line.text for line in job.logs(rank=0))
+    return [float(match.group(1)) for text in lines if (match := re.fullmatch(r"step=\d+ loss=(\S+)", text))]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_resnet_has_the_same_losses_on_any_number_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, digits = load("resnet_imagenet", "submit", monkeypatch), load("resnet_imagenet", "digits", monkeypatch)
+    digits.write(tmp_path)
+    data = {"training": str(tmp_path / "train"), "test": str(tmp_path / "test")}
+    found = {}
+    for hosts in (1, 2, 4):
+        settings = {**submit.TINY, "steps": 50}
+        job = submit.train(settings, data, hosts=hosts, ranks=hosts, instance_type="local_process")
+        found[hosts] = losses(job)
+        figures = {metric.name: metric.value for metric in job.metrics()}
+        assert figures["eval_accuracy"] > 0.6  # in the middle of the schedule, where the rate is high
+        assert {"init_seconds", "run_seconds", "epoch_seconds", "throughput"} <= set(figures)
+    assert [len(each) for each in found.values()] == [50, 50, 50]
+    assert found[2] == pytest.approx(found[1], abs=1e-5)
+    assert found[4] == pytest.approx(found[1], abs=1e-5)
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_gpt_in_two_pipelines_has_the_losses_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit = load("gpt_pipeline", "submit", monkeypatch)
+    submit.write_text(tmp_path)
+    settings = {"steps": 50, "depth": 2, "width": 32, "context": 32}
+    split, alone = (
+        submit.losses(submit.train(settings, str(tmp_path), partitions=ways, replicas=ways)) for ways in (2, 1)
+    )
+    assert len(split) == 50
+    assert split == pytest.approx(alone, abs=1e-5)
+    assert split[-1] < split[0] - 0.5

@@ -1,0 +1,29 @@
+"""The examples' own modules, as a job's script imports them."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], ModuleType]]:
+    """Imports `module("resnet_imagenet/src", "images")`, and forgets it and its neighbours afterwards."""
+    before = set(sys.modules)
+
+    def load(folder: str, name: str) -> ModuleType:
+        monkeypatch.syspath_prepend(str(EXAMPLES))
+        monkeypatch.syspath_prepend(str(EXAMPLES / folder))
+        return importlib.import_module(name)
+
+    yield load
+    for name in set(sys.modules) - before:
+        if str(EXAMPLES) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
