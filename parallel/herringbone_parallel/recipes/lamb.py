@@ -83,7 +83,8 @@ class LAMB(torch.optim.Optimizer):
                     "exp_avg_sq": torch.zeros_like(weight, memory_format=torch.preserve_format),
                 }
         states = [self.state[weight] for weight in weights]
-        direction = [torch.zeros_like(weight, memory_format=torch.preserve_format) for weight in weights]
+        direction = [torch.empty_like(weight, memory_format=torch.preserve_format) for weight in weights]
+        torch._foreach_zero_(direction)
         adam(
             direction,
             [weight.grad for weight in weights if weight.grad is not None],
