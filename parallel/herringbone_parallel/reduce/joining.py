@@ -46,7 +46,7 @@ def join(settings: Settings, listener: socket.socket | None = None) -> Engine:
     Raises `ParallelError` naming who did not come, who refused, and what ranks disagree on.
     """
     core = cores.choose(settings.core)
-    rails = Rails(settings.rails, _way_out(settings))
+    rails = Rails(settings.rails, way_out(settings))
     addresses = rails.addresses
     with contextlib.ExitStack() as stack, contextlib.ExitStack() as unless_joined:
         unless_joined.callback(rails.close)
@@ -87,7 +87,7 @@ def _agreed(settings: Settings) -> dict[str, Any]:
     }
 
 
-def _way_out(settings: Settings) -> str:
+def way_out(settings: Settings) -> str:
     """Return the address of this host that leads to rank 0."""
     if settings.rank == 0:
         return settings.meet[0]

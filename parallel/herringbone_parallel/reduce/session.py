@@ -48,6 +48,13 @@ def current() -> Engine:
     return _engine
 
 
+def settings() -> Settings:
+    """Return what this process has joined with: the job's token can be read only once."""
+    current()
+    assert _settings is not None
+    return _settings
+
+
 def cost() -> Cost:
     """Return what sums cost between these ranks; the first call measures it, and all ranks make it together."""
     global _cost

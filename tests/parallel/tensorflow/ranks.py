@@ -86,6 +86,15 @@ class Ranks:
             self.close()
         return answers
 
+    def model_parallel(self, **parameters: Any) -> dict[str, str]:
+        """Return the variables of ranks whose job has these parameters of smdistributed.modelparallel."""
+        given = {"auto_partition": False, "default_partition": 0, **parameters}
+        return {
+            "SM_HP_MP_PARAMETERS": json.dumps(given),
+            RankVariable.LOCAL_RANK: "0",
+            RankVariable.LOCAL_WORLD_SIZE: "1",
+        }
+
     @contextmanager
     def helper(self) -> Iterator[dict[str, str]]:
         """A helper host's server; yields the variables that tell ranks of it."""

@@ -15,6 +15,7 @@ def serve(connection: Connection) -> None:
     import keras
     import tensorflow as tf
 
+    import herringbone_parallel.tensorflow as smp
     from herringbone_parallel.reduce import session
     from herringbone_parallel.tensorflow.data_parallel import state
 
@@ -32,6 +33,7 @@ def serve(connection: Connection) -> None:
             connection.send((False, traceback.format_exc()))
         finally:
             state.shutdown()
+            smp.shutdown()
             faulthandler.cancel_dump_traceback_later()
             # A launched process is one rank of one job, and reads its environment once; this one plays many.
             session._settings = None

@@ -1,0 +1,105 @@
+"""One rank of the benchmark: times its part of the pipeline's steps, and rank 0 the same steps in one process."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+import herringbone_parallel.tensorflow as smp
+from herringbone_parallel.tensorflow import state
+
+# Layers, width, batch. Of the large one a stage takes more than 50 ms per microbatch.
+WORKLOADS = {"small": (8, 1024, 512), "large": (8, 2048, 512)}
+
+
+def build(base: Any, layers: int, width: int, at: Callable[[int], Any]) -> Any:
+    class Net(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = [keras.layers.Dense(width, activation="relu") for _ in range(layers)]
+
+        def call(self, hidden: Any, training: Any = None) -> Any:  # noqa: ARG002
+            for number, layer in enumerate(self.dense):
+                with at(number * 2 // layers):
+                    hidden = layer(hidden)
+            return hidden
+
+    return Net()
+
+
+def gradients_of(model: Any) -> Callable[..., Any]:
+    def gradients(inputs: Any, target: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(inputs, training=True) - target))
+        return tape.gradient(loss, model.trainable_variables), loss
+
+    return gradients
+
+
+def timed(step: Callable[[], Any]) -> float:
+    smp.barrier()
+    start = time.perf_counter()
+    step()
+    smp.barrier()
+    return time.perf_counter() - start
+
+
+def peak() -> int:
+    """Return the most memory that this process has had, in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def main() -> None:
+    layers, width, batch = WORKLOADS[sys.argv[1]]
+    microbatches, repeats = int(sys.argv[2]), int(sys.argv[3])
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    smp.init()
+    generator = np.random.default_rng(0)
+    inputs = tf.constant(generator.normal(size=(batch, width)).astype(np.float32))
+    target = tf.constant(generator.normal(size=(batch, width)).astype(np.float32))
+    model = build(smp.DistributedModel, layers, width, smp.partition)
+    split = smp.step(gradients_of(model))
+
+    @tf.function
+    def ours() -> Any:
+        gradients, loss = split(inputs, target)
+        return [gradient.accumulate() for gradient in gradients], loss.reduce_mean()
+
+    found: dict[str, Any] = {"ours_s": [], "single_s": []}
+    ours()
+    # A step's memory is known before the other model is there.
+    found["ours_s"] = [timed(ours) for _ in range(2)]
+    found["peak_bytes"] = peak()
+    whole = build(keras.Model, layers, width, lambda place: nullcontext())  # noqa: ARG005
+    one = gradients_of(whole)
+
+    @tf.function
+    def single() -> Any:
+        total: Any = None
+        for part, wanted in zip(tf.split(inputs, microbatches), tf.split(target, microbatches), strict=True):
+            gradients, _ = one(part, wanted)
+            total = gradients if total is None else [a + b for a, b in zip(total, gradients, strict=True)]
+        return [gradient / microbatches for gradient in total]
+
+    alone = single if smp.rank() == 0 else lambda: None
+    cases = {"ours_s": ours, "single_s": alone}
+    found["ours_s"] = []
+    for counted in range(-1, repeats):
+        for name in sorted(cases, reverse=counted % 2 == 0):
+            seconds = timed(cases[name])
+            if counted >= 0:
+                found[name].append(seconds)
+    print(json.dumps({**found, "single_peak_bytes": peak(), "peak_live": state.get().peak_live}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""A training step of a Keras model split over two processes, and in one, in turn within one run.
+
+Usage: python benchmarks/pipeline_tf/run.py [--workload large] [--microbatches 8] [--pipeline interleaved] [--repeats 9]
+The last line is JSON: medians in seconds, `efficiency` = single / (2 x ours), `theory` = m / (m + 1), of it the share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import secrets
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+
+from herringbone_entry.port import ReservedPort
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+PYTHON = ROOT / ".venv-tf" / "bin" / "python"
+RANKS = 2
+
+
+def start(rank: int, port: int, token: bytes, arguments: argparse.Namespace) -> subprocess.Popen[str]:
+    """Start a rank on a core of its own; the token goes through a pipe, and is in no file and no argument."""
+    reads, writes = os.pipe()
+    os.write(writes, token)
+    os.close(writes)
+    parameters = {
+        "partitions": RANKS,
+        "microbatches": arguments.microbatches,
+        "pipeline": arguments.pipeline,
+        "auto_partition": False,
+        "default_partition": 0,
+    }
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("spec", "parallel")),
+        "RANK": str(rank),
+        "WORLD_SIZE": str(RANKS),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(RANKS),
+        "HERRINGBONE_REDUCE_MEET": f"127.0.0.1:{port}",
+        "HERRINGBONE_REDUCE_TOKEN_FILE": f"/dev/fd/{reads}",
+        "HERRINGBONE_REDUCE_HOST": "host",
+        "SM_HP_MP_PARAMETERS": json.dumps(parameters),
+        "CUDA_VISIBLE_DEVICES": "",
+        "TF_CPP_MIN_LOG_LEVEL": "2",
+    }
+    core = sorted(os.sched_getaffinity(0))[rank]
+    command = ["taskset", "-c", str(core), str(PYTHON), str(HERE / "rank.py"), arguments.workload]
+    command += [str(arguments.microbatches), str(arguments.repeats)]
+    process = subprocess.Popen(command, env=environment, pass_fds=[reads], stdout=subprocess.PIPE, text=True)
+    os.close(reads)
+    return process
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--workload", choices=["large", "small"], default="large")
+    parser.add_argument("--microbatches", type=int, default=8)
+    parser.add_argument("--pipeline", choices=["simple", "interleaved"], default="interleaved")
+    parser.add_argument("--repeats", type=int, default=9)
+    arguments = parser.parse_args()
+    if not PYTHON.exists():
+        parser.error("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
+    if len(os.sched_getaffinity(0)) < RANKS:
+        parser.error(f"{RANKS} ranks need {RANKS} cores")
+    token = secrets.token_hex(16).encode()
+    port = ReservedPort()
+    port.release()
+    processes = [start(rank, port.number, token, arguments) for rank in range(RANKS)]
+    try:
+        said = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    ours = statistics.median(map(max, *(rank["ours_s"] for rank in said)))
+    single = statistics.median(said[0]["single_s"])
+    m = arguments.microbatches
+    theory = m / (m + RANKS - 1)
+    efficiency = single / (RANKS * ours)
+    print(
+        json.dumps(
+            {
+                "workload": arguments.workload,
+                "microbatches": m,
+                "pipeline": arguments.pipeline,
+                "ours_s": round(ours, 4),
+                "single_s": round(single, 4),
+                "stage_s": round(single / (RANKS * m), 4),
+                "speedup": round(single / ours, 3),
+                "efficiency": round(efficiency, 3),
+                "theory": round(theory, 3),
+                "share_of_theory": round(efficiency / theory, 3),
+                "peak_bytes": [rank["peak_bytes"] for rank in said],
+                "single_peak_bytes": said[0]["single_peak_bytes"],
+                "peak_live": [rank["peak_live"] for rank in said],
+            }
+        )
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""One rank's part of a traced step: its segments as functions of TensorFlow, and what it gets from whom."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from herringbone_parallel.core.dataflow import Cut, Node, Output, Segment
+from herringbone_spec.errors import ParallelError
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A segment that can run: `function` takes the values of `takes` and returns those of `gives`.
+
+    `receives` are (value, edge, rank it comes from); `sends` are (place in `gives`, edge, rank that gets it).
+    """
+
+    phase: str
+    function: Any
+    takes: tuple[Output, ...]
+    gives: tuple[Output, ...]
+    receives: tuple[tuple[Output, int, int], ...]
+    sends: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What a rank does for one microbatch, and what it must have in the end.
+
+    `number` is the same on ranks that have cut the same step. `arguments` are the values that the step is given, in
+    their order; `results` those that it returns; `arriving` the edges that bring results from other ranks; `uses` how
+    often each value is taken, results included.
+    """
+
+    number: int
+    pieces: tuple[Piece, ...]
+    arguments: tuple[Output, ...]
+    results: tuple[Output, ...]
+    arriving: tuple[tuple[Output, int, int], ...]
+    uses: dict[Output, int] = field(default_factory=dict)
+    has_backward: bool = False
+
+
+class Cutter:
+    """Makes a rank's program of a graph that has been cut.
+
+    program = Cutter(graph, operations, nodes, owners, cut).program(rank, arguments, results)
+    """
+
+    def __init__(
+        self, graph: Any, operations: Sequence[Any], nodes: Sequence[Node], owners: Sequence[int], cut: Cut
+    ) -> None:
+        self._operations = operations
+        self._definition = graph.as_graph_def()
+        self._captured = {inner.name: outer for outer, inner in graph.captures}
+        self._owners, self._cut = owners, cut
+        shape = [
+            (operation.type, owner, [str(tensor.shape) for tensor in operation.outputs])
+            for operation, owner in zip(self._operations, owners, strict=True)
+        ]
+        edges = [(edge.value, edge.source, edge.target) for edge in cut.edges]
+        self._number = zlib.crc32(repr((shape, edges)).encode())
+        self._backward = any(node.backward for node in nodes)
+
+    def program(self, rank: int, arguments: Sequence[Output], results: Sequence[Output]) -> Program:
+        """Return the program of a rank."""
+        for edge in self._cut.edges:
+            if rank in (edge.source, edge.target):
+                self._refuse_what_cannot_travel(self._tensor(edge.value), edge.source, edge.target)
+        pieces = tuple(self._piece(segment) for segment in self._cut.segments[rank])
+        arriving = self._cut.arriving(rank, results)
+        uses: dict[Output, int] = {}
+        for value in [*(value for piece in pieces for value in piece.takes), *results]:
+            uses[value] = uses.get(value, 0) + 1
+        early = {value for piece in pieces for value, _, _ in piece.receives}
+        late = [(value, edge, self._cut.edges[edge].source) for value, edge in arriving.items() if value not in early]
+        return Program(
+            self._number, pieces, tuple(arguments), tuple(results), tuple(late), uses, has_backward=self._backward
+        )
+
+    def _tensor(self, value: Output) -> Any:
+        return self._operations[value[0]].outputs[value[1]]
+
+    def _piece(self, segment: Segment) -> Piece:
+        given = [value for value in segment.takes if self._tensor(value).name in self._captured]
+        takes = [value for value in segment.takes if value not in given]
+        names = [self._tensor(value).name for value in takes]
+        captured = {self._tensor(value).name: self._captured[self._tensor(value).name] for value in given}
+        # What a segment gives may be what it takes: a result that is an argument.
+        returned = [self._tensor(value).name for value in segment.gives]
+        definition = self._part(segment)
+
+        def compute(*tensors: Any) -> Any:
+            capture = tf.compat.v1.get_default_graph().capture
+            mapping = dict(zip(names, tensors, strict=True))
+            mapping.update({name: capture(outer) for name, outer in captured.items()})
+            return tf.graph_util.import_graph_def(definition, input_map=mapping, return_elements=returned, name="")
+
+        specs = [tf.TensorSpec(self._tensor(value).shape, self._tensor(value).dtype) for value in takes]
+        with tf.init_scope():
+            function = tf.function(compute, autograph=False).get_concrete_function(*specs)
+        edges = {edge: self._cut.edges[edge] for edge in segment.sends}
+        return Piece(
+            segment.phase,
+            function,
+            tuple(takes),
+            tuple(segment.gives),
+            tuple((self._cut.edges[edge].value, edge, self._cut.edges[edge].source) for edge in segment.receives),
+            tuple((segment.gives.index(edge.value), number, edge.target) for number, edge in edges.items()),
+        )
+
+    def _part(self, segment: Segment) -> Any:
+        """Return the definitions of a segment's operations; what they waited for elsewhere has been waited for."""
+        inside = {self._operations[number].name for number in segment.nodes}
+        part = tf.compat.v1.GraphDef()
+        part.versions.CopyFrom(self._definition.versions)
+        part.library.CopyFrom(self._definition.library)
+        for definition in self._definition.node:
+            if definition.name not in inside:
+                continue
+            node = part.node.add()
+            node.CopyFrom(definition)
+            kept = [name for name in node.input if not name.startswith("^") or name[1:] in inside]
+            del node.input[:]
+            node.input.extend(kept)
+            node.attr.pop("_class", None)
+        return part
+
+    def _refuse_what_cannot_travel(self, tensor: Any, source: int, target: int) -> None:
+        if tensor.dtype in (tf.variant, tf.resource, tf.string):
+            raise ParallelError(
+                f"a {tensor.dtype.name} ({tensor.name!r}) would have to travel from partition {source} to {target}: put"
+                " what makes it and what uses it into one `with smp.partition(...)`"
+            )

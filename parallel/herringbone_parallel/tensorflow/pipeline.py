@@ -1,0 +1,160 @@
+"""Runs a rank's program for all microbatches of a step, in the order of the schedule.
+
+The rules are those of `core.simulate`: a rank runs one microbatch at a time, asks its schedule whenever the one that
+ran must wait, changes phase or ends; what can go on in the same phase does; and microbatches go through the same piece
+in the order of their numbers, so that state changes in the same order as in one process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from herringbone_parallel.core.dataflow import Output
+from herringbone_parallel.core.schedule import BACKWARD, FORWARD, Ready, make_schedule
+from herringbone_parallel.tensorflow.cut import Piece, Program
+from herringbone_parallel.tensorflow.messages import Key
+from herringbone_parallel.tensorflow.transport import Transport
+
+
+class _Microbatch:
+    """One microbatch on this rank: the values that it still needs, and how far it is."""
+
+    def __init__(self, number: int, program: Program, arguments: Sequence[Any]) -> None:
+        self.number = number
+        self.passed = 0
+        self.started = False
+        self._program = program
+        self._left = dict(program.uses)
+        self._values: dict[Output, Any] = {}
+        for value, argument in zip(program.arguments, arguments, strict=True):
+            self.keep(value, argument)
+
+    @property
+    def piece(self) -> Piece | None:
+        pieces = self._program.pieces
+        return pieces[self.passed] if self.passed < len(pieces) else None
+
+    def keep(self, value: Output, tensor: Any) -> None:
+        if self._left.get(value):
+            self._values[value] = tensor
+
+    def use(self, value: Output) -> Any:
+        """Return a value; after its last use it is let go."""
+        self._left[value] -= 1
+        return self._values[value] if self._left[value] else self._values.pop(value)
+
+
+class Run:
+    """One step of one rank.
+
+    `partitions` are the ranks, by number in the job, that hold them. `peak_live` is the most microbatches
+    that had begun here and had not ended.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        step: int,
+        transport: Transport | None,
+        partitions: Sequence[int],
+        pipeline: str,
+        active: int,
+    ) -> None:
+        self._program, self._step, self._transport, self._partitions = program, step, transport, partitions
+        self._schedule = make_schedule(pipeline, active=active)
+        self.peak_live = 0
+
+    def run(self, microbatches: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Run all microbatches, given the arguments of each; return the results of each."""
+        everyone = [_Microbatch(number, self._program, given) for number, given in enumerate(microbatches)]
+        while any(microbatch.piece is not None for microbatch in everyone):
+            # What comes from here on may change the answer.
+            arrived = self._transport.arrived if self._transport is not None else 0
+            choice = self._schedule.send(self._ready(everyone))
+            if choice is None:
+                self._wait(everyone, arrived)
+                continue
+            chosen = everyone[choice]
+            chosen.started = True
+            self.peak_live = max(self.peak_live, sum(m.started and m.piece is not None for m in everyone))
+            while self._able(chosen, everyone):
+                phase = self._compute(chosen)
+                if chosen.piece is None or chosen.piece.phase != phase:
+                    break
+        for microbatch in everyone:
+            for value, edge, source in self._program.arriving:
+                microbatch.keep(value, self._receive(microbatch.number, edge, source))
+        return [[microbatch.use(value) for value in self._program.results] for microbatch in everyone]
+
+    def _ready(self, everyone: Sequence[_Microbatch]) -> Ready:
+        able: dict[str, list[int]] = {FORWARD: [], BACKWARD: []}
+        fresh: list[int] = []
+        live = forwards_left = 0
+        for microbatch in everyone:
+            piece = microbatch.piece
+            if piece is None:
+                continue
+            forwards_left += piece.phase == FORWARD
+            live += microbatch.started
+            if not microbatch.started:
+                fresh.append(microbatch.number)
+            elif self._able(microbatch, everyone):
+                able[piece.phase].append(microbatch.number)
+        return Ready(
+            forward=tuple(able[FORWARD]),
+            backward=tuple(able[BACKWARD]),
+            fresh=tuple(fresh),
+            live=live,
+            forwards_left=forwards_left,
+        )
+
+    def _able(self, microbatch: _Microbatch, everyone: Sequence[_Microbatch]) -> bool:
+        piece = microbatch.piece
+        if piece is None:
+            return False
+        if microbatch.number and everyone[microbatch.number - 1].passed <= microbatch.passed:
+            return False
+        return all(self._has(microbatch.number, edge) for _, edge, _ in piece.receives)
+
+    def _has(self, microbatch: int, edge: int) -> bool:
+        assert self._transport is not None, "one rank alone has no edges"
+        return self._transport.has(Key(self._step, microbatch, edge))
+
+    def _wait(self, everyone: Sequence[_Microbatch], arrived: int) -> None:
+        """Wait until more values have come than had `arrived` when the schedule was asked."""
+        transport = self._transport
+        assert transport is not None, "one rank alone never waits"
+        sources = {
+            self._partitions[source]
+            for microbatch in everyone
+            if microbatch.started and microbatch.piece is not None
+            for _, edge, source in microbatch.piece.receives
+            if not self._has(microbatch.number, edge)
+        }
+        transport.wait(lambda: transport.arrived != arrived, lambda: sources, self._step)
+
+    def _compute(self, microbatch: _Microbatch) -> str:
+        piece = microbatch.piece
+        assert piece is not None
+        for value, edge, _ in piece.receives:
+            microbatch.keep(value, self._receive(microbatch.number, edge, None))
+        given = piece.function(*[microbatch.use(value) for value in piece.takes])
+        for place, edge, target in piece.sends:
+            assert self._transport is not None
+            key = Key(self._step, microbatch.number, edge)
+            self._transport.post(self._partitions[target], self._program.number, key, given[place].numpy())
+        for value, tensor in zip(piece.gives, given, strict=True):
+            microbatch.keep(value, tensor)
+        microbatch.passed += 1
+        return piece.phase
+
+    def _receive(self, microbatch: int, edge: int, source: int | None) -> Any:
+        """Return what an edge brought; with a `source` it may still be on its way."""
+        transport, key = self._transport, Key(self._step, microbatch, edge)
+        assert transport is not None
+        if source is not None:
+            transport.wait(lambda: transport.has(key), lambda: {self._partitions[source]}, self._step)
+        return tf.convert_to_tensor(transport.take(key, self._program.number))

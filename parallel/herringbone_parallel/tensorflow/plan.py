@@ -1,0 +1,271 @@
+"""From a step function and the shapes of a microbatch to this rank's program: trace, place, cut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import tensorflow as tf
+
+from herringbone_parallel.core.dataflow import Output, cut, place
+from herringbone_parallel.core.structure import leaves_of, rebuild, replace_leaves
+from herringbone_parallel.tensorflow.cut import Cutter, Program
+from herringbone_parallel.tensorflow.partitioning import agree
+from herringbone_parallel.tensorflow.placement import Placement
+from herringbone_parallel.tensorflow.split import is_tensor
+from herringbone_parallel.tensorflow.trace import Stretch, Traced, trace, without_memory
+from herringbone_spec.errors import ParallelError
+
+if TYPE_CHECKING:
+    from herringbone_parallel.tensorflow.state import State
+
+# What a gradient may go through in a step and still be that variable's gradient.
+_SHAPES_A_GRADIENT = frozenset(
+    {"Identity", "Cast", "Mul", "RealDiv", "AddV2", "Sub", "Neg", "Minimum", "Maximum", "SelectV2", "AddN"}
+)
+
+
+class _Elsewhere:
+    """Stands in a result for the gradient of a variable that another rank holds."""
+
+
+_ELSEWHERE = _Elsewhere()
+
+
+@dataclass
+class Plan:
+    """What this rank does when the step is called with arguments of certain shapes.
+
+    `template` is the step's result with a `_Tensor` in the place of each tensor that this rank gets.
+    """
+
+    program: Program
+    template: Any
+    specs: list[tf.TensorSpec]
+    # This rank's variables, which the step reads and may change.
+    handles: list[Any]
+    _in_graph: dict[int, Any] = field(default_factory=dict)
+
+    def in_graph(self, run: Callable[[Any], Any], given: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Add a call of the pipeline to the graph that is being traced; return the results of each microbatch."""
+        width, count = len(given[0]), len(given)
+
+        def run_flat(*flat: Any) -> list[Any]:
+            results = run([flat[start : start + width] for start in range(0, width * count, width)])
+            return [tensor.numpy() for leaves in results for tensor in leaves]
+
+        types = [spec.dtype for spec in self.specs] * count
+        handles = self.handles
+
+        def step(*flat: Any) -> Any:
+            # TensorFlow runs what touches a variable in the order of the program: it must know which this touches.
+            touched = [tf.identity(tf.compat.v1.get_default_graph().capture(handle)) for handle in handles]
+            with tf.control_dependencies(touched):
+                return tf.numpy_function(run_flat, list(flat), types, stateful=True)
+
+        flat = tf.function(step, autograph=False)(*[tensor for leaves in given for tensor in leaves])
+        flat = [flat] if isinstance(flat, tf.Tensor) else list(flat)
+        for tensor, spec in zip(flat, self.specs * count, strict=True):
+            tensor.set_shape(spec.shape)
+        size = len(self.specs)
+        return [flat[start : start + size] for start in range(0, size * count, size)]
+
+    def collect(self, results: Sequence[Sequence[Any]], make: Callable[[list[Any]], Any]) -> Any:
+        """Return the step's result, with `make` of each tensor's microbatches, and lists of what is no tensor."""
+
+        def one(leaf: Any) -> Any:
+            if isinstance(leaf, _Tensor):
+                return make([leaf.packed(leaves) for leaves in results])
+            return [leaf] * len(results)
+
+        return replace_leaves(self.template, one)
+
+
+class _Tensor:
+    """The place of a tensor, or of the parts of a sparse gradient, in a step's flat results."""
+
+    def __init__(self, places: tuple[int, ...], composite: Any = None) -> None:
+        self.places, self.composite = places, composite
+
+    def packed(self, leaves: Sequence[Any]) -> Any:
+        parts = [leaves[place] for place in self.places]
+        if self.composite is None:
+            return parts[0]
+        return tf.nest.pack_sequence_as(self.composite, parts, expand_composites=True)
+
+
+def make_plan(
+    here: State, function: Callable[..., Any], part: Any, specs: Sequence[tf.TensorSpec], *, autograph: bool
+) -> Plan:
+    """Trace the function on arguments like those of one microbatch, and make this rank's plan of it.
+
+    In the first one the model is partitioned: each variable gets its first value on the rank that holds it.
+    """
+    result: list[Any] = []
+
+    def body(*placeholders: Any) -> list[Any]:
+        waiting = iter(placeholders)
+        args, kwargs = replace_leaves(part, lambda leaf: next(waiting) if is_tensor(leaf) else leaf)
+        called = function
+        if autograph:
+            called = tf.__internal__.autograph.tf_convert(function, tf.__internal__.autograph.control_status_ctx())
+        result.append(called(*args, **kwargs))
+        tensors = [leaf for leaf in leaves_of(result[0]) if _is_result(leaf)]
+        return tf.nest.flatten(tensors, expand_composites=True)  # type: ignore[no-any-return]
+
+    traced = trace(body, specs, name=getattr(function, "__name__", "step"), deferred=here.deferred)
+    members = _members(here, traced)
+    automatic = here.settings.auto_partition and here.settings.partitions > 1 and here.model is not None
+    if automatic and here.assigned is None:
+        agree(here, traced)
+    told = _told_by_decision(here) if automatic else _told_by_hand(here)
+    placement = Placement(traced, told, here.owners, set(members), here.settings.default_partition)
+    _settle(here, placement, members)
+    nodes = placement.nodes()
+    owners = place(nodes, default=here.settings.default_partition)
+    outputs: list[Output] = [(placement.number_of[t.op.name], t.value_index) for t in traced.outputs]
+    wanted = _wanted(here, result[0], traced, outputs)
+    if here.settings.pipeline == "_only_forward" and any(node.backward for node in nodes):
+        raise ParallelError("pipeline '_only_forward': the step computes gradients; choose another `pipeline`")
+    ranks = here.settings.partitions
+    made = cut(
+        nodes, owners, ranks, lambda rank: [outputs[n] for n in range(len(outputs)) if wanted[n] in (None, rank)]
+    )
+    local = [number for number in range(len(outputs)) if wanted[number] in (None, here.pp_rank)]
+    arguments = [(placement.number_of[t.op.name], t.value_index) for t in traced.graph.inputs[: len(specs)]]
+    results = [outputs[number] for number in local]
+    program = Cutter(traced.graph, placement.operations, nodes, owners, made).program(here.pp_rank, arguments, results)
+    template = _template(result[0], {number: place for place, number in enumerate(local)})
+    shapes = [tf.TensorSpec(traced.outputs[number].shape, traced.outputs[number].dtype) for number in local]
+    own = [handle for key, handle in members.items() if here.owners.get(key) == here.pp_rank]
+    return Plan(program, template, shapes, own)
+
+
+def _is_result(leaf: Any) -> bool:
+    return isinstance(leaf, tf.Tensor | tf.IndexedSlices | tf.Variable | np.ndarray)
+
+
+def _members(here: State, traced: Traced) -> dict[int, Any]:
+    """Return the handles of the model's variables, by their ids."""
+    found = {id(variable.handle): variable.handle for variable in traced.made_in_layers}
+    if here.model is not None:
+        found.update({id(variable.handle): variable.handle for variable in here.model.all_variables()})
+    return found
+
+
+def _told_by_hand(here: State) -> Callable[[Stretch], int | None]:
+    """Say where stretches go by `with smp.partition`, in a step or where a layer was made."""
+
+    def told(stretch: Stretch) -> int | None:
+        if stretch.partition is not None:
+            return stretch.partition
+        if stretch.layer is here.model:
+            return None
+        made = here.made_in.get(id(stretch.layer))
+        if made is not None:
+            return made[1]
+        # The operations between the layers of a layer run where their data is.
+        return None if stretch.layer._layers else here.settings.default_partition
+
+    return told
+
+
+def _told_by_decision(here: State) -> Callable[[Stretch], int | None]:
+    """Say where stretches go by the automatic partition: a layer whose variables are all on one is there, whole."""
+    assigned = here.assigned or {}
+
+    def told(stretch: Stretch) -> int | None:
+        if stretch.layer is None:
+            return None
+        homes = {assigned[id(layer)] for layer in stretch.layer._flatten_layers() if id(layer) in assigned}
+        return homes.pop() if len(homes) == 1 else None
+
+    return told
+
+
+def _settle(here: State, placement: Placement, members: dict[int, Any]) -> None:
+    """Give new variables their first values where they belong, and take the memory of those that are elsewhere."""
+    new = {key: handle for key, handle in members.items() if key not in here.settled}
+    here.owners.update({key: placement.owners[key] for key in new})
+    here.settled.update(new)
+    with tf.init_scope():
+        waiting = {id(variable.handle) for variable, _ in here.deferred}
+        for variable, initial in here.deferred:
+            if here.owners.get(id(variable.handle), here.pp_rank) == here.pp_rank:
+                variable.assign(initial())
+        here.deferred.clear()
+        if here.model is not None:
+            for variable in here.model.all_variables():
+                key = id(variable.handle)
+                if key in new and here.owners[key] != here.pp_rank and key not in waiting:
+                    _free(here, variable)
+        if not here.partitioned and here.model is not None and members:
+            here.partitioned = True
+            for hook in here.hooks:
+                hook()
+
+
+def _free(here: State, variable: Any) -> None:
+    """Take the memory of a Keras variable that had a value before it was known to be elsewhere."""
+    owner = here.owners.pop(id(variable.handle))
+    del here.settled[id(variable.handle)]
+    variable._value = without_memory(variable.value, variable.shape, variable.value.dtype)
+    here.owners[id(variable.handle)] = owner
+    here.settled[id(variable.handle)] = variable.handle
+
+
+def _wanted(here: State, result: Any, traced: Traced, outputs: Sequence[Output]) -> list[int | None]:
+    """Say which rank gets each output: None is all, a gradient is for who holds its variable."""
+    found: list[int | None] = []
+    for leaf in [leaf for leaf in leaves_of(result) if _is_result(leaf)]:
+        parts = tf.nest.flatten(leaf, expand_composites=True)
+        variable = _gradient_of(parts[0], traced)
+        found += [None if variable is None else here.owners.get(id(variable.handle))] * len(parts)
+    assert len(found) == len(outputs)
+    return found
+
+
+def _gradient_of(tensor: Any, traced: Traced, depth: int = 8) -> Any:
+    """Return the variable whose gradient a tensor is, also after it was scaled, clipped or cast."""
+    found = traced.gradient_of.get(getattr(tensor, "name", ""))
+    if found is not None or depth == 0 or not isinstance(tensor, tf.Tensor):
+        return found
+    if not hasattr(tensor, "op") or tensor.op.type not in _SHAPES_A_GRADIENT:
+        return None
+    for before in tensor.op.inputs:
+        if before.shape.as_list() == tensor.shape.as_list():
+            found = _gradient_of(before, traced, depth - 1)
+            if found is not None:
+                return found
+    return None
+
+
+def _template(result: Any, places: dict[int, int]) -> Any:
+    """Return the result with the places of its tensors; gradients of other ranks' variables leave lists and dicts."""
+    number = -1
+    leaves = []
+    for leaf in leaves_of(result):
+        if not _is_result(leaf):
+            leaves.append(leaf)
+            continue
+        parts = tf.nest.flatten(leaf, expand_composites=True)
+        numbers = range(number + 1, number + 1 + len(parts))
+        number += len(parts)
+        if any(n not in places for n in numbers):
+            leaves.append(_ELSEWHERE)
+        else:
+            composite = leaf if isinstance(leaf, tf.IndexedSlices) else None
+            leaves.append(_Tensor(tuple(places[n] for n in numbers), composite))
+    return _without_elsewhere(rebuild(result, leaves))
+
+
+def _without_elsewhere(value: Any) -> Any:
+    if value is _ELSEWHERE:
+        return None
+    if type(value) in (list, tuple):
+        return type(value)(_without_elsewhere(item) for item in value if item is not _ELSEWHERE)
+    if type(value) is dict:
+        return {key: _without_elsewhere(item) for key, item in value.items() if item is not _ELSEWHERE}
+    return replace_leaves(value, lambda leaf: None if leaf is _ELSEWHERE else leaf)

@@ -1,0 +1,197 @@
+"""What `init` sets up: this rank's settings, its place in the grid, its mail, and who holds which variable."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import tensorflow as tf
+
+from herringbone_parallel.core.grid import Grid
+from herringbone_parallel.reduce import session
+from herringbone_parallel.tensorflow.transport import Transport, connect
+from herringbone_spec.contract import Key, RankVariable
+from herringbone_spec.errors import ParallelError
+from herringbone_spec.hyperparameters import decode
+
+if TYPE_CHECKING:
+    from herringbone_parallel.tensorflow.model import DistributedModel
+    from herringbone_spec.model_parallel import ResolvedModelParallel
+
+# Set by the entry point from the `mp_parameters` hyperparameter.
+_PARAMETERS_VARIABLE = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
+# A step inside a `tf.function` holds one thread while its segments run in others.
+_LEAST_THREADS = 4
+
+
+@dataclass
+class State:
+    """The library's state in this process, from `init` to the end."""
+
+    settings: ResolvedModelParallel
+    grid: Grid
+    rank: int
+    local_rank: int
+    local_size: int
+    transport: Transport | None
+    model: DistributedModel | None = None
+    steps: int = 0
+    # The partition of each variable of the model, by the id of its handle.
+    owners: dict[int, int] = field(default_factory=dict)
+    # The handles of the model's variables that have been given a value, or freed: they keep their ids while they live.
+    settled: dict[int, Any] = field(default_factory=dict)
+    # The partition in whose `with smp.partition` a layer was made, by its id.
+    made_in: dict[int, tuple[Any, int]] = field(default_factory=dict)
+    # Variables without a value yet, and how to compute their first ones.
+    deferred: list[tuple[Any, Callable[[], Any]]] = field(default_factory=list)
+    hooks: list[Callable[[], Any]] = field(default_factory=list)
+    # The partition of each layer with variables, by its id, once it has been decided automatically.
+    assigned: dict[int, int] | None = None
+    partitioned: bool = False
+    # The most microbatches that were live at once in the last step.
+    peak_live: int = 0
+
+    @cached_property
+    def pp_rank(self) -> int:
+        return self.grid.coordinates(self.rank)["P"]
+
+    @cached_property
+    def pipeline(self) -> tuple[int, ...]:
+        """The ranks that hold this pipeline's partitions, in their order."""
+        return self.grid.group("P", self.rank)
+
+    def owner_of(self, variable: Any) -> int | None:
+        """Return the partition that holds a variable of the model; None for one that every rank has."""
+        return self.owners.get(id(variable.handle))
+
+    def is_local(self, variable: Any) -> bool:
+        """Say whether this rank holds a variable; all ranks do before the model is partitioned."""
+        return self.owner_of(variable) in (None, self.pp_rank)
+
+
+_state: State | None = None
+
+
+def get() -> State:
+    """Return the state; raises `ParallelError` before `init`."""
+    if _state is None:
+        raise ParallelError("smp.init() has not been called; call it first in the script")
+    return _state
+
+
+def is_initialized() -> bool:
+    """Say whether `init` has run."""
+    return _state is not None
+
+
+def init() -> None:
+    """Join the other ranks of the job, with the settings of the estimator's `distribution` dict.
+
+        import smdistributed.modelparallel.tensorflow as smp
+        smp.init()
+
+    A second call does nothing. Raises `ParallelError` outside a launched rank, and for settings that this release
+    cannot serve.
+    """
+    global _state
+    if _state is not None:
+        return
+    settings = _settings()
+    rank, size, local_rank, local_size = (
+        int(_variable(name))
+        for name in (
+            RankVariable.RANK,
+            RankVariable.WORLD_SIZE,
+            RankVariable.LOCAL_RANK,
+            RankVariable.LOCAL_WORLD_SIZE,
+        )
+    )
+    grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
+    _refuse(settings, grid)
+    _have_threads()
+    transport = connect(session.enter(), session.settings()) if size > 1 else None
+    _state = State(settings, grid, rank, local_rank, local_size, transport)
+    atexit.register(shutdown)
+
+
+def shutdown() -> None:
+    """Part from the other ranks; runs by itself at the end of the script."""
+    global _state
+    if _state is None:
+        return
+    state, _state = _state, None
+    atexit.unregister(shutdown)
+    if state.transport is not None:
+        state.transport.close()
+        session.leave()
+
+
+def _variable(name: str) -> str:
+    value = os.environ.get(name)
+    if value is None:
+        raise ParallelError(
+            f"{name} is not set: this process was not launched as a rank. Run the script through an estimator with"
+            " distribution={'smdistributed': {'modelparallel': {...}}, 'mpi': {...}}, or `herringbone run`."
+        )
+    return value
+
+
+def _settings() -> ResolvedModelParallel:
+    raw = os.environ.get(_PARAMETERS_VARIABLE)
+    if raw is None:
+        raise ParallelError(
+            f"{_PARAMETERS_VARIABLE} is not set: the job's distribution has no smdistributed.modelparallel,"
+            " or the script was not started by a launcher"
+        )
+    parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
+    if parameters is None:
+        raise ParallelError(f"{_PARAMETERS_VARIABLE}={raw} does not enable model parallelism")
+    return parameters.resolved()
+
+
+def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
+    """Name what SMP v1 has and this release has not; nothing is silently ignored."""
+    wished = {
+        "ddp (for TensorFlow there is horovod)": settings.ddp,
+        "horovod": settings.horovod,
+        "tensor_parallel_degree > 1": settings.tensor_parallel_degree > 1,
+        "sharded_data_parallel_degree > 1": settings.sharded_data_parallel_degree > 1,
+        "pipeline 'zero_bubble'": settings.pipeline == "zero_bubble",
+    }
+    asked = [name for name, value in wished.items() if value]
+    if asked:
+        raise ParallelError(
+            f"not available for TensorFlow in this release: {', '.join(asked)}. What there is: partitions,"
+            " microbatches, active_microbatches, pipeline, placement_strategy, auto_partition,"
+            " default_partition, optimize, contiguous, partition_file, load_partition."
+        )
+    if settings.partition_file is not None and not (settings.auto_partition and grid.pipeline > 1):
+        raise ParallelError(
+            "partition_file keeps an automatic partition, and this job has none: set `auto_partition`, with more than"
+            " one partition, or unset `partition_file` and `load_partition`"
+        )
+    if grid.data > 1:
+        raise ParallelError(
+            f"{grid.world_size} ranks with {grid.pipeline} partitions make {grid.data} replicas of the pipeline, and"
+            f" nothing would average their gradients: start {grid.pipeline} ranks."
+        )
+
+
+def _have_threads() -> None:
+    """See to it that a step inside a `tf.function`, which waits in a thread of the executor, leaves it others."""
+    threading = tf.config.threading
+    threads = threading.get_inter_op_parallelism_threads()
+    if threads == 1 or (threads == 0 and len(os.sched_getaffinity(0)) < _LEAST_THREADS):
+        try:
+            threading.set_inter_op_parallelism_threads(_LEAST_THREADS)
+        except RuntimeError:
+            if threads != 1:
+                return
+            raise ParallelError(
+                "TensorFlow has started with one thread between operations, and a step inside a tf.function needs two:"
+                " call smp.init() first, or tf.config.threading.set_inter_op_parallelism_threads(2)"
+            ) from None

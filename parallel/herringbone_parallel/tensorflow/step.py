@@ -1,0 +1,167 @@
+"""`@smp.step`: runs a function once per microbatch, pipelined over the ranks."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar, overload
+
+import numpy as np
+import tensorflow as tf
+
+from herringbone_parallel.core.structure import leaves_of
+from herringbone_parallel.tensorflow import state
+from herringbone_parallel.tensorflow.output import StepOutput
+from herringbone_parallel.tensorflow.pipeline import Run
+from herringbone_parallel.tensorflow.plan import Plan, make_plan
+from herringbone_parallel.tensorflow.split import Splitter, is_tensor
+from herringbone_parallel.tensorflow.trace import recorder
+from herringbone_parallel.tensorflow.transport import PeerFailedError
+from herringbone_spec.errors import ParallelError
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+@overload
+def step(function: Function) -> Function: ...
+@overload
+def step(
+    *,
+    non_split_inputs: Sequence[str] = (),
+    input_split_axes: Mapping[str, int] | None = None,
+    **function_options: Any,
+) -> Callable[[Function], Function]: ...
+def step(
+    function: Any = None,
+    *,
+    non_split_inputs: Sequence[str] = (),
+    input_split_axes: Mapping[str, int] | None = None,
+    **function_options: Any,
+) -> Any:
+    """Split the arguments into microbatches and run the function on each, forward and backward, over the pipeline.
+
+        @smp.step
+        def get_gradients(images, labels):
+            loss = loss_of(labels, model(images, training=True))
+            return optimizer.get_gradients(loss, model.trainable_variables), loss
+
+        gradients, loss = get_gradients(images, labels)
+        optimizer.apply_gradients(zip([g.accumulate() for g in gradients], model.trainable_variables))
+
+    It may be called in a `tf.function` and outside of one. Tensors come back as `StepOutput`, on every rank; a gradient
+    only on the rank that holds its variable, so that a list of gradients fits `model.trainable_variables` there. Other
+    results come back as a list by microbatch. Of `tf.function`'s own arguments it takes `input_signature` and
+    `autograph`. Source: SMP v1, `smdistributed.modelparallel.tensorflow.step`.
+
+    Raises `ParallelError` when the number of microbatches does not divide the batch.
+    """
+    if function is None:
+        return functools.partial(
+            step, non_split_inputs=non_split_inputs, input_split_axes=input_split_axes, **function_options
+        )
+    stepped = _Step(function, Splitter(function, non_split_inputs, input_split_axes or {}), function_options)
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return stepped(args, kwargs)
+
+    return tf.autograph.experimental.do_not_convert(call)
+
+
+class _Step:
+    """A step function and its plans, one for each combination of shapes and values that it was called with."""
+
+    def __init__(self, function: Any, splitter: Splitter, options: dict[str, Any]) -> None:
+        self._function, self._splitter = function, splitter
+        self._autograph = options.pop("autograph", True)
+        self._signature = options.pop("input_signature", None)
+        options.pop("reduce_retracing", None)
+        if options.pop("jit_compile", None):
+            raise ParallelError("smp.step(jit_compile=True): XLA cannot leave for another rank; leave it out")
+        if options:
+            raise ParallelError(
+                f"smp.step has no argument {next(iter(options))!r}; of tf.function's it takes input_signature,"
+                " autograph and reduce_retracing"
+            )
+        self._plans: dict[Any, Plan] = {}
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        here = state.get()
+        if recorder() is not None:
+            raise ParallelError(f"{self._function.__qualname__}: a step inside another step")
+        parts = self._splitter.split(args, kwargs, here.settings.microbatches)
+        with _told(here, here.steps + 1):
+            plan = self._plan(here, parts[0])
+        given = [[leaf for leaf in leaves_of(part) if is_tensor(leaf)] for part in parts]
+        if tf.executing_eagerly():
+            results = _run(here, plan, given)
+        else:
+            results = plan.in_graph(functools.partial(_run, here, plan), given)
+        return plan.collect(results, StepOutput)
+
+    def _plan(self, here: state.State, part: Any) -> Plan:
+        leaves = leaves_of(part)
+        specs = [self._spec(leaf) for leaf in leaves if is_tensor(leaf)]
+        values = tuple(_Same(leaf) for leaf in leaves if not is_tensor(leaf))
+        structure = repr([is_tensor(leaf) for leaf in leaves])
+        key = (structure, tuple((spec.dtype, tuple(spec.shape.as_list())) for spec in specs), values)
+        if key not in self._plans:
+            # Of an earlier job of this process, such as in tests, nothing is left.
+            self._plans[key] = make_plan(here, self._function, part, specs, autograph=self._autograph)
+        return self._plans[key]
+
+    def _spec(self, leaf: Any) -> tf.TensorSpec:
+        return tf.TensorSpec(leaf.shape, leaf.dtype)
+
+
+class _Same:
+    """A value that is no tensor, as part of a plan's key: equal, or the same object."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __hash__(self) -> int:
+        try:
+            return hash(self._value)
+        except TypeError:
+            return id(self._value)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Same) or type(self._value) is not type(other._value):
+            return False
+        return self._value is other._value or (
+            isinstance(self._value, int | float | str | bool) and bool(self._value == other._value)
+        )
+
+
+def _run(here: state.State, plan: Plan, given: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    """Run the pipeline now."""
+    here.steps += 1
+    settings = here.settings
+    run = Run(plan.program, here.steps, here.transport, here.pipeline, settings.pipeline, settings.active_microbatches)
+    tensors = [
+        [tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves] for leaves in given
+    ]
+    try:
+        with _told(here, here.steps):
+            return run.run(tensors)
+    finally:
+        here.peak_live = run.peak_live
+        if here.transport is not None:
+            here.transport.forget(here.steps)
+
+
+@contextmanager
+def _told(here: state.State, step: int) -> Iterator[None]:
+    """Let the other ranks know when what is in the `with` block fails."""
+    try:
+        yield
+    except PeerFailedError:
+        here.steps = step
+        raise
+    except BaseException as error:
+        here.steps = step
+        if here.transport is not None:
+            here.transport.tell_failure(step, f"{type(error).__name__}: {error}")
+        raise

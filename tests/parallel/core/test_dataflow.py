@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from herringbone_parallel.core.dataflow import EVERYWHERE, Edge, Node, cut, place
+
+# x -> first (rank 0) -> second (rank 1) -> loss -> backward of second -> backward of first, with the weights of both.
+CHAIN = [
+    Node(constant=True, given=True),
+    Node(constant=True, given=True, captured=True),
+    Node(constant=True, given=True, captured=True),
+    Node(inputs=((1, 0),), bound=0),
+    Node(inputs=((2, 0),), bound=1),
+    Node(inputs=((0, 0), (3, 0)), told=0),
+    Node(inputs=((5, 0), (4, 0)), told=1),
+    Node(inputs=((6, 0),)),
+    Node(inputs=((7, 0), (5, 0)), backward=True, backward_of=6),
+    Node(inputs=((7, 0), (4, 0)), backward=True, backward_of=6),
+    Node(inputs=((9, 0), (0, 0)), backward=True, backward_of=5),
+]
+
+
+def test_what_nobody_placed_runs_where_its_newest_value_is() -> None:
+    assert place(CHAIN, default=0) == [EVERYWHERE] * 3 + [0, 1, 0, 1, 1, 1, 1, 0]
+
+
+def test_what_has_an_effect_and_no_value_runs_on_the_default_rank() -> None:
+    assert place([Node(effect=True), Node()], default=1) == [1, EVERYWHERE]
+
+
+def test_a_chain_is_one_forward_and_one_backward_segment_on_each_rank() -> None:
+    made = cut(CHAIN, place(CHAIN, default=0), 2, lambda rank: [(7, 0), (10, 0) if rank == 0 else (8, 0)])
+    assert made.edges == (Edge((5, 0), 0, 1), Edge((7, 0), 1, 0), Edge((9, 0), 1, 0))
+    first, second = made.segments
+    assert [(s.phase, [n for n in s.nodes if n > 2], s.receives, s.sends) for s in first] == [
+        ("forward", [3, 5], [], [0]),
+        ("backward", [10], [2], []),
+    ]
+    assert [(s.phase, [n for n in s.nodes if n > 2], s.receives, s.sends) for s in second] == [
+        ("forward", [4, 6, 7], [0], [1]),
+        ("backward", [8, 9], [], [2]),
+    ]
+    # The loss is computed on rank 1, and rank 0 gets it as a result.
+    assert made.arriving(0, [(7, 0), (10, 0)]) == {(7, 0): 1}
+
+
+def test_what_nobody_needs_is_left_out_unless_it_has_an_effect() -> None:
+    nodes = [
+        Node(given=True, constant=True),
+        Node(inputs=((0, 0),), told=0),
+        Node(inputs=((0, 0),), told=1, effect=True),
+    ]
+    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [])
+    assert [[segment.nodes for segment in segments] for segments in made.segments] == [[], [[2]]]
+
+
+def test_a_way_that_comes_back_to_a_rank_has_a_segment_for_each_visit() -> None:
+    nodes = [Node(given=True, constant=True), *(Node(inputs=((before, 0),), told=before % 2) for before in range(4))]
+    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(4, 0)])
+    assert [[segment.nodes for segment in segments] for segments in made.segments] == [[[1], [3]], [[2], [4]]]
+    assert [[segment.receives for segment in segments] for segments in made.segments] == [[[], [1]], [[0], [2]]]
+
+
+def test_a_value_travels_once_to_a_rank_however_often_it_is_used_there() -> None:
+    nodes = [
+        Node(given=True, constant=True),
+        Node(inputs=((0, 0),), told=0),
+        Node(inputs=((1, 0),), told=1),
+        Node(inputs=((1, 0), (2, 0)), told=1),
+    ]
+    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(3, 0)] if rank else [])
+    assert made.edges == (Edge((1, 0), 0, 1),)
+
+
+def test_a_branch_that_needs_nothing_from_elsewhere_does_not_wait_for_the_other() -> None:
+    nodes = [
+        Node(given=True, constant=True),
+        Node(inputs=((0, 0),), told=0),
+        Node(inputs=((0, 0),), told=1),
+        Node(inputs=((1, 0), (2, 0)), told=1),
+    ]
+    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(3, 0)] if rank else [])
+    assert [segment.nodes for segment in made.segments[1]] == [[2], [3]]
+
+
+def test_state_is_read_where_it_is_and_what_all_have_is_changed_on_all() -> None:
+    nodes = [
+        Node(given=True, constant=True, captured=True),
+        Node(given=True, constant=True),
+        Node(inputs=((1, 0),), told=0),
+        Node(inputs=((0, 0), (2, 0)), bound=EVERYWHERE, effect=True),
+    ]
+    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [])
+    assert made.edges == (Edge((2, 0), 0, 1),)
+    assert [[segment.nodes for segment in segments] for segments in made.segments] == [[[2, 3]], [[3]]]

@@ -1,0 +1,109 @@
+"""What model parallelism shows besides training: ranks, groups, objects, results, hooks, layers of all kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import models
+import numpy as np
+import smdistributed.modelparallel.tensorflow as smp
+import tensorflow as tf
+
+from herringbone_parallel.tensorflow import state
+
+
+def ranks() -> Any:
+    smp.init()
+    smp.init()
+    here = [smp.rank(), smp.size(), smp.local_rank(), smp.local_size(), smp.pp_rank(), smp.pp_size()]
+    here += [smp.mp_rank(), smp.mp_size(), smp.dp_rank(), smp.dp_size(), smp.tp_size(), smp.rdp_size()]
+    groups = [smp.get_mp_group(), smp.get_dp_group(), smp.get_pp_group(), smp.get_world_group()]
+    gathered = smp.allgather({"from": smp.rank()}, smp.MP_GROUP)
+    smp.barrier()
+    smp.mp_barrier()
+    smp.dp_barrier()
+    if smp.rank() == 0:
+        smp.broadcast(np.arange(3), smp.WORLD)
+        got = smp.recv_from(1, smp.RankType.PP_RANK)
+    else:
+        got = smp.recv_from(0, smp.RankType.WORLD_RANK).tolist()
+        smp.send("back", 0, smp.RankType.MP_RANK)
+    return here, groups, gathered, got
+
+
+def results() -> Any:
+    """Return the step's result for inputs that are split, whole, split otherwise, and no tensors at all."""
+    smp.init()
+    model = models.CASES["dense"].distributed([0, 1])
+    hooks = []
+
+    @smp.register_post_partition_hook
+    def hook() -> None:
+        hooks.append((tf.executing_eagerly(), len(model.trainable_variables)))
+
+    @smp.step(non_split_inputs=["whole"], input_split_axes={"columns": 1})
+    def step(inputs: Any, whole: Any, columns: Any, name: str) -> Any:
+        output = model(inputs)
+        return {"output": output, "shapes": [whole + 0, tf.shape(columns)], "name": name, "count": 3}
+
+    vectors = np.arange(24, dtype=np.float32).reshape(4, 6)
+    found = step(vectors, np.ones(3, np.float32), np.zeros((2, 4), np.float32), "a name")
+    output = found["output"]
+    variable = tf.Variable(tf.zeros(3))
+    values = {
+        "mean": output.reduce_mean().numpy() - np.mean([part.numpy() for part in output.outputs], axis=0),
+        "sum": output.reduce_sum().numpy() - np.sum([part.numpy() for part in output.outputs], axis=0),
+        "shapes": [list(one.shape) for one in (output.concat(), output.merge(), output.stack())],
+        "accumulated": found["shapes"][0].accumulate("add_n", variable).numpy().tolist(),
+        "whole": found["shapes"][0].reduce_sum().numpy().tolist(),
+        "columns": found["shapes"][1].outputs[0].numpy().tolist(),
+        "mean of counts": found["shapes"][1].reduce_mean().numpy().tolist(),
+        "no tensors": [found["name"], found["count"]],
+    }
+    return values, hooks
+
+
+class NoShape(keras.layers.Layer):
+    """A layer that says nothing of its output's shape, and whose variables know the batch's."""
+
+    def build(self, shape: Any) -> None:
+        self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
+
+    def call(self, vectors: Any) -> Any:
+        return tf.concat([vectors * self.scale, tf.reverse(vectors, [1])], axis=1)
+
+
+def layer_without_output_shape() -> Any:
+    smp.init()
+
+    class Net(smp.DistributedModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = NoShape(), keras.layers.Dense(2, kernel_initializer="ones")
+
+        def call(self, vectors: Any) -> Any:
+            with smp.partition(1):
+                vectors = self.first(vectors)
+            with smp.partition(0):
+                return self.second(vectors)
+
+    model = Net()
+    return smp.step(lambda inputs: model(inputs))(np.ones((2, 3), np.float32)).merge().numpy().tolist()
+
+
+def memory() -> Any:
+    """Return the bytes of the variables that this rank holds, of a model that existed before it was split."""
+    smp.init()
+    net = keras.Sequential([keras.Input((6,)), *(keras.layers.Dense(6) for _ in range(4))])
+    model = smp.DistributedModel(net)
+    smp.step(lambda inputs: model(inputs))(np.ones((4, 6), np.float32))
+    held = 0
+    for variable in model.all_variables():
+        try:
+            held += variable.numpy().nbytes
+        except tf.errors.FailedPreconditionError:
+            continue
+        except tf.errors.NotFoundError:
+            continue
+    return held, len(model.variables), len(model.all_variables()), sorted(set(state.get().owners.values()))

@@ -1,0 +1,63 @@
+"""Errors that say what is wrong, on every rank, and never a hang."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.parallel.tensorflow.ranks import Ranks
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_what_cannot_be_done_is_refused(ranks: Ranks) -> None:
+    expected = [
+        "ParallelError: net was called outside of a step",
+        "ParallelError: 2 microbatches do not divide a batch of 5 (argument 'inputs', axis 0)",
+        "ParallelError: refused.<locals>.step: a step inside another step",
+        "ParallelError: smp.barrier inside a step",
+        "ParallelError: smp.step(jit_compile=True): XLA cannot leave for another rank",
+        "ParallelError: smp.step has no argument 'inline'",
+        "ParallelError: smp.step(non_split_inputs=...): ",
+        "ParallelError: smp.partition(2): with partitions=2 it is 0 to 1",
+        "ParallelError: a second smp.DistributedModel",
+        "ParallelError: smp.send: WORLD_RANK ",
+        "ParallelError: StepOutput.accumulate(method='sum'): it is one of variable, add_n, accumulate_n",
+    ]
+    variables = ranks.model_parallel(partitions=2, microbatches=2)
+    for said in ranks.run("pipeline_mistakes.refused", 2, **variables):
+        for text, start in zip(said, expected, strict=True):
+            assert text.startswith(start)
+
+
+def test_a_cut_inside_a_loop_is_refused_by_name(ranks: Ranks) -> None:
+    for said in ranks.run("pipeline_mistakes.cut_in_a_loop", 2, **ranks.model_parallel(partitions=2)):
+        assert said.startswith("ParallelError: a tf.while_loop (")
+        assert "uses variables of several partitions" in said
+
+
+def test_half_precision_needs_a_scaled_loss(ranks: Ranks) -> None:
+    for unscaled, scaled in ranks.run("pipeline_mistakes.half_precision", 2, **ranks.model_parallel(partitions=2)):
+        assert "computes in float16, and the gradients are of a loss that is not scaled" in unscaled
+        assert scaled == "nothing"
+
+
+def test_ranks_with_other_shapes_are_told(ranks: Ranks) -> None:
+    said = ranks.run("pipeline_mistakes.other_shapes_on_rank_1", 2, **ranks.model_parallel(partitions=2))
+    assert any("the ranks run different steps" in text for text in said)
+    assert "nothing" not in said
+
+
+def test_a_failure_reaches_the_others(ranks: Ranks) -> None:
+    first, second = ranks.run("pipeline_mistakes.rank_1_fails", 2, **ranks.model_parallel(partitions=2))
+    assert "no such word" in second
+    assert first.startswith("PeerFailedError: rank 1 on algo-2 failed: ValueError: no such word")
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_a_dead_rank_is_named_within_5_seconds(ranks: Ranks, in_graph: bool) -> None:
+    variables = ranks.model_parallel(partitions=2)
+    (ok, (text, seconds)), second = ranks.answers("pipeline_mistakes.rank_1_dies", 2, in_graph, **variables)
+    assert ok
+    assert "rank 1 on algo-2 is lost" in text
+    assert seconds < 5
+    assert second == (False, "died")

@@ -1,0 +1,46 @@
+"""The names of AWS's `smdistributed.modelparallel.tensorflow`, each of them used on two ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.parallel.tensorflow.ranks import Ranks
+
+pytestmark = pytest.mark.tensorflow
+
+
+def test_ranks_groups_and_objects(ranks: Ranks) -> None:
+    first, second = ranks.run("pipeline_surface.ranks", 2, **ranks.model_parallel(partitions=2))
+    groups = [[0, 1], [0], [0, 1], [0, 1]]
+    gathered = [{"from": 0}, {"from": 1}]
+    assert first == ([0, 2, 0, 1, 0, 2, 0, 2, 0, 1, 1, 1], groups, gathered, "back")
+    assert second == ([1, 2, 0, 1, 1, 2, 1, 2, 0, 1, 1, 1], [[0, 1], [1], *groups[2:]], gathered, [0, 1, 2])
+
+
+def test_results_of_a_step(ranks: Ranks) -> None:
+    for values, hooks in ranks.run("pipeline_surface.results", 2, **ranks.model_parallel(partitions=2, microbatches=2)):
+        assert np.abs(values.pop("mean")).max() < 1e-6
+        assert np.abs(values.pop("sum")).max() < 1e-6
+        assert values == {
+            "shapes": [[4, 3], [4, 3], [2, 2, 3]],
+            "accumulated": [1.0, 1.0, 1.0],
+            "whole": [2.0, 2.0, 2.0],
+            "columns": [2, 2],
+            "mean of counts": [2.0, 2.0],
+            "no tensors": [["a name", "a name"], [3, 3]],
+        }
+        # Four layers on two partitions, each with a kernel and a bias.
+        assert hooks == [(True, 4)]
+
+
+def test_a_layer_need_not_know_its_outputs_shape(ranks: Ranks) -> None:
+    told = ranks.run("pipeline_surface.layer_without_output_shape", 2, **ranks.model_parallel(partitions=2))
+    assert told == [[[6.0, 6.0], [6.0, 6.0]]] * 2
+
+
+def test_an_automatic_partition_frees_what_is_elsewhere_and_shares_out_the_rest(ranks: Ranks) -> None:
+    variables = ranks.model_parallel(partitions=2, auto_partition=True)
+    for held, own, everything, owners in ranks.run("pipeline_surface.memory", 2, **variables):
+        assert held == 2 * (6 * 6 + 6) * 4
+        assert (own, everything, owners) == (4, 8, [0, 1])
