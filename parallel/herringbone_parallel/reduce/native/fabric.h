@@ -9,8 +9,9 @@
 
 struct hb_fabric;
 
-/* Open an endpoint of a provider, by its name and, unless it is NULL, its domain's; `library` is what dlopen takes, or
- * several of that with colons between them, of which one is a name alone; `address` is one of this host's, for providers that have the network's own; "": any. NULL: `why` says why not. */
+/* Open an endpoint of a provider, by its name and, unless it is NULL, its domain's. `library` is what dlopen takes, or
+ * several of that with colons between them, of which one is a name alone. `address` is one of this host's, for
+ * providers that have the network's own; "": any. NULL: `why` says why not. */
 struct hb_fabric *hb_fabric_open(const char *library, const char *provider, const char *domain, const char *address,
                                  char *why, uint32_t size);
 /* Where others send to: an address of `*size` bytes at most, which becomes what it has. 0, or -1 where that is too few. */
