@@ -1,9 +1,11 @@
-/* What the parts of the core share: links.c (messages), flow.c (chunks), core.c (the thread and the ABI). */
+/* What the parts of the core share: links.c (messages), slots.c (what servers hold), flow.c (chunks),
+ * core.c (the thread), abi.c (reduce.h). */
 #ifndef HERRINGBONE_CORE_H
 #define HERRINGBONE_CORE_H
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "reduce.h"
@@ -145,6 +147,22 @@ double now(void);
 /* The thread stops after this turn, and everybody is told why. */
 void stop(struct core *core, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* slots.c */
+int same_chunk(const struct header *one, const struct header *other);
+void describe(char *text, size_t size, const struct header *header);
+/* The next chunk's place in a ring: behind the last one, or at the ring's start where it would lie across its end. */
+uint32_t place_next(struct place *place, size_t bytes, uint32_t ring);
+/* Whether the next chunk's place is free, where all up to `freed` are. */
+int place_is_free(struct place taken, struct place freed, size_t bytes, uint32_t ring, uint32_t most);
+int slots_init(struct slots *slots, int members, int own, uint32_t most, uint32_t ring);
+struct header *slots_headers(const struct slots *slots, uint64_t number);
+int slots_complete(const struct slots *slots);
+/* All members are at the same chunk; returns its header, or NULL after a stop that names two which are not. */
+const struct header *slots_check(struct core *core, struct slots *slots, const struct header *own);
+/* The next chunk is about to be summed; returns where it lies in each member's memory. */
+uint32_t slots_advance(struct slots *slots, size_t bytes);
+void slots_free(struct slots *slots);
+
 /* links.c */
 int link_init(struct core *core, struct link *link, const struct hb_link_spec *spec);
 void link_send(struct core *core, struct link *link, struct header header, const void *body);
@@ -166,6 +184,9 @@ uint64_t flow_due(struct core *core, struct link *link); /* bytes of sums that a
 struct link *flow_behind(struct core *core);             /* who keeps a helper's next sum waiting; NULL: nobody does */
 
 /* core.c */
+void *core_run(void *core); /* the thread */
+void core_ring(int descriptor);
+void core_watch(struct core *core, struct link *link, int operation); /* tell epoll what of a link is worth a wake */
 void take_control(struct core *core, struct link *link); /* a message that carries no chunk */
 void finished(struct core *core, struct buffer *buffer);
 

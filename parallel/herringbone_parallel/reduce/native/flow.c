@@ -1,12 +1,9 @@
-/* How chunks flow through one process: the five steps of flow.py, and the slots of summing.py. */
+/* How chunks flow through one process: the five steps of flow.py, and what a wake is worth. */
 #include "core.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Chunks in a ring start at multiples of this. */
-#define LINE 64
 
 static int peek(struct core *core, struct cursor *cursor, struct chunk *chunk) {
     for (; cursor->sequence < core->submitted; cursor->sequence++, cursor->number = cursor->place = 0) {
@@ -79,98 +76,12 @@ static struct header header_of(const struct chunk *chunk, uint8_t kind, uint32_t
                            .divisor = buffer->divisor};
 }
 
-static int same_chunk(const struct header *one, const struct header *other) {
-    return one->element == other->element && one->wire == other->wire && one->sequence == other->sequence &&
-           one->offset == other->offset && one->elements == other->elements && one->divisor == other->divisor;
-}
-
-static void describe(char *text, size_t size, const struct header *header) {
-    static const char *names[] = {"?", "float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8"};
-    snprintf(text, size, "buffer %llu, %u elements of %s from %llu on, divisor %u",
-             (unsigned long long)header->sequence, header->elements, names[header->element < 8 ? header->element : 0],
-             (unsigned long long)header->offset, header->divisor);
-}
-
-/* The next chunk's place in a ring: behind the last one, or at the ring's start where it would lie across its end. */
-static uint32_t place_next(struct place *place, size_t bytes, uint32_t ring) {
-    uint32_t at = (uint32_t)(place->end % ring);
-    if (at + bytes > ring) {
-        place->end += ring - at;
-        at = 0;
-    }
-    place->end += (bytes + LINE - 1) / LINE * LINE;
-    place->number++;
-    return at;
-}
-
-/* Whether a chunk's place is free, where all up to `freed` are. */
-static int is_free(struct place taken, struct place freed, size_t bytes, uint32_t ring, uint32_t most) {
-    if (taken.number == freed.number) return 1;
-    place_next(&taken, bytes, ring);
-    return taken.end - freed.end <= ring && taken.number - freed.number <= most;
-}
-
-/* Slots. */
-
-static int slots_init(struct slots *slots, int members, int own, uint32_t most, uint32_t ring) {
-    slots->members = members;
-    slots->own = own;
-    slots->most = most;
-    slots->ring = ring;
-    slots->memory = calloc((size_t)members, sizeof *slots->memory);
-    slots->labels = calloc((size_t)members, sizeof *slots->labels);
-    slots->headers = calloc((size_t)most * (size_t)members, sizeof *slots->headers);
-    slots->came = calloc(most, sizeof *slots->came);
-    return slots->memory && slots->labels && slots->headers && slots->came ? 0 : -1;
-}
-
-static struct header *headers_at(const struct slots *slots, uint64_t number) {
-    return slots->headers + number % slots->most * (uint64_t)slots->members;
-}
-
-static int slots_complete(const struct slots *slots) {
-    return slots->came[slots->summed.number % slots->most] == (uint32_t)slots->others;
-}
-
-/* All members are at the same chunk; returns its header, or NULL after a stop that names two which are not. */
-static const struct header *slots_check(struct core *core, struct slots *slots, const struct header *own) {
-    struct header *headers = headers_at(slots, slots->summed.number);
-    if (own) headers[slots->own] = *own;
-    for (int member = 1; member < slots->members; member++) {
-        if (same_chunk(&headers[0], &headers[member])) continue;
-        char first[160], other[160];
-        describe(first, sizeof first, &headers[0]);
-        describe(other, sizeof other, &headers[member]);
-        stop(core,
-             "ranks do not sum the same buffers: %s gave %s, %s gave %s. All ranks submit the same buffers in the same "
-             "order: compare their models, and what they skip",
-             slots->labels[0], first, slots->labels[member], other);
-        return NULL;
-    }
-    return headers;
-}
-
-/* The next chunk is about to be summed; returns where it lies in each member's memory. */
-static uint32_t slots_advance(struct slots *slots, size_t bytes) {
-    memset(headers_at(slots, slots->summed.number), 0, (size_t)slots->members * sizeof *slots->headers);
-    slots->came[slots->summed.number % slots->most] = 0;
-    slots->waiting_since = 0;
-    return place_next(&slots->summed, bytes, slots->ring);
-}
-
-static void slots_free(struct slots *slots) {
-    free(slots->memory);
-    free(slots->labels);
-    free(slots->headers);
-    free(slots->came);
-}
-
 static void missing(struct core *core, struct slots *slots, struct cursor *own, double at) {
     struct chunk due;
     if (!slots->others) return;
     int own_there = own && peek(core, own, &due), absent = 0;
     char names[2048] = "";
-    const struct header *headers = headers_at(slots, slots->summed.number);
+    const struct header *headers = slots_headers(slots, slots->summed.number);
     for (int member = 0; member < slots->members; member++) {
         if (headers[member].kind || (member == slots->own && own_there)) continue;
         size_t used = strlen(names);
@@ -208,7 +119,7 @@ static void contribute(struct core *core, int index) {
     struct link *link = core->neighbours[index];
     struct chunk due;
     while (peek(core, &core->giving[index], &due) &&
-           is_free(link->pushed, link->returned, size_of(&due), core->local_ring, core->local_most)) {
+           place_is_free(link->pushed, link->returned, size_of(&due), core->local_ring, core->local_most)) {
         uint32_t at = place_next(&link->pushed, size_of(&due), core->local_ring);
         memcpy(link->outbox + at, bytes_of(&due), size_of(&due));
         link_send(core, link, header_of(&due, PUSH, 0), NULL);
@@ -261,7 +172,7 @@ static int may_push(const struct core *core, const struct link *link, const stru
     uint32_t largest = chunk->buffer->elements * element_size((int)chunk->buffer->wire), most = core->allowed / largest;
     uint64_t under_way = link->pushed.number - link->returned.number;
     return under_way < (most > LEAST_UNDER_WAY ? most : LEAST_UNDER_WAY) &&
-           is_free(link->pushed, link->returned, wire_size_of(chunk), core->ring, core->most);
+           place_is_free(link->pushed, link->returned, wire_size_of(chunk), core->ring, core->most);
 }
 
 static void push(struct core *core, struct link *link) {
@@ -370,7 +281,7 @@ uint8_t *flow_place(struct core *core, struct link *link) {
         return head->wire == head->element ? bytes_of(&due) : link->landed;
     }
     if (link->role != HB_PEER || !core->serves) return NULL;
-    if (!is_free(link->arrived, core->served.summed, head->length, core->ring, core->most)) {
+    if (!place_is_free(link->arrived, core->served.summed, head->length, core->ring, core->most)) {
         stop(core, "%s pushed more than its window of %u bytes", link->label, core->ring);
         return NULL;
     }
@@ -386,11 +297,11 @@ void flow_take(struct core *core, struct link *link) {
         size_t bytes = link->role == HB_LOCAL ? (size_t)head->elements * element_size(head->element) : head->length;
         if (link->role == HB_HELPER || !slots->members || !slots->memory[link->index] ||
             (link->role == HB_PEER && !head->length) ||
-            !is_free(link->arrived, slots->summed, bytes, slots->ring, slots->most)) {
+            !place_is_free(link->arrived, slots->summed, bytes, slots->ring, slots->most)) {
             stop(core, "%s pushed what was not due: the connection is out of step", link->label);
             return;
         }
-        headers_at(slots, link->arrived.number)[link->index] = *head;
+        slots_headers(slots, link->arrived.number)[link->index] = *head;
         slots->came[link->arrived.number % slots->most]++;
         place_next(&link->arrived, bytes, slots->ring);
         return;
