@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from herringbone_entry.layout import lay_out
 from herringbone_entry.wire import Message
-from herringbone_spec.failure import Failure, parse_failure
+from herringbone_spec.failure import Failure, lost_contact, parse_failure
 
 # After the first sign of failure, wait for an earlier one that took longer to arrive.
 SETTLE_SECONDS = 0.25
@@ -147,7 +147,7 @@ class Coordinator:
         if self.phase is Phase.DONE:
             return
         self._lost.add(host)
-        failure = Failure(host=host, exit_code=1, message=f"lost contact with {host}")
+        failure = lost_contact(host)
         if self.phase not in _ENDING:
             helper = self._readies.get(host, {}).get("server_port") is not None
             self._fail(Evidence(self._clock(), failure, 1, lost_host=True, helper=helper))

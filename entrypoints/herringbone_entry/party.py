@@ -13,7 +13,7 @@ from herringbone_entry.host import Host
 from herringbone_entry.launchers.data_parallel import token
 from herringbone_entry.loop import Loop
 from herringbone_entry.wire import Message, Wire
-from herringbone_spec.failure import Failure
+from herringbone_spec.failure import Failure, lost_contact
 
 if TYPE_CHECKING:
     from herringbone_entry.channel import Link
@@ -199,7 +199,7 @@ class OtherHost:
             self._end(STOPPED_CODE, None)
         else:
             first = self._host.resources.first_host
-            self._end(1, Failure(host=first, exit_code=1, message=f"lost contact with {first}"))
+            self._end(1, lost_contact(first))
 
     def _give_up(self) -> None:
         if self._link is None and not self._over:

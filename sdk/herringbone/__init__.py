@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         JobNotFoundError,
         LaunchError,
         OptionError,
+        SlurmError,
         UnsupportedError,
         UsageError,
     )
@@ -66,6 +67,7 @@ __all__ = [
     "JobNotFoundError",
     "JobFailedError",
     "LaunchError",
+    "SlurmError",
     "EngineError",
     "ImageError",
     "AwsError",

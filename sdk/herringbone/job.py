@@ -154,8 +154,9 @@ class TrainingJob:
     def describe(self) -> dict[str, Any]:
         """Return the job under SageMaker's key names (DescribeTrainingJob's), as plain JSON values."""
         record = self._record()
-        if record.description is not None:
-            answered: dict[str, Any] = json.loads(record.description)
+        answered: dict[str, Any] = {} if record.description is None else json.loads(record.description)
+        # A service's answer is whole; others only add to what is known here.
+        if "TrainingJobName" in answered:
             return answered | _tags(record.plan_dict)
         plan = record.plan_dict
         options = plan.get("options", {})
@@ -181,7 +182,7 @@ class TrainingJob:
             if record.started is None or record.ended is None
             else round(self.duration or 0),
         }
-        return {key: value for key, value in described.items() if value is not None} | _tags(plan)
+        return {key: value for key, value in described.items() if value is not None} | answered | _tags(plan)
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
         """Wait as `fit` does: show states and log, do on Ctrl-C as told, raise `JobFailedError` when it failed.

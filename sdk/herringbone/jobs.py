@@ -20,6 +20,7 @@ from herringbone_spec.errors import HerringboneError, JobNameError, JobNotFoundE
 IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED = "InProgress", "Completed", "Failed", "Stopping", "Stopped"
 # Secondary states that are not also a status.
 STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "Uploading", "MaxRuntimeExceeded"
+PENDING, RESTARTING = "Pending", "Restarting"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
 _VERSION = 2

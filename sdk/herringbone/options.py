@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from herringbone.backends.slurm.settings import SlurmSettings, check_slurm_settings
 from herringbone.git_code import GitConfig, check_git_config
 from herringbone_spec.contract import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES
 from herringbone_spec.errors import OptionError, UnsupportedError
@@ -81,6 +82,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     container_entry_point: tuple[str, ...] | None = None
     container_arguments: tuple[str, ...] | None = None
     shm_size: int | str | None = None  # of /dev/shm in a container: bytes, or "512m", "2g"
+    slurm: SlurmSettings | None = None  # what a job asks of a Slurm cluster, beside its partition
     bake_requirements: bool = False  # requirements.txt into a derived image, once, not at every job's start
     environment: dict[str, str] = {}
     framework_version: str | None = None
@@ -180,6 +182,8 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         size_in_bytes("shm_size", options.shm_size)
     if options.git_config is not None:
         check_git_config(options.git_config)
+    if options.slurm is not None:
+        check_slurm_settings(options.slurm)
     _check_metrics(options.metric_definitions)
     _check_together(options)
     return options

@@ -278,6 +278,8 @@ def _described(plan: JobPlan) -> list[tuple[str, str]]:
     rows += [("environment", f"{name}={value}") for name, value in sorted(masked(plan.environment).items())]
     rows += [("metric", f"{metric.name} from {metric.regex}") for metric in plan.options.metric_definitions]
     rows.append(("limit", f"{plan.options.max_run} s"))
+    if plan.request is not None and "script" in plan.request:
+        rows += [("batch script", line) for line in plan.request["script"].splitlines()]
     if plan.advice is not None:
         rows.append(("advice", plan.advice))
     if plan.unused:

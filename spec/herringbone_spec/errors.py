@@ -13,6 +13,7 @@
     +-- JobNotFoundError           no job of that name is known here                     (also a LookupError)
     +-- JobFailedError             the job ran and failed; carries the `Failure`
     +-- LaunchError                the ranks could not be started (no MPI, a host never came)
+    +-- SlurmError                 Slurm does not answer, or refuses what was asked
     +-- EngineError                no container engine answers, or it refuses what was asked
     +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
     +-- AwsError                   AWS refuses what was asked; `code` is its own word for why
@@ -88,6 +89,10 @@ class JobFailedError(HerringboneError):
 
 class LaunchError(HerringboneError):
     """The ranks could not be started."""
+
+
+class SlurmError(HerringboneError):
+    """Slurm's commands are missing, its controller does not answer, or it refuses what was asked."""
 
 
 class EngineError(HerringboneError):

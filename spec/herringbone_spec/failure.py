@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from herringbone_spec.contract import MAX_FAILURE_CHARS
 from herringbone_spec.errors import ContractError
 
+_LOST = "lost contact with "
+
 
 class Frame(NamedTuple):
     """One frame of a traceback: where, in which function, and the source line."""
@@ -49,6 +51,11 @@ class Failure(NamedTuple):
         if self.rank is not None:
             return f"rank {self.rank} on {self.host}"
         return self.host or "the job"
+
+    @property
+    def lost_host(self) -> str | None:
+        """The host that the others lost contact with, None where something else went wrong."""
+        return self.host if self.host is not None and self.message == _LOST + self.host else None
 
     @property
     def what(self) -> str:
@@ -89,6 +96,15 @@ class Failure(NamedTuple):
 
     def to_json(self) -> str:
         return json.dumps({**self._asdict(), "frames": [frame._asdict() for frame in self.frames]})
+
+
+def lost_contact(host: str) -> Failure:
+    """Return the failure of a host that went without a farewell.
+
+    >>> lost_contact("algo-2").render(), lost_contact("algo-2").lost_host
+    ('algo-2: exit code 1: lost contact with algo-2', 'algo-2')
+    """
+    return Failure(host=host, exit_code=1, message=_LOST + host)
 
 
 def parse_failure(text: str | bytes) -> Failure:

@@ -38,7 +38,8 @@ class HostGroup(NamedTuple):
 class ResourceConfig(NamedTuple):
     """`resourceconfig.json`: who this host is and who the others are.
 
-    `hosts` are in natural order whatever the file's order is; rank 0 lives on `hosts[0]`.
+    `hosts` are in natural order whatever the file's order is; rank 0 lives on `hosts[0]`. An empty
+    `network_interface` is left out of the file: each host finds its own.
     """
 
     current_host: str
@@ -62,6 +63,7 @@ class ResourceConfig(NamedTuple):
 
     def to_json(self) -> dict[str, Any]:
         """Return the file's content in the service's own spelling."""
+        named = {"network_interface_name": self.network_interface} if self.network_interface else {}
         return {
             "current_host": self.current_host,
             "current_instance_type": self.current_instance_type,
@@ -75,7 +77,7 @@ class ResourceConfig(NamedTuple):
                 }
                 for group in self.groups
             ],
-            "network_interface_name": self.network_interface,
+            **named,
         }
 
 

@@ -108,7 +108,7 @@ def test_plan_reads_for_people(herringbone, script):
         (["plan", "t.py", "-o", "max_run"], "--option max_run: write NAME=VALUE"),
         (["plan", "t.py", "--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: not set here"),
         (["plan", "t.py", "--distribution", "{mpi: [}"], "--distribution cannot be read as YAML or JSON"),
-        (["plan", "t.py", "--instance-type", "slurm:x"], "this release has no backend for it"),
+        (["plan", "t.py", "--instance-type", "pbs:x"], "this release has no backend for it"),
         (["describe", "gone"], "no job 'gone' in"),
         (["stop", "gone"], "no job 'gone' in"),
         (["logs", "gone"], "no job 'gone' in"),

@@ -106,9 +106,10 @@ def test_the_constructor_looks_at_no_file(tmp_path, monkeypatch):
 
 def test_an_instance_type_without_backend_says_so_at_plan():
     with pytest.raises(
-        UnsupportedError, match=r"'slurm:gpu': this release has no backend .* local_process, local, local_gpu, ml\.\*$"
+        UnsupportedError,
+        match=r"'pbs:gpu': this release has no backend .* local_process, local, local_gpu, slurm:PARTITION, ml\.\*$",
     ):
-        Estimator("t.py", instance_type="slurm:gpu").plan()
+        Estimator("t.py", instance_type="pbs:gpu").plan()
     with pytest.raises(UnsupportedError, match=r"did you mean local_process\?"):
         Estimator("t.py", instance_type="local_proces").plan()
 

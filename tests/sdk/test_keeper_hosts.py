@@ -59,7 +59,7 @@ def test_a_host_whose_end_and_whose_last_output_come_at_once_has_ended():
     os.set_blocking(reader, False)
     host = Host({"name": "algo-1", "base": ""}, SlowLog(writer))
     host.output = reader
-    keeper = Keeper({"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0}, Ended(host))
+    keeper = Keeper({"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0}, Ended(host))
     wakeup, ring = os.pipe()
     keeper._selector.register(wakeup, selectors.EVENT_READ)
     keeper._start_hosts()

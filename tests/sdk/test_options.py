@@ -16,7 +16,7 @@ NAMES = """
     framework_version py_version base_job_name tags metric_definitions role sagemaker_session
     enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
     training_repository_access_mode training_repository_credentials_provider_arn
-shm_size bake_requirements include_secrets extra_request
+shm_size bake_requirements include_secrets extra_request slurm
 """
 
 

@@ -15,12 +15,14 @@ if TYPE_CHECKING:
 _MODULES = {
     "local_process": "herringbone.backends.process.backend",
     "local": "herringbone.backends.docker.backend",
+    "slurm": "herringbone.backends.slurm.backend",
     "sagemaker": "herringbone.backends.sagemaker.backend",
 }
 
 # instance_type -> the backend's name.
 _TYPES = {"local_process": "local_process", "local": "local", "local_gpu": "local"}
-_CLOUD = "ml."  # the start of every instance type of SageMaker's
+# How instance types start that name something of a backend's own: SageMaker's machines, a cluster's partition.
+_STARTS = {"ml.": "sagemaker", "slurm:": "slurm"}
 
 
 def backend_for(*instance_types: str) -> Backend:
@@ -41,13 +43,14 @@ def backend_for(*instance_types: str) -> Backend:
 
 
 def _name_of(instance_type: str) -> str:
-    name = "sagemaker" if instance_type.startswith(_CLOUD) else _TYPES.get(instance_type)
+    named = (name for start, name in _STARTS.items() if instance_type.startswith(start))
+    name = next(named, None) or _TYPES.get(instance_type)
     if name is None:
         near = difflib.get_close_matches(instance_type, _TYPES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UnsupportedError(
             f"instance_type {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}, "
-            f"{_CLOUD}*{hint}"
+            f"slurm:PARTITION, ml.*{hint}"
         )
     return name
 

@@ -44,6 +44,7 @@ UNUSED = (
     "training_repository_access_mode",
     "training_repository_credentials_provider_arn",
     "extra_request",
+    "slurm",
 )
 
 # Options whose user counts on them: running without would be another job, or a less safe one.

@@ -20,10 +20,10 @@ def main() -> None:
         # The client found, while we started, that the job cannot be prepared.
         return
     order: Order = json.loads(text)
-    site = None
+    site, failed = None, True
     try:
         site = site_of(order)
-        Keeper(order, site).run()
+        failed = Keeper(order, site).run()
     except BaseException as error:  # noqa: BLE001 - the last one who can write down that the job is over
         if site is not None:
             site.abandon()
@@ -31,7 +31,7 @@ def main() -> None:
 
         record.broken(order, error)
     # Nothing is left to tidy, and the interpreter's own farewell takes milliseconds.
-    os._exit(0)
+    os._exit(int(failed))
 
 
 def site_of(order: Order) -> Site:
@@ -40,6 +40,10 @@ def site_of(order: Order) -> Site:
         from herringbone.keeper.containers import Containers
 
         return Containers(order, order["containers"])
+    if order["steps"] is not None:
+        from herringbone.keeper.steps import Steps
+
+        return Steps(order, order["steps"])
     from herringbone.keeper.processes import Processes
 
     assert order["processes"] is not None

@@ -5,19 +5,24 @@ from __future__ import annotations
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from herringbone.jobs import FAILED, UPLOADING, JobIndex
+from herringbone.jobs import FAILED, UPLOADING
 from herringbone.keeper.artifacts import pack
 from herringbone.keeper.hosts import Host
 from herringbone.keeper.order import Order
+from herringbone.keeper.record import record_of
 from herringbone.keeper.verdict import HostEnd, Verdict, judge
 from herringbone.logs import STAMP_CHARS
 from herringbone_spec.contract import MAX_FAILURE_CHARS
 from herringbone_spec.errors import ContractError
 from herringbone_spec.failure import Failure, parse_failure
 from herringbone_spec.paths import Paths
+
+if TYPE_CHECKING:
+    from herringbone.keeper.hosts import Site
 
 _TAIL_LINES = 20
 _TAIL_BYTES = 32_768
@@ -26,22 +31,26 @@ _TAIL_BYTES = 32_768
 def conclude(
     order: Order,
     hosts: Sequence[tuple[Host, bool]],
-    leave: Callable[[], None],
+    site: Site,
     *,
     stopped: bool,
     max_run_over: bool,
-) -> None:
+) -> bool:
     """Bring the job to its end; `hosts` are in the order of their ends, each with whether it had been told to end.
 
-    `leave` returns when nothing is left of the hosts: only then is the job over.
+    Only when nothing is left of the hosts is the job over. Returns whether it failed.
     """
     ends = [_host_end(order, host, ordered) for host, ordered in hosts]
     verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
-    index = JobIndex(Path(order["index"]))
+    record = record_of(order)
     model = None
+    if verdict.failure is not None and site.restarts(verdict.failure):
+        for host, _ in hosts:
+            host.log.close(time.time())
+        return True
     try:
         if verdict.failure is None:
-            index.update(order["job"], unless_done=True, secondary_status=UPLOADING)
+            record.update(secondary_status=UPLOADING)
         model = _pack(order, [host for host, _ in hosts], with_model=verdict.failure is None)
     except OSError as error:
         if verdict.failure is None:
@@ -51,16 +60,15 @@ def conclude(
             host.log.say(f"[{host.name}] the log is not whole: {host.log.lost} bytes found no room", time.time())
         host.log.close(time.time())
     shutil.rmtree(order["run_folder"], ignore_errors=True)
-    leave()
-    index.update(
-        order["job"],
-        unless_done=True,
+    site.leave()
+    record.update(
         status=verdict.status,
         secondary_status=verdict.secondary_status,
         ended=time.time(),
         failure=None if verdict.failure is None else verdict.failure.to_json(),
         model=None if model is None else str(model),
     )
+    return verdict.failure is not None
 
 
 def _host_end(order: Order, host: Host, ordered: bool) -> HostEnd:

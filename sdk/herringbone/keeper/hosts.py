@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     from herringbone.keeper.order import HostOrder
+    from herringbone_spec.failure import Failure
 
     class Site(Protocol):
         """The hosts of one job."""
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
         def collect(self) -> None:
             """All hosts have ended: bring what they wrote to their base folders, and begin to tidy up."""
 
+        def restarts(self, failure: Failure) -> bool:
+            """Say whether the job, which failed so, begins anew by and by, under another keeper."""
+
         def leave(self) -> None:
             """Return when nothing of the site is left."""
 
@@ -53,7 +57,7 @@ class Host:
 
     `output` is the descriptor that its output comes from, None once that has ended. `ending` is one that can be read
     when the site knows more of its end; None where SIGCHLD tells that. `cause` says why it ended, where the exit code
-    alone does not.
+    alone does not. `called_off` says that the platform ended it, of its own accord or because somebody else asked.
     """
 
     def __init__(self, order: HostOrder, log: LogFile) -> None:
@@ -65,6 +69,7 @@ class Host:
         self.output: int | None = None
         self.ending: int | None = None
         self.cause = ""
+        self.called_off = False
 
     @property
     def over(self) -> bool:

@@ -55,8 +55,8 @@ class Keeper:
         # Hosts that ended after they were told to: their exit codes say nothing.
         self._ordered: set[str] = set()
 
-    def run(self) -> None:
-        """Keep the job until its end is in the index."""
+    def run(self) -> bool:
+        """Keep the job until its end is written down; return whether it failed."""
         wakeup = self._watch_signals()
         self._start_hosts()
         from herringbone.keeper import record
@@ -67,8 +67,12 @@ class Keeper:
         self._site.collect()
         from herringbone.keeper.ending import conclude
 
-        ends = [(host, host.name in self._ordered) for host in sorted(self._hosts, key=lambda host: host.ended_at)]
-        conclude(self._order, ends, self._site.leave, stopped=self._stopped, max_run_over=self._max_run_over)
+        ends = [
+            (host, host.name in self._ordered or host.called_off)
+            for host in sorted(self._hosts, key=lambda host: host.ended_at)
+        ]
+        stopped = self._stopped or any(host.called_off for host in self._hosts)
+        return conclude(self._order, ends, self._site, stopped=stopped, max_run_over=self._max_run_over)
 
     def _turn(self, wakeup: int) -> None:
         """Wait for what comes next, and take it in."""
@@ -104,7 +108,7 @@ class Keeper:
         return read_end
 
     def _start_hosts(self) -> None:
-        self._max_run_at = time.monotonic() + self._order["max_run"]
+        self._max_run_at = time.monotonic() + self._order["max_run"] - self._order["warning"]
         self._site.start()
         for host in self._hosts:
             for descriptor in (host.output, host.ending):
@@ -135,7 +139,7 @@ class Keeper:
         self._drain(host)
         if host.output is not None:
             self._end_at = min(self._end_at, time.monotonic() + _PIPE_SECONDS)
-        if host.exit_code != 0 and host.name not in self._ordered:
+        if host.exit_code != 0 and host.name not in self._ordered and not host.called_off:
             self._stop_at = min(self._stop_at, time.monotonic() + self._order["patience"])
             self._site.rouse()
 
@@ -155,8 +159,10 @@ class Keeper:
         if now >= self._max_run_at:
             self._max_run_at = _FAR
             self._max_run_over = not self._stopped and bool(self._living)
+            soon = f" in {self._order['warning']:g} s" if self._order["warning"] else ""
+            over = f"max_run of {self._order['max_run']:g} s is over{soon}"
             for host in self._living:
-                host.log.say(f"[{host.name}] max_run of {self._order['max_run']:g} s is over: stopping", time.time())
+                host.log.say(f"[{host.name}] {over}: stopping", time.time())
             self._stop(self._grace)
         if now >= self._stop_at:
             self._stop(self._grace)

@@ -46,21 +46,40 @@ class ContainersOrder(TypedDict):
     containers: dict[str, ContainerOrder]
 
 
+class StepsOrder(TypedDict):
+    """Hosts that are steps of a Slurm job, each on a node of its own.
+
+    `argv` starts a supervisor on its node. `environment` is told to the supervisors in private; `variables` are for all
+    to see. `retries` is how often the job may begin anew after a host was lost.
+    """
+
+    argv: list[str]
+    environment: dict[str, str]
+    variables: dict[str, str]
+    retries: int
+
+
 class Order(TypedDict):
     """One job. Paths are absolute; times are seconds.
 
-    One of `processes` and `containers` says what the hosts are. `patience` is how long hosts may outlive the first
-    host that failed. `output` is the folder for what is packed, `compress` says whether into archives.
+    One of `processes`, `containers` and `steps` says what the hosts are. `patience` is how long hosts may outlive the
+    first host that failed, and `warning` how long before the end of `max_run` they are told to stop. `run_folder` is
+    empty where each host makes its own. `output` is the folder for what is packed, `compress` says whether into
+    archives. What becomes of the job goes into the `index`, or where that lies on another machine, into the file
+    `report`.
     """
 
     job: str
-    index: str
+    index: str | None
+    report: str | None
     logs: str
     hosts: list[HostOrder]
     processes: ProcessesOrder | None
     containers: ContainersOrder | None
+    steps: StepsOrder | None
     run_folder: str
     max_run: float
+    warning: float
     stop_grace: float
     patience: float
     output: str

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from herringbone.keeper.order import Order, ProcessesOrder
+    from herringbone_spec.failure import Failure
 
 # The keeper's own descriptors are kept above those that a supervisor is given.
 _ABOVE = 10
@@ -117,6 +118,9 @@ class Processes:
 
     def collect(self) -> None:
         self.sweep()
+
+    def restarts(self, failure: Failure) -> bool:  # noqa: ARG002 - nobody here starts a job a second time
+        return False
 
     def leave(self) -> None:
         pass

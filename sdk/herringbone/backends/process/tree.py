@@ -21,8 +21,11 @@ from herringbone_spec.paths import Paths
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path) -> None:
-    """Write all that the host's supervisor will read, and make the folders it will write to."""
+def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path, interface: str = LOOPBACK) -> None:
+    """Write all that the host's supervisor will read, and make the folders it will write to.
+
+    `interface` leads to the other hosts; empty where only they will know.
+    """
     paths = Paths(folder.host(host.name))
     make_folders(paths)
     _make_checkpoints(plan, Path(paths.checkpoints), Path(paths.checkpoint_config))
@@ -30,7 +33,7 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path
         place, places = place_of(channel, plan, host)
         _link_channel(channel, Path(paths.channel(channel.name)), host=place, hosts=places)
     hyperparameters = _localised(plan.hyperparameters, paths, folder)
-    write_config(plan, host, paths, hyperparameters=hyperparameters, interface=LOOPBACK)
+    write_config(plan, host, paths, hyperparameters=hyperparameters, interface=interface)
     assert plan.source is not None
     copy_source(plan.source, Path(paths.code), but_not=but_not)
 

@@ -20,7 +20,7 @@ from herringbone_spec.launcher import Launcher
 _NAME = "sagemaker"
 MAX_CHANNELS = 20
 # Means nothing to a service whose containers nobody of us starts, or to a job whose image is named.
-_UNUSED = ("framework_version", "py_version", "shm_size")
+_UNUSED = ("framework_version", "py_version", "shm_size", "slurm")
 _REFUSED = {
     "bake_requirements": "build the image with them: herringbone images build --requirements",
 }

@@ -1,0 +1,127 @@
+"""From a plan to what sbatch is given: its words and a script that people can read. Pure.
+
+What a user wrote stands in the script only where it was checked to be one plain word (settings.py), or quoted.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from herringbone.backends.slurm.settings import SlurmSettings
+from herringbone.home import JobFolder
+from herringbone.plan import JobPlan
+from herringbone_spec.errors import OptionError, UnsupportedError
+
+PREFIX = "slurm:"
+_PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*")
+# From the end of the grace to the end of the job: the keeper kills what is left, and packs.
+_MARGIN_SECONDS = 5.0
+# Slurm looks once a minute at which jobs are to be warned, and so does it up to this much too early.
+_SLURM_EARLY_SECONDS = 60
+_SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
+
+
+class Place(NamedTuple):
+    """What the script needs to know of this machine: the job's folder, Python, and where its libraries are."""
+
+    folder: JobFolder
+    python: str
+    environ: Mapping[str, str]
+
+
+def partition_of(plan: JobPlan) -> str:
+    """Return the partition that a job's hosts are nodes of. Raises `OptionError` or `UnsupportedError`."""
+    types = list(dict.fromkeys(host.instance_type for host in plan.hosts))
+    if len(types) > 1:
+        raise UnsupportedError(f"instance_groups: a job on Slurm has one partition, not {' and '.join(types)}")
+    partition = types[0].removeprefix(PREFIX)
+    if not _PARTITION.fullmatch(partition):
+        raise OptionError(f"instance_type {types[0]!r}: no name of a partition; write for example 'slurm:gpu'")
+    return partition
+
+
+def settings_of(plan: JobPlan) -> SlurmSettings:
+    """Return what the job asks of the cluster; nothing in particular when nothing was given."""
+    return plan.options.slurm or SlurmSettings()
+
+
+def warning_seconds(max_run: float, grace: float) -> float:
+    """Return how long before the end of `max_run` hosts are told to stop.
+
+    >>> warning_seconds(3600, 110), warning_seconds(60, 110)
+    (115.0, 30.0)
+    """
+    return min(grace + _MARGIN_SECONDS, max_run / 2)
+
+
+def sbatch_words(folder: JobFolder) -> list[str]:
+    """Return the command; paths are words of it, for a line of the script takes no path that has a blank or a %."""
+    return ["sbatch", "--parsable", f"--chdir={folder.path}", f"--output={str(folder.keeper_log).replace('%', '%%')}"]
+
+
+def batch_script(plan: JobPlan, place: Place, *, grace: float) -> str:
+    """Return the script.
+
+    >>> print(batch_script(plan, place, grace=110.0))        # doctest: +SKIP
+    #!/bin/bash
+    #SBATCH --job-name=digits-1
+    ...
+
+    `grace` is in seconds.
+    """
+    paths = {name: place.environ[name] for name in _SEARCH_PATHS if place.environ.get(name)}
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {word}" for word in _directives(plan, grace)),
+        "",
+        "# The keeper starts one supervisor on each node, in an srun of its own, and plays the platform for them.",
+        *(f"export {name}={shlex.quote(value)}" for name, value in paths.items()),
+        shlex.join(["exec", place.python, "-m", "herringbone.keeper", plan.job_name])
+        + f" < {shlex.quote(str(order_path(place.folder)))}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def order_path(folder: JobFolder) -> str:
+    """Return where the keeper's order lies, for its owner alone to read."""
+    return str(folder.path / "order.json")
+
+
+def _directives(plan: JobPlan, grace: float) -> list[str]:
+    settings = settings_of(plan)
+    warning = warning_seconds(plan.options.max_run, grace)
+    asked = {
+        "job-name": plan.job_name,
+        "partition": partition_of(plan),
+        "account": settings.account,
+        "qos": settings.qos,
+        "nodes": len(plan.hosts),
+        "ntasks-per-node": 1,
+        "cpus-per-task": settings.cpus,
+        "mem": settings.memory if settings.cpus is not None else 0,
+        "gres": settings.gres,
+        "constraint": settings.constraint,
+        "time": minutes(plan.options.max_run),
+        # The keeper tells the hosts in time; this is for when it does not.
+        "signal": f"B:TERM@{max(1, int(warning) - _SLURM_EARLY_SECONDS)}",
+        "open-mode": "append",
+    }
+    words = [f"--{name}={value}" for name, value in asked.items() if value is not None]
+    return [
+        *words,
+        *([] if settings.cpus is not None else ["--exclusive"]),
+        "--requeue" if settings.requeue else "--no-requeue",
+    ]
+
+
+def minutes(max_run: float) -> int:
+    """Return Slurm's time limit, in its whole minutes.
+
+    >>> minutes(60), minutes(61)
+    (1, 2)
+    """
+    return math.ceil(max_run / 60)

@@ -1,0 +1,65 @@
+"""Does every node see the job's folder? A cluster is assumed to share one, and what is assumed is looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path, PurePath
+
+from herringbone.backends.slurm.commands import SlurmCommands
+from herringbone_spec.errors import InputError, SlurmError
+
+# File systems of one machine; all others (nfs, lustre, gpfs, beegfs, ceph, fuse.*) are taken for shared.
+_OF_ONE_MACHINE = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay"))
+_WAIT_SECONDS = 10
+_WAY_OUT = "set HERRINGBONE_HOME to a folder on a file system that the cluster's machines share"
+
+
+def check_shared(folder: Path, slurm: SlurmCommands, *, partition: Sequence[str], this_host: str, mounts: str) -> None:
+    """Raise `InputError` when the cluster cannot see a folder of this machine.
+
+    `partition` are srun's words that choose nodes, `this_host` this machine's name and `mounts` its /proc/mounts. Where
+    neither the kind of the file system nor the nodes' names tell, a node is asked; one that is busy cannot be, and then
+    the job itself will say.
+    """
+    if slurm.where != "this machine" and not _sees(slurm, folder):
+        raise InputError(f"{slurm.where} does not see the folder {folder} of this machine; {_WAY_OUT}")
+    kind = kind_of_file_system(folder, mounts)
+    if kind not in _OF_ONE_MACHINE or _nodes(slurm) == {this_host}:
+        return
+    try:
+        seen = slurm.ask(
+            "srun",
+            *("--nodes=1", "--ntasks=1", f"--immediate={_WAIT_SECONDS}", "--time=1", "--quiet", *partition),
+            *("sh", "-c", 'test -d "$0" && echo yes || echo no', str(folder)),
+        )
+    except SlurmError:
+        return
+    if seen.strip() == "no":
+        raise InputError(f"the nodes do not see the folder {folder}, which lies on {kind} of this machine; {_WAY_OUT}")
+
+
+def kind_of_file_system(path: PurePath, mounts: str) -> str:
+    """Return the kind of the file system that a path lies on; `mounts` is /proc/mounts.
+
+    >>> kind_of_file_system(PurePath("/home/me/jobs"), "/dev/sda / ext4 rw 0 0\\nserver:/x /home nfs4 rw 0 0\\n")
+    'nfs4'
+    """
+    found = (0, "")
+    for line in mounts.splitlines():
+        _, point, kind, *_ = line.split(" ")
+        # A later mount at the same point hides the earlier one.
+        if path.is_relative_to(point.replace("\\040", " ")) and len(point) >= found[0]:
+            found = (len(point), kind)
+    return found[1]
+
+
+def _sees(slurm: SlurmCommands, folder: Path) -> bool:
+    try:
+        slurm.ask("test", "-d", str(folder))
+    except SlurmError:
+        return False
+    return True
+
+
+def _nodes(slurm: SlurmCommands) -> set[str]:
+    return set(slurm.ask("sinfo", "--noheader", "--format=%n").split())

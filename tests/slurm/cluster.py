@@ -1,0 +1,277 @@
+"""A Slurm cluster of four nodes on this machine: munged, slurmctld and a slurmd for each, all in one folder.
+
+Each node has a network namespace and an address of its own; GPUs are devices that slurmd takes for some. As root;
+Debian's packages: slurmctld slurmd slurm-client munge iproute2.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+PROGRAMS = ("ip", "munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
+NODES = ("n1", "n2", "n3", "n4")
+_START_SECONDS = 20.0
+_CONFIGURATION = """\
+ClusterName=test
+SlurmctldHost={host}({network}.254)
+SlurmctldPort={port}
+SlurmUser=root
+AuthType=auth/munge
+# The second is how long a requeued job waits.
+AuthInfo=socket={folder}/munge.socket,cred_expire=5
+CryptoType=crypto/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=500
+SlurmdParameters=config_overrides
+ReturnToService=2
+SlurmdTimeout=300
+KillWait=5
+SchedulerParameters=sched_interval=1,batch_sched_delay=1,bf_interval=1
+GresTypes=gpu
+{nodes}
+PartitionName=gpu Nodes=n[1-4] Default=YES State=UP
+PartitionName=paid Nodes=n[1-2] AllowAccounts=team MaxTime=60 State=UP
+"""
+
+
+def missing() -> str | None:
+    """Say why there can be no cluster here, None when there can."""
+    if os.geteuid() != 0:
+        return "a Slurm cluster of one machine needs root"
+    absent = [program for program in PROGRAMS if shutil.which(program) is None]
+    return f"Slurm is not installed: {', '.join(absent)}; apt-get install slurmctld slurmd munge" if absent else None
+
+
+class Cluster:
+    """Runs while the context lasts; `folder` is its own, short for the sockets in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.configuration = folder / "slurm.conf"
+        self._network = Network(os.getpid())
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Cluster:
+        try:
+            self._write()
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for process in reversed(self._processes.values()):
+            process.kill()
+            process.wait()
+        for pid in self.processes():
+            os.kill(pid, signal.SIGKILL)
+        self._network.remove()
+
+    def ask(self, *words: str) -> str:
+        done = subprocess.run(words, capture_output=True, text=True, env=self.environ, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {**os.environ, "SLURM_CONF": str(self.configuration)}
+
+    def take_down(self, node: str) -> None:
+        """End a node as a power cut does: its slurmd, all that it started, and its network."""
+        self._network.cut(node)
+        daemon = self._processes.pop(node)
+        daemon.kill()
+        daemon.wait()
+        for pid in self.processes(node):
+            os.kill(pid, signal.SIGKILL)
+
+    def notice(self, node: str) -> None:
+        """Have Slurm know that a node is down, as it would by itself after SlurmdTimeout."""
+        self.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
+
+    def bring_up(self, node: str) -> None:
+        self._network.mend(node)
+        self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
+        self._run(node, *self._network.inside(node), "slurmd", "-D", "-N", node)
+        words = ("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T")
+        self.wait(lambda: set(self.ask(*words).split()) == {"idle"})
+
+    def processes(self, node: str | None = None) -> dict[int, str]:
+        """Return the processes of jobs, on one node or on any, with their command lines."""
+        found = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit():
+                continue
+            try:
+                environ = dict(
+                    word.partition("=")[::2] for word in (entry / "environ").read_bytes().decode().split("\0")
+                )
+                command = (entry / "cmdline").read_bytes().decode().replace("\0", " ")
+            except (OSError, UnicodeDecodeError):
+                continue  # it ended while we looked
+            ours = environ.get("SLURM_CONF") == str(self.configuration) and "SLURMD_NODENAME" in environ
+            if ours and node in (None, environ["SLURMD_NODENAME"]):
+                found[int(entry.name)] = command
+        if node is None:
+            return found
+        return found | {pid: "slurmstepd" for pid in map(_parent, found) if _is_stepd(pid)}
+
+    @staticmethod
+    def wait(until: Callable[[], Any], seconds: float = _START_SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not until():
+            assert time.monotonic() < deadline, "it took too long"
+            time.sleep(0.05)
+
+    def _write(self) -> None:
+        self.folder.chmod(0o711)
+        (self.folder / "state").mkdir()
+        for node in NODES:
+            (self.folder / f"spool-{node}").mkdir()
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(1024))
+        key.chmod(0o600)
+        host, port = socket.gethostname(), _free_port()
+        each = "NodeName={node} NodeHostname={host} NodeAddr={address} Port={port} CPUs=8 RealMemory=8000 Gres=gpu:2"
+        text = _CONFIGURATION.format(
+            host=host,
+            folder=self.folder,
+            network=self._network.prefix,
+            port=port,
+            nodes="\n".join(
+                each.format(node=node, host=host, address=self._network.address(node), port=port + place)
+                for place, node in enumerate(NODES, 1)
+            ),
+        )
+        self.configuration.write_text(text)
+        (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        for number in (0, 1):
+            # As /dev/zero's neighbour: slurmd wants a device, and no job opens it.
+            os.mknod(self.folder / f"gpu{number}", 0o666 | 0o020000, os.makedev(1, 3))
+        (self.folder / "gres.conf").write_text(f"NodeName=n[1-4] Name=gpu File={self.folder}/gpu[0-1]\n")
+
+    def _start(self) -> None:
+        folder = self.folder
+        self._network.make()
+        files = {name: folder / f"munge.{name}" for name in ("socket", "key", "log", "seed", "pid")}
+        words = [f"--{'-'.join((name, 'file')) if name != 'socket' else name}={path}" for name, path in files.items()]
+        self._run("munge", "munged", "--foreground", "--force", *words)
+        self.wait(lambda: files["socket"].exists())
+        self._run("controller", "slurmctld", "-D", "-c")
+        for node in NODES:
+            self._run(node, *self._network.inside(node), "slurmd", "-D", "-N", node)
+        self.wait(lambda: self._idle() == len(NODES))
+
+    def _idle(self) -> int:
+        words = ("sinfo", "--noheader", "--Node", "--partition=gpu", "--format=%T")
+        done = subprocess.run(words, capture_output=True, text=True, env=self.environ)
+        return done.stdout.split().count("idle")
+
+    def _run(self, name: str, *words: str) -> None:
+        with (self.folder / f"{name}.out").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environ, start_new_session=True
+            )
+
+
+class Network:
+    """A switch, this machine's plug in it, and one for each node; `number` makes the names this process's own.
+
+    All are namespaces: what a firewall of this machine forwards, for containers perhaps, is no matter in them.
+    """
+
+    def __init__(self, number: int) -> None:
+        self._name = f"hbc{number}"
+        # Of the block for tests of network devices (RFC 2544).
+        self.prefix = f"198.18.{number % 250}"
+
+    def address(self, node: str) -> str:
+        return f"{self.prefix}.{NODES.index(node) + 1}"
+
+    def inside(self, node: str) -> list[str]:
+        # Not `ip netns exec`, which mounts another /sys.
+        return ["nsenter", f"--net=/run/netns/{self._space(node)}"]
+
+    def make(self) -> None:
+        _ip("netns", "add", self._name)
+        _ip("-netns", self._name, "link", "add", "switch", "type", "bridge")
+        _ip("-netns", self._name, "link", "set", "switch", "up")
+        _ip("link", "add", self._name, "type", "veth", "peer", "name", "here", "netns", self._name)
+        self._plug_in("here")
+        _ip("address", "add", f"{self.prefix}.254/24", "dev", self._name)
+        _ip("link", "set", self._name, "up")
+        for node in NODES:
+            space = self._space(node)
+            _ip("netns", "add", space)
+            _ip("-netns", self._name, "link", "add", node, "type", "veth", "peer", "name", "eth0", "netns", space)
+            self._plug_in(node)
+            _ip("-netns", space, "address", "add", f"{self.address(node)}/24", "dev", "eth0")
+            for device in ("lo", "eth0"):
+                _ip("-netns", space, "link", "set", device, "up")
+
+    def cut(self, node: str) -> None:
+        _ip("-netns", self._name, "link", "set", node, "down")
+
+    def mend(self, node: str) -> None:
+        _ip("-netns", self._name, "link", "set", node, "up")
+
+    def remove(self) -> None:
+        """Remove what there is of it; links go with their namespaces."""
+        for space in (*map(self._space, NODES), self._name):
+            subprocess.run(("ip", "netns", "del", space), capture_output=True)
+
+    def _plug_in(self, link: str) -> None:
+        _ip("-netns", self._name, "link", "set", link, "master", "switch", "up")
+
+    def _space(self, node: str) -> str:
+        return f"{self._name}-{node}"
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(("ip", *words), check=True, capture_output=True)
+
+
+def _free_port() -> int:
+    """Return a free port for the controller, below those that systems hand out."""
+    for first in range(17_000, 30_000, 10):
+        with socket.socket() as probe:
+            try:
+                probe.bind(("", first))
+            except OSError:
+                continue
+            return first
+    raise AssertionError("no free port")
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+    except FileNotFoundError:
+        return 0
+
+
+def _is_stepd(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().startswith(b"slurmstepd")
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,155 @@
+"""What is found before anything starts: by looking, and by having Slurm judge the request."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+from herringbone import Estimator, InputError, SlurmError, UnsupportedError
+from herringbone.backends.slurm.backend import SlurmBackend
+from herringbone.backends.slurm.commands import SlurmCommands
+from herringbone.backends.slurm.review import explain, parse_sinfo
+from herringbone.backends.slurm.shared import check_shared, kind_of_file_system
+from herringbone.home import Home
+from tests.slurm.test_script import plan
+
+MOUNTS = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\ntmpfs /home/me/my\\040disk tmpfs rw 0 0\n"
+
+
+@pytest.mark.slurm
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"instance_type": "slurm:gpus"}, "no partition gpus that this user may see; it has: gpu, paid"),
+        ({"instance_count": 5}, "larger than the partition: .*5 hosts are asked for, and partition gpu has 4 nodes"),
+        ({"slurm": {"gres": "gpu:3"}}, "larger than the partition: .*gres gpu:2"),
+        ({"slurm": {"gres": "tpu:1"}}, "slurm: gres tpu:1: Slurm refuses it"),
+        ({"slurm": {"constraint": "ib"}}, "slurm: constraint ib: Slurm refuses it"),
+        ({"slurm": {"cpus": 9}}, "larger than the partition"),
+        ({"slurm": {"cpus": 1, "memory": "9G"}}, "larger than the partition"),
+        ({"instance_type": "slurm:paid", "max_run": 60, "slurm": {"account": "nobody"}}, "slurm: account nobody"),
+        ({"instance_type": "slurm:paid"}, "max_run: 86400 s is more than partition paid allows, .* give max_run=3600"),
+    ],
+)  # fmt: skip
+def test_what_slurm_refuses_or_would_let_wait_for_ever(home, given, text):
+    Path("train.py").touch()
+    estimator = Estimator("train.py", **{"instance_type": "slurm:gpu", "instance_count": 1, **given})
+    with pytest.raises(InputError, match=text):
+        estimator.fit()
+    assert not home.path.exists()
+
+
+@pytest.mark.slurm
+def test_a_plan_shows_the_script_and_what_is_not_used(home):
+    Path("train.py").touch()
+    made = Estimator("train.py", instance_type="slurm:gpu", instance_count=2, volume_size=50, max_run=60).plan()
+    assert "batch script:      #SBATCH --nodes=2" in str(made)
+    assert made.request["script"].splitlines()[0] == "#!/bin/bash"
+    assert made.unused == ("volume_size",)
+    assert not home.path.exists()
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """A backend on a machine without Slurm's programs, and a script."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
+    (tmp_path / "train.py").touch()
+    return SlurmBackend(Home(tmp_path / "home"), {"PATH": str(tmp_path)})
+
+
+def test_without_slurm_it_says_what_to_do(nowhere):
+    estimator = Estimator("train.py", instance_type="slurm:gpu")
+    with pytest.raises(SlurmError, match=re.escape("sinfo is not on this machine: work on a login node")):
+        estimator._plan(nowhere, None, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"image_uri": "me:1"}, "image_uri: slurm runs a script with this Python, not an image"),
+        ({"enable_network_isolation": True}, "enable_network_isolation: nodes of a cluster share its network"),
+        ({"checkpoint_s3_uri": "s3://bucket/here"}, "is not on this machine"),
+    ],
+)
+def test_what_is_not_served(nowhere, given, text):
+    with pytest.raises(UnsupportedError, match=text):
+        Estimator("train.py", instance_type="slurm:gpu", **given)._plan(nowhere, None, None)
+
+
+@pytest.mark.parametrize(
+    ("said", "text"),
+    [
+        ("sbatch: error: Invalid account or account/partition combination specified", "slurm: account team-a"),
+        ("allocation failure: Invalid qos specification", "slurm: qos high"),
+        ("allocation failure: User's group not permitted to use this partition", "this user"),
+        ("allocation failure: Access/permission denied", "this user"),
+        ("Unable to contact slurm controller", "Slurm refuses the job: Unable to contact"),
+    ],
+)
+def test_slurm_s_words_name_the_option(said, text):
+    kinds = parse_sinfo("gpu|infinite|4|8|4000|gpu:2\n")
+    assert explain(said, plan(slurm={"account": "team-a", "qos": "high"}), kinds).startswith(text)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"), [("/home/me/jobs", "nfs4"), ("/srv/jobs", "ext4"), ("/home/me/my disk/jobs", "tmpfs")]
+)
+def test_the_kind_of_a_folder_s_file_system(path, kind):
+    assert kind_of_file_system(Path(path), MOUNTS) == kind
+
+
+class Cluster:
+    """Stands for machines that answer in words: what each program says, by its name."""
+
+    def __init__(self, **answers):
+        self.answers = answers
+        self.asked = []
+
+    def __call__(self, command, **_):
+        import subprocess
+
+        self.asked.append(command)
+        code, text = self.answers[command[0]]
+        return subprocess.CompletedProcess(command, code, stdout=text, stderr=text)
+
+
+def check(folder, cluster, login=None, this_host="login1"):
+    slurm = SlurmCommands(os.environ, login, run=cluster)
+    check_shared(Path(folder), slurm, partition=["--partition=gpu"], this_host=this_host, mounts=MOUNTS)
+
+
+def test_a_folder_on_a_shared_file_system_is_believed():
+    check("/home/me/jobs", cluster := Cluster())
+    assert cluster.asked == []
+
+
+def test_on_a_cluster_of_this_machine_alone_every_folder_is_shared():
+    check("/srv/jobs", Cluster(sinfo=(0, "login1\nlogin1\n")))
+
+
+def test_a_node_is_asked_where_the_file_system_is_one_machine_s():
+    check("/srv/it's jobs", cluster := Cluster(sinfo=(0, "a1\na2\n"), srun=(0, "yes\n")))
+    assert cluster.asked[-1][-1] == "/srv/it's jobs"
+    with pytest.raises(
+        InputError, match=r"the nodes do not see the folder /srv/jobs, which lies on ext4 .* HERRINGBONE_HOME"
+    ):
+        check("/srv/jobs", Cluster(sinfo=(0, "a1\n"), srun=(0, "no\n")))
+
+
+def test_where_no_node_is_free_to_be_asked_the_job_will_say():
+    check("/srv/jobs", Cluster(sinfo=(0, "a1\n"), srun=(1, "Unable to allocate resources: Immediate")))
+
+
+def test_a_login_node_must_see_the_folder():
+    with pytest.raises(InputError, match="me@login1 does not see the folder /home/me/jobs"):
+        check("/home/me/jobs", cluster := Cluster(ssh=(1, "")), login="me@login1")
+    assert cluster.asked == [["ssh", "-o", "BatchMode=yes", "--", "me@login1", "test -d /home/me/jobs"]]
+
+
+def test_over_ssh_words_stay_words():
+    SlurmCommands({}, "me@login1", run=(cluster := Cluster(ssh=(0, "")))).ask("sbatch", "--chdir=/a b;id")
+    assert cluster.asked[0][-1] == "sbatch '--chdir=/a b;id'"

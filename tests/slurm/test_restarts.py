@@ -1,0 +1,95 @@
+"""A node goes down in mid-job: the job begins anew on others, and ends with the weights of an undisturbed run."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from tests.slurm.conftest import said
+
+pytestmark = pytest.mark.slurm
+
+# Two ranks add up their gradients over a connection of their own; rank 0 saves now and then, and both go on from what
+# was saved last. Without torch, whose import takes longer than all else here.
+TRAINS = """
+import json, os, random, socket, time
+from pathlib import Path
+rank, address = int(os.environ["RANK"]), (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+def connect():
+    while True:
+        try:
+            return socket.create_connection(address)
+        except OSError:
+            time.sleep(0.05)
+other = socket.create_server(address).accept()[0] if rank == 0 else connect()
+# Two files: what one had read ahead, a write to it would drop.
+theirs, mine = other.makefile("r"), other.makefile("w")
+saved = Path("/".join([os.environ["SAGEMAKER_BASE_DIR"], "checkpoints", "state.json"]))
+step, weights, momentum = json.loads(saved.read_text()) if saved.exists() else (0, [1.0] * 8, [0.0] * 8)
+if step:
+    print("resumed at", step, flush=True)
+while step < 40:
+    values = random.Random(step * 2 + rank)
+    gradients = [values.gauss(0, 1) * weight for weight in weights]
+    print(json.dumps(gradients), file=mine, flush=True)
+    sums = [a + b for a, b in zip(gradients, json.loads(theirs.readline()), strict=True)]
+    momentum = [0.9 * old + new for old, new in zip(momentum, sums, strict=True)]
+    weights = [weight - 0.01 * speed for weight, speed in zip(weights, momentum)]
+    step += 1
+    if step % 5 == 0:
+        if rank == 0:
+            saved.with_suffix(".new").write_text(json.dumps([step, weights, momentum]))
+            saved.with_suffix(".new").replace(saved)
+            print("saved", file=mine, flush=True)
+        else:
+            assert theirs.readline() == "saved\\n"
+        print("step", step, flush=True)
+    time.sleep(float(os.environ["PAUSE"]))
+if rank == 0:
+    Path(os.environ["SM_MODEL_DIR"], "weights.json").write_text(json.dumps(weights))
+"""
+
+
+def _weights(job):
+    with tarfile.open(job.model_data.removeprefix("file://")) as archive:
+        return json.load(archive.extractfile("weights.json"))
+
+
+@pytest.fixture
+def trains(submit, tmp_path: Path):
+    """Submits the training under a name, with a pause after each step, in seconds."""
+    return lambda name, pause: submit(
+        TRAINS, job_name=name, instance_count=2, environment={"PAUSE": pause}, checkpoint_s3_uri=str(tmp_path / name)
+    )
+
+
+def test_the_weights_are_those_of_an_undisturbed_run(trains, cluster):
+    undisturbed = trains("undisturbed", "0").wait(timeout=60)
+    disturbed = trains("disturbed", "0.1")
+    cluster.wait(lambda: "step 10" in said(disturbed), 60)
+    (nodes,) = cluster.ask("squeue", "--noheader", "--name=disturbed", "--Format=NodeList:20").split()
+    lost = cluster.ask("scontrol", "show", "hostnames", nodes).split()[1]
+    cluster.take_down(lost)
+    try:
+        cluster.wait(lambda: disturbed.secondary_status == "Restarting", 60)
+        cluster.notice(lost)
+        assert disturbed.wait(timeout=100).status == "Completed"
+    finally:
+        cluster.bring_up(lost)
+    assert any(line.startswith("resumed at") for line in said(disturbed))
+    log = [line.text for line in disturbed.logs() if line.rank is None]
+    assert any(f"the job begins anew, without {lost}" in text for text in log)
+    assert "Restarting" in [each["Status"] for each in disturbed.describe()["SecondaryStatusTransitions"]]
+    assert _weights(disturbed) == _weights(undisturbed)
+
+
+def test_a_job_that_an_administrator_requeues_goes_on(trains, cluster):
+    job = trains("requeued", "0.1")
+    cluster.wait(lambda: "step 10" in said(job), 60)
+    (number,) = cluster.ask("squeue", "--noheader", "--name=requeued", "--Format=JobID").split()
+    cluster.ask("scontrol", "requeue", number)
+    assert job.wait(timeout=60).status == "Completed"
+    assert any(line.startswith("resumed at") for line in said(job))

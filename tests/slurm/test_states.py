@@ -1,0 +1,96 @@
+"""What Slurm says and what the keeper wrote, as a row of the index: a table."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from herringbone.backends.slurm.states import SlurmJob, columns_of, parse_sacct, parse_squeue
+from herringbone.jobs import JobRecord
+from herringbone_spec.failure import Failure, lost_contact, parse_failure
+
+ROW = JobRecord(name="digits-1", backend="slurm", plan="{}", created=0.0)
+FAILED = {"status": "Failed", "secondary_status": "Failed", "failure": Failure(message="no digit").to_json()}
+LOST = {**FAILED, "failure": lost_contact("algo-2").to_json()}
+STOPPED = {"status": "Stopped", "secondary_status": "Stopped"}
+DONE = {"status": "Completed", "secondary_status": "Completed", "ended": 9.0, "model": "/m"}
+
+
+def columns(report, job, *, asked=False):
+    return columns_of(report, job, ROW, asked=asked, last_words="no such file", now=10.0)
+
+
+def job(state, restarts=0, reason="None", nodes="n[1-2]"):
+    return SlurmJob("7", state, reason, restarts, nodes)
+
+
+@pytest.mark.parametrize(
+    ("report", "slurm", "asked", "expected"),
+    [
+        ({}, job("PENDING"), False, ("InProgress", "Pending")),
+        ({}, job("CONFIGURING"), False, ("InProgress", "Starting")),
+        ({}, job("RUNNING"), False, ("InProgress", "Starting")),
+        ({"attempt": 0, "secondary_status": "Training"}, job("RUNNING"), False, ("InProgress", "Training")),
+        ({"attempt": 0, "secondary_status": "Uploading"}, job("COMPLETING"), False, ("InProgress", "Uploading")),
+        ({"attempt": 0, **DONE}, None, False, ("Completed", "Completed")),
+        ({"attempt": 0, **FAILED}, None, False, ("Failed", "Failed")),
+        # A stop that was asked for here.
+        ({"attempt": 0, "secondary_status": "Training"}, job("RUNNING"), True, ("Stopping", "Stopping")),
+        ({}, job("CANCELLED"), True, ("Stopped", "Stopped")),
+        ({"attempt": 0, "secondary_status": "Training"}, job("FAILED"), True, ("Stopped", "Stopped")),
+        ({"attempt": 0, **STOPPED}, job("RUNNING"), True, ("Stopped", "Stopped")),
+        # One that was not: Slurm says whose it was, and whether it goes on.
+        ({"attempt": 0, **STOPPED}, job("COMPLETING"), False, ("InProgress", "Stopping")),
+        ({"attempt": 0, **STOPPED}, job("PENDING", restarts=1), False, ("InProgress", "Restarting")),
+        ({"attempt": 0, **STOPPED}, job("RUNNING", restarts=1), False, ("InProgress", "Restarting")),
+        ({"attempt": 0, **STOPPED}, job("CANCELLED"), False, ("Stopped", "Stopped")),
+        ({"attempt": 0, **STOPPED}, job("PREEMPTED"), False, ("Stopped", "Interrupted")),
+        ({"attempt": 0, **STOPPED}, job("TIMEOUT"), False, ("Stopped", "MaxRuntimeExceeded")),
+        ({"attempt": 0, **STOPPED}, job("COMPLETED"), False, ("Stopped", "Stopped")),
+        # A lost host may be a node that goes down: Slurm has the last word.
+        ({"attempt": 0, **LOST}, job("RUNNING"), False, ("InProgress", "Stopping")),
+        ({"attempt": 0, **LOST}, job("PENDING", restarts=1), False, ("InProgress", "Restarting")),
+        ({"attempt": 0, **LOST}, job("FAILED"), False, ("Failed", "Failed")),
+        ({"attempt": 0, "secondary_status": "Training"}, job("NODE_FAIL"), False, ("Failed", "Failed")),
+        ({}, job("FAILED"), False, ("Failed", "Failed")),
+        ({}, None, False, ("Failed", "Failed")),
+    ],
+)
+def test_states(report, slurm, asked, expected):
+    found = columns(report, slurm, asked=asked)
+    assert (found["status"], found["secondary_status"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("slurm", "text"),
+    [
+        (
+            job("FAILED"),
+            "Slurm job 7 ended (FAILED) before it could say how; do its nodes see its folder? no such file",
+        ),
+        (job("NODE_FAIL"), "one of its nodes went down, and Slurm did not start it again"),
+        (job("OUT_OF_MEMORY"), "out of memory: ask for more (slurm={'cpus': ..., 'memory': ...})"),
+        (None, "Slurm knows the job no more, and it left no word of its end"),
+    ],
+)
+def test_a_job_that_was_cut_short_says_why(slurm, text):
+    assert parse_failure(columns({}, slurm)["failure"]).message == text
+
+
+def test_why_a_job_waits_is_told_once():
+    told = ROW.description
+    for state in (job("PENDING", reason="Resources"), job("PENDING", reason="Resources"), job("RUNNING")):
+        row = JobRecord(name="digits-1", backend="slurm", plan="{}", created=0.0, description=told)
+        told = columns_of({}, state, row, asked=False, last_words="", now=1.0)["description"]
+    assert json.loads(told)["SecondaryStatusTransitions"] == [
+        {"Status": "Pending", "StatusMessage": "Slurm job 7 waits (Resources)"},
+        {"Status": "Starting", "StatusMessage": "Slurm job 7 on n[1-2]"},
+    ]
+
+
+def test_a_folder_s_name_may_hold_the_bar_between_fields():
+    (found,) = parse_squeue("7|RUNNING|None|0|n1|/home/a|b|\n")
+    assert found.folder == "/home/a|b"
+    (found,) = parse_sacct("7|CANCELLED by 1000|n1|/home/a|b\n")
+    assert (found.state, found.folder) == ("CANCELLED", "/home/a|b")
