@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -65,6 +65,32 @@ class StepOutput:
 
     def __repr__(self) -> str:
         return f"StepOutput({self.outputs!r})"
+
+
+class SummedOutput(StepOutput):
+    """A tensor whose microbatches were added up as they came: a gradient, in a `tf.function`.
+
+    `fetch` returns them one by one, for whoever asks: they then have to be kept.
+    """
+
+    def __init__(self, total: Any, count: int, fetch: Callable[[], list[Any]]) -> None:
+        self._total, self._count, self._fetch = total, count, fetch
+
+    @property
+    def outputs(self) -> list[Any]:  # type: ignore[override]
+        """The microbatches."""
+        return self._fetch()
+
+    def reduce_mean(self) -> tf.Tensor:
+        """Return the mean over the microbatches."""
+        return self._total / tf.cast(self._count, self._total.dtype)
+
+    def reduce_sum(self) -> tf.Tensor:
+        """Return the sum over the microbatches."""
+        return self._total
+
+    def __repr__(self) -> str:
+        return f"SummedOutput({self._total!r})"
 
 
 def _sum(outputs: Sequence[Any]) -> tf.Tensor:

@@ -7,7 +7,7 @@ in the order of their numbers, so that state changes in the same order as in one
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -22,12 +22,12 @@ from herringbone_parallel.tensorflow.transport import Transport
 class _Microbatch:
     """One microbatch on this rank: the values that it still needs, and how far it is."""
 
-    def __init__(self, number: int, program: Program, arguments: Sequence[Any]) -> None:
+    def __init__(self, number: int, program: Program, arguments: Sequence[Any], uses: dict[Output, int]) -> None:
         self.number = number
         self.passed = 0
         self.started = False
         self._program = program
-        self._left = dict(program.uses)
+        self._left = dict(uses)
         self._values: dict[Output, Any] = {}
         for value, argument in zip(program.arguments, arguments, strict=True):
             self.keep(value, argument)
@@ -66,10 +66,22 @@ class Run:
         self._program, self._step, self._transport, self._partitions = program, step, transport, partitions
         self._schedule = make_schedule(pipeline, active=active)
         self.peak_live = 0
+        # What is added up over the microbatches, in the order of their numbers, and how far it is.
+        self.sums: dict[Output, Any] = {}
+        self._added: dict[Output, int] = {}
 
-    def run(self, microbatches: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """Run all microbatches, given the arguments of each; return the results of each."""
-        everyone = [_Microbatch(number, self._program, given) for number, given in enumerate(microbatches)]
+    def run(
+        self, microbatches: Sequence[Sequence[Any]], results: Sequence[Output], summed: Collection[Output] = ()
+    ) -> list[list[Any]]:
+        """Run all microbatches, given the arguments of each; return these results of each.
+
+        The values of `summed` are added up in `sums` as they come. A value that is not among `results` is let go.
+        """
+        uses = dict(self._program.uses)
+        for value in {*self._program.results} - {*results}:
+            uses[value] -= 1
+        self.sums, self._added = {}, dict.fromkeys(summed, 0)
+        everyone = [_Microbatch(number, self._program, given, uses) for number, given in enumerate(microbatches)]
         while any(microbatch.piece is not None for microbatch in everyone):
             # What comes from here on may change the answer.
             arrived = self._transport.arrived if self._transport is not None else 0
@@ -86,8 +98,22 @@ class Run:
                     break
         for microbatch in everyone:
             for value, edge, source in self._program.arriving:
-                microbatch.keep(value, self._receive(microbatch.number, edge, source))
-        return [[microbatch.use(value) for value in self._program.results] for microbatch in everyone]
+                self._keep(microbatch, value, self._receive(microbatch.number, edge, source))
+        return [[microbatch.use(value) for value in results] for microbatch in everyone]
+
+    def _keep(self, microbatch: _Microbatch, value: Output, tensor: Any) -> None:
+        """Keep a value for who uses it, and add it to its sum: pieces run in the order of the microbatches."""
+        microbatch.keep(value, tensor)
+        if value not in self._added:
+            return
+        before, self._added[value] = self._added[value], self._added[value] + 1
+        assert before == microbatch.number, "microbatches go through a piece in the order of their numbers"
+        if before == 0:
+            self.sums[value] = tensor.numpy()
+        elif before == 1:
+            self.sums[value] = self.sums[value] + tensor.numpy()
+        else:
+            self.sums[value] += tensor.numpy()
 
     def _ready(self, everyone: Sequence[_Microbatch]) -> Ready:
         able: dict[str, list[int]] = {FORWARD: [], BACKWARD: []}
@@ -147,7 +173,7 @@ class Run:
             key = Key(self._step, microbatch.number, edge)
             self._transport.post(self._partitions[target], self._program.number, key, given[place].numpy())
         for value, tensor in zip(piece.gives, given, strict=True):
-            microbatch.keep(value, tensor)
+            self._keep(microbatch, value, tensor)
         microbatch.passed += 1
         return piece.phase
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import tensorflow as tf
 from herringbone_parallel.core.dataflow import Output, cut, place
 from herringbone_parallel.core.structure import leaves_of, rebuild, replace_leaves
 from herringbone_parallel.tensorflow.cut import Cutter, Program
+from herringbone_parallel.tensorflow.output import SummedOutput
 from herringbone_parallel.tensorflow.partitioning import agree
 from herringbone_parallel.tensorflow.placement import Placement
 from herringbone_parallel.tensorflow.split import is_tensor
@@ -19,6 +21,7 @@ from herringbone_parallel.tensorflow.trace import Stretch, Traced, trace, withou
 from herringbone_spec.errors import ParallelError
 
 if TYPE_CHECKING:
+    from herringbone_parallel.tensorflow.pipeline import Run
     from herringbone_parallel.tensorflow.state import State
 
 # What a gradient may go through in a step and still be that variable's gradient.
@@ -46,41 +49,92 @@ class Plan:
     specs: list[tf.TensorSpec]
     # This rank's variables, which the step reads and may change.
     handles: list[Any]
-    _in_graph: dict[int, Any] = field(default_factory=dict)
+    # The places, among the results, of gradients that can be added up as they come.
+    summed: list[int]
 
-    def in_graph(self, run: Callable[[Any], Any], given: Sequence[Sequence[Any]]) -> list[list[Any]]:
-        """Add a call of the pipeline to the graph that is being traced; return the results of each microbatch."""
+    def in_graph(self, make_run: Callable[[], Run], given: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        """Add a call of the pipeline to the graph that is being traced; return the results of each microbatch.
+
+        Those of gradients are all the same `SummedOutput`.
+        """
         width, count = len(given[0]), len(given)
+        plain = [spot for spot in range(len(self.specs)) if spot not in self.summed]
+        values = self.program.results
+        call = _Call()
 
         def run_flat(*flat: Any) -> list[Any]:
-            results = run([flat[start : start + width] for start in range(0, width * count, width)])
-            return [tensor.numpy() for leaves in results for tensor in leaves]
+            run = make_run()
+            wanted = [values[spot] for spot in (range(len(values)) if call.one_by_one else plain)]
+            parts = [flat[start : start + width] for start in range(0, width * count, width)]
+            results = run.run(parts, wanted, [values[spot] for spot in self.summed])
+            if call.one_by_one:
+                call.keep([[leaves[spot] for spot in self.summed] for leaves in results])
+                results = [[leaves[spot] for spot in plain] for leaves in results]
+            sums = [run.sums[values[spot]] for spot in self.summed]
+            return [np.int64(call.ticket), *sums, *(tensor.numpy() for leaves in results for tensor in leaves)]
 
-        types = [spec.dtype for spec in self.specs] * count
-        handles = self.handles
+        types = [tf.int64, *(self.specs[spot].dtype for spot in self.summed)]
+        types += [self.specs[spot].dtype for spot in plain] * count
 
         def step(*flat: Any) -> Any:
             # TensorFlow runs what touches a variable in the order of the program: it must know which this touches.
-            touched = [tf.identity(tf.compat.v1.get_default_graph().capture(handle)) for handle in handles]
+            touched = [tf.identity(tf.compat.v1.get_default_graph().capture(handle)) for handle in self.handles]
             with tf.control_dependencies(touched):
                 return tf.numpy_function(run_flat, list(flat), types, stateful=True)
 
-        flat = tf.function(step, autograph=False)(*[tensor for leaves in given for tensor in leaves])
-        flat = [flat] if isinstance(flat, tf.Tensor) else list(flat)
-        for tensor, spec in zip(flat, self.specs * count, strict=True):
-            tensor.set_shape(spec.shape)
-        size = len(self.specs)
-        return [flat[start : start + size] for start in range(0, size * count, size)]
+        returned = tf.function(step, autograph=False)(*[tensor for leaves in given for tensor in leaves])
+        ticket, *flat = [returned] if isinstance(returned, tf.Tensor) else returned
+        found: list[list[Any]] = [[None] * len(self.specs) for _ in range(count)]
+        for number, spot in enumerate(self.summed):
+            flat[number].set_shape(self.specs[spot].shape)
+            output = SummedOutput(flat[number], count, functools.partial(self._fetch, call, ticket, number, count))
+            for leaves in found:
+                leaves[spot] = output
+        waiting = iter(flat[len(self.summed) :])
+        for leaves in found:
+            for spot in plain:
+                leaves[spot] = next(waiting)
+                leaves[spot].set_shape(self.specs[spot].shape)
+        return found
+
+    def _fetch(self, call: _Call, ticket: Any, number: int, count: int) -> list[Any]:
+        """Add to the graph what returns the microbatches of a gradient one by one."""
+        call.one_by_one = True
+        spec = self.specs[self.summed[number]]
+
+        def fetch(ticket: Any) -> list[Any]:
+            return [leaves[number].numpy() for leaves in call.kept[int(ticket)]]
+
+        parts = tf.numpy_function(fetch, [ticket], [spec.dtype] * count, stateful=True)
+        for part in [parts] if isinstance(parts, tf.Tensor) else parts:
+            part.set_shape(spec.shape)
+        return [parts] if isinstance(parts, tf.Tensor) else list(parts)
 
     def collect(self, results: Sequence[Sequence[Any]], make: Callable[[list[Any]], Any]) -> Any:
         """Return the step's result, with `make` of each tensor's microbatches, and lists of what is no tensor."""
 
         def one(leaf: Any) -> Any:
             if isinstance(leaf, _Tensor):
-                return make([leaf.packed(leaves) for leaves in results])
+                packed = [leaf.packed(leaves) for leaves in results]
+                return packed[0] if isinstance(packed[0], SummedOutput) else make(packed)
             return [leaf] * len(results)
 
         return replace_leaves(self.template, one)
+
+
+class _Call:
+    """A place in a graph where a step is called: whether it must keep gradients one by one, and the last ones."""
+
+    def __init__(self) -> None:
+        self.one_by_one = False
+        self.ticket = 0
+        self.kept: dict[int, Any] = {}
+
+    def keep(self, gradients: Any) -> None:
+        """Keep the gradients of this run until the next but one."""
+        self.ticket += 1
+        self.kept[self.ticket] = gradients
+        self.kept.pop(self.ticket - 2, None)
 
 
 class _Tensor:
@@ -137,10 +191,12 @@ def make_plan(
     arguments = [(placement.number_of[t.op.name], t.value_index) for t in traced.graph.inputs[: len(specs)]]
     results = [outputs[number] for number in local]
     program = Cutter(traced.graph, placement.operations, nodes, owners, made).program(here.pp_rank, arguments, results)
+    dense = _dense(result[0])
     template = _template(result[0], {number: place for place, number in enumerate(local)})
     shapes = [tf.TensorSpec(traced.outputs[number].shape, traced.outputs[number].dtype) for number in local]
     own = [handle for key, handle in members.items() if here.owners.get(key) == here.pp_rank]
-    return Plan(program, template, shapes, own)
+    summed = [place for place, number in enumerate(local) if wanted[number] is not None and number in dense]
+    return Plan(program, template, shapes, own, summed)
 
 
 def _is_result(leaf: Any) -> bool:
@@ -224,6 +280,17 @@ def _wanted(here: State, result: Any, traced: Traced, outputs: Sequence[Output])
         variable = _gradient_of(parts[0], traced)
         found += [None if variable is None else here.owners.get(id(variable.handle))] * len(parts)
     assert len(found) == len(outputs)
+    return found
+
+
+def _dense(result: Any) -> set[int]:
+    """Return which outputs are tensors by themselves, and not parts of sparse ones."""
+    found: set[int] = set()
+    number = 0
+    for leaf in [leaf for leaf in leaves_of(result) if _is_result(leaf)]:
+        if not isinstance(leaf, tf.IndexedSlices):
+            found.add(number)
+        number += len(tf.nest.flatten(leaf, expand_composites=True))
     return found
 
 

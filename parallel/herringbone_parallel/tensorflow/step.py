@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
-import numpy as np
 import tensorflow as tf
 
+from herringbone_parallel.core.dataflow import Output
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.output import StepOutput
@@ -95,9 +95,9 @@ class _Step:
             plan = self._plan(here, parts[0])
         given = [[leaf for leaf in leaves_of(part) if is_tensor(leaf)] for part in parts]
         if tf.executing_eagerly():
-            results = _run(here, plan, given)
+            results = _Told(here, plan).run(given, plan.program.results)
         else:
-            results = plan.in_graph(functools.partial(_run, here, plan), given)
+            results = plan.in_graph(functools.partial(_Told, here, plan), given)
         return plan.collect(results, StepOutput)
 
     def _plan(self, here: state.State, part: Any) -> Plan:
@@ -135,21 +135,28 @@ class _Same:
         )
 
 
-def _run(here: state.State, plan: Plan, given: Sequence[Sequence[Any]]) -> list[list[Any]]:
-    """Run the pipeline now."""
-    here.steps += 1
-    settings = here.settings
-    run = Run(plan.program, here.steps, here.transport, here.pipeline, settings.pipeline, settings.active_microbatches)
-    tensors = [
-        [tf.convert_to_tensor(leaf) if isinstance(leaf, np.ndarray) else leaf for leaf in leaves] for leaves in given
-    ]
-    try:
-        with _told(here, here.steps):
-            return run.run(tensors)
-    finally:
-        here.peak_live = run.peak_live
-        if here.transport is not None:
-            here.transport.forget(here.steps)
+class _Told(Run):
+    """A run of the pipeline whose failure the other ranks hear of."""
+
+    def __init__(self, here: state.State, plan: Plan) -> None:
+        here.steps += 1
+        settings = here.settings
+        active = settings.active_microbatches
+        super().__init__(plan.program, here.steps, here.transport, here.pipeline, settings.pipeline, active)
+        self._here = here
+
+    def run(
+        self, microbatches: Sequence[Sequence[Any]], results: Sequence[Output], summed: Collection[Output] = ()
+    ) -> list[list[Any]]:
+        here, step = self._here, self._step
+        try:
+            with _told(here, step):
+                tensors = [[tf.convert_to_tensor(leaf) for leaf in leaves] for leaves in microbatches]
+                return super().run(tensors, results, summed)
+        finally:
+            here.peak_live = self.peak_live
+            if here.transport is not None:
+                here.transport.forget(step)
 
 
 @contextmanager

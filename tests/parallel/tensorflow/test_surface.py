@@ -44,3 +44,10 @@ def test_an_automatic_partition_frees_what_is_elsewhere_and_shares_out_the_rest(
     for held, own, everything, owners in ranks.run("pipeline_surface.memory", 2, **variables):
         assert held == 2 * (6 * 6 + 6) * 4
         assert (own, everything, owners) == (4, 8, [0, 1])
+
+
+def test_gradients_are_there_one_by_one_for_who_asks(ranks: Ranks) -> None:
+    told = ranks.run("pipeline_surface.gradients_one_by_one", 2, **ranks.model_parallel(partitions=2, microbatches=2))
+    # The embedding on the first rank, a kernel and a bias on the second; in two steps.
+    assert [[shape for _, shape in rank] for rank in told] == [[[2, 11, 6]] * 2, [[2, 6, 6], [2, 6]] * 2]
+    assert all(difference < 1e-7 for rank in told for difference, _ in rank)

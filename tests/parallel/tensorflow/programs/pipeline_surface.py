@@ -107,3 +107,28 @@ def memory() -> Any:
         except tf.errors.NotFoundError:
             continue
     return held, len(model.variables), len(model.all_variables()), sorted(set(state.get().owners.values()))
+
+
+def gradients_one_by_one() -> Any:
+    """Return gradients, in a function, added up as they came and one by one."""
+    smp.init()
+    keras.utils.set_random_seed(3)
+    model = models.CASES["tied"].distributed([0, 1])
+
+    @smp.step
+    def step(words: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(words))
+        return tape.gradient(loss, model.trainable_variables)
+
+    @tf.function
+    def one_by_one(words: Any) -> Any:
+        gradients = step(words)
+        return [(g.reduce_sum(), g.stack(), g.accumulate()) for g in gradients]
+
+    words = np.arange(16, dtype=np.int32).reshape(4, 4) % 11
+    return [
+        [float(np.abs(np.sum(parts, axis=0) - total).max() + np.abs(total / 2 - mean).max()), list(np.shape(parts))]
+        for _ in range(2)
+        for total, parts, mean in [[part.numpy() for part in one] for one in one_by_one(words)]
+    ]
