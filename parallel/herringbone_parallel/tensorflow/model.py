@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import keras
 
 from herringbone_parallel.tensorflow import state
+from herringbone_parallel.tensorflow.saving import input_specs, save_model
 from herringbone_parallel.tensorflow.trace import recorder
 from herringbone_spec.errors import ParallelError
 
@@ -50,6 +51,9 @@ class DistributedModel(keras.Model):
                 f"{self.name} was called outside of a step: its layers are on several ranks, which work together inside"
                 " of a function under @smp.step only. Write one for predictions too."
             )
+        here = state.get()
+        if here.signature is None:
+            here.signature = input_specs(args)
         return super().__call__(*args, **kwargs)
 
     def call(self, inputs: Any, training: Any = None) -> Any:  # noqa: ARG002 - Keras hands it on to inner layers
@@ -81,6 +85,10 @@ class DistributedModel(keras.Model):
     @property
     def non_trainable_weights(self) -> list[Any]:
         return _own(super().non_trainable_weights)
+
+    def save_model(self, save_path: str = "/opt/ml/model") -> None:
+        """Write the whole model as a SavedModel, which plain Keras loads; see `saving.save_model`."""
+        save_model(self, save_path)
 
     def all_variables(self) -> list[Any]:
         """Return the variables of all ranks; those of others have a shape and no value."""

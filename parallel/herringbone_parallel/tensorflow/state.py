@@ -52,6 +52,8 @@ class State:
     # The partition of each layer with variables, by its id, once it has been decided automatically.
     assigned: dict[int, int] | None = None
     partitioned: bool = False
+    # What the model takes: the arguments of its first call, as shapes for any batch.
+    signature: Any = None
     # The most microbatches that were live at once in the last step.
     peak_live: int = 0
 

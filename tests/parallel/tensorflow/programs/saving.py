@@ -1,0 +1,77 @@
+"""Models that are trained over ranks, saved whole, and loaded as anybody would."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import models
+import numpy as np
+import smdistributed.modelparallel.tensorflow as smp
+import tensorflow as tf
+
+
+def saved(name: str, placement: list[int], folder: str) -> Any:
+    """Train two steps, save twice, train on; return how far the loaded model is from the split one."""
+    smp.init()
+    case = models.CASES[name]
+    keras.utils.set_random_seed(1)
+    model = case.distributed(placement)
+    optimizer = keras.optimizers.SGD(0.1)
+
+    @smp.step
+    def step(inputs: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = case.loss(labels, model(inputs, training=True))
+        return tape.gradient(loss, model.trainable_variables), loss
+
+    @smp.step
+    def predict(inputs: Any) -> Any:
+        return model(inputs, training=False)
+
+    batches = list(case.batches(3))
+
+    def train(inputs: Any, labels: Any) -> float:
+        gradients, loss = step(inputs, labels)
+        gradients = [gradient.accumulate() for gradient in gradients]
+        if gradients:
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        return float(loss.reduce_mean())
+
+    differences = []
+    for number, (inputs, labels) in enumerate(batches[:2]):
+        train(inputs, labels)
+        path = Path(folder) / str(number)
+        model.save_model(str(path))
+        split = [np.array(output.merge()) for output in tf.nest.flatten(predict(inputs))]
+        if smp.rank() == 0:
+            loaded = tf.nest.flatten(keras.layers.TFSMLayer(path, call_endpoint="serve")(inputs))
+            differences += [float(np.abs(np.array(a) - b).max()) for a, b in zip(loaded, split, strict=True)]
+            served = keras.layers.TFSMLayer(path, call_endpoint="serving_default")
+            if len(tf.nest.flatten(inputs)) == 1:
+                answer = next(iter(served(tf.nest.flatten(inputs)[0][:3]).values()))
+                differences.append(float(np.abs(np.array(answer) - split[0][:3]).max()))
+    return differences, train(*batches[2])
+
+
+def mistakes(folder: str) -> list[str]:
+    """Return what is said of saving too early, and to a place that cannot be written."""
+    smp.init()
+    case = models.CASES["dense"]
+    model = case.distributed([0, 1])
+
+    @smp.step
+    def predict(inputs: Any) -> Any:
+        return model(inputs, training=False)
+
+    said = []
+    inputs, _ = next(case.batches(1))
+    (Path(folder) / "file").touch()
+    for prepare, path in ((lambda: None, "early"), (lambda: predict(inputs), "file/below")):
+        prepare()
+        try:
+            model.save_model(f"{folder}/{path}")
+        except Exception as error:  # noqa: BLE001
+            said.append(f"{type(error).__name__}: {error}")
+    return said

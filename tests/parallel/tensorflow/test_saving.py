@@ -1,0 +1,27 @@
+"""A model that was trained over ranks is saved whole, and plain Keras loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.parallel.tensorflow.ranks import Ranks
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.mark.parametrize("model", ["batch norm", "dropout", "two inputs", "dict output", "sequential"])
+def test_what_is_saved_predicts_the_same(ranks: Ranks, tmp_path: Path, model: str) -> None:
+    told = ranks.run("saving.saved", 2, model, [0, 1, 1, 0], str(tmp_path), **ranks.model_parallel(partitions=2))
+    differences, loss = told[0]
+    assert len(differences) >= 2
+    assert max(differences) <= 1e-6
+    assert told[1] == ([], loss), "training goes on as if nothing had been saved"
+
+
+def test_who_saves_too_early_or_to_nowhere_hears_of_it_on_every_rank(ranks: Ranks, tmp_path: Path) -> None:
+    for said in ranks.run("saving.mistakes", 2, str(tmp_path), **ranks.model_parallel(partitions=2)):
+        early, nowhere = said
+        assert early.startswith("ParallelError: save_model: call it after the first step and outside of one")
+        assert nowhere.startswith(f"ParallelError: save_model('{tmp_path}/file/below'): ")
