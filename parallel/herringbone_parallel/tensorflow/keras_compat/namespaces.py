@@ -1,0 +1,83 @@
+"""Modules of Keras that are gone, with what of them has another place now."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from herringbone_parallel.tensorflow.keras_compat.patches import Patches
+
+# `keras`, and the two that TensorFlow makes of it: `tf.keras` and what `import tensorflow.keras` finds.
+_ROOTS = ("keras", "keras._tf_keras.keras", "tensorflow.keras")
+_PREPROCESSING = [
+    "CategoryEncoding",
+    "CenterCrop",
+    "Discretization",
+    "Hashing",
+    "IntegerLookup",
+    "Normalization",
+    "RandomContrast",
+    "RandomCrop",
+    "RandomFlip",
+    "RandomHeight",
+    "RandomRotation",
+    "RandomTranslation",
+    "RandomWidth",
+    "RandomZoom",
+    "Rescaling",
+    "Resizing",
+    "StringLookup",
+    "TextVectorization",
+]
+_SCHEDULES = ("CosineDecay", "CosineDecayRestarts")
+
+
+def patch(patches: Patches) -> None:
+    layers = {name: found for name in _PREPROCESSING if (found := getattr(tf.keras.layers, name, None)) is not None}
+    layers["PreprocessingLayer"] = keras.layers.Layer
+    schedules = {name: getattr(keras.optimizers.schedules, name) for name in _SCHEDULES}
+    precision = {
+        "Policy": keras.mixed_precision.DTypePolicy,
+        "set_policy": keras.mixed_precision.set_global_policy,
+        "global_policy": keras.mixed_precision.global_policy,
+        "LossScaleOptimizer": _loss_scale_optimizer,
+    }
+    for root in _roots():
+        experimental = patches.module(importlib.import_module(f"{root.__name__}.layers"), "experimental", {})
+        patches.module(experimental, "preprocessing", layers)
+        patches.module(importlib.import_module(f"{root.__name__}.mixed_precision"), "experimental", precision)
+        patches.module(root, "experimental", schedules)
+        backend = importlib.import_module(f"{root.__name__}.backend")
+        patches.set(backend, "get_value", _get_value)
+        patches.set(backend, "set_value", _set_value)
+
+
+def _roots() -> Iterator[ModuleType]:
+    for name in _ROOTS:
+        yield importlib.import_module(name)
+
+
+def _get_value(x: Any) -> Any:
+    """Return what a variable or tensor holds."""
+    return np.asarray(x)[()]
+
+
+def _set_value(x: Any, value: Any) -> None:
+    """Set a variable; Keras 3's own fails for a variable of Keras 3."""
+    x.assign(value)
+
+
+def _loss_scale_optimizer(optimizer: Any, loss_scale: Any = "dynamic") -> Any:
+    """Return Keras 3's, for the `loss_scale` of the experimental one: "dynamic", or a fixed number."""
+    if loss_scale != "dynamic":
+        raise ValueError(
+            f"LossScaleOptimizer(loss_scale={loss_scale!r}): Keras 3 has the dynamic one. For a fixed scale give the"
+            f" optimizer loss_scale_factor={loss_scale!r}"
+        )
+    return keras.mixed_precision.LossScaleOptimizer(optimizer)

@@ -1,0 +1,113 @@
+"""Optimizers as scripts of TensorFlow 2.3 to 2.6 use them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from herringbone_parallel.tensorflow.keras_compat.patches import Patches
+
+
+class CallableList(list[Any]):
+    """A list that may also be called for itself: `optimizer.variables()` and `optimizer.variables`."""
+
+    def __call__(self) -> CallableList:
+        return self
+
+
+def patch(patches: Patches) -> None:
+    # Above it stands what is TensorFlow's own; the rest of Keras's class is here.
+    base = next(each for each in keras.optimizers.Optimizer.__mro__ if "apply_gradients" in vars(each))
+    variables = vars(base)["variables"].fget
+    patches.set(base, "__init__", _understanding(base.__init__))
+    patches.set(base, "variables", property(lambda self: CallableList(variables(self))))
+    patches.set(base, "weights", property(lambda self: CallableList(variables(self))))
+    patches.set(base, "lr", property(_learning_rate, _set_learning_rate))
+    patches.set(base, "_decayed_lr", _decayed_lr)
+    patches.set(base, "get_weights", _get_weights)
+    patches.set(base, "get_gradients", get_gradients)
+    patches.set(base, "apply_gradients", _applying(base.apply_gradients))
+
+
+def get_gradients(optimizer: Any, loss: Any, params: Iterable[Any]) -> list[Any]:
+    """Return the gradients of a loss, in a graph: inside `@smp.step` or `tf.function`.
+
+    They are as they come: Keras 3 clips when they are applied, after microbatches and ranks have been added up.
+
+    Raises `ValueError` naming the variables that the loss does not depend on, as Keras did.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            f"{optimizer.name}.get_gradients works on a graph: call it in a function under @smp.step or @tf.function,"
+            " or use tf.GradientTape"
+        )
+    variables = list(params)
+    sources = [each.value if isinstance(each, keras.Variable) else each for each in variables]
+    # By that name, which others watch.
+    gradients: list[Any] = tf.gradients(loss, sources)
+    without = [each.name for each, gradient in zip(variables, gradients, strict=True) if gradient is None]
+    if without:
+        raise ValueError(
+            f"{optimizer.name}.get_gradients: the loss does not depend on {', '.join(without)}. Leave what does not"
+            " train out of the list, or make its layer part of the model's output"
+        )
+    return gradients
+
+
+def _understanding(construct: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(construct)
+    def __init__(self: Any, learning_rate: Any = 0.001, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        rate = kwargs.pop("lr", learning_rate)
+        decay = kwargs.pop("decay", None)
+        if decay:
+            rate = _decaying(rate, decay)
+        construct(self, rate, *args, **kwargs)
+
+    return __init__
+
+
+def _decaying(rate: Any, decay: float) -> Any:
+    """Return the schedule that `decay` was: rate / (1 + decay x iterations)."""
+    if not isinstance(rate, int | float):
+        raise ValueError(f"decay={decay} beside {type(rate).__name__}: the schedule decays by itself; leave decay out")
+    return keras.optimizers.schedules.InverseTimeDecay(float(rate), decay_steps=1, decay_rate=decay)
+
+
+def _applying(apply: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(apply)
+    def apply_gradients(
+        self: Any,
+        grads_and_vars: Sequence[tuple[Any, Any]],
+        name: str | None = None,  # noqa: ARG001 - the name of an operation that has none any more
+        experimental_aggregate_gradients: bool = True,
+    ) -> None:
+        if not experimental_aggregate_gradients and tf.distribute.get_strategy().num_replicas_in_sync > 1:
+            raise ValueError(
+                "experimental_aggregate_gradients=False: Keras 3 always adds up the gradients of the replicas of a"
+                " tf.distribute strategy. Leave it out, and do not add them up before"
+            )
+        apply(self, grads_and_vars)
+
+    return apply_gradients
+
+
+def _learning_rate(optimizer: Any) -> Any:
+    return optimizer.learning_rate
+
+
+def _set_learning_rate(optimizer: Any, rate: Any) -> None:
+    optimizer.learning_rate = rate
+
+
+def _decayed_lr(optimizer: Any, var_dtype: Any = tf.float32) -> Any:
+    """Return the learning rate of this iteration."""
+    return tf.cast(tf.convert_to_tensor(optimizer.learning_rate), var_dtype)
+
+
+def _get_weights(optimizer: Any) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(variable) for variable in optimizer.variables]

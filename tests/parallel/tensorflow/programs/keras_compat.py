@@ -1,0 +1,323 @@
+"""What scripts of TensorFlow 2.3 to 2.6 do, each on a Keras that understands them and is itself again afterwards."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import tempfile
+import warnings
+from contextlib import contextmanager
+from pathlib import Path
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from herringbone_parallel.tensorflow.keras_compat import activate, check_version, deactivate
+
+IMAGES = np.random.default_rng(0).normal(size=(32, 6)).astype("float32")
+LABELS = (IMAGES.sum(1) > 0).astype("int32")
+
+
+@contextmanager
+def understood():
+    activate()
+    try:
+        yield
+    finally:
+        deactivate()
+
+
+def run(name):
+    with understood():
+        return globals()[name]()
+
+
+def dense(outputs=3, **how):
+    keras.utils.set_random_seed(3)
+    return keras.Sequential([keras.Input((6,)), keras.layers.Dense(outputs, **how)])
+
+
+def everything_is_put_back():
+    """Return names that are there before, while and after, of all that is patched."""
+    names = [
+        (keras.optimizers.Adam, "get_gradients get_weights lr weights _decayed_lr"),
+        (keras.metrics.Mean, "reset_states"),
+        (keras.Model, "fit_generator predict_classes predict_proba evaluate_generator predict_generator reset_states"),
+        (keras.layers, "experimental"),
+        (tf.keras.mixed_precision, "experimental"),
+        (tf.keras, "experimental"),
+    ]
+
+    def there():
+        return [hasattr(owner, name) for owner, listed in names for name in listed.split()]
+
+    def inner():
+        base = next(each for each in keras.Optimizer.__mro__ if "apply_gradients" in vars(each))
+        methods = [getattr(keras.Model, name) for name in ("compile", "fit", "evaluate", "predict", "save")]
+        return [base.__init__, base.variables, base.apply_gradients, tf.keras.backend.set_value, *methods]
+
+    before, inside = there(), inner()
+    activate()
+    activate()
+    during = there()
+    changed = [one is not other for one, other in zip(inside, inner(), strict=True)]
+    deactivate()
+    deactivate()
+    left = [name for name in sys.modules if "keras" in name and name.endswith(".experimental")]
+    return any(before), all(during), before == there(), all(changed), inside == inner(), left
+
+
+def other_versions():
+    said = []
+    for version in ("2.15.0", "4.0.0"):
+        try:
+            check_version(version)
+        except Exception as error:  # noqa: BLE001
+            said.append(f"{type(error).__name__}: {error}")
+    check_version("3.15.1")
+    return said
+
+
+def get_gradients():
+    model, optimizer = dense(), tf.keras.optimizers.Adam()
+    loss_of = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+    @tf.function
+    def old_way():
+        return optimizer.get_gradients(loss_of(LABELS, model(IMAGES, training=True)), model.trainable_variables)
+
+    @tf.function
+    def new_way():
+        with tf.GradientTape() as tape:
+            loss = loss_of(LABELS, model(IMAGES, training=True))
+        return tape.gradient(loss, model.trainable_variables)
+
+    ours, theirs = old_way(), new_way()
+    optimizer.apply_gradients(zip(ours, model.trainable_variables, strict=True))
+    return [float(np.abs(a - b).max()) for a, b in zip(ours, theirs, strict=True)], int(optimizer.iterations)
+
+
+def gradients_that_are_not_there():
+    optimizer, model, said = keras.optimizers.SGD(), dense(), []
+    unused = keras.Variable(1.0, name="unused")
+    for call in (lambda: optimizer.get_gradients(1.0, []), tf.function(lambda: optimizer.get_gradients(
+        tf.reduce_sum(model(IMAGES)), [*model.trainable_variables, unused]))):  # fmt: skip
+        try:
+            call()
+        except (RuntimeError, ValueError) as error:
+            said.append(str(error))
+    return said
+
+
+def variables_may_be_called():
+    optimizer = keras.optimizers.Adam()
+    optimizer.build(dense().trainable_variables)
+    called, listed = optimizer.variables(), optimizer.variables
+    same = [one is other for one, other in zip(called, listed, strict=True)]
+    weights = optimizer.get_weights()
+    optimizer.set_weights([weight + 1 for weight in weights])
+    after = [float(np.abs(now - was).min()) for now, was in zip(optimizer.get_weights(), weights, strict=True)]
+    return len(called), all(same), len(optimizer.weights()), set(after)
+
+
+def learning_rates():
+    optimizer = tf.keras.optimizers.Adam(lr=0.25)
+    first = float(optimizer.lr), float(optimizer.learning_rate)
+    optimizer.lr = 0.5
+    tf.keras.backend.set_value(optimizer.lr, float(tf.keras.backend.get_value(optimizer.lr)) / 2)
+    second = float(optimizer._decayed_lr(tf.float32))
+    return first, second, float(keras.optimizers.SGD(0.125).lr)
+
+
+def decay():
+    """Return the learning rates of the first steps, and those that `decay` was documented to give."""
+    optimizer, weight = keras.optimizers.SGD(learning_rate=0.5, decay=0.25, momentum=0.0), keras.Variable(0.0)
+    rates = []
+    for _ in range(4):
+        before = float(weight.value)
+        optimizer.apply_gradients([(tf.constant(1.0), weight)])
+        rates.append(before - float(weight.value))
+    try:
+        keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10), decay=0.1)
+    except ValueError as error:
+        said = str(error)
+    return rates, [0.5 / (1 + 0.25 * step) for step in range(4)], float(keras.optimizers.SGD(0.5, decay=0.0).lr), said
+
+
+def apply_gradients_of_old():
+    optimizer, weight = keras.optimizers.SGD(0.5), keras.Variable(1.0)
+    optimizer.apply_gradients([(tf.constant(1.0), weight)], name="train", experimental_aggregate_gradients=False)
+    return float(weight.value)
+
+
+def metrics():
+    class Old(keras.metrics.Mean):
+        """Its author knew one spelling."""
+
+        resets = 0
+
+        def reset_states(self):
+            self.resets += 1
+            super().reset_states()
+
+    class New(keras.metrics.Mean):
+        resets = 0
+
+        def reset_state(self):
+            self.resets += 1
+            super().reset_state()
+
+    found = []
+    for kind in (keras.metrics.Mean, Old, New):
+        for spelling in ("reset_states", "reset_state"):
+            metric = kind()
+            metric.update_state(3.0)
+            getattr(metric, spelling)()
+            found.append((float(metric.result()), getattr(metric, "resets", None)))
+    return found
+
+
+def recurrent_states():
+    model = keras.Sequential([keras.Input((2, 3), batch_size=1), keras.layers.LSTM(4, stateful=True)])
+    ones = np.ones((1, 2, 3), "float32")
+    first, second = model.predict(ones, verbose=0), model.predict(ones, verbose=0)
+    model.reset_states()
+    third = model.predict(ones, verbose=0)
+    return bool(np.allclose(first, second)), bool(np.allclose(first, third))
+
+
+def seeds():
+    """Return whether weights come again with their seed, and dropout's zeros."""
+    ones = np.ones((1, 64), "float32")
+
+    def drawn(seed):
+        tf.random.set_seed(seed)
+        kernel = keras.layers.Dense(4)(ones)
+        return float(np.asarray(kernel).sum()), keras.layers.Dropout(0.5)(ones, training=True).numpy().tolist()
+
+    return drawn(7) == drawn(7), drawn(7)[0] == drawn(8)[0]
+
+
+class Batches(keras.utils.Sequence):
+    def __init__(self):
+        super().__init__()
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, number):
+        part = slice(8 * number, 8 * number + 8)
+        return IMAGES[part], LABELS[part]
+
+
+def generators():
+    def forever():
+        while True:
+            for number in range(4):
+                yield Batches()[number]
+
+    def images():
+        for number in range(4):
+            yield Batches()[number][0]
+
+    losses, read = [], Batches()
+    for fit in (
+        lambda model: model.fit(IMAGES, LABELS, batch_size=8, epochs=2, shuffle=False, verbose=0),
+        lambda model: model.fit_generator(forever(), 4, 2, 0),
+        lambda model: model.fit_generator(read, epochs=2, verbose=0, workers=2, max_queue_size=3, shuffle=False),
+    ):
+        model = dense()
+        model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+        losses.append(fit(model).history["loss"][-1])
+    asked = model.evaluate_generator(Batches(), verbose=0) - model.evaluate(IMAGES, LABELS, batch_size=8, verbose=0)
+    told = np.abs(model.predict_generator(images(), steps=4) - model.predict(IMAGES, verbose=0)).max()
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        model.fit(forever(), steps_per_epoch=1, workers=4, verbose=0)
+    worded = [str(each.message) for each in said if "workers" in str(each.message)]
+    return losses, abs(asked), float(told), (read.workers, read.max_queue_size), worded
+
+
+def predictions():
+    model, one = dense(activation="softmax"), dense(1, activation="sigmoid")
+    likely = model.predict(IMAGES, verbose=0)
+    classes = model.predict_classes(IMAGES, verbose=0)
+    above = one.predict_classes(IMAGES, verbose=0)
+    return (
+        bool((model.predict_proba(IMAGES, verbose=0) == likely).all()),
+        bool((classes == likely.argmax(-1)).all()),
+        bool((above == (one.predict(IMAGES, verbose=0) > 0.5)).all()),
+        above.shape,
+    )
+
+
+def compile_of_old():
+    model = dense()
+    model.compile("sgd", "mse", ["mae"], experimental_run_tf_function=False)
+    return type(model.optimizer).__name__, sorted(model.evaluate(IMAGES, IMAGES[:, :3], verbose=0, return_dict=True))
+
+
+def saved_models():
+    """Return what of a folder loads in plain TensorFlow, and whether files are still files."""
+    model = dense(activation="softmax")
+    wanted = model.predict(IMAGES, verbose=0)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder)
+        model.save(path / "1")
+        model.save(str(path / "tf"), save_format="tf", include_optimizer=False)
+        model.save(path / "whole.keras")
+        try:
+            model.save(path / "2", signatures=object())
+        except ValueError as error:
+            said = str(error).replace(folder, "")
+        deactivate()
+        differences = [
+            float(np.abs(keras.layers.TFSMLayer(path / name, call_endpoint="serve")(IMAGES) - wanted).max())
+            for name in ("1", "tf")
+        ]
+        whole = keras.models.load_model(path / "whole.keras").predict(IMAGES, verbose=0)
+        return differences, float(np.abs(whole - wanted).max()), said
+
+
+def namespaces():
+    from tensorflow.keras.layers.experimental import preprocessing
+    from tensorflow.keras.layers.experimental.preprocessing import Rescaling
+    from tensorflow.keras.mixed_precision import experimental as mixed_precision
+
+    scaled = Rescaling(0.5)(tf.ones((1, 2)))
+    same = preprocessing.Rescaling is tf.keras.layers.experimental.preprocessing.Rescaling is keras.layers.Rescaling
+    before = keras.mixed_precision.dtype_policy().name
+    mixed_precision.set_policy(mixed_precision.Policy("mixed_bfloat16"))
+    during = keras.mixed_precision.dtype_policy().name
+    mixed_precision.set_policy(before)
+    optimizer = mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.5), "dynamic")
+    try:
+        mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.5), 128)
+    except ValueError as error:
+        said = str(error)
+    schedule = tf.keras.experimental.CosineDecay(0.5, 10)
+    return float(scaled[0, 0]), same, during, type(optimizer).__name__, said, float(schedule(0))
+
+
+def old_script():
+    """Train as the public example scripts of that time did, with the tape that they could not use."""
+    importlib.import_module("tensorflow.keras.layers")
+    model, optimizer = dense(), tf.keras.optimizers.Adam(lr=0.05)
+    loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    train_loss = tf.keras.metrics.Mean(name="train_loss")
+
+    @tf.function
+    def train_step(images, labels):
+        loss = loss_object(labels, model(images, training=True))
+        gradients = optimizer.get_gradients(loss, model.trainable_variables)
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+        train_loss(loss)
+
+    means = []
+    for _ in range(5):
+        train_loss.reset_states()
+        for number in range(4):
+            train_step(*Batches()[number])
+        means.append(float(train_loss.result()))
+    return means

@@ -1,0 +1,103 @@
+"""Keras 3 understands scripts of TensorFlow 2.3 to 2.6: each line of the table in docs/tensorflow.md."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.parallel.tensorflow.ranks import Ranks
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.fixture
+def script(ranks: Ranks):
+    """Runs one of `programs/keras_compat.py` and returns what it found."""
+    return lambda name: ranks.run("keras_compat.run", 1, name)[0]
+
+
+def test_all_is_put_back(ranks: Ranks) -> None:
+    [found] = ranks.run("keras_compat.everything_is_put_back", 1)
+    assert found == (False, True, True, True, True, [])
+
+
+def test_another_keras_is_refused(ranks: Ranks) -> None:
+    [said] = ranks.run("keras_compat.other_versions", 1)
+    for version, message in zip(("2.15.0", "4.0.0"), said, strict=True):
+        assert message.startswith(f"ParallelError: Keras {version}: smdistributed.modelparallel.tensorflow reads old")
+
+
+def test_get_gradients_are_those_of_a_tape(script) -> None:
+    differences, iterations = script("get_gradients")
+    assert (differences, iterations) == ([0.0, 0.0], 1)
+
+
+def test_get_gradients_says_what_is_wrong(script) -> None:
+    eager, unused = script("gradients_that_are_not_there")
+    assert "get_gradients works on a graph: call it in a function under @smp.step or @tf.function" in eager
+    assert "get_gradients: the loss does not depend on unused. Leave what" in unused
+
+
+def test_variables_may_be_called(script) -> None:
+    assert script("variables_may_be_called") == (6, True, 6, {1.0})
+
+
+def test_the_learning_rate_has_a_short_name(script) -> None:
+    assert script("learning_rates") == ((0.25, 0.25), 0.25, 0.125)
+
+
+def test_decay_is_a_schedule(script) -> None:
+    rates, expected, without, said = script("decay")
+    assert rates == pytest.approx(expected, rel=1e-6)
+    assert without == 0.5
+    assert said == "decay=0.1 beside CosineDecay: the schedule decays by itself; leave decay out"
+
+
+def test_apply_gradients_takes_what_it_took(script) -> None:
+    assert script("apply_gradients_of_old") == 0.5
+
+
+def test_metrics_are_reset_by_both_names(script) -> None:
+    plain, own = [(0.0, None)] * 2, [(0.0, 1)] * 4
+    assert script("metrics") == plain + own
+
+
+def test_states_of_a_model_are_reset(script) -> None:
+    assert script("recurrent_states") == (False, True)
+
+
+def test_one_seed_is_enough(script) -> None:
+    assert script("seeds") == (True, False)
+
+
+def test_models_train_on_generators(script) -> None:
+    losses, asked, told, queue, worded = script("generators")
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
+    assert (asked, told) == pytest.approx((0, 0), abs=1e-6)
+    assert queue == (2, 3)
+    assert len(worded) == 1
+    assert "Keras 3 reads a generator in one thread" in worded[0]
+
+
+def test_models_predict_classes(script) -> None:
+    assert script("predictions") == (True, True, True, (32, 1))
+
+
+def test_compile_takes_what_it_took(script) -> None:
+    assert script("compile_of_old") == ("SGD", ["loss", "mae"])
+
+
+def test_a_folder_is_a_savedmodel(script) -> None:
+    differences, whole, said = script("saved_models")
+    assert max(*differences, whole) <= 1e-6
+    assert said == "save(signatures=): not with Keras 3; use tf.saved_model.save(model, '/2', signatures=...)"
+
+
+def test_modules_that_moved_are_found(script) -> None:
+    half, same, policy, optimizer, said, rate = script("namespaces")
+    assert (half, same, policy, optimizer, rate) == (0.5, True, "mixed_bfloat16", "LossScaleOptimizer", 0.5)
+    assert "give the optimizer loss_scale_factor=128" in said
+
+
+def test_a_script_of_that_time_trains(script) -> None:
+    means = script("old_script")
+    assert means[-1] < means[0] / 1.2
