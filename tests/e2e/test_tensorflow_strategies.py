@@ -8,6 +8,8 @@ import pytest
 
 from tests.e2e.test_tensorflow import train
 
+pytestmark = [pytest.mark.e2e, pytest.mark.tensorflow, pytest.mark.timeout(240)]
+
 MIRRORED = """
 import os
 os.environ["CUDA_VISIBLE_DEVICES"] = "-1"
@@ -93,8 +95,6 @@ def options(strategy: str) -> str:
     )
 
 
-@pytest.mark.e2e
-@pytest.mark.tensorflow
 def test_mirrored_workers_train_as_one_process_would(tmp_path: Path) -> None:
     lines = train(tmp_path, MIRRORED, options("multi_worker_mirrored_strategy"))
     said = sorted(line.split() for line in lines if line.startswith("trained "))
@@ -102,8 +102,6 @@ def test_mirrored_workers_train_as_one_process_would(tmp_path: Path) -> None:
     assert said[0][4] == said[1][4], "the same weights and losses on both"
 
 
-@pytest.mark.e2e
-@pytest.mark.tensorflow
 def test_a_chief_trains_on_workers_and_parameter_servers(tmp_path: Path) -> None:
     lines = train(tmp_path, PARAMETER_SERVER, options("parameter_server"))
     assert "a worker serves" in lines
