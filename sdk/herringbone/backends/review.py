@@ -116,8 +116,6 @@ def _refused_values(plan: JobPlan) -> dict[str, str]:
         refusals["distribution"] = (
             f"the launcher {plan.launcher} does not run here yet; these do: {', '.join(_LAUNCHERS)}"
         )
-    elif plan.estimator == "TensorFlow" and "mp_parameters" in plan.hyperparameters:
-        refusals["distribution.smdistributed.modelparallel"] = "only PyTorch's library runs here yet"
     elif plan.launcher == "torch_distributed" and "mp_parameters" in plan.hyperparameters:
         refusals["distribution.smdistributed.modelparallel"] = "version 2 of the library does not run here; use mpi"
     if any(host.ranks == 0 and not host.helper for host in plan.hosts):
