@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -89,6 +90,16 @@ class DistributedModel(keras.Model):
     def save_model(self, save_path: str = "/opt/ml/model") -> None:
         """Write the whole model as a SavedModel, which plain Keras loads; see `saving.save_model`."""
         save_model(self, save_path)
+
+    def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002 - Keras's, which say how
+        """Write the whole model into a folder, as `save_model` does. Raises `ParallelError` for a file of Keras's."""
+        path = os.fspath(filepath)
+        if path.endswith((".keras", ".h5", ".hdf5")):
+            raise ParallelError(
+                f"{path}: the layers of {self.name} are on several ranks, and Keras would write those of one. Save a"
+                " SavedModel folder: model.save_model(folder)"
+            )
+        self.save_model(path)
 
     def all_variables(self) -> list[Any]:
         """Return the variables of all ranks; those of others have a shape and no value."""

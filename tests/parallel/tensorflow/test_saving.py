@@ -22,6 +22,7 @@ def test_what_is_saved_predicts_the_same(ranks: Ranks, tmp_path: Path, model: st
 
 def test_who_saves_too_early_or_to_nowhere_hears_of_it_on_every_rank(ranks: Ranks, tmp_path: Path) -> None:
     for said in ranks.run("saving.mistakes", 2, str(tmp_path), **ranks.model_parallel(partitions=2)):
-        early, nowhere = said
+        early, nowhere, file = said
         assert early.startswith("ParallelError: save_model: call it after the first step and outside of one")
         assert nowhere.startswith(f"ParallelError: save_model('{tmp_path}/file/below'): ")
+        assert "Keras would write those of one. Save a SavedModel folder: model.save_model(folder)" in file

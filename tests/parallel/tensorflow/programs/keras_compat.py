@@ -13,6 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from herringbone_parallel.tensorflow import keras_compat
 from herringbone_parallel.tensorflow.keras_compat import activate, check_version, deactivate
 
 IMAGES = np.random.default_rng(0).normal(size=(32, 6)).astype("float32")
@@ -21,11 +22,22 @@ LABELS = (IMAGES.sum(1) > 0).astype("int32")
 
 @contextmanager
 def understood():
-    activate()
+    with as_it_was():
+        activate()
+        yield
+
+
+@contextmanager
+def as_it_was():
+    """Begin with a Keras that is itself; leave it as other programs of this process had it."""
+    was_active = keras_compat._active is not None
+    deactivate()
     try:
         yield
     finally:
         deactivate()
+        if was_active:
+            activate()
 
 
 def run(name):
@@ -57,15 +69,17 @@ def everything_is_put_back():
         methods = [getattr(keras.Model, name) for name in ("compile", "fit", "evaluate", "predict", "save")]
         return [base.__init__, base.variables, base.apply_gradients, tf.keras.backend.set_value, *methods]
 
-    before, inside = there(), inner()
-    activate()
-    activate()
-    during = there()
-    changed = [one is not other for one, other in zip(inside, inner(), strict=True)]
-    deactivate()
-    deactivate()
-    left = [name for name in sys.modules if "keras" in name and name.endswith(".experimental")]
-    return any(before), all(during), before == there(), all(changed), inside == inner(), left
+    with as_it_was():
+        before, inside = there(), inner()
+        activate()
+        activate()
+        during = there()
+        changed = [one is not other for one, other in zip(inside, inner(), strict=True)]
+        deactivate()
+        deactivate()
+        after, restored = there(), inner()
+        left = [name for name in sys.modules if "keras" in name and name.endswith(".experimental")]
+    return any(before), all(during), before == after, all(changed), inside == restored, left
 
 
 def other_versions():

@@ -43,7 +43,7 @@ def saved(name: str, placement: list[int], folder: str) -> Any:
     for number, (inputs, labels) in enumerate(batches[:2]):
         train(inputs, labels)
         path = Path(folder) / str(number)
-        model.save_model(str(path))
+        model.save_model(str(path)) if number else model.save(path)
         split = [np.array(output.merge()) for output in tf.nest.flatten(predict(inputs))]
         if smp.rank() == 0:
             loaded = tf.nest.flatten(keras.layers.TFSMLayer(path, call_endpoint="serve")(inputs))
@@ -68,10 +68,14 @@ def mistakes(folder: str) -> list[str]:
     said = []
     inputs, _ = next(case.batches(1))
     (Path(folder) / "file").touch()
-    for prepare, path in ((lambda: None, "early"), (lambda: predict(inputs), "file/below")):
+    for prepare, path in (
+        (lambda: None, "early"),
+        (lambda: predict(inputs), "file/below"),
+        (lambda: None, "model.keras"),
+    ):
         prepare()
         try:
-            model.save_model(f"{folder}/{path}")
+            model.save(f"{folder}/{path}")
         except Exception as error:  # noqa: BLE001
             said.append(f"{type(error).__name__}: {error}")
     return said
