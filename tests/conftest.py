@@ -18,7 +18,12 @@ from herringbone_spec.errors import HerringboneError
 DOCKER = Path(__file__).parent / "docker"
 _NAMED = "HERRINGBONE_TEST_IMAGE"
 # Marks whose tests need something that a machine may lack, and the option that makes a skip of them a failure.
-_REQUIRED = {"docker": "--engine-required", "tensorflow": "--tensorflow-required", "slurm": "--slurm-required"}
+_REQUIRED = {
+    "docker": "--engine-required",
+    "tensorflow": "--tensorflow-required",
+    "slurm": "--slurm-required",
+    "ssh": "--ssh-required",
+}
 _skipped: dict[str, list[str]] = {mark: [] for mark in _REQUIRED}
 _IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()
 

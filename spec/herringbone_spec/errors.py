@@ -14,6 +14,7 @@
     +-- JobFailedError             the job ran and failed; carries the `Failure`
     +-- LaunchError                the ranks could not be started (no MPI, a host never came)
     +-- SlurmError                 Slurm does not answer, or refuses what was asked
+    +-- HostError                  a machine that cannot be reached, or refuses what was asked
     +-- EngineError                no container engine answers, or it refuses what was asked
     +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
     +-- AwsError                   AWS refuses what was asked; `code` is its own word for why
@@ -93,6 +94,10 @@ class LaunchError(HerringboneError):
 
 class SlurmError(HerringboneError):
     """Slurm's commands are missing, its controller does not answer, or it refuses what was asked."""
+
+
+class HostError(HerringboneError):
+    """A machine that cannot be reached, lacks what a host needs, or refuses what was asked of it."""
 
 
 class EngineError(HerringboneError):

@@ -107,7 +107,7 @@ def test_the_constructor_looks_at_no_file(tmp_path, monkeypatch):
 def test_an_instance_type_without_backend_says_so_at_plan():
     with pytest.raises(
         UnsupportedError,
-        match=r"'pbs:gpu': this release has no backend .* local_process, local, local_gpu, slurm:PARTITION, ml\.\*$",
+        match=r"'pbs:gpu': this release has no backend .*, local_gpu, slurm:PARTITION, ssh:INVENTORY, ml\.\*$",
     ):
         Estimator("t.py", instance_type="pbs:gpu").plan()
     with pytest.raises(UnsupportedError, match=r"did you mean local_process\?"):

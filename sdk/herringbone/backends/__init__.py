@@ -16,13 +16,14 @@ _MODULES = {
     "local_process": "herringbone.backends.process.backend",
     "local": "herringbone.backends.docker.backend",
     "slurm": "herringbone.backends.slurm.backend",
+    "ssh": "herringbone.backends.ssh.backend",
     "sagemaker": "herringbone.backends.sagemaker.backend",
 }
 
 # instance_type -> the backend's name.
 _TYPES = {"local_process": "local_process", "local": "local", "local_gpu": "local"}
-# How instance types start that name something of a backend's own: SageMaker's machines, a cluster's partition.
-_STARTS = {"ml.": "sagemaker", "slurm:": "slurm"}
+# How instance types start that name something of a backend's own: SageMaker's machines, a cluster's partition, a file.
+_STARTS = {"ml.": "sagemaker", "slurm:": "slurm", "ssh:": "ssh"}
 
 
 def backend_for(*instance_types: str) -> Backend:
@@ -50,7 +51,7 @@ def _name_of(instance_type: str) -> str:
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UnsupportedError(
             f"instance_type {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}, "
-            f"slurm:PARTITION, ml.*{hint}"
+            f"slurm:PARTITION, ssh:INVENTORY, ml.*{hint}"
         )
     return name
 

@@ -53,7 +53,7 @@ class Backend(Protocol):
     def request(self, plan: JobPlan) -> dict[str, Any] | None:
         """Return what the service would be sent, `${...}` for what only the account can tell; None without a service.
 
-        Looks at nothing but the plan.
+        Looks at nothing but the plan and files that it names.
         """
 
     def submit(self, plan: JobPlan) -> None:

@@ -7,10 +7,10 @@ import os
 import sys
 from collections.abc import Sequence
 
-from herringbone.cli import clean, convert, describe, download, images, logs, ls, partition, plan, run, stop
+from herringbone.cli import clean, convert, describe, download, hosts, images, logs, ls, partition, plan, run, stop
 from herringbone_spec.errors import HerringboneError, JobNotFoundError, UsageError
 
-_VERBS = (run, plan, ls, logs, stop, describe, download, clean, convert, partition, images)
+_VERBS = (run, plan, ls, logs, stop, describe, download, clean, convert, partition, images, hosts)
 OK, JOB_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _EPILOG = """\
 exit codes: 0 done, 1 the job failed (or convert left something), 2 a mistake in the call, 130 Ctrl-C

@@ -98,6 +98,8 @@ def _tail(log: Path) -> tuple[str, ...]:
 
 def _pack(order: Order, hosts: Sequence[Host], *, with_model: bool) -> Path | None:
     """Pack in the order of the hosts' names, whatever the order of their ends; return where the model is."""
+    if order["output"] is None:
+        return None
     ordered = sorted(hosts, key=lambda host: [entry["name"] for entry in order["hosts"]].index(host.name))
     bases = [(host.name, Paths(Path(host.base))) for host in ordered]
     output = Path(order["output"])

@@ -17,11 +17,16 @@ class HostOrder(TypedDict):
 
 
 class ProcessesOrder(TypedDict):
-    """Hosts that are processes: `argv` starts a supervisor, in the job's environment and what each host adds to it."""
+    """Hosts that are processes: `argv` starts a supervisor, in the job's environment and what each host adds to it.
+
+    `key` is what the job's supervisors prove to each other that they know, where some of them are not ours to start;
+    else None, and the keeper makes one where there are several.
+    """
 
     argv: list[str]
     environment: dict[str, str]
     host_environments: dict[str, dict[str, str]]
+    key: str | None
 
 
 class ContainerOrder(TypedDict):
@@ -65,8 +70,8 @@ class Order(TypedDict):
     One of `processes`, `containers` and `steps` says what the hosts are. `patience` is how long hosts may outlive the
     first host that failed, and `warning` how long before the end of `max_run` they are told to stop. `run_folder` is
     empty where each host makes its own. `output` is the folder for what is packed, `compress` says whether into
-    archives. What becomes of the job goes into the `index`, or where that lies on another machine, into the file
-    `report`.
+    archives; None where somebody else fetches and packs what the hosts leave. What becomes of the job goes into the
+    `index`, or where that lies on another machine, into the file `report`.
     """
 
     job: str
@@ -82,5 +87,5 @@ class Order(TypedDict):
     warning: float
     stop_grace: float
     patience: float
-    output: str
+    output: str | None
     compress: bool

@@ -83,7 +83,9 @@ class Processes:
     def start(self) -> None:
         # The write end stays open as long as we live, and nobody else has it.
         line, self._lifeline = _pipe()
-        secret = os.urandom(_SECRET_BYTES).hex().encode() if len(self.hosts) > 1 else b""
+        secret = (self._order["key"] or "").encode()
+        if not secret and len(self.hosts) > 1:
+            secret = os.urandom(_SECRET_BYTES).hex().encode()
         for host in self.hosts:
             environment = {**self._order["environment"], **self._order["host_environments"][host.name]}
             host.start(self._order["argv"], environment, lifeline=line, secret=secret)

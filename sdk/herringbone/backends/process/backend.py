@@ -61,4 +61,5 @@ class ProcessBackend(KeptBackend):
                 ),
             },
             "host_environments": {host.name: host_environment(host, folder) for host in plan.hosts},
+            "key": None,
         }

@@ -1,0 +1,225 @@
+"""`ssh:<inventory>`: hosts are machines of one's own. Each keeps its host by itself; we start them, ask, and fetch.
+
+client    choose, lock -> code, data -> start each host -> follow: rows and logs -> fetch what they left, judge, pack
+machine   desk (one per visit) -> keeper (one per job) -> supervisor -> ranks
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from herringbone.backends.ssh.choice import inventory_path, read_inventory
+from herringbone.backends.ssh.ending import Ending
+from herringbone.backends.ssh.find import find_jobs
+from herringbone.backends.ssh.following import Following
+from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.logs import RemoteLogs
+from herringbone.backends.ssh.registry import machines_of, service_of
+from herringbone.backends.ssh.review import places, review
+from herringbone.backends.ssh.road import SshRoad, control_folder
+from herringbone.backends.ssh.submission import Submission
+from herringbone.home import Home, find_home
+from herringbone.interrupt import OnInterrupt
+from herringbone.jobs import FAILED, STOPPED, STOPPING, TRAINING, JobIndex, JobRecord
+from herringbone.logs import FileLogs
+from herringbone.pace import Pace
+from herringbone.processes import identity, is_alive
+from herringbone.remote.road import Road
+from herringbone_spec.errors import HostError, InputError
+from herringbone_spec.failure import Failure
+
+if TYPE_CHECKING:
+    from herringbone.backends.base import LogSource
+    from herringbone.plan import JobPlan
+
+# What comes is pushed by the machines: a look takes a tenth of a millisecond for each.
+_PACE = Pace(shortest=0.01, longest=0.1, slower=1.05)
+_KILL_SECONDS = 15.0
+_POLL_SECONDS = 0.02
+_THREADS = 32
+
+
+def make_backend() -> SshBackend:
+    """Return the backend for this user's jobs."""
+    return SshBackend(find_home(), SshRoad(control=control_folder()))
+
+
+class SshBackend:
+    """Runs jobs on machines that `road` leads to; `home` keeps what is known of them, and what they brought."""
+
+    name = "ssh"
+    pace = _PACE
+    on_interrupt: OnInterrupt = "stop"
+
+    def __init__(self, home: Home, road: Road[Machine], *, environ: Mapping[str, str] = os.environ) -> None:
+        self._home = home
+        self._road = road
+        self._environ = environ
+        self._index = JobIndex(home.index)
+        self._followings: dict[str, Following] = {}
+        self._endings: dict[str, Ending] = {}
+        self._readers: Counter[str] = Counter()
+
+    def review(self, plan: JobPlan) -> tuple[str, ...]:
+        return review(plan, read_inventory(inventory_path(plan)))
+
+    def request(self, plan: JobPlan) -> dict[str, Any]:
+        path = inventory_path(plan)
+        return {"inventory": str(path), "machines_if_free": places(plan, read_inventory(path))}
+
+    def submit(self, plan: JobPlan) -> None:
+        self._home.make()
+        name = plan.job_name
+        inventory = read_inventory(inventory_path(plan))
+        record = JobRecord(
+            name=name,
+            backend=self.name,
+            plan=json.dumps(plan.to_dict()),
+            created=time.time(),
+            client=identity(os.getpid()),
+        )
+        self._index.add(record)
+        try:
+            folder = self._home.job(name).path
+            folder.mkdir(mode=0o700, exist_ok=True)
+            scratch = self._home.cache / "code"
+            submission = Submission(plan, inventory, self._road, scratch=scratch, environ=self._environ)
+            started = submission.run()
+            machines = {host: machine for host, (machine, _) in started.items()}
+            visits = {host: visit for host, (_, visit) in started.items()}
+            self._followings[name] = Following(name, machines, self._road, visits=visits)
+            self._index.update(
+                name,
+                service=service_of(machines),
+                started=time.time(),
+                secondary_status=TRAINING,
+            )
+        except BaseException as error:
+            self._take_back(name, error)
+            raise
+
+    def describe(self, name: str) -> JobRecord:
+        record = self._index.get(name)
+        if record.done:
+            return record
+        if record.service is None:
+            return self._being_submitted(record)
+        if name not in self._endings:
+            following = self._following_of(record)
+            following.look()
+            if following.is_over:
+                self._endings[name] = Ending(record, following, self._road, self._home)
+                following.close()
+        return self._index.get(name)
+
+    def logs(self, name: str) -> LogSource:
+        record = self._index.get(name)
+        files = self._home.job(name)
+        if record.done or record.service is None:
+            return FileLogs(files.log(host["name"]) for host in record.plan_dict["hosts"])
+        self._readers[name] += 1
+        return RemoteLogs(self._following_of(record), files.log, close=lambda: self._let_go(name))
+
+    def stop(self, name: str, grace: float | None = None) -> None:
+        record = self._index.get(name)
+        if record.done or record.service is None:
+            return
+        self._index.update(name, unless_done=True, status=STOPPING, secondary_status=STOPPING)
+        self._ask_all(record, {"ask": "stop", "job": name, "grace": grace})
+
+    def kill(self, name: str) -> None:
+        record = self._index.get(name)
+        if record.done or record.service is None:
+            return
+        self._ask_all(record, {"ask": "kill", "job": name})
+        deadline = time.monotonic() + _KILL_SECONDS
+        while not self.describe(name).done and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+
+    def bill(self, name: str) -> str | None:  # noqa: ARG002 - machines of one's own
+        return None
+
+    def fetch_model(self, name: str, into: Path) -> Path:  # noqa: ARG002 - it lies here already
+        record = self.describe(name)
+        if record.model is None:
+            raise InputError(f"job {name} is {record.status} and has no model: it is fetched at its end")
+        return Path(record.model)
+
+    def find(self, inventory: Path) -> list[str]:
+        """Look on all machines of an inventory for jobs, whoever submitted them; return their names, the newest first.
+
+        From then on they are known here as those that were submitted here. Raises `HostError` when no machine answers.
+        """
+        self._home.make()
+        machines = read_inventory(inventory).machines
+        found = find_jobs(machines, self._road)
+        known = {record.name for record in self._index.all()}
+        for record in found:
+            if record.name not in known:
+                self._index.add(record)
+        return [record.name for record in found]
+
+    def _ask_all(self, record: JobRecord, message: dict[str, Any]) -> None:
+        """Ask every machine for something, on visits of their own. Raises `HostError` when none has heard it."""
+
+        def ask(machine: Machine) -> HostError | None:
+            try:
+                with self._road.visit(machine) as visit:
+                    visit.ask(message)
+            except HostError as error:
+                return error
+            return None
+
+        machines = machines_of(record)
+        with ThreadPoolExecutor(_THREADS) as pool:
+            errors = [error for error in pool.map(ask, machines.values()) if error is not None]
+        if len(errors) == len(machines):
+            raise errors[0]
+
+    def _being_submitted(self, record: JobRecord) -> JobRecord:
+        """A row without machines is of a client that is on its way, or died on it."""
+        if record.client is not None and is_alive(record.client):
+            return record
+        failure = Failure(message="the Python that was submitting it died before its hosts ran", exit_code=0)
+        self._index.update(
+            record.name,
+            unless_done=True,
+            status=FAILED,
+            secondary_status=FAILED,
+            ended=time.time(),
+            failure=failure.to_json(),
+        )
+        return self._index.get(record.name)
+
+    def _following_of(self, record: JobRecord) -> Following:
+        if record.name not in self._followings:
+            self._followings[record.name] = Following(record.name, machines_of(record), self._road)
+        return self._followings[record.name]
+
+    def _let_go(self, name: str) -> None:
+        """Nobody reads on: who asks next visits the machines anew."""
+        self._readers[name] -= 1
+        if not self._readers[name]:
+            self._close(name)
+
+    def _close(self, name: str) -> None:
+        following = self._followings.pop(name, None)
+        if following is not None:
+            following.close()
+
+    def _take_back(self, name: str, error: BaseException) -> None:
+        """Leave nothing of a job that could not be submitted; one that Ctrl-C caught half way stays as Stopped."""
+        if isinstance(error, KeyboardInterrupt):
+            self._index.update(name, unless_done=True, status=STOPPED, secondary_status=STOPPED, ended=time.time())
+            return
+        import shutil
+
+        self._index.remove(name)
+        shutil.rmtree(self._home.job(name).path, ignore_errors=True)

@@ -1,0 +1,127 @@
+"""The end of a job, here: fetch what its hosts left, judge, pack, and write the result into the index.
+
+In a thread: who waits for a job wants to be told meanwhile. Of several processes that follow one job, one does it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import shutil
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from herringbone.backends.review import output_folder
+from herringbone.backends.ssh.verdict import judge_job
+from herringbone.jobs import FAILED, UPLOADING, JobIndex, JobRecord
+from herringbone.keeper.artifacts import pack
+from herringbone.keeper.filing import LogFile
+from herringbone.keeper.verdict import Verdict
+from herringbone.plan import parse_plan
+from herringbone_spec.errors import HerringboneError
+from herringbone_spec.failure import Failure
+from herringbone_spec.paths import Paths
+
+if TYPE_CHECKING:
+    from herringbone.backends.ssh.following import Following, HostView
+    from herringbone.backends.ssh.inventory import Machine
+    from herringbone.home import Home
+    from herringbone.remote.road import Road
+
+_THREADS = 8
+
+
+class Ending:
+    """Begins at once, in a thread of its own; it is over when the index says how the job ended."""
+
+    def __init__(self, record: JobRecord, following: Following, road: Road[Machine], home: Home) -> None:
+        self._record, self._following, self._road = record, following, road
+        self._folder = home.job(record.name)
+        self._index = JobIndex(home.index)
+        # Not a daemon: a program that ends meanwhile would leave the result half fetched.
+        Thread(target=self._run).start()
+
+    def _run(self) -> None:
+        self._folder.path.mkdir(mode=0o700, exist_ok=True)
+        self._folder.logs.mkdir(exist_ok=True)
+        with (self._folder.path / "ending.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not self._index.get(self._record.name).done:
+                self._conclude()
+
+    def _conclude(self) -> None:
+        verdict, model = judge_job(self._following.states), None
+        self._index.update(self._record.name, unless_done=True, secondary_status=UPLOADING)
+        try:
+            self._fetch_all()
+            model = self._pack(with_model=verdict.failure is None)
+        except (HerringboneError, OSError) as error:
+            if verdict.failure is None:
+                verdict = Verdict(FAILED, FAILED, self._not_fetched(error))
+        self._index.update(
+            self._record.name,
+            unless_done=True,
+            status=verdict.status,
+            secondary_status=verdict.secondary_status,
+            ended=time.time(),
+            failure=None if verdict.failure is None else verdict.failure.to_json(),
+            model=None if model is None else str(model),
+        )
+
+    def _fetch_all(self) -> None:
+        # A machine that was given up would be waited for in vain.
+        views = [view for view in self._following.views.values() if view.state.done]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            # All of them, whatever becomes of one.
+            calls = [pool.submit(self._fetch, view) for view in views]
+        for call in calls:
+            call.result()
+
+    def _fetch(self, view: HostView) -> None:
+        """Bring a host's log, its model and its output to where a host of this machine has them."""
+        assert view.row is not None
+        work, job = view.row["work"], f"jobs/{self._record.name}"
+        fetched = self._folder.logs / f".{view.host}"
+        self._road.fetch(view.machine, f"{work}/{job}/logs", fetched)
+        with contextlib.suppress(FileNotFoundError):
+            (fetched / f"{view.host}.log").replace(self._folder.log(view.host))
+        shutil.rmtree(fetched, ignore_errors=True)
+        for folder in view.left:
+            inside = Path(folder).relative_to(job)
+            self._road.fetch(view.machine, f"{work}/{folder}", self._folder.path / inside)
+
+    def _pack(self, *, with_model: bool) -> Path | None:
+        plan = parse_plan(self._record.plan_dict)
+        output = output_folder(plan, self._folder)
+        compress = not plan.options.disable_output_compression
+        ending = ".tar.gz" if compress else ""
+        bases = [(host, Paths(self._folder.host(host))) for host in self._following.views]
+        data = [(host, Path(paths.output_data)) for host, paths in bases]
+        if any(next(folder.rglob("*"), None) for _, folder in data):
+            pack(data, output / f"output{ending}", compress=compress, say=self._say)
+        if not with_model:
+            return None
+        models = [(host, Path(paths.model)) for host, paths in bases]
+        return pack(models, output / f"model{ending}", compress=compress, say=self._say)
+
+    def _say(self, text: str) -> None:
+        """File a line of our own in the first host's log."""
+        host = next(iter(self._following.views))
+        log = LogFile(str(self._folder.log(host)))
+        log.say(f"[{host}] packing: {text}", time.time())
+        log.close(time.time())
+
+    def _not_fetched(self, error: Exception) -> Failure:
+        places = ", ".join(
+            f"{view.machine.name}:{view.row['work']}/jobs/{self._record.name}"
+            for view in self._following.views.values()
+            if view.row is not None
+        )
+        return Failure(
+            exception=type(error).__name__,
+            exit_code=0,
+            message=f"the job ran to its end, but what it left could not be brought here: {error}; it is in {places}",
+        )

@@ -1,0 +1,66 @@
+"""Jobs that others submitted, found on the machines of an inventory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.registry import service_of
+from herringbone.jobs import TRAINING, JobRecord
+from herringbone.remote.road import Road
+from herringbone_spec.errors import HostError
+
+_THREADS = 32
+
+
+def find_jobs(machines: Sequence[Machine], road: Road[Machine]) -> list[JobRecord]:
+    """Return a row for each job that a machine knows, the newest first, as if it had been submitted here.
+
+    How it stands is asked of the machines as for any other. Raises `HostError` when no machine answers.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        answers = list(pool.map(lambda machine: _ask(machine, road), machines))
+    errors = [answer for answer in answers if isinstance(answer, HostError)]
+    if len(errors) == len(machines):
+        raise errors[0]
+    found: dict[str, JobRecord] = {}
+    reached = {machine.name: machine for machine in machines}
+    for answer in answers:
+        for job in [] if isinstance(answer, HostError) else answer:
+            record = _row(job, reached)
+            if record is not None:
+                found.setdefault(record.name, record)
+    return sorted(found.values(), key=lambda record: record.created, reverse=True)
+
+
+def _ask(machine: Machine, road: Road[Machine]) -> list[dict[str, Any]] | HostError:
+    try:
+        with road.visit(machine) as visit:
+            jobs: list[dict[str, Any]] = visit.ask({"ask": "jobs"})["jobs"]
+            return jobs
+    except HostError as error:
+        return error
+
+
+def _row(job: dict[str, Any], reached: dict[str, Machine]) -> JobRecord | None:
+    """Return the row of a job; None where the inventory has not all of its machines.
+
+    The way to a machine is what the inventory here says, not what was true where the job was submitted.
+    """
+    submitted = msgspec.convert(job["machines"], dict[str, Machine])
+    if any(machine.name not in reached for machine in submitted.values()):
+        return None
+    row = job["row"]
+    return JobRecord(
+        name=row["name"],
+        backend="ssh",
+        plan=row["plan"],
+        secondary_status=TRAINING,
+        created=row["created"],
+        started=row["started"],
+        service=service_of({host: reached[machine.name] for host, machine in submitted.items()}),
+    )

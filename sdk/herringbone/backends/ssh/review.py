@@ -1,0 +1,58 @@
+"""What `ssh:` makes of a plan: what it cannot serve, and what it has no use for."""
+
+from __future__ import annotations
+
+from herringbone.backends.review import check_files, check_served, checkpoint_folder, unused_of
+from herringbone.backends.ssh.choice import choose
+from herringbone.backends.ssh.inventory import Inventory
+from herringbone.frameworks import SHARED_MODEL_DIR
+from herringbone.plan import JobPlan, refuse
+from herringbone.remote.parcels import is_shared
+from herringbone_spec.errors import UnsupportedError
+
+_NAME = "ssh"
+_UNUSED = ("framework_version", "py_version", "shm_size", "bake_requirements")
+_REFUSED = {
+    "enable_network_isolation": "processes of a machine share its network",
+    "encrypt_inter_container_traffic": "hosts talk to each other unencrypted",
+    "container_entry_point": "there is no container; give entry_point",
+    "container_arguments": "there is no container; give hyperparameters",
+}
+
+
+def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
+    """Return the given options that mean nothing here. Raises `UsageError` for what cannot be served."""
+    check_served(_NAME, plan, _REFUSED)
+    if plan.source is None:
+        raise UnsupportedError(f"{_NAME} runs a script with the machines' Python, not an image: give entry_point")
+    check_files(_NAME, plan)
+    _refuse_unshared(plan, inventory)
+    for host, machine in choose(plan.hosts, inventory).items():
+        if machine.runtime != "process":
+            raise UnsupportedError(
+                f"{host} on {machine.name}: runtime {machine.runtime!r} is not there yet; write runtime: process, or "
+                f"run in its containers with instance_type='local' and DOCKER_HOST=ssh://{machine.destination}"
+            )
+    unused = unused_of(plan, _UNUSED)
+    if plan.arguments.get("image_uri"):
+        unused.append("image_uri")
+    return tuple(sorted(unused))
+
+
+def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
+    """Refuse folders that all hosts, or a later job, would have to see, and that only one machine would."""
+    refusals = {}
+    checkpoints = checkpoint_folder(plan)
+    if checkpoints is not None and not is_shared(checkpoints, inventory.shared):
+        known = ", ".join(inventory.shared) or "none"
+        refusals["checkpoint_s3_uri"] = (
+            f"{checkpoints} is not in a folder that all machines see; the inventory's `shared` names those: {known}"
+        )
+    if len(plan.hosts) > 1 and SHARED_MODEL_DIR in plan.hyperparameters.get("model_dir", ""):
+        refusals["model_dir"] = f"machines share no {SHARED_MODEL_DIR}; give model_dir='/opt/ml/model'"
+    refuse(_NAME, refusals)
+
+
+def places(plan: JobPlan, inventory: Inventory) -> dict[str, str]:
+    """Return which machine would play which host if all were free: what a plan shows."""
+    return {host: machine.name for host, machine in choose(plan.hosts, inventory).items()}

@@ -1,0 +1,167 @@
+"""The way from a plan to hosts that run: machines locked, code and data there, a host started on each.
+
+Until the last step nothing runs anywhere, and what was locked is free again as soon as the visits end.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import platform
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from herringbone.backends.kept import stop_grace
+from herringbone.backends.review import all_channels
+from herringbone.backends.ssh.agreement import disagreements
+from herringbone.backends.ssh.choice import choose
+from herringbone.backends.ssh.inventory import Inventory, Machine
+from herringbone.backends.ssh.meeting import Place, control_of, place_of
+from herringbone.plan import JobPlan
+from herringbone.remote.parcels import Code, Parcel, code_of, parcels_of
+from herringbone.remote.road import Road
+from herringbone.remote.start_order import StartOrder, plan_to_send
+from herringbone.remote.visit import Visit
+from herringbone.remote.wire import Message
+from herringbone_spec.contract import HostVariable
+from herringbone_spec.errors import HerringboneError, HostError
+
+_SECRET_BYTES = 32
+_THREADS = 32
+# Settings of the supervisor's that a user may have in his own environment.
+_PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
+_Item = TypeVar("_Item")
+
+
+class Submission:
+    """One job on its way; `scratch` is a folder here for its packed code, `environ` the client's environment."""
+
+    def __init__(
+        self, plan: JobPlan, inventory: Inventory, road: Road[Machine], *, scratch: Path, environ: Mapping[str, str]
+    ) -> None:
+        self._plan, self._inventory, self._road = plan, inventory, road
+        self._scratch, self._environ = scratch, environ
+        self._visits: dict[str, Visit] = {}
+        self._machines: dict[str, Machine] = {}
+        self._places: dict[str, Place] = {}
+
+    def run(self) -> dict[str, tuple[Machine, Visit]]:
+        """Start all hosts; return which machine plays which, each with the visit to it, for who follows the job.
+
+        Raises `HostError` or `LaunchError`, and leaves nothing running.
+        """
+        kept: set[str] = set()
+        with ExitStack() as stack:
+            stack.callback(lambda: self._hang_up(kept))
+            # The machines take their time to answer: what is to be sent is looked at meanwhile.
+            self._open(choose(self._plan.hosts, self._inventory))
+            assert self._plan.source is not None
+            code = code_of(self._plan.source, self._scratch, but_not=self._scratch.parent)
+            deliveries, parcels = parcels_of(all_channels(self._plan), self._inventory.shared)
+            self._lock()
+            self._compare()
+            self._at_once(lambda host: self._send(host, code, parcels), self._machines)
+            self._start(code, {name: msgspec.to_builtins(each) for name, each in deliveries.items()})
+            kept.update(machine.name for machine in self._machines.values())
+        return {host: (machine, self._visit(host)) for host, machine in self._machines.items()}
+
+    def _open(self, machines: Mapping[str, Machine]) -> None:
+        """Begin a visit to each machine, without waiting for any."""
+        for host, machine in machines.items():
+            if machine.name not in self._visits:
+                self._visits[machine.name] = self._road.visit(machine)
+            self._machines[host] = machine
+
+    def _lock(self) -> None:
+        """Lock a machine for each host; one that another job has is left out, and the next free one taken."""
+        busy: dict[str, str] = {}
+        locked: set[str] = set()
+        claim = {"ask": "lock", "job": self._plan.job_name, "client": f"{getpass.getuser()}@{platform.node()}"}
+        while True:
+            wanted = [machine for machine in self._machines.values() if machine.name not in locked]
+            answers = self._at_once(lambda machine: self._visits[machine.name].ask(claim), wanted)
+            for machine, answer in zip(wanted, answers, strict=True):
+                if owner := answer.get("owner"):
+                    busy[machine.name] = f"runs {owner['job']} of {owner['client']}"
+                else:
+                    locked.add(machine.name)
+            if all(machine.name in locked for machine in self._machines.values()):
+                break
+            self._open(choose(self._plan.hosts, self._inventory, busy=busy))
+        # A choice without the busy ones may have left out one that was locked before.
+        for name in locked - {machine.name for machine in self._machines.values()}:
+            self._visits[name].ask({"ask": "unlock"})
+
+    def _compare(self) -> None:
+        """Ask each machine what it has: none may lack what the inventory promises, or differ from its group."""
+        answers = self._at_once(lambda host: self._visit(host).ask({"ask": "hello"}), self._machines)
+        hellos = dict(zip(self._machines, answers, strict=True))
+        if found := disagreements(self._plan.hosts, self._machines, hellos):
+            raise HostError("the machines are not what the job needs:\n  " + "\n  ".join(found))
+        self._places = {host: place_of(machine, hellos[host]) for host, machine in self._machines.items()}
+
+    def _send(self, host: str, code: Code, parcels: Mapping[str, Parcel]) -> None:
+        """Bring to a machine what it does not have."""
+        visit, machine = self._visit(host), self._machines[host]
+        missing = visit.ask({"ask": "missing", "code": code.digest, "data": sorted(parcels)})
+        if missing["code"]:
+            visit.ask({"ask": "code", "digest": code.digest}, code.path.read_bytes())
+        for digest, there in missing["data"].items():
+            self._road.send(machine, parcels[digest].path, there)
+            visit.ask({"ask": "keep", "digest": digest})
+
+    def _start(self, code: Code, deliveries: Mapping[str, Any]) -> None:
+        first = next(iter(self._machines))
+        several = len(self._machines) > 1
+        key = os.urandom(_SECRET_BYTES).hex() if several else None
+        control = control_of(self._places[first]) if several else None
+        settings = {name: self._environ[name] for name in _PASSED_ON if name in self._environ}
+        machines = {host: msgspec.to_builtins(machine) for host, machine in self._machines.items()}
+        plan = plan_to_send(self._plan)
+
+        def start(host: str) -> Message:
+            order = StartOrder(
+                plan=plan,
+                host=host,
+                control=control,
+                key=key,
+                code=code.digest,
+                data=dict(deliveries),
+                interface=self._places[host].interface,
+                machines=machines,
+                settings={**settings, HostVariable.STOP_GRACE: f"{stop_grace():g}"},
+            )
+            return self._visit(host).ask({"ask": "start", "order": msgspec.to_builtins(order)})
+
+        try:
+            self._at_once(start, self._machines)
+        except BaseException:
+            self._at_once(self._forget, self._machines)
+            raise
+
+    def _forget(self, host: str) -> None:
+        with suppress(HerringboneError):
+            self._visit(host).ask({"ask": "forget", "job": self._plan.job_name})
+
+    def _visit(self, host: str) -> Visit:
+        return self._visits[self._machines[host].name]
+
+    def _hang_up(self, but_not: Collection[str]) -> None:
+        self._at_once(lambda visit: visit.close(), [each for name, each in self._visits.items() if name not in but_not])
+
+    @staticmethod
+    def _at_once(call: Callable[[_Item], Any], items: Sequence[_Item] | Mapping[_Item, Any]) -> list[Any]:
+        """Make a call for each item, side by side; when all have ended, raise all that went wrong as one error."""
+        with ThreadPoolExecutor(_THREADS) as pool:
+            calls = [pool.submit(call, item) for item in items]
+        errors = [error for each in calls if (error := each.exception()) is not None]
+        if errors and len(errors) > 1 and all(isinstance(error, HostError) for error in errors):
+            raise HostError("\n  ".join([f"{len(errors)} machines:", *map(str, errors)]))
+        if errors:
+            raise errors[0]
+        return [each.result() for each in calls]

@@ -1,0 +1,255 @@
+"""`python -m herringbone.remote.desk WORK`: answers one visitor on a machine, and knows what is on its disk.
+
+Each request names a verb and a number, and its answer that number: {"ask": "lock", "number": 3, ...} is answered by
+{"answer": 3, ...} or {"answer": 3, "refused": why}. A visitor who follows is told without asking, {"row": job, ...} and
+{"log": number} with bytes behind it, as things change. When the visitor hangs up, the desk ends; what it started goes
+on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from herringbone.home import Home
+from herringbone.jobs import TERMINAL, JobIndex, JobRecord
+from herringbone.processes import identity
+from herringbone.remote.hosting import MACHINES, Hosting
+from herringbone.remote.lock import MachineLock
+from herringbone.remote.start_order import StartOrder
+from herringbone.remote.wire import Message, Unpacker, pack
+from herringbone_spec.errors import HerringboneError
+from herringbone_spec.paths import Paths
+
+_READ_BYTES = 1 << 20
+# While somebody follows: a look at a row and at a log takes 0.2 ms.
+_SHORTEST_PAUSE, _LONGEST_PAUSE, _SLOWER = 0.005, 0.1, 1.1
+
+
+class Desk:
+    """Answers over two descriptors; `home` is the work folder."""
+
+    def __init__(self, home: Home, *, listen: int = 0, speak: int = 1) -> None:
+        self._home = home
+        self._in, self._out = listen, speak
+        self._hosting = Hosting(home)
+        self._lock = MachineLock(home.path / "lock")
+        self._myself = str(identity(os.getpid()))
+        self._followed: dict[str, str] = {}
+        self._told: dict[str, str] = {}
+        self._logs: dict[int, tuple[Path, int]] = {}
+        self._verbs: dict[str, Callable[[Message, bytes], Message]] = {
+            "hello": self._hello,
+            "survey": self._survey,
+            "measure": self._measure,
+            "lock": self._take_lock,
+            "unlock": self._give_back,
+            "owner": self._owner,
+            "missing": self._missing,
+            "code": self._take_code,
+            "keep": self._keep,
+            "start": self._start,
+            "jobs": self._jobs,
+            "follow": self._follow,
+            "log": self._log,
+            "stop": self._stop,
+            "kill": self._kill,
+            "forget": self._forget,
+        }
+
+    def run(self) -> None:
+        """Answer until the visitor hangs up."""
+        unpacker = Unpacker()
+        self._say({"ready": True})
+        pause = _SHORTEST_PAUSE
+        while True:
+            following = bool(self._followed or self._logs)
+            ready, _, _ = select.select([self._in], [], [], pause if following else None)
+            if ready:
+                chunk = os.read(self._in, _READ_BYTES)
+                if not chunk:
+                    return
+                for message, payload in unpacker.feed(chunk):
+                    self._answer(message, payload)
+                pause = _SHORTEST_PAUSE
+            pause = _SHORTEST_PAUSE if self._tell_news() else min(pause * _SLOWER, _LONGEST_PAUSE)
+
+    def _answer(self, message: Message, payload: bytes) -> None:
+        number = message.get("number")
+        try:
+            answer = self._verbs[message["ask"]](message, payload)
+        except HerringboneError as error:
+            answer = {"refused": str(error), "kind": type(error).__name__}
+        except OSError as error:
+            answer = {"refused": f"{error.strerror or error}: {error.filename or self._home.path}", "kind": "OSError"}
+        self._say({"answer": number, **answer})
+
+    def _say(self, message: Message, payload: bytes = b"") -> None:
+        view = memoryview(pack(message, payload))
+        while view:
+            view = view[os.write(self._out, view) :]
+
+    # What machine this is
+
+    def _hello(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+        from herringbone.remote import survey
+
+        self._home.make()
+        return {"work": str(self._home.path), "now": time.time(), **survey.look(self._home.path)}
+
+    def _survey(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+        from herringbone.remote import survey
+
+        return survey.look_closely()
+
+    def _measure(self, message: Message, _: bytes) -> Message:
+        from herringbone.remote import measure
+
+        return measure.take_part(message, lambda port: self._say({"listening": message["number"], "port": port}))
+
+    # Whose it is
+
+    def _take_lock(self, message: Message, _: bytes) -> Message:
+        claim = {name: message[name] for name in ("job", "client")}
+        owner = self._lock.take(claim, holder=self._myself)
+        return {} if owner is None else {"owner": {name: owner.get(name, "?") for name in ("job", "client")}}
+
+    def _give_back(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+        self._lock.give_back(self._myself)
+        return {}
+
+    def _owner(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+        return {"owner": self._lock.held_by()}
+
+    # What a host needs
+
+    def _missing(self, message: Message, _: bytes) -> Message:
+        """Say what of some code and data is not here yet, and make room for it."""
+        hosting = self._hosting
+        code, data = hosting.code_folder / f"{message['code']}.tar.gz", hosting.data_folder
+        for folder in (hosting.code_folder, data):
+            folder.mkdir(exist_ok=True)
+        missing = [digest for digest in message["data"] if not (data / digest).is_dir()]
+        for digest in missing:
+            self._partial(digest).mkdir(exist_ok=True)
+        return {"code": not code.is_file(), "data": {digest: str(self._partial(digest)) for digest in missing}}
+
+    def _take_code(self, message: Message, payload: bytes) -> Message:
+        target = self._hosting.code_folder / f"{message['digest']}.tar.gz"
+        partial = target.with_name(f".{target.name}.partial")
+        partial.write_bytes(payload)
+        partial.replace(target)
+        return {}
+
+    def _keep(self, message: Message, _: bytes) -> Message:
+        """Data has come whole: from now on it is there."""
+        self._partial(message["digest"]).replace(self._hosting.data_folder / message["digest"])
+        return {}
+
+    def _partial(self, digest: str) -> Path:
+        return self._hosting.data_folder / f".{digest}.partial"
+
+    def _start(self, message: Message, _: bytes) -> Message:
+        order = msgspec.convert(message["order"], StartOrder)
+        hosting = Hosting(self._home, order)
+        from herringbone.plan import parse_plan
+
+        plan = parse_plan(order.plan)
+        hosting.submit(plan)
+        keeper = JobIndex(self._home.index).get(plan.job_name).keeper
+        self._lock.hand_over(self._myself, str(keeper))
+        return {}
+
+    # How it is with the host
+
+    def _jobs(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+        found = []
+        for record in JobIndex(self._home.index).all():
+            with contextlib.suppress(OSError, ValueError):
+                machines = json.loads((self._home.job(record.name).path / MACHINES).read_text())
+                found.append({"row": asdict(self._hosting.describe(record.name)), "machines": machines})
+        return {"jobs": found}
+
+    def _follow(self, message: Message, _: bytes) -> Message:
+        self._followed[message["job"]] = message["host"]
+        self._told.pop(message["job"], None)
+        return {}
+
+    def _log(self, message: Message, _: bytes) -> Message:
+        path = self._home.job(message["job"]).log(message["host"])
+        self._logs[message["number"]] = (path, message["offset"])
+        return {}
+
+    def _stop(self, message: Message, _: bytes) -> Message:
+        self._hosting.stop(message["job"], message["grace"])
+        return {}
+
+    def _kill(self, message: Message, _: bytes) -> Message:
+        self._hosting.kill(message["job"])
+        return {}
+
+    def _forget(self, message: Message, _: bytes) -> Message:
+        """End a job and leave nothing of it."""
+        import shutil
+
+        self._hosting.kill(message["job"])
+        JobIndex(self._home.index).remove(message["job"])
+        shutil.rmtree(self._home.job(message["job"]).path, ignore_errors=True)
+        return {}
+
+    def _tell_news(self) -> bool:
+        """Say what has changed; return whether anything has."""
+        news = False
+        # Rows first: what a host wrote before its end must not seem to come after it.
+        rows = [self._row_of(name, host) for name, host in self._followed.items()]
+        for number in list(self._logs):
+            news = self._tell_log(number) or news
+        for row in rows:
+            name, text = row["row"]["name"], json.dumps(row)
+            if self._told.get(name) != text:
+                self._told[name] = text
+                self._say({**row, "now": time.time()})
+                news = True
+            if row["row"]["status"] in TERMINAL:
+                del self._followed[name]
+        return news
+
+    def _row_of(self, name: str, host: str) -> dict[str, Any]:
+        record: JobRecord = self._hosting.describe(name)
+        row = {**asdict(record), "plan": "", "work": str(self._home.path)}
+        if not record.done:
+            return {"row": row}
+        failure_record = None
+        with contextlib.suppress(OSError):
+            failure_record = Path(Paths(self._home.job(name).host(host)).failure_record).read_text(errors="replace")
+        return {"row": row, "record": failure_record, "left": self._hosting.left_behind(name, host)}
+
+    def _tell_log(self, number: int) -> bool:
+        path, offset = self._logs[number]
+        news = False
+        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+            file.seek(offset)
+            while chunk := file.read(_READ_BYTES):
+                self._say({"log": number}, chunk)
+                offset += len(chunk)
+                news = True
+        self._logs[number] = (path, offset)
+        return news
+
+
+def main() -> None:
+    Desk(Home(Path(sys.argv[1]))).run()
+
+
+if __name__ == "__main__":
+    main()

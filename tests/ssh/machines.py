@@ -1,0 +1,253 @@
+"""Machines to log in to: network, host-name and process namespaces of this one, with an sshd in each. Root only.
+
+    this process --- veth ---\\
+    h-1: sshd    --- veth --- bridge, in a namespace of its own      (a Docker host filters bridged frames elsewhere)
+    h-2: sshd    --- veth ---/
+
+Links are shaped by tc tbf and cut by `ip link set down`. Each machine has a work folder of its own; the disk is shared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+SSHD = "/usr/sbin/sshd"
+# What these machines are made with; without one of them, the tests are skipped.
+PROGRAMS = (SSHD, "ssh", "ssh-keygen", "rsync", "ip", "tc", "unshare")
+_SSHD_CONFIG = """\
+Port 22
+ListenAddress {address}
+HostKey {folder}/host_key
+AuthorizedKeysFile {folder}/authorized_keys
+PidFile none
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+PasswordAuthentication no
+MaxStartups 100
+SetEnv SHLVL=2
+"""
+# SHLVL: else bash reads ~/.bashrc, and whatever is set up there for a person (pyenv, conda) runs with each command.
+_SSH_CONFIG = """\
+Host *
+  IdentityFile {folder}/key
+  IdentitiesOnly yes
+  UserKnownHostsFile {folder}/known_hosts
+  GlobalKnownHostsFile /dev/null
+  User root
+"""
+_UP_SECONDS = 10.0
+
+
+def missing() -> str | None:
+    """Say what is missing for machines; None when nothing is."""
+    if os.geteuid() != 0:
+        return "machines in namespaces need root"
+    lacking = [name for name in PROGRAMS if shutil.which(name) is None]
+    return f"not installed: {', '.join(lacking)} (apt-get install openssh-server rsync iproute2)" if lacking else None
+
+
+class Machines:
+    """`count` machines h-1, h-2, ... at 10.X.Y.1, 10.X.Y.2, ...; `folder` has a short name.
+
+    with Machines(3, tmp_path) as machines:
+        subprocess.run(["ssh", "-F", machines.config, "h-1", "hostname"])
+    """
+
+    def __init__(self, count: int, folder: Path, *, mbit: float = 1_000) -> None:
+        self.names = [f"h-{number}" for number in range(1, count + 1)]
+        self.folder = folder
+        self.config = folder / "ssh_config"
+        self._mbit = mbit
+        self._mark = f"hbs{os.getpid()}"
+        # Two runs of these tests on one machine are two networks.
+        self._subnet = f"10.{80 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Machines:
+        try:
+            self._make()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for name, daemon in self._daemons.items():
+            self._signal_all(name, signal.SIGKILL)
+            daemon.kill()
+            daemon.wait()
+        self._daemons.clear()
+        _run("ip", "link", "del", self._mark, check=False)
+        for name in [*self.names, "br"]:
+            _run("ip", "netns", "del", self._namespace(name), check=False)
+            shutil.rmtree(f"/etc/netns/{self._namespace(name)}", ignore_errors=True)
+
+    def address(self, name: str) -> str:
+        return f"{self._subnet}.{self.names.index(name) + 1}"
+
+    @property
+    def subnet(self) -> str:
+        return f"{self._subnet}.0/24"
+
+    def work(self, name: str) -> Path:
+        """A machine's work folder."""
+        return self.folder / name / "work"
+
+    def inventory(self, **extra: object) -> dict[str, object]:
+        """The inventory of all machines, as YAML would have it."""
+        hosts = [{"name": name, "work_folder": str(self.work(name))} for name in self.names]
+        return {"python": sys.executable, "hosts": hosts, **extra}
+
+    def inside(self, name: str) -> list[str]:
+        """What goes before a command for it to run on that machine's network."""
+        return ["ip", "netns", "exec", self._namespace(name)]
+
+    def pids(self, name: str, holding: str = "") -> list[int]:
+        """The processes of a machine, without its first one, that have a text in their command line."""
+        found = []
+        for pid in map(int, _run("ip", "netns", "pids", self._namespace(name)).split()):
+            with contextlib.suppress(OSError):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+                if holding in command and SSHD not in command.split()[:1] and pid != self._daemons[name].pid:
+                    found.append(pid)
+        return found
+
+    def first_process(self, name: str) -> int:
+        """A machine's init: the sshd that listens."""
+        (pid,) = Path(f"/proc/{self._daemons[name].pid}/task/{self._daemons[name].pid}/children").read_text().split()
+        return int(pid)
+
+    def cut(self, name: str) -> None:
+        """Pull the cable."""
+        _run("ip", "-n", self._namespace("br"), "link", "set", name, "down")
+
+    def mend(self, name: str) -> None:
+        _run("ip", "-n", self._namespace("br"), "link", "set", name, "up")
+
+    def freeze(self, name: str) -> None:
+        """Stop every process of a machine, its sshd among them."""
+        self._signal_all(name, signal.SIGSTOP)
+
+    def thaw(self, name: str) -> None:
+        self._signal_all(name, signal.SIGCONT)
+
+    def kill_sessions(self, name: str) -> None:
+        """Kill every sshd that serves a connection, not the one that listens."""
+        for pid in map(int, _run("ip", "netns", "pids", self._namespace(name)).split()):
+            with contextlib.suppress(OSError):
+                if Path(f"/proc/{pid}/cmdline").read_bytes().startswith((b"sshd: root", b"sshd-session: root")):
+                    os.kill(pid, signal.SIGKILL)
+
+    def new_host_key(self, name: str) -> None:
+        """Have clients know another key than the machine's own, as after a change of machines, or an attack."""
+        other = next(each for each in self.names if each != name)
+        self.know_host_keys({name: other})
+
+    def know_host_keys(self, instead: Mapping[str, str] = MappingProxyType({})) -> None:
+        """Write what clients know: each machine's own key, or another one's."""
+        keys = {name: (self.folder / instead.get(name, name) / "host_key.pub").read_text() for name in self.names}
+        (self.folder / "known_hosts").write_text("".join(f"{name} {key}" for name, key in keys.items()))
+
+    def _make(self) -> None:
+        Path("/run/sshd").mkdir(exist_ok=True)
+        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key"))
+        bridge = self._namespace("br")
+        _run("ip", "netns", "add", bridge)
+        _run("ip", "-n", bridge, "link", "add", "br0", "type", "bridge", "stp_state", "0")
+        _run("ip", "-n", bridge, "link", "set", "br0", "up")
+        _run("ip", "link", "add", self._mark, "type", "veth", "peer", "name", "client", "netns", bridge)
+        self._plug("client")
+        _run("ip", "addr", "add", f"{self._subnet}.254/24", "dev", self._mark)
+        _run("ip", "link", "set", self._mark, "up")
+        config = _SSH_CONFIG.format(folder=self.folder)
+        for name in self.names:
+            self._start(name)
+            config += f"Host {name}\n  HostName {self.address(name)}\n  HostKeyAlias {name}\n"
+        self.config.write_text(config)
+        self.know_host_keys()
+        for name in self.names:
+            self._await(name)
+
+    def _start(self, name: str) -> None:
+        folder = self.folder / name
+        folder.mkdir()
+        own = self._namespace(name)
+        # `ip netns exec` shows these in the place of /etc's. A name server that is out of reach would be waited for.
+        etc = Path("/etc/netns", own)
+        etc.mkdir(parents=True)
+        (etc / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
+        names = "".join(f"{self.address(each)} {each}\n" for each in self.names)
+        (etc / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
+        _run("ip", "netns", "add", own)
+        _run("ip", "-n", own, "link", "set", "lo", "up")
+        _run(
+            "ip", "-n", own, "link", "add", "eth0", "type", "veth", "peer", "name", name, "netns", self._namespace("br")
+        )
+        _run("ip", "-n", own, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+        rate = ["rate", f"{self._mbit}mbit", "burst", "64kb", "limit", "1mb"]
+        _run("tc", "-n", own, "qdisc", "add", "dev", "eth0", "root", "tbf", *rate)
+        _run("ip", "-n", own, "link", "set", "eth0", "up")
+        self._plug(name)
+        _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key"))
+        shutil.copy(self.folder / "key.pub", folder / "authorized_keys")
+        (folder / "sshd_config").write_text(_SSHD_CONFIG.format(address=self.address(name), folder=folder))
+        inner = f'hostname {name}; exec {SSHD} -D -e -f "$1" 2>"$2"'
+        self._daemons[name] = subprocess.Popen(
+            [
+                *self.inside(name),
+                *("unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"),
+                *("sh", "-c", inner, "sh", str(folder / "sshd_config"), str(folder / "sshd.log")),
+            ],
+            stdin=subprocess.DEVNULL,
+        )
+
+    def _plug(self, device: str) -> None:
+        bridge = self._namespace("br")
+        _run("ip", "-n", bridge, "link", "set", device, "master", "br0")
+        _run("ip", "-n", bridge, "link", "set", device, "up")
+
+    def _await(self, name: str) -> None:
+        deadline = time.monotonic() + _UP_SECONDS
+        while subprocess.run(
+            ["ssh", "-F", self.config, "-o", "BatchMode=yes", "-o", "ConnectTimeout=2", name, "true"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+        ).returncode:
+            if time.monotonic() > deadline:
+                raise AssertionError((self.folder / name / "sshd.log").read_text())
+            time.sleep(0.1)
+
+    def _signal_all(self, name: str, number: signal.Signals) -> None:
+        for pid in map(int, _run("ip", "netns", "pids", self._namespace(name), check=False).split()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def _namespace(self, name: str) -> str:
+        return f"{self._mark}-{name}"
+
+
+def _run(*command: str, check: bool = True) -> str:
+    return subprocess.run(command, check=check, capture_output=True, text=True).stdout
+
+
+@contextlib.contextmanager
+def stopped_masters(folder: Path) -> Iterator[None]:
+    """At the end, close ssh's shared connections of a control folder."""
+    try:
+        yield
+    finally:
+        for socket in folder.iterdir():
+            subprocess.run(["ssh", "-O", "exit", "-o", f"ControlPath={socket}", "any"], capture_output=True)

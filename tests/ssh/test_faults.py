@@ -1,0 +1,143 @@
+"""What happens to a job on three machines when something breaks: who is told what, when, and what is left (nothing)."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from herringbone import TrainingJob
+from herringbone.backends.ssh.backend import SshBackend
+from herringbone.jobs import JobIndex
+
+from .conftest import await_silence, expect
+from .test_jobs import WAIT
+
+pytestmark = pytest.mark.ssh
+
+# Promised are 5 s, and three heartbeats (1 s each here) more for what falls silent; the rest is for a busy machine.
+TOLD_SECONDS = 20.0
+ENDLESS = "import time\nprint('waits', flush=True)\nwhile True: time.sleep(0.1)"
+
+
+@contextlib.contextmanager
+def told(job, what):
+    """What is done inside ends the job soon; how long that took is printed, for docs/hosts.md."""
+    expect(job, "waits", "waits", "waits")
+    began = time.monotonic()
+    yield
+    job.wait()
+    seconds = time.monotonic() - began
+    failure = job.failure.render().splitlines()[0] if job.failure else ""
+    print(f"fault: {what} | {job.status} | {failure} | {seconds:.1f} s")
+    assert seconds < TOLD_SECONDS
+
+
+def kill(machines, name, holding):
+    pids = machines.pids(name, holding)
+    assert pids, holding
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("holding", "failure"),
+    [
+        ("herringbone_entry.rank", "rank 2 on algo-3: exit code 137, killed by SIGKILL"),
+        ("-m herringbone_entry", "algo-3: exit code 137, killed by SIGKILL"),
+        ("-m herringbone.keeper", "its keeper died"),
+    ],
+)
+def test_a_killed_process_ends_the_job_and_is_named(submit, machines, holding, failure):
+    job = submit(WAIT)
+    with told(job, f"kill -9 of `{holding}`"):
+        kill(machines, "h-3", holding)
+    assert failure in job.failure.render()
+
+
+def test_a_cut_cable_is_noticed_on_both_sides(submit, machines):
+    job = submit(WAIT)
+    try:
+        with told(job, "a link cut"):
+            machines.cut("h-3")
+        assert "algo-3" in job.failure.render()
+        # Beyond the cut, the host ends by itself.
+        assert await_silence(machines, "h-3") == []
+    finally:
+        machines.mend("h-3")
+
+
+def test_a_frozen_machine_is_given_up_and_ends_when_it_thaws(submit, machines):
+    job = submit(WAIT)
+    try:
+        with told(job, "a machine frozen"):
+            machines.freeze("h-3")
+        assert "algo-3" in job.failure.render()
+    finally:
+        machines.thaw("h-3")
+
+
+def test_connections_that_are_killed_are_taken_up_again(submit, machines):
+    job = submit("import time\nfor n in range(40): print('line', n, flush=True); time.sleep(0.1)")
+    lines = job.logs(follow=True)
+    seen = [next(lines)]
+    for name in machines.names:
+        machines.kill_sessions(name)
+    seen += lines
+    assert job.status == "Completed"
+    numbered = [line.text for line in seen if line.rank == 1]
+    assert numbered == [f"line {number}" for number in range(40)]
+
+
+def test_a_killed_client_leaves_the_job_running(machines, home, backend, road, tmp_path):
+    Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
+    Path("train.py").write_text(ENDLESS)
+    wrapper = tmp_path / "bin" / "ssh"
+    wrapper.parent.mkdir()
+    wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {machines.config} -o ControlPath=none "$@"\n')
+    wrapper.chmod(0o755)
+    code = (
+        "from herringbone import Estimator; "
+        "Estimator('train.py', instance_type='ssh:hosts.yaml', instance_count=3).fit(job_name='orphan')"
+    )
+    environment = {**os.environ, "PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as client:
+        seen = 0
+        for line in client.stdout:
+            seen += "waits" in line
+            if seen == 3:
+                break
+        client.kill()
+    job = TrainingJob("orphan", SshBackend(home, road))
+    time.sleep(1.0)
+    assert job.status == "InProgress"
+    job.stop()
+    assert job.wait().status == "Stopped"
+
+
+def test_a_full_disk_fails_the_job_and_says_so(submit, machines, home):
+    jobs = machines.work("h-3") / "jobs"
+    jobs.mkdir(parents=True, exist_ok=True)
+    inside = ["nsenter", "-t", str(machines.first_process("h-3")), "-m"]
+    subprocess.run([*inside, "mount", "-t", "tmpfs", "-o", "size=4m", "none", str(jobs)], check=True)
+    try:
+        job = submit(
+            "import os\nprint('waits', flush=True)\nif os.environ['RANK'] == '2':\n"
+            "    with open(os.environ['SM_MODEL_DIR'] + '/big', 'wb') as f:\n"
+            "        while True: f.write(bytes(1 << 20)); f.flush()\n"
+            "import time; time.sleep(600)"
+        )
+        with told(job, "a disk full"):
+            pass
+        assert job.failure.render().startswith("rank 2 on algo-3: OSError: [Errno 28] No space left on device")
+        assert await_silence(machines, "h-3") == []
+    finally:
+        subprocess.run([*inside, "umount", str(jobs)], check=True)
+        # What h-3 knows of its jobs lay there; its index says so no more.
+        for record in JobIndex(machines.work("h-3") / "index.sqlite").all():
+            JobIndex(machines.work("h-3") / "index.sqlite").remove(record.name)

@@ -1,0 +1,183 @@
+"""Jobs on three machines that are logged in to: how they live, and what they leave."""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from herringbone import Estimator, TrainingJob
+from herringbone.backends.ssh.backend import SshBackend
+from herringbone.home import Home
+from herringbone.jobs import JobIndex
+
+from .conftest import expect, members
+
+pytestmark = pytest.mark.ssh
+
+SHOW = """
+import os
+print("rank", os.environ["RANK"], "of", os.environ["SM_CURRENT_HOST"], "reads", os.listdir("/proc/self/cwd")[:1])
+print("data", sorted(os.listdir(os.environ["SM_CHANNEL_TRAINING"])), os.environ.get("WANDB_API_KEY"))
+open(os.environ["SM_MODEL_DIR"] + "/part-" + os.environ["RANK"], "w").write("weights")
+"""
+WAIT = "import time; print('waits', flush=True); time.sleep(600)"
+DDP = """
+import os, torch, torch.distributed as dist
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+generator = torch.Generator().manual_seed(dist.get_rank())
+for _ in range(30):
+    x = torch.randn(16, 20, generator=generator)
+    optimizer.zero_grad(); model(x).pow(2).mean().backward(); optimizer.step()
+if dist.get_rank() == 0:
+    torch.save(model.module.state_dict(), os.environ["SM_MODEL_DIR"] + "/model.pt")
+dist.destroy_process_group()
+"""
+
+
+def test_every_host_runs_sees_its_data_and_leaves_its_model(submit, machines, home):
+    Path("data").mkdir()
+    Path("data", "x.txt").write_text("data")
+    job = submit(SHOW, "data", environment={"WANDB_API_KEY": "top-secret"})
+    assert job.wait().status == "Completed", job.failure
+    lines = [line.text for line in job.logs() if line.rank is not None]
+    assert sorted(text for text in lines if "rank" in text) == [
+        f"rank {rank} of algo-{rank + 1} reads ['train.py']" for rank in range(3)
+    ]
+    assert lines.count("data ['x.txt'] top-secret") == 3
+    assert members(job.model_data) == ["part-0", "part-1", "part-2"]
+    # Where it ran, only a process of the job ever had the secret.
+    for name in machines.names:
+        work = machines.work(name)
+        logs = set(work.glob("jobs/*/logs/*"))
+        for path in work.rglob("*"):
+            if path.is_file() and path not in logs and "environments" not in path.parts:
+                assert b"top-secret" not in path.read_bytes(), path
+    assert b"top-secret" not in home.index.read_bytes()
+
+
+def test_a_second_run_copies_nothing(submit, machines, road, monkeypatch):
+    Path("data").mkdir()
+    Path("data", "y.txt").write_text("other data")
+    assert submit(SHOW, "data").wait().status == "Completed"
+    before = {name: contents(machines.work(name)) for name in machines.names}
+    copied = []
+    monkeypatch.setattr(type(road), "send", lambda self, machine, here, there: copied.append(machine.name))
+    job = submit(SHOW, "data")
+    assert job.wait().status == "Completed", job.failure
+    assert copied == []
+    assert {name: contents(machines.work(name)) for name in machines.names} == before
+
+
+def contents(work: Path) -> dict[str, int]:
+    return {
+        str(path): path.stat().st_mtime_ns
+        for kind in ("code", "data", "environments")
+        for path in (work / kind).iterdir()
+    }
+
+
+@pytest.mark.mpi
+@pytest.mark.timeout(240)  # six processes import torch, three at a time
+def test_weights_are_those_of_processes_of_one_machine(submit, home):
+    import tarfile
+
+    import torch
+
+    def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
+        assert job.wait().status == "Completed", job.failure
+        with tarfile.open(job.model_data.removeprefix("file://")) as archive:
+            return torch.load(archive.extractfile("model.pt"), weights_only=True)
+
+    given = {"distribution": {"mpi": {"enabled": True}}, "environment": {"OMP_NUM_THREADS": "1"}}
+    there = weights(submit(DDP, **given))
+    local = Estimator("train.py", instance_type="local_process", instance_count=3, **given)
+    here = weights(local.fit(wait=False))
+    assert max((there[name] - here[name]).abs().max().item() for name in here) <= 1e-6
+
+
+def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, road, tmp_path, monkeypatch):
+    job = submit(WAIT)
+    expect(job, "waits", "waits", "waits")
+    # Another machine, that has nothing but the inventory.
+    elsewhere = Home(tmp_path / "elsewhere")
+    backend = SshBackend(elsewhere, road)
+    assert job.name in backend.find(Path("hosts.yaml"))
+    other = TrainingJob(job.name, backend)
+    assert other.status == "InProgress"
+    expect(other, "waits", "waits", "waits")
+    other.stop()
+    assert other.wait().status == "Stopped"
+    assert job.wait().status == "Stopped"
+    assert [line.text for line in other.logs()] == [line.text for line in job.logs()]
+
+
+def test_a_job_goes_on_without_its_client(submit, machines, home, road):
+    job = submit("import time; print('begins', flush=True); time.sleep(1.5); print('ends')", hosts=2)
+    expect(job, "begins", "begins")
+    # As the index of one who never came back: all visits are over.
+    job._backend._close(job.name)
+    time.sleep(2.5)
+    again = TrainingJob(job.name, SshBackend(home, road))
+    assert again.wait().status == "Completed"
+    assert sum(line.text == "ends" for line in again.logs()) == 2
+
+
+def test_machines_in_use_are_not_given_out_twice(submit, home):
+    first = submit(WAIT, hosts=2)
+    expect(first, "waits", "waits")
+    second = submit(WAIT, hosts=1)
+    assert machine_names(home, second) == ["h-3"]
+    with pytest.raises(Exception, match=rf"(?s)too few of 3 machines can be had:.*h-1: runs {first.name} of .*@"):
+        submit(WAIT, hosts=1)
+    assert JobIndex(home.index).get(first.name).status == "InProgress"
+    for job in (first, second):
+        job.stop()
+    assert [job.wait().status for job in (first, second)] == ["Stopped", "Stopped"]
+
+
+def machine_names(home: Home, job: TrainingJob) -> list[str]:
+    service = json.loads(JobIndex(home.index).get(job.name).service)
+    return [machine["name"] for machine in service["machines"].values()]
+
+
+def test_a_name_that_is_taken_on_a_machine_starts_nothing(submit, home, tmp_path, road, machines):
+    assert submit("print(1)", name="taken").wait().status == "Completed"
+    JobIndex(home.index).remove("taken")
+    (home.job("taken").path).rename(tmp_path / "away")
+    with pytest.raises(Exception, match="job name 'taken' is taken"):
+        submit("print(1)", name="taken")
+    assert not home.job("taken").path.exists()
+    assert [record.name for record in JobIndex(home.index).all()] == []
+
+
+def test_max_run_and_a_failing_rank_end_all_hosts(submit):
+    job = submit(WAIT, max_run=1)
+    assert (job.wait().status, job.secondary_status) == ("Stopped", "MaxRuntimeExceeded")
+    job = submit("import os, time; time.sleep(0 if os.environ['RANK'] == '1' else 600); raise ValueError('no luck')")
+    assert job.wait().status == "Failed"
+    assert job.failure.render().startswith("rank 1 on algo-2: ValueError: no luck")
+
+
+def test_shared_folders_are_seen_and_not_copied(submit, machines, tmp_path, backend):
+    (tmp_path / "nfs").mkdir()
+    (tmp_path / "nfs" / "z.txt").touch()
+    import yaml
+
+    Path("shared.yaml").write_text(yaml.safe_dump(machines.inventory(shared=[str(tmp_path / "nfs")])))
+    Path("train.py").write_text(
+        "import os; print(os.path.realpath(os.environ['SM_CHANNEL_TRAINING']));"
+        "open('/proc/self/cwd/../checkpoints/step-1', 'w')"
+    )
+    estimator = Estimator(
+        "train.py", instance_type="ssh:shared.yaml", checkpoint_s3_uri=f"file://{tmp_path}/nfs/checkpoints"
+    )
+    job = TrainingJob.submit(estimator._plan(backend, str(tmp_path / "nfs"), None), backend)
+    assert job.wait().status == "Completed", job.failure
+    assert str(tmp_path / "nfs") in [line.text for line in job.logs()]
+    assert os.listdir(tmp_path / "nfs" / "checkpoints") == ["step-1"]

@@ -1,0 +1,61 @@
+"""How a job ended, from what its machines told."""
+
+from herringbone.backends.ssh.verdict import HostState, is_over, judge_job
+from herringbone_spec.failure import Failure
+
+
+def state(number: int, status: str = "Completed", *, ended: float = 1.0, ahead: float = 0.0, **failure) -> HostState:
+    found = Failure(host=f"algo-{number}", **failure) if failure else None
+    row = {
+        "status": status,
+        "secondary_status": status,
+        "ended": ended,
+        "failure": None if found is None else found.to_json(),
+    }
+    record = found.to_json() if found is not None and found.exception else None
+    return HostState(f"algo-{number}", f"gpu-{number}", row, record, ahead)
+
+
+def lost(number: int) -> HostState:
+    return HostState(f"algo-{number}", f"gpu-{number}", lost="no way leads to it")
+
+
+def test_a_job_is_over_when_every_host_has_ended_or_is_given_up():
+    assert is_over([state(1), state(2)])
+    assert is_over([state(1), lost(2)])
+    assert not is_over([state(1), HostState("algo-2", "gpu-2")])
+    assert not is_over([lost(1), lost(2)])  # our own network, as likely
+
+
+def test_the_first_failure_in_time_counts_by_one_clock():
+    late = state(1, "Failed", ended=10.0, exit_code=1, exception="ValueError", message="late")
+    early = state(2, "Failed", ended=12.0, ahead=5.0, exit_code=1, exception="KeyError", message="early")
+    assert judge_job([late, early]).failure.message == "early"
+
+
+def test_a_killed_host_comes_before_those_that_lost_it():
+    told = state(1, "Failed", exit_code=1, exception="LaunchError", message="lost contact with algo-2")
+    killed = state(2, "Failed", ended=2.0, exit_code=137)
+    assert judge_job([told, killed]).failure.render() == "algo-2: exit code 137, killed by SIGKILL"
+
+
+def test_a_stop_that_comes_by_way_of_another_host_is_no_failure():
+    verdict = judge_job([state(1, "Stopped"), state(2, "Failed", exit_code=143)])
+    assert (verdict.status, verdict.failure) == ("Stopped", None)
+
+
+def test_a_dead_keeper_is_to_blame_and_not_those_who_stopped_with_it():
+    abandoned = state(2, "Failed", ended=3.0)
+    abandoned.row["failure"] = Failure(message="its keeper died").to_json()
+    verdict = judge_job([state(1, "Failed", exit_code=143), abandoned])
+    assert verdict.failure.message == "its keeper died"
+
+
+def test_a_machine_that_was_lost_is_named():
+    assert "gpu-2 cannot be reached: no way leads to it" in judge_job([state(1), lost(2)]).failure.message
+    told = state(1, "Failed", exit_code=1, exception="LaunchError", message="lost")
+    told.row["failure"] = Failure(host="algo-2", exception="LaunchError", message="no sign of life").to_json()
+    told = HostState("algo-1", "gpu-1", told.row, told.row["failure"])
+    assert judge_job([told, lost(2)]).failure.message == (
+        "no sign of life: gpu-2 cannot be reached: no way leads to it"
+    )
