@@ -16,7 +16,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PROGRAMS = ("ip", "munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue", "scancel", "sinfo")
+PROGRAMS = (
+    "ip",
+    "nsenter",
+    "setpriv",
+    "munged",
+    "slurmctld",
+    "slurmd",
+    "sbatch",
+    "srun",
+    "scontrol",
+    "squeue",
+    "scancel",
+    "sinfo",
+)
 NODES = ("n1", "n2", "n3", "n4")
 _START_SECONDS = 20.0
 _CONFIGURATION = """\
@@ -189,8 +202,10 @@ class Cluster:
 
     def _run(self, name: str, *words: str) -> None:
         with (self.folder / f"{name}.out").open("ab") as log:
+            # A test run that is killed takes them along.
+            command = ("setpriv", "--pdeathsig", "KILL", *words)
             self._processes[name] = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environ, start_new_session=True
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environ, start_new_session=True
             )
 
 
@@ -213,6 +228,10 @@ class Network:
         return ["nsenter", f"--net=/run/netns/{self._space(node)}"]
 
     def make(self) -> None:
+        """Plug all in; what runs left that were killed goes first."""
+        for space in Path("/run/netns").glob("hbc*"):
+            if not Path("/proc", space.name.removeprefix("hbc").partition("-")[0]).exists():
+                subprocess.run(("ip", "netns", "del", space.name), capture_output=True)
         _ip("netns", "add", self._name)
         _ip("-netns", self._name, "link", "add", "switch", "type", "bridge")
         _ip("-netns", self._name, "link", "set", "switch", "up")

@@ -14,6 +14,7 @@ from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.review import explain, parse_sinfo
 from herringbone.backends.slurm.shared import check_shared, kind_of_file_system
 from herringbone.home import Home
+from herringbone.jobs import JobRecord
 from tests.slurm.test_script import plan
 
 MOUNTS = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\ntmpfs /home/me/my\\040disk tmpfs rw 0 0\n"
@@ -65,6 +66,27 @@ def test_without_slurm_it_says_what_to_do(nowhere):
     estimator = Estimator("train.py", instance_type="slurm:gpu")
     with pytest.raises(SlurmError, match=re.escape("sinfo is not on this machine: work on a login node")):
         estimator._plan(nowhere, None, None)
+
+
+def a_row(backend):
+    """A job that was submitted elsewhere, or before Slurm went away."""
+    backend._home.make()
+    row = JobRecord(name="digits-1", backend="slurm", plan="{}", created=1.0, service='{"job": "7", "login": null}')
+    backend._index.add(row)
+    return row
+
+
+def test_who_asks_for_a_job_where_there_is_no_slurm_is_told(nowhere):
+    a_row(nowhere)
+    with pytest.raises(SlurmError, match="squeue is not on this machine"):
+        nowhere.describe("digits-1")
+
+
+def test_a_controller_that_restarts_is_waited_for(tmp_path):
+    silent = Cluster(squeue=(1, "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"))
+    backend = SlurmBackend(Home(tmp_path), {}, connect=lambda login: SlurmCommands({}, login, run=silent))
+    row = a_row(backend)
+    assert backend.describe("digits-1") == row
 
 
 @pytest.mark.parametrize(

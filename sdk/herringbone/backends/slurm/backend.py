@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.kept import search_path, stop_grace
 from herringbone.backends.process.tree import LOOPBACK, fill_host
 from herringbone.backends.slurm import review
-from herringbone.backends.slurm.commands import SlurmCommands
+from herringbone.backends.slurm.commands import SlurmCommands, SlurmMissingError
 from herringbone.backends.slurm.order import order_of
 from herringbone.backends.slurm.script import (
     Place,
@@ -130,6 +130,8 @@ class SlurmBackend:
                 return record
             try:
                 job = self._look_up(record)
+            except SlurmMissingError:
+                raise
             except SlurmError:
                 # A controller that restarts says nothing for a while; the job goes on, and its folder is read.
                 return record

@@ -20,6 +20,10 @@ _PASSED_ON = (
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
+class SlurmMissingError(SlurmError):
+    """A program is not there, and will not come by waiting."""
+
+
 class SlurmCommands:
     """Runs Slurm's commands; `login` is where, for ssh, None for this machine.
 
@@ -56,13 +60,13 @@ class SlurmCommands:
                 timeout=_ANSWER_SECONDS,
             )
         except FileNotFoundError:
-            raise SlurmError(self._missing(command[0])) from None
+            raise SlurmMissingError(self._missing(command[0])) from None
         except subprocess.TimeoutExpired:
             raise SlurmError(f"{words[0]} on {self.where}: no answer within {_ANSWER_SECONDS:g} s") from None
         if done.returncode:
             said = done.stderr.strip() or f"exit code {done.returncode}"
             if self._login is not None and done.returncode == 127:
-                said = self._missing(words[0])
+                raise SlurmMissingError(self._missing(words[0]))
             raise SlurmError(f"{words[0]} on {self.where}: {said}")
         return done.stdout
 
