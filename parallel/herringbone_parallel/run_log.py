@@ -18,8 +18,10 @@ class RunLog:
         with log.interval("init"):
             ...
         for epoch in range(1, epochs + 1):
-            with log.epoch(epoch, samples=len(data)):       # all ranks' samples; the time of evaluations is not in it
-                ...
+            with log.epoch(epoch):                      # its time is what samples/s are of
+                for batch in data:
+                    ...
+                    log.count(global_batch)             # all ranks' samples
             if log.evaluation("eval_accuracy", accuracy, epoch):
                 break                                       # the target is reached
         log.finish(require_target=True)
@@ -64,13 +66,16 @@ class RunLog:
         self._event(key + STOP_ENDING, kind=STOP, metadata=metadata)
 
     @contextmanager
-    def epoch(self, number: int, *, samples: int) -> Iterator[None]:
-        """Write when an epoch of training begins and ends, and count its samples and its time."""
+    def epoch(self, number: int) -> Iterator[None]:
+        """Write when an epoch of training begins and ends, and measure its time."""
         with self.interval("epoch", epoch_num=number):
             began = self._clock()
             yield
             self._seconds += self._clock() - began
-            self._samples += samples
+
+    def count(self, samples: int) -> None:
+        """Count the samples of a step, those of all ranks."""
+        self._samples += samples
 
     def evaluation(self, key: str, value: float, epoch: int) -> bool:
         """Write what an evaluation found; say whether the target has been reached, by this one or before."""

@@ -56,6 +56,27 @@ def test_resnet_has_the_same_losses_on_any_number_of_ranks(tmp_path: Path, monke
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
+def test_squad_has_the_same_losses_and_answers_on_any_number_of_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, made = load("bert_squad", "submit", monkeypatch), load("bert_squad", "made", monkeypatch)
+    data = {name: str(tmp_path / name) for name in ("training", "test")}
+    made.write(Path(data["training"]), paragraphs=200, seed=1)
+    made.write(Path(data["test"]), paragraphs=10, seed=2)
+    found, scores = {}, {}
+    for hosts in (1, 2, 4):
+        job = submit.train({**submit.TINY, "steps": 50}, data, hosts=hosts, ranks=hosts, instance_type="local_process")
+        found[hosts] = losses(job)
+        scores[hosts] = {metric.name: metric.value for metric in job.metrics() if metric.name.startswith("eval")}
+    assert len(found[1]) == 50
+    assert found[2] == pytest.approx(found[1], abs=1e-5)
+    assert found[4] == pytest.approx(found[1], abs=1e-5)
+    assert scores[1] == scores[2] == scores[4]
+    assert scores[1]["eval_f1"] > 20
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
 def test_gpt_in_two_pipelines_has_the_losses_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submit = load("gpt_pipeline", "submit", monkeypatch)
     text = tmp_path / "text"

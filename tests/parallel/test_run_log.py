@@ -24,8 +24,9 @@ def run(accuracies: list[float], **settings: object) -> tuple[list[tuple[str, ob
     with log.interval("init"):
         log.point("seed", 3)
     for epoch, accuracy in enumerate(accuracies, 1):
-        with log.epoch(epoch, samples=30):
-            pass
+        with log.epoch(epoch):
+            log.count(10)
+            log.count(20)
         if log.evaluation("eval_accuracy", accuracy, epoch):
             break
     return lines, log

@@ -31,7 +31,7 @@ def main() -> None:
         model = smp.DistributedModel(build(settings))
         optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=settings.lr))
         schedule = Schedule(length=settings.steps, warmup=settings.warmup).by_steps()
-    with log.epoch(1, samples=settings.steps * settings.global_batch):
+    with log.epoch(1):
         for step in range(settings.steps):
             # Each pipeline takes its windows of the step; the library cuts them into microbatches.
             tokens, targets = (part[smp.dp_rank() :: smp.dp_size()] for part in text.batch(step))
@@ -41,6 +41,7 @@ def main() -> None:
             loss = train_step(model, tokens, targets).reduce_mean()
             smp.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
+            log.count(settings.global_batch)
             mean = sum(smp.allgather(loss.item(), smp.DP_GROUP)) / smp.dp_size()
             if smp.rank() == 0:
                 print(f"step={step + 1} loss={mean:.7f}")

@@ -136,10 +136,10 @@ def main() -> None:
     log.point("seed", settings.seed)
     done = 0
     for epoch in range(settings.epochs):
-        samples = training.order.steps_per_epoch * settings.global_batch
-        with log.epoch(epoch + 1, samples=samples):
+        with log.epoch(epoch + 1):
             for loss in training.epoch(epoch):
                 done += 1
+                log.count(settings.global_batch)
                 if world.rank == 0:
                     print(f"step={done} loss={loss:.7f}")
                 if done == settings.steps:
