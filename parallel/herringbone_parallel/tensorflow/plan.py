@@ -180,7 +180,7 @@ def make_plan(
     nodes = placement.nodes()
     owners = place(nodes, default=here.settings.default_partition)
     outputs: list[Output] = [(placement.number_of[t.op.name], t.value_index) for t in traced.outputs]
-    wanted = _wanted(here, result[0], traced, outputs)
+    wanted = _wanted(placement, result[0], traced, outputs)
     if here.settings.pipeline == "_only_forward" and any(node.backward for node in nodes):
         raise ParallelError("pipeline '_only_forward': the step computes gradients; choose another `pipeline`")
     ranks = here.settings.partitions
@@ -272,13 +272,13 @@ def _free(here: State, variable: Any) -> None:
     here.settled[id(variable.handle)] = variable.handle
 
 
-def _wanted(here: State, result: Any, traced: Traced, outputs: Sequence[Output]) -> list[int | None]:
+def _wanted(placement: Placement, result: Any, traced: Traced, outputs: Sequence[Output]) -> list[int | None]:
     """Say which rank gets each output: None is all, a gradient is for who holds its variable."""
     found: list[int | None] = []
     for leaf in [leaf for leaf in leaves_of(result) if _is_result(leaf)]:
         parts = tf.nest.flatten(leaf, expand_composites=True)
         variable = _gradient_of(parts[0], traced)
-        found += [None if variable is None else here.owners.get(id(variable.handle))] * len(parts)
+        found += [None if variable is None else placement.owners.get(id(variable.handle))] * len(parts)
     assert len(found) == len(outputs)
     return found
 
