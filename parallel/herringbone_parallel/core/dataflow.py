@@ -65,7 +65,8 @@ class Segment:
     """What one rank computes for one microbatch without waiting.
 
     `nodes` are in order. `takes` are values of earlier segments or from other ranks; `gives` those that later segments,
-    other ranks or the results need. `receives` and `sends` are numbers of edges.
+    other ranks or the results need. `receives` and `sends` are numbers of edges. A microbatch runs it when the one
+    before has passed the rank's segment `behind`: itself, or a later one with state that either of them changes.
     """
 
     phase: str
@@ -74,6 +75,7 @@ class Segment:
     gives: list[Output] = field(default_factory=list)
     receives: list[int] = field(default_factory=list)
     sends: list[int] = field(default_factory=list)
+    behind: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,8 +200,10 @@ class _Cutting:
                 else:
                     stages[here] = stage, phase
         for here in reversed(idle):
+            # For another rank it is made before: two ranks whose segments of one stage need each other would both wait.
+            needed = [(stages[user][0] - (user[1] != here[1]), stages[user][1]) for user in users[here]]
             # What only a result needs is made in the end.
-            stages[here] = min((stages[user] for user in users[here]), default=(len(self._nodes), BACKWARD))
+            stages[here] = min(needed, key=_when, default=(len(self._nodes), BACKWARD))
         return stages
 
     def _ranks_of(self, number: int) -> list[int]:
@@ -232,15 +236,15 @@ class _Cutting:
         numbered: dict[Edge, int],
         results: Sequence[Output],
     ) -> list[Segment]:
-        by_stage: dict[tuple[int, bool], Segment] = {}
+        by_stage: dict[tuple[int, str], Segment] = {}
         home: dict[int, Segment] = {}
         for number, node in enumerate(self._nodes):
             if (number, rank) in self._needed and not node.constant:
                 stage, phase = stages[number, rank]
-                segment = by_stage.setdefault((stage, phase == BACKWARD), Segment(phase))
+                segment = by_stage.setdefault((stage, phase), Segment(phase))
                 segment.nodes.append(number)
                 home[number] = segment
-        segments = [by_stage[key] for key in sorted(by_stage)]
+        segments = [by_stage[key] for key in sorted(by_stage, key=_when)]
         arrives = {edge.value: number for edge, number in numbered.items() if edge.target == rank}
         leaves = {number: edge.value for edge, number in numbered.items() if edge.source == rank}
         for segment in segments:
@@ -250,6 +254,7 @@ class _Cutting:
             # What has come stays until its last use.
             segment.receives = sorted(set(segment.receives) - received)
             received.update(segment.receives)
+        self._keep_order(segments)
         for number, value in sorted(leaves.items()):
             home[value[0]].sends.append(number)
             _add(home[value[0]].gives, value)
@@ -257,6 +262,29 @@ class _Cutting:
             if value[0] in home:
                 _add(home[value[0]].gives, value)
         return segments
+
+    def _keep_order(self, segments: Sequence[Segment]) -> None:
+        """Let microbatches come to state that changes in the order of their numbers, as in one process.
+
+        A backward pass changes none, and a schedule may put all forward segments before it.
+        """
+        touched: list[set[Output]] = []
+        changed: list[set[Output]] = []
+        for segment in segments:
+            state = [
+                (value, self._nodes[number].effect)
+                for number in segment.nodes
+                for value in self._nodes[number].inputs
+                if self._nodes[value[0]].captured
+            ]
+            touched.append({value for value, _ in state})
+            changed.append({value for value, changes in state if changes})
+        for here, segment in enumerate(segments):
+            segment.behind = here
+            for later in range(here + 1, len(segments)):
+                shared = changed[later] & touched[here] or touched[later] & changed[here]
+                if shared and segments[later].phase == segment.phase == FORWARD:
+                    segment.behind = later
 
     def _connect(self, segment: Segment, home: dict[int, Segment], arrives: dict[Output, int]) -> None:
         """Fill in the constants that a segment repeats, what it takes, and who gives that."""
@@ -278,6 +306,11 @@ class _Cutting:
                     _add(segment.takes, value)
                     _add(home[before].gives, value)
         segment.nodes = sorted([*segment.nodes, *constants])
+
+
+def _when(stage: tuple[int, str]) -> tuple[int, bool]:
+    """Sort stages in the order in which they run: of one number, the forward one comes first."""
+    return stage[0], stage[1] == BACKWARD
 
 
 def _add(values: list[Output], value: Output) -> None:

@@ -17,10 +17,12 @@ from herringbone_spec.errors import ParallelError
 class Piece:
     """A segment that can run: `function` takes the values of `takes` and returns those of `gives`.
 
-    `receives` are (value, edge, rank it comes from); `sends` are (place in `gives`, edge, rank that gets it).
+    `receives` are (value, edge, rank it comes from); `sends` are (place in `gives`, edge, rank that gets it). It runs
+    when the microbatch before has passed the piece of number `behind`.
     """
 
     phase: str
+    behind: int
     function: Any
     takes: tuple[Output, ...]
     gives: tuple[Output, ...]
@@ -107,6 +109,7 @@ class Cutter:
         edges = {edge: self._cut.edges[edge] for edge in segment.sends}
         return Piece(
             segment.phase,
+            segment.behind,
             function,
             tuple(takes),
             tuple(segment.gives),

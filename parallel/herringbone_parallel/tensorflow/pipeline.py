@@ -141,7 +141,7 @@ class Run:
         piece = microbatch.piece
         if piece is None:
             return False
-        if microbatch.number and everyone[microbatch.number - 1].passed <= microbatch.passed:
+        if microbatch.number and everyone[microbatch.number - 1].passed <= piece.behind:
             return False
         return all(self._has(microbatch.number, edge) for _, edge, _ in piece.receives)
 

@@ -111,19 +111,18 @@ class Placement:
         return result
 
     def _owners_of_new(self, known: Mapping[int, int], members: set[int]) -> dict[int, int]:
-        """A variable is where the first operation that uses it was told to run."""
+        """A variable is where the first operation that uses it was told to run, if any was, else on the default."""
         found: dict[int, int] = {}
+        used: set[int] = set()
         for operation in self._traced.graph.get_operations():
             for tensor in operation.inputs:
                 handle = self.handles.get(tensor.name)
                 if handle is not None and id(handle) in members and id(handle) not in known:
+                    used.add(id(handle))
                     told = self._told[self._created[operation.name]]
                     if told is not None:
                         found.setdefault(id(handle), told)
-        for handle in members:
-            if handle not in known:
-                found.setdefault(handle, self._default)
-        return found
+        return {**dict.fromkeys(used, self._default), **found}
 
 
 def _ordered(operations: Sequence[Any]) -> list[Any]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import keras
 import numpy as np
 import tensorflow as tf
 
@@ -180,7 +181,7 @@ def make_plan(
     nodes = placement.nodes()
     owners = place(nodes, default=here.settings.default_partition)
     outputs: list[Output] = [(placement.number_of[t.op.name], t.value_index) for t in traced.outputs]
-    wanted = _wanted(placement, result[0], traced, outputs)
+    wanted = _wanted(here, result[0], traced, outputs)
     if here.settings.pipeline == "_only_forward" and any(node.backward for node in nodes):
         raise ParallelError("pipeline '_only_forward': the step computes gradients; choose another `pipeline`")
     ranks = here.settings.partitions
@@ -212,9 +213,22 @@ def _members(here: State, traced: Traced) -> dict[int, Any]:
 
 
 def _told_by_hand(here: State) -> Callable[[Stretch], int | None]:
-    """Say where stretches go by `with smp.partition`, in a step or where a layer was made."""
+    """Say where stretches go by `with smp.partition`, in a step or where a layer was made.
+
+    A layer with variables is on one partition, that of its first call: were it called on a second one, its state would
+    travel there and back, and microbatches would see it in another order than in one process.
+    """
+    homes: dict[int, int] = {}
 
     def told(stretch: Stretch) -> int | None:
+        partition = said(stretch)
+        if partition is None or not _has_state(stretch.layer):
+            return partition
+        settled = (here.owner_of(variable) for variable in stretch.layer.variables)
+        known = next((owner for owner in settled if owner is not None), partition)
+        return homes.setdefault(id(stretch.layer), known)
+
+    def said(stretch: Stretch) -> int | None:
         if stretch.partition is not None:
             return stretch.partition
         if stretch.layer is here.model:
@@ -226,6 +240,11 @@ def _told_by_hand(here: State) -> Callable[[Stretch], int | None]:
         return None if stretch.layer._layers else here.settings.default_partition
 
     return told
+
+
+def _has_state(layer: Any) -> bool:
+    """Say whether a layer has variables of its own, not just layers that have some."""
+    return layer is not None and bool(layer.variables) and (not layer._layers or isinstance(layer, keras.layers.RNN))
 
 
 def _told_by_decision(here: State) -> Callable[[Stretch], int | None]:
@@ -242,8 +261,11 @@ def _told_by_decision(here: State) -> Callable[[Stretch], int | None]:
 
 
 def _settle(here: State, placement: Placement, members: dict[int, Any]) -> None:
-    """Give new variables their first values where they belong, and take the memory of those that are elsewhere."""
-    new = {key: handle for key, handle in members.items() if key not in here.settled}
+    """Give new variables their first values where they belong, and take the memory of those that are elsewhere.
+
+    Variables that this step does not use stay on every rank until one does: where, is known then.
+    """
+    new = {key: members[key] for key in placement.owners if key in members and key not in here.settled}
     here.owners.update({key: placement.owners[key] for key in new})
     here.settled.update(new)
     with tf.init_scope():
@@ -272,13 +294,13 @@ def _free(here: State, variable: Any) -> None:
     here.settled[id(variable.handle)] = variable.handle
 
 
-def _wanted(placement: Placement, result: Any, traced: Traced, outputs: Sequence[Output]) -> list[int | None]:
+def _wanted(here: State, result: Any, traced: Traced, outputs: Sequence[Output]) -> list[int | None]:
     """Say which rank gets each output: None is all, a gradient is for who holds its variable."""
     found: list[int | None] = []
     for leaf in [leaf for leaf in leaves_of(result) if _is_result(leaf)]:
         parts = tf.nest.flatten(leaf, expand_composites=True)
         variable = _gradient_of(parts[0], traced)
-        found += [None if variable is None else placement.owners.get(id(variable.handle))] * len(parts)
+        found += [None if variable is None else here.owners.get(id(variable.handle))] * len(parts)
     assert len(found) == len(outputs)
     return found
 

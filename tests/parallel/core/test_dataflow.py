@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from herringbone_parallel.core.dataflow import EVERYWHERE, Edge, Node, cut, place
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from herringbone_parallel.core.dataflow import EVERYWHERE, Cut, Edge, Node, cut, place
 
 # x -> first (rank 0) -> second (rank 1) -> loss -> backward of second -> backward of first, with the weights of both.
 CHAIN = [
@@ -91,3 +96,101 @@ def test_state_is_read_where_it_is_and_what_all_have_is_changed_on_all() -> None
     made = cut(nodes, place(nodes, default=0), 2, lambda rank: [])
     assert made.edges == (Edge((2, 0), 0, 1),)
     assert [[segment.nodes for segment in segments] for segments in made.segments] == [[[2, 3]], [[3]]]
+
+
+def test_what_a_forward_and_a_backward_segment_need_is_made_in_the_forward_one() -> None:
+    # The two have one number, and the backward one was taken for the first.
+    nodes = [
+        Node(given=True, constant=True),
+        Node(told=0),
+        Node(inputs=((0, 0), (1, 0)), told=0),
+        Node(inputs=((0, 0), (1, 0)), told=0, backward=True),
+    ]
+    made = cut(nodes, place(nodes, default=0), 1, lambda rank: [(2, 0), (3, 0)])
+    assert [(segment.phase, segment.nodes) for segment in made.segments[0]] == [("forward", [1, 2]), ("backward", [3])]
+
+
+def test_ranks_that_need_each_others_state_do_not_wait_for_each_other() -> None:
+    nodes = [
+        Node(given=True, constant=True),
+        Node(given=True, constant=True, captured=True),
+        Node(inputs=((1, 0),), bound=0),
+        Node(inputs=((1, 0),), bound=1),
+        Node(inputs=((0, 0), (3, 0)), told=0),
+        Node(inputs=((0, 0), (2, 0)), told=1),
+    ]
+    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(4, 0), (5, 0)])
+    assert [[segment.nodes for segment in segments] for segments in made.segments] == [[[2], [4]], [[3], [5]]]
+    assert _run(made) == [2, 2]
+
+
+def test_state_that_changes_twice_on_the_way_is_one_microbatchs_at_a_time() -> None:
+    nodes = [
+        Node(given=True, constant=True),
+        Node(given=True, constant=True, captured=True),
+        Node(inputs=((0, 0),), told=0),
+        Node(inputs=((1, 0), (2, 0)), bound=0, effect=True),
+        Node(inputs=((2, 0),), told=1),
+        Node(inputs=((1, 0), (4, 0)), bound=0, effect=True),
+        Node(inputs=((4, 0),), told=0),
+        Node(inputs=((6, 0),), told=1),
+        Node(inputs=((7, 0),), told=0, backward=True),
+    ]
+    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(8, 0)] if rank == 0 else [])
+    first, second = ([(segment.phase, segment.behind) for segment in segments] for segments in made.segments)
+    assert first == [("forward", 1), ("forward", 1), ("backward", 2)]
+    assert second == [("forward", 0), ("forward", 1)]
+
+
+@st.composite
+def computations(draw: st.DrawFn) -> list[Node]:
+    nodes = [Node(given=True, constant=True), Node(given=True, constant=True, captured=True)]
+    backward = False
+    for _ in range(draw(st.integers(1, 14))):
+        # Once it has begun, the backward pass goes on.
+        backward = backward or draw(st.integers(0, 5)) == 0
+        before = st.integers(0, len(nodes) - 1)
+        inputs = draw(st.lists(before, max_size=3, unique=True))
+        told, bound = draw(st.none() | st.integers(0, 2)), None
+        if draw(st.integers(0, 3)) == 0:
+            bound = draw(st.integers(EVERYWHERE, 2))
+            inputs = [1] if bound == EVERYWHERE else [1, *inputs[:1]]
+        nodes.append(
+            Node(
+                inputs=tuple((number, 0) for number in sorted(set(inputs))),
+                told=told,
+                bound=bound,
+                backward=backward,
+                effect=bound != EVERYWHERE and draw(st.booleans()),
+            )
+        )
+    return nodes
+
+
+@given(computations())
+def test_every_segment_gets_what_it_takes_whatever_needs_what(nodes: list[Node]) -> None:
+    made = cut(nodes, place(nodes, default=0), 3, lambda rank: [(len(nodes) - 1, 0)])
+    assert _run(made) == [len(segments) for segments in made.segments]
+
+
+def _run(made: Cut) -> Sequence[int]:
+    """Run each rank's segments in their order, as far as they come; return how many of each rank's ran."""
+    passed = [0] * len(made.segments)
+    sent: set[int] = set()
+    values: list[set[tuple[int, int]]] = [{(0, 0), (1, 0)} for _ in made.segments]
+    while True:
+        able = [
+            rank
+            for rank, segments in enumerate(made.segments)
+            if passed[rank] < len(segments) and sent >= set(segments[passed[rank]].receives)
+        ]
+        if not able:
+            return passed
+        for rank in able:
+            segment = made.segments[rank][passed[rank]]
+            values[rank].update(made.edges[number].value for number in segment.receives)
+            assert values[rank] >= set(segment.takes)
+            values[rank].update(segment.gives)
+            assert values[rank] >= {made.edges[number].value for number in segment.sends}
+            sent.update(segment.sends)
+            passed[rank] += 1

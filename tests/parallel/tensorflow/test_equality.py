@@ -1,6 +1,6 @@
 """Models that are trained over the ranks of a pipeline are the same models trained in one process.
 
-Gradients, loss, outputs and weights of five steps, for 14 kinds of models. The microbatches are the same, so the
+Gradients, loss, outputs and weights of five steps, for 15 kinds of models. The microbatches are the same, so the
 figures are too, to the last bits of what is added up in another order.
 """
 
@@ -17,7 +17,19 @@ from tests.parallel.tensorflow.ranks import Ranks
 pytestmark = pytest.mark.tensorflow
 
 MODELS = [
-    *("conv", "dense", "residual", "reused", "two inputs", "dict output", "batch norm", "lstm", "tied", "functional"),
+    *(
+        "conv",
+        "dense",
+        "residual",
+        "reused",
+        "reused state",
+        "two inputs",
+        "dict output",
+        "batch norm",
+        "lstm",
+        "tied",
+        "functional",
+    ),
     *("sequential", "nested", "dropout", "branches"),
 ]
 # By partitions: the partition of each place of a model; the second of each comes back to a rank that was left.

@@ -148,6 +148,26 @@ def reused(base: Any, at: At) -> Any:
     return Reused()
 
 
+def reused_state(base: Any, at: At) -> Any:
+    """Layers that change their variables, called on two partitions: they stay on that of their first call."""
+
+    class ReusedState(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.enter, self.out = layers.Dense(6), layers.Dense(3)
+            self.norm, self.drop = layers.BatchNormalization(), layers.Dropout(0.4, seed=7)
+
+        def call(self, vectors: Any, training: Any = None) -> Any:
+            with at(0):
+                hidden = self.drop(self.norm(self.enter(vectors), training=training), training=training)
+            with at(1):
+                hidden = tf.tanh(hidden)
+                hidden = self.drop(self.norm(hidden, training=training), training=training)
+                return self.out(hidden)
+
+    return ReusedState()
+
+
 def two_inputs(base: Any, at: At) -> Any:
     class TwoInputs(base):
         def __init__(self) -> None:
@@ -324,6 +344,7 @@ CASES = {
     "dense": Case(dense, 4, _vectors),
     "residual": Case(residual, 3, _vectors),
     "reused": Case(reused, 3, _vectors),
+    "reused state": Case(reused_state, 2, _vectors),
     "two inputs": Case(two_inputs, 3, _two),
     "dict output": Case(dict_output, 2, _vectors),
     "batch norm": Case(batch_norm, 3, _vectors),
