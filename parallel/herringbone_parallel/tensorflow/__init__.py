@@ -22,6 +22,7 @@ from herringbone_parallel.tensorflow.absent import require_tensorflow
 
 require_tensorflow()
 
+from herringbone_parallel.tensorflow.checkpoint import CheckpointManager  # noqa: E402
 from herringbone_parallel.tensorflow.communication import (  # noqa: E402
     allgather,
     barrier,
@@ -72,6 +73,8 @@ from herringbone_parallel.tensorflow.step import step  # noqa: E402
 # from the first line of a script to the end of a step
 __all__ = ["init", "is_initialized", "shutdown", "DistributedModel", "partition", "register_post_partition_hook"]
 __all__ += ["step", "StepOutput"]
+# what is kept
+__all__ += ["CheckpointManager"]
 # ranks and sizes
 __all__ += ["rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "dp_rank", "dp_size"]
 __all__ += ["pp_rank", "pp_size", "tp_rank", "tp_size", "rdp_rank", "rdp_size"]
