@@ -10,12 +10,13 @@ from typing import Any, TypeVar, overload
 import tensorflow as tf
 
 from herringbone_parallel.core.dataflow import Output
+from herringbone_parallel.core.split import Splitter
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.output import StepOutput
 from herringbone_parallel.tensorflow.pipeline import Run
 from herringbone_parallel.tensorflow.plan import Plan, make_plan
-from herringbone_parallel.tensorflow.split import Splitter, is_tensor
+from herringbone_parallel.tensorflow.split import is_tensor, pieces
 from herringbone_parallel.tensorflow.trace import recorder
 from herringbone_parallel.tensorflow.transport import PeerFailedError
 from herringbone_spec.errors import ParallelError
@@ -60,7 +61,8 @@ def step(
         return functools.partial(
             step, non_split_inputs=non_split_inputs, input_split_axes=input_split_axes, **function_options
         )
-    stepped = _Step(function, Splitter(function, non_split_inputs, input_split_axes or {}), function_options)
+    splitter = Splitter(function, non_split_inputs, input_split_axes or {}, pieces)
+    stepped = _Step(function, splitter, function_options)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,79 +1,29 @@
-"""Cuts the arguments of a step function into microbatches."""
+"""Cuts tensors among the arguments of a step function into microbatches, and says which it cannot take."""
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from herringbone_parallel.core.microbatch import microbatch_size
-from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_spec.errors import ParallelError
 
 
-class Splitter:
-    """Splits every tensor among the arguments of `function` on axis 0, also inside lists, tuples and dicts.
-
-    Arguments named in `whole` go to every microbatch as they are; `axes` gives another axis by argument name. An object
-    with `smp_slice(num_mb, mb, axis)` slices itself. Everything else passes through.
-    """
-
-    def __init__(self, function: Callable[..., Any], whole: Collection[str], axes: Mapping[str, int]) -> None:
-        self._signature = inspect.signature(function)
-        known = self._signature.parameters
-        for setting, names in (("non_split_inputs", whole), ("input_split_axes", axes)):
-            for name in names:
-                if name not in known:
-                    raise ParallelError(
-                        f"smp.step({setting}=...): {getattr(function, '__qualname__', function)} has no argument"
-                        f" {name!r}; it has {', '.join(known) or 'none'}"
-                    )
-        self._whole = set(whole)
-        self._axes = dict(axes)
-
-    def split(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any], microbatches: int, device: torch.device
-    ) -> list[tuple[tuple[Any, ...], dict[str, Any]]]:
-        """Return the arguments of each microbatch, for a rank that computes on `device`.
-
-        Raises `ParallelError` when `microbatches` does not divide a batch, and for a tensor on a device that is neither
-        the rank's nor the CPU; TypeError for arguments that do not fit.
-        """
-        bound = self._signature.bind(*args, **kwargs)
-        for name, value in bound.arguments.items():
-            for leaf in leaves_of(value):
-                if isinstance(leaf, torch.Tensor):
-                    _check_device(name, leaf, device)
-        cuts = {name: self._cut(name, value, microbatches) for name, value in bound.arguments.items()}
-        found = []
-        for index in range(microbatches):
-            bound.arguments.update({name: cut[index] for name, cut in cuts.items()})
-            found.append((bound.args, bound.kwargs))
-        return found
-
-    def _cut(self, name: str, value: Any, microbatches: int) -> list[Any]:
-        if name in self._whole:
-            return [value] * microbatches
-        axis = self._axes.get(name, 0)
-
-        # A leaf is cut once, the structure is walked once per microbatch.
-        cut: dict[int, Sequence[Any]] = {}
-
-        def piece(index: int, leaf: Any) -> Any:
-            if id(leaf) not in cut:
-                cut[id(leaf)] = _pieces(name, leaf, microbatches, axis)
-            return cut[id(leaf)][index]
-
-        return [replace_leaves(value, partial(piece, index)) for index in range(microbatches)]
+def pieces(name: str, leaf: Any, microbatches: int, axis: int) -> Sequence[torch.Tensor] | None:
+    """Return a tensor's part for each microbatch, None for what is no tensor or has no axis."""
+    if not isinstance(leaf, torch.Tensor) or not leaf.dim():
+        return None
+    size = microbatch_size(leaf.shape[axis], microbatches, what=f"argument {name!r}", axis=axis)
+    return torch.split(leaf, size, axis)
 
 
-def _check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None:
-    there = tensor.device
-    if there in (device, torch.device("cpu")):
+def check_device(device: torch.device, name: str, leaf: Any) -> None:
+    """Raise `ParallelError` for a tensor that is neither on this rank's `device` nor on the CPU."""
+    if not isinstance(leaf, torch.Tensor) or leaf.device in (device, torch.device("cpu")):
         return
+    there = leaf.device
     if there.type == "meta":
         raise ParallelError(
             f"argument {name!r} of the step is on the device 'meta', which has shapes and no data;"
@@ -83,12 +33,3 @@ def _check_device(name: str, tensor: torch.Tensor, device: torch.device) -> None
         f"argument {name!r} of the step is on {there}, and this rank computes on {device}: move it with"
         f" .to({str(device)!r}), or let the script take its device from smp.local_rank()"
     )
-
-
-def _pieces(name: str, leaf: Any, microbatches: int, axis: int) -> Sequence[Any]:
-    if hasattr(leaf, "smp_slice"):
-        return [leaf.smp_slice(microbatches, index, axis) for index in range(microbatches)]
-    if isinstance(leaf, torch.Tensor) and leaf.dim():
-        size = microbatch_size(leaf.shape[axis], microbatches, what=f"argument {name!r}", axis=axis)
-        return torch.split(leaf, size, axis)
-    return [leaf] * microbatches

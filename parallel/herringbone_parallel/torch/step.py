@@ -12,6 +12,7 @@ import torch
 
 from herringbone_parallel.core.divergence import Progress, digest
 from herringbone_parallel.core.schedule import make_schedule
+from herringbone_parallel.core.split import Splitter
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch import randomness, state
 from herringbone_parallel.torch.baton import Baton
@@ -24,7 +25,7 @@ from herringbone_parallel.torch.placed import PlacedTensor
 from herringbone_parallel.torch.post import Post
 from herringbone_parallel.torch.results import collect, share
 from herringbone_parallel.torch.shapes import ShapeBook
-from herringbone_parallel.torch.split import Splitter
+from herringbone_parallel.torch.split import check_device, pieces
 from herringbone_parallel.torch.stall import STALL_PURPOSES, RanksDivergedError, StallProbe
 from herringbone_parallel.torch.transport import Key, Purpose, Transport
 from herringbone_spec.errors import ParallelError
@@ -69,14 +70,15 @@ def step(
         return functools.partial(
             step, non_split_inputs=non_split_inputs, input_split_axes=input_split_axes, detach_outputs=detach_outputs
         )
-    splitter = Splitter(function, non_split_inputs, input_split_axes or {})
+    splitter = Splitter(function, non_split_inputs, input_split_axes or {}, pieces)
 
     @functools.wraps(function)
     def stepped(*args: Any, **kwargs: Any) -> Any:
         here = state.get()
         if current() is not None:
             raise ParallelError(f"{function.__qualname__}: a step inside another step")
-        parts = splitter.split(args, kwargs, here.settings.microbatches, here.device)
+        check = functools.partial(check_device, here.device)
+        parts = splitter.split(args, kwargs, here.settings.microbatches, check)
         if here.model is not None:
             here.model.settle(functools.partial(_run_alone, here, function, parts[0]))
         with here.reducing():
