@@ -67,6 +67,7 @@ def join(settings: Settings, listener: socket.socket | None = None) -> Engine:
             tuple((address, listener.getsockname()[1]) for address, listener in zip(addresses, listeners, strict=True)),
             path,
             _agreed(settings),
+            settings.called,
         )
         roster, refused = meet(settings, own, listener or rank_zero(settings))
         joining = _Joining(settings, roster, visits, rails)
@@ -126,7 +127,8 @@ class _Joining:
 
     def __init__(self, settings: Settings, roster: Roster, visits: _Visits, rails: Rails) -> None:
         self._settings, self._roster, self._visits, self._rails = settings, roster, visits, rails
-        self.topology = Topology.of([rank.host for rank in roster.ranks])
+        numbers = [rank.rank if rank.called is None else rank.called for rank in roster.ranks]
+        self.topology = Topology.of([rank.host for rank in roster.ranks], numbers)
         self._until = time.monotonic() + settings.join_timeout
         self._window = settings.window or _window(self.topology.hosts, len(settings.servers))
         self.arenas: list[Arena] = []

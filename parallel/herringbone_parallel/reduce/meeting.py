@@ -20,7 +20,8 @@ from herringbone_spec.errors import ParallelError
 class Attendee:
     """One rank, as it tells the others: its host, where it listens, and what must be the same on all.
 
-    `addresses` are (address, port), one for each rail; `local` is the path of its socket for ranks of its host.
+    `addresses` are (address, port), one for each rail; `local` is the path of its socket for ranks of its host;
+    `called` is the number that messages give it, None if it is `rank`.
     """
 
     rank: int
@@ -29,6 +30,7 @@ class Attendee:
     addresses: tuple[tuple[str, int], ...]
     local: str
     agreed: Mapping[str, Any]
+    called: int | None = None
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> Attendee:

@@ -26,7 +26,8 @@ class Settings:
     `meet` is where rank 0 listens. `wire`, fp16 or bf16, is how fp32 travels between hosts unless a call says
     otherwise. Without a `window` one is chosen that a switch's queue holds. `rails` are named as `rails.Rails` says.
     `message` is the cost of one more message in elements (`core.shards.shard_map`). After `silence` seconds without a
-    sign of life a process counts as lost; one that computes is waited for, for `late` seconds.
+    sign of life a process counts as lost; one that computes is waited for, for `late` seconds. `called` is the number
+    that messages give this rank, if not `rank`.
     """
 
     rank: int
@@ -43,6 +44,7 @@ class Settings:
     silence: float = 3.5
     late: float = 1800.0
     join_timeout: float = 120.0
+    called: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:

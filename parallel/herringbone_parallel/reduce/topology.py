@@ -15,17 +15,21 @@ class Topology:
     >>> topology.host(3), topology.local_rank(3), topology.lanes
     (1, 1, 2)
 
-    Local rank j of each host carries lane j; a host with more ranks than another has some that carry none.
+    Local rank j of each host carries lane j; a host with more ranks than another has some that carry none. `called` are
+    the numbers that messages give the ranks.
     """
 
     names: tuple[str, ...]
     ranks: tuple[tuple[int, ...], ...]
+    called: tuple[int, ...]
 
     @classmethod
-    def of(cls, host_of_rank: Sequence[str]) -> Topology:
+    def of(cls, host_of_rank: Sequence[str], called: Sequence[int] | None = None) -> Topology:
         names = tuple(dict.fromkeys(host_of_rank))
         return cls(
-            names, tuple(tuple(rank for rank, host in enumerate(host_of_rank) if host == name) for name in names)
+            names,
+            tuple(tuple(rank for rank, host in enumerate(host_of_rank) if host == name) for name in names),
+            tuple(range(len(host_of_rank)) if called is None else called),
         )
 
     @property
@@ -56,4 +60,4 @@ class Topology:
 
     def label(self, rank: int) -> str:
         """How messages call a rank."""
-        return f"rank {rank} on {self.names[self.host(rank)]}"
+        return f"rank {self.called[rank]} on {self.names[self.host(rank)]}"

@@ -17,6 +17,7 @@ from herringbone_parallel.tensorflow.cut import Cutter, Program
 from herringbone_parallel.tensorflow.output import SummedOutput
 from herringbone_parallel.tensorflow.partitioning import agree
 from herringbone_parallel.tensorflow.placement import Placement
+from herringbone_parallel.tensorflow.replicas import start_alike
 from herringbone_parallel.tensorflow.split import is_tensor
 from herringbone_parallel.tensorflow.trace import Stretch, Traced, trace, without_memory
 from herringbone_spec.errors import ParallelError
@@ -50,8 +51,26 @@ class Plan:
     specs: list[tf.TensorSpec]
     # This rank's variables, which the step reads and may change.
     handles: list[Any]
-    # The places, among the results, of gradients that can be added up as they come.
+    # The places, among the results, of gradients that can be added up as they come, and whose gradients they are.
     summed: list[int]
+    variables: list[Any]
+    # How often it has begun.
+    runs: int = 0
+
+    def at_once(self, run: Run, given: Sequence[Sequence[Any]], *, summed: bool) -> list[list[Any]]:
+        """Run the pipeline, outside of a graph; return the results of each microbatch.
+
+        With `summed` those of gradients are all the same `SummedOutput`.
+        """
+        values = self.program.results
+        results = run.run(given, values, [values[spot] for spot in self.summed] if summed else ())
+        for spot in self.summed if summed else ():
+            parts = [leaves[spot] for leaves in results]
+            total = tf.convert_to_tensor(run.sums[values[spot]])
+            output = SummedOutput(total, len(given), functools.partial(list, parts))
+            for leaves in results:
+                leaves[spot] = output
+        return results
 
     def in_graph(self, make_run: Callable[[], Run], given: Sequence[Sequence[Any]]) -> list[list[Any]]:
         """Add a call of the pipeline to the graph that is being traced; return the results of each microbatch.
@@ -170,7 +189,8 @@ def make_plan(
         tensors = [leaf for leaf in leaves_of(result[0]) if _is_result(leaf)]
         return tf.nest.flatten(tensors, expand_composites=True)  # type: ignore[no-any-return]
 
-    traced = trace(body, specs, name=getattr(function, "__name__", "step"), deferred=here.deferred)
+    name = getattr(function, "__name__", "step")
+    traced = trace(body, specs, name=name, deferred=here.deferred, densify=here.averages)
     members = _members(here, traced)
     automatic = here.settings.auto_partition and here.settings.partitions > 1 and here.model is not None
     if automatic and here.assigned is None:
@@ -181,7 +201,10 @@ def make_plan(
     nodes = placement.nodes()
     owners = place(nodes, default=here.settings.default_partition)
     outputs: list[Output] = [(placement.number_of[t.op.name], t.value_index) for t in traced.outputs]
-    wanted = _wanted(here, result[0], traced, outputs)
+    variables = _variables(result[0], traced)
+    assert len(variables) == len(outputs)
+    # A gradient is for who holds its variable, all else for all.
+    wanted = [None if variable is None else placement.owners.get(id(variable.handle)) for variable in variables]
     if here.settings.pipeline == "_only_forward" and any(node.backward for node in nodes):
         raise ParallelError("pipeline '_only_forward': the step computes gradients; choose another `pipeline`")
     ranks = here.settings.partitions
@@ -196,8 +219,8 @@ def make_plan(
     template = _template(result[0], {number: place for place, number in enumerate(local)})
     shapes = [tf.TensorSpec(traced.outputs[number].shape, traced.outputs[number].dtype) for number in local]
     own = [handle for key, handle in members.items() if here.owners.get(key) == here.pp_rank]
-    summed = [place for place, number in enumerate(local) if wanted[number] is not None and number in dense]
-    return Plan(program, template, shapes, own, summed)
+    summed = [place for place, number in enumerate(local) if variables[number] is not None and number in dense]
+    return Plan(program, template, shapes, own, summed, [variables[local[place]] for place in summed])
 
 
 def _is_result(leaf: Any) -> bool:
@@ -283,6 +306,7 @@ def _settle(here: State, placement: Placement, members: dict[int, Any]) -> None:
             here.partitioned = True
             for hook in here.hooks:
                 hook()
+        start_alike(here, set(new))
 
 
 def _free(here: State, variable: Any) -> None:
@@ -294,14 +318,12 @@ def _free(here: State, variable: Any) -> None:
     here.settled[id(variable.handle)] = variable.handle
 
 
-def _wanted(here: State, result: Any, traced: Traced, outputs: Sequence[Output]) -> list[int | None]:
-    """Say which rank gets each output: None is all, a gradient is for who holds its variable."""
-    found: list[int | None] = []
+def _variables(result: Any, traced: Traced) -> list[Any]:
+    """Return the variable whose gradient each output is, or None."""
+    found: list[Any] = []
     for leaf in [leaf for leaf in leaves_of(result) if _is_result(leaf)]:
         parts = tf.nest.flatten(leaf, expand_composites=True)
-        variable = _gradient_of(parts[0], traced)
-        found += [None if variable is None else here.owners.get(id(variable.handle))] * len(parts)
-    assert len(found) == len(outputs)
+        found += [_gradient_of(parts[0], traced)] * len(parts)
     return found
 
 

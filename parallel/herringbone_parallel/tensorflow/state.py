@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from herringbone_parallel.core.grid import Grid
-from herringbone_parallel.reduce import session
+from herringbone_parallel.reduce import Engine, join_part, session
+from herringbone_parallel.tensorflow.data_parallel import state as data_parallel
 from herringbone_parallel.tensorflow.transport import Transport, connect
 from herringbone_spec.contract import Key, RankVariable
 from herringbone_spec.errors import ParallelError
@@ -38,6 +39,8 @@ class State:
     local_rank: int
     local_size: int
     transport: Transport | None
+    # Sums over the ranks that hold the same partition, where there are several.
+    replicas: Engine | None = None
     model: DistributedModel | None = None
     steps: int = 0
     # The partition of each variable of the model, by the id of its handle.
@@ -60,6 +63,11 @@ class State:
     @cached_property
     def pp_rank(self) -> int:
         return self.grid.coordinates(self.rank)["P"]
+
+    @property
+    def averages(self) -> bool:
+        """Whether a step averages its gradients over the replicas; with `horovod` the script does."""
+        return self.replicas is not None and not self.settings.horovod
 
     @cached_property
     def pipeline(self) -> tuple[int, ...]:
@@ -116,7 +124,8 @@ def init() -> None:
     _refuse(settings, grid)
     _have_threads()
     transport = connect(session.enter(), session.settings()) if size > 1 else None
-    _state = State(settings, grid, rank, local_rank, local_size, transport)
+    replicas = _join_replicas(settings, grid, rank)
+    _state = State(settings, grid, rank, local_rank, local_size, transport, replicas)
     atexit.register(shutdown)
 
 
@@ -127,9 +136,25 @@ def shutdown() -> None:
         return
     state, _state = _state, None
     atexit.unregister(shutdown)
+    if state.replicas is not None or state.settings.horovod:
+        data_parallel.shutdown()
     if state.transport is not None:
         state.transport.close()
         session.leave()
+
+
+def _join_replicas(settings: ResolvedModelParallel, grid: Grid, rank: int) -> Engine | None:
+    """Join the ranks of this partition, among which the data-parallel library works from here on; None for a lone one.
+
+    With `horovod` scripts call that library, also where there is one replica only.
+    """
+    if grid.world_size == 1 and settings.horovod:
+        data_parallel.init()
+    if grid.world_size == 1 or (grid.data == 1 and not settings.horovod):
+        return None
+    engine = join_part(session.current(), grid.group("D", rank))
+    data_parallel.serve(engine)
+    return engine if grid.data > 1 else None
 
 
 def _variable(name: str) -> str:
@@ -158,8 +183,7 @@ def _settings() -> ResolvedModelParallel:
 def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
     """Name what SMP v1 has and this release has not; nothing is silently ignored."""
     wished = {
-        "ddp (for TensorFlow there is horovod)": settings.ddp,
-        "horovod": settings.horovod,
+        "ddp (replicas are averaged without it, or by the script with horovod)": settings.ddp,
         "tensor_parallel_degree > 1": settings.tensor_parallel_degree > 1,
         "sharded_data_parallel_degree > 1": settings.sharded_data_parallel_degree > 1,
         "pipeline 'zero_bubble'": settings.pipeline == "zero_bubble",
@@ -169,17 +193,12 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         raise ParallelError(
             f"not available for TensorFlow in this release: {', '.join(asked)}. What there is: partitions,"
             " microbatches, active_microbatches, pipeline, placement_strategy, auto_partition,"
-            " default_partition, optimize, contiguous, partition_file, load_partition."
+            " default_partition, optimize, contiguous, partition_file, load_partition, horovod."
         )
     if settings.partition_file is not None and not (settings.auto_partition and grid.pipeline > 1):
         raise ParallelError(
             "partition_file keeps an automatic partition, and this job has none: set `auto_partition`, with more than"
             " one partition, or unset `partition_file` and `load_partition`"
-        )
-    if grid.data > 1:
-        raise ParallelError(
-            f"{grid.world_size} ranks with {grid.pipeline} partitions make {grid.data} replicas of the pipeline, and"
-            f" nothing would average their gradients: start {grid.pipeline} ranks."
         )
 
 

@@ -16,6 +16,7 @@ from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.output import StepOutput
 from herringbone_parallel.tensorflow.pipeline import Run
 from herringbone_parallel.tensorflow.plan import Plan, make_plan
+from herringbone_parallel.tensorflow.replicas import average, check_alike
 from herringbone_parallel.tensorflow.split import is_tensor, pieces
 from herringbone_parallel.tensorflow.trace import recorder
 from herringbone_parallel.tensorflow.transport import PeerFailedError
@@ -97,7 +98,7 @@ class _Step:
             plan = self._plan(here, parts[0])
         given = [[leaf for leaf in leaves_of(part) if is_tensor(leaf)] for part in parts]
         if tf.executing_eagerly():
-            results = _Told(here, plan).run(given, plan.program.results)
+            results = plan.at_once(_Told(here, plan), given, summed=here.averages)
         else:
             results = plan.in_graph(functools.partial(_Told, here, plan), given)
         return plan.collect(results, StepOutput)
@@ -145,7 +146,7 @@ class _Told(Run):
         settings = here.settings
         active = settings.active_microbatches
         super().__init__(plan.program, here.steps, here.transport, here.pipeline, settings.pipeline, active)
-        self._here = here
+        self._here, self._plan = here, plan
 
     def run(
         self, microbatches: Sequence[Sequence[Any]], results: Sequence[Output], summed: Collection[Output] = ()
@@ -154,11 +155,28 @@ class _Told(Run):
         try:
             with _told(here, step):
                 tensors = [[tf.convert_to_tensor(leaf) for leaf in leaves] for leaves in microbatches]
-                return super().run(tensors, results, summed)
+                self._begin()
+                found = super().run(tensors, results, summed)
+                if here.averages:
+                    self._average()
+                return found
         finally:
             here.peak_live = self.peak_live
             if here.transport is not None:
                 here.transport.forget(step)
+
+    def _begin(self) -> None:
+        plan = self._plan
+        plan.runs += 1
+        # What makes replicas differ has done so in the first.
+        if plan.runs == 2 and plan.summed and self._here.replicas is not None:
+            check_alike(self._here)
+
+    def _average(self) -> None:
+        """Put the averages over the replicas in the place of this one's sums."""
+        values = [self._plan.program.results[spot] for spot in self._plan.summed]
+        averages = average([self.sums[value] for value in values], self._plan.variables)
+        self.sums.update(zip(values, averages, strict=True))
 
 
 @contextmanager

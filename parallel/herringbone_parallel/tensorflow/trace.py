@@ -46,6 +46,8 @@ class Traced:
     gradients: list[tuple[int, int]] = field(default_factory=list)
     # The variable that a tensor, by its name, is the gradient of.
     gradient_of: dict[str, Any] = field(default_factory=dict)
+    # Whether sparse gradients become dense ones.
+    densify: bool = False
     # Variables that were made inside of a layer, with memory or without.
     made_in_layers: list[Any] = field(default_factory=list)
 
@@ -123,6 +125,8 @@ class _Recorder:
         sources = [variable_of(source) for source in tf.nest.flatten(xs)]
         start = count(graph)
         found: list[Any] = compute(ys, sources, *args, **kwargs)
+        if self._traced.densify:
+            found = [tf.convert_to_tensor(one) if isinstance(one, tf.IndexedSlices) else one for one in found]
         self._traced.gradients.append((start, count(graph)))
         for source, gradient in zip(sources, found, strict=True):
             if gradient is not None and isinstance(source, tf.Variable):
@@ -192,17 +196,22 @@ def variable_of(source: Any) -> Any:
 
 
 def trace(
-    body: Callable[..., Any], specs: Sequence[Any], *, name: str, deferred: list[tuple[Any, Callable[[], Any]]]
+    body: Callable[..., Any],
+    specs: Sequence[Any],
+    *,
+    name: str,
+    deferred: list[tuple[Any, Callable[[], Any]]],
+    densify: bool = False,
 ) -> Traced:
     """Run `body` on placeholders of these specs, in a graph of its own, and return what was found.
 
         traced = trace(lambda images, labels: [...], [tf.TensorSpec((16, 28, 28, 1)), ...], name="step", deferred=[])
 
     `body` returns a flat list of tensors, which are the graph's outputs. Variables that it makes without memory are
-    added to `deferred`, also when it fails: their layers keep them.
+    added to `deferred`, also when it fails: their layers keep them. With `densify` gradients are dense ones.
     """
     graph = FuncGraph(name)
-    traced = Traced(graph, deferred=deferred)
+    traced = Traced(graph, deferred=deferred, densify=densify)
     watcher = _Recorder(traced)
     with tf.init_scope(), watcher.watching(), tf.variable_creator_scope(watcher.make_variable):
         try:

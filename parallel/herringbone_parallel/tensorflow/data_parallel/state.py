@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from herringbone_parallel.core.links import Cost
 from herringbone_parallel.reduce import Engine, session
+from herringbone_parallel.reduce.probing import measure
 from herringbone_spec.contract import ReduceVariable
 from herringbone_spec.errors import ParallelError
 
@@ -21,6 +23,8 @@ class State:
     cost: Cost
     # How many backwards add up their gradients before the ranks sum them.
     frequency: int = 1
+    # How to give the engine back.
+    leave: Callable[[], None] = session.leave
     # What is made once and used by every step, by the gradients that it is for.
     reductions: dict[Any, Any] = field(default_factory=dict)
     comparisons: dict[Any, Any] = field(default_factory=dict)
@@ -54,6 +58,20 @@ def init() -> None:
     _state = State(engine, session.cost(), frequency)
 
 
+def serve(engine: Engine) -> None:
+    """Work among the ranks of this engine, some of the job's, until `shutdown` closes it; each of them calls it.
+
+    To scripts they are all there are. Model parallelism calls it for the ranks that hold the same part of a model.
+    """
+    global _state
+    if _state is not None:
+        raise ParallelError(
+            "smp.init() after init() of the data-parallel library, or hvd.init(): with modelparallel it is smp.init()"
+            " that joins the replicas; leave the other out"
+        )
+    _state = State(engine, measure(engine), _frequency(), leave=engine.close)
+
+
 def is_initialized() -> bool:
     """Say whether `init` has run, and `shutdown` has not."""
     return _state is not None
@@ -63,8 +81,8 @@ def shutdown() -> None:
     """Part from the other ranks; runs by itself at the end of the script."""
     global _state
     if _state is not None:
-        _state = None
-        session.leave()
+        leave, _state = _state.leave, None
+        leave()
 
 
 def size() -> int:
