@@ -57,9 +57,12 @@ def test_rank_0_is_the_chief_and_every_host_has_a_parameter_server(hosts, cluste
         assert json.loads(server_config(HOSTS[:hosts], rank)) == expected
 
 
+def stand_in_first() -> str:
+    return os.pathsep.join(filter(None, [str(STAND_IN), os.environ.get("PYTHONPATH")]))
+
+
 def made(make_job, script: str, *, hosts: int = 2, over: str = "unix", **settings):
-    path = os.pathsep.join(filter(None, [str(STAND_IN), os.environ.get("PYTHONPATH")]))
-    job = make_job(hosts=hosts, over=over, PYTHONPATH=path)
+    job = make_job(hosts=hosts, over=over, PYTHONPATH=stand_in_first())
     job.write(WHO + script, **settings)
     return job
 
@@ -118,7 +121,7 @@ def test_a_lone_host_is_chief_and_parameter_server(make_job) -> None:
 
 
 def test_only_hosts_of_the_named_groups_take_part(make_job) -> None:
-    job = make_job(hosts=3, PYTHONPATH=os.pathsep.join([str(STAND_IN), os.environ["PYTHONPATH"]]))
+    job = make_job(hosts=3, PYTHONPATH=stand_in_first())
     job.groups = {"cpu": ["algo-1"], "gpu": ["algo-2", "algo-3"]}
     job.write(WHO, **PARAMETER_SERVER, sagemaker_distribution_instance_groups=["gpu"])
     ended = job.run()

@@ -15,7 +15,7 @@ The cost model is in partition_problem. Without a budget the answer depends on t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from herringbone_parallel.core.costs import CostTree
@@ -66,6 +66,7 @@ def decide(
     memory_cap: int | None = None,
     budget_seconds: float = 0.0,
     revisit_cost: float = 0.0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Decision:
     """Split a model so that its costliest partition costs least; among such splits, so that least moves.
 
@@ -73,8 +74,8 @@ def decide(
         decision.assigned["encoder.layer.0.attention"]     # 0
 
     `memory_weight` is the share of memory, as opposed to time, in a partition's cost. No partition holds more than
-    `memory_cap` bytes. `budget_seconds` lets HiGHS look for proof, and a better split, when the gap is not closed.
-    A split that comes back to a partition it has left is taken only if it is better by the fraction `revisit_cost`: the
+    `memory_cap` bytes. `budget_seconds` of the `clock` let HiGHS look for proof, and a better split, when the gap is
+    not closed. A split that comes back to a partition it has left is taken only if it is better by the fraction `revisit_cost`: the
     costs of partitions do not see how a schedule copes with that. The bound and the gap are those of all splits.
 
     Raises `ParallelError` when there are fewer separable modules than partitions, or the cap cannot be kept; it names
@@ -87,7 +88,7 @@ def decide(
     if memory_cap is not None:
         _check_indivisible(problem, memory_cap)
     climb = _Climb(problem, partitions, memory_cap, revisit_cost)
-    climb.run(budget_seconds)
+    climb.run(budget_seconds, clock)
     numbers: dict[int, int] = {}
     for label in climb.labels:
         numbers.setdefault(label, len(numbers))
@@ -124,7 +125,7 @@ class _Climb:
         gap = self._cost / self.bound - 1.0 if self.bound else 0.0
         return gap if gap > TOLERANCE else 0.0
 
-    def run(self, budget_seconds: float) -> None:
+    def run(self, budget_seconds: float = 0.0, clock: Callable[[], float] = time.monotonic) -> None:
         problem, partitions, cap = self._problem, self._partitions, self._cap
         start = split_contiguous(problem, partitions, cap)
         if start is None:
@@ -141,7 +142,7 @@ class _Climb:
             self._adopt(improve(problem, divided, partitions, cap), "pairs")
             self.bound = least_greatest_cost(problem, partitions, self._cost)
         if self.gap and budget_seconds > 0:
-            self._certify(budget_seconds)
+            self._certify(budget_seconds, clock)
 
     def _adopt(self, labels: list[int], method: str) -> None:
         """Keep the split if it is better than the one so far."""
@@ -163,16 +164,16 @@ class _Climb:
             self.bound = weigh(self._problem, best, self._partitions).rank[0]
             self._adopt(best, "exhaustive")
 
-    def _certify(self, budget_seconds: float) -> None:
-        start = time.monotonic()
+    def _certify(self, budget_seconds: float, clock: Callable[[], float]) -> None:
+        start = clock()
         known = self.bound, self._cost
-        proven = prove(self._problem, self._partitions, known, _SHARE_OF_PRICES * budget_seconds)
+        proven = prove(self._problem, self._partitions, known, _SHARE_OF_PRICES * budget_seconds, clock)
         if proven is not None:
             if proven.labels is not None and self._fits(proven.labels):
                 self._adopt(improve(self._problem, proven.labels, self._partitions, self._cap), "branch and price")
             if proven.bound > self.bound:
                 self.bound, self.certificate = min(proven.bound, self._cost), "branch and price"
-        left = start + budget_seconds - time.monotonic()
+        left = start + budget_seconds - clock()
         if self.gap and left > 0:
             self._solve(left)
 

@@ -14,9 +14,10 @@ Counting (partition_bounds) sees averages only; this sees that each partition pa
 
 from __future__ import annotations
 
+import functools
 import importlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -65,20 +66,28 @@ class _Branch:
         return replace(self, block=tuple(first if block in blocks else block for block in self.block), prices=prices)
 
 
-def prove(problem: Problem, partitions: int, known: tuple[float, float], seconds: float) -> Proven | None:
+def prove(
+    problem: Problem,
+    partitions: int,
+    known: tuple[float, float],
+    seconds: float,
+    clock: Callable[[], float] = time.monotonic,
+) -> Proven | None:
     """Work for about `seconds` on a problem whose bound and greatest cost are `known`; less when the gap is closed.
 
-    None when scipy is not installed. A memory cap is not looked at; a bound without it holds with it.
+    `clock` says how time passes. None when scipy is not installed. A memory cap is not looked at; a bound without it
+    holds with it.
     """
     try:
         linprog: Any = importlib.import_module("scipy.optimize").linprog
         csc_matrix: Any = importlib.import_module("scipy.sparse").csc_matrix
     except ImportError:
         return None
-    deadline = time.monotonic() + seconds
-    search = _Search(problem, partitions, known, lambda columns, size: _cover(linprog, csc_matrix, columns, size))
+    deadline = clock() + seconds
+    cover = functools.partial(_cover, linprog, csc_matrix)
+    search = _Search(problem, partitions, known, cover, clock)
     unproven, step = search.cost, _FIRST_STEP
-    while unproven / search.bound - 1 > _CLOSE_ENOUGH and (left := deadline - time.monotonic()) > 0:
+    while unproven / search.bound - 1 > _CLOSE_ENOUGH and (left := deadline - clock()) > 0:
         limit = max((search.bound + unproven) / 2, (1 - step) * unproven)
         if search.empty(limit, deadline - (1 - _SHARE_OF_A_LIMIT) * left):
             search.bound = max(search.bound, limit)
@@ -157,9 +166,16 @@ class _Blocks:
 class _Search:
     """What is known so far: the highest bound, the best split met (if better than the one known), the last sets met."""
 
-    def __init__(self, problem: Problem, partitions: int, known: tuple[float, float], cover: Any) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        partitions: int,
+        known: tuple[float, float],
+        cover: Any,
+        clock: Callable[[], float],
+    ) -> None:
         self._problem, self._partitions = problem, partitions
-        self._cover = cover
+        self._cover, self._clock = cover, clock
         self.bound, self.cost = known
         self.labels: list[int] | None = None
         self._met: dict[tuple[int, ...], None] = {}
@@ -170,7 +186,7 @@ class _Search:
         while waiting:
             branch: _Branch | None = waiting.pop()
             while branch is not None:
-                if time.monotonic() > deadline or self.cost <= limit:
+                if self._clock() > deadline or self.cost <= limit:
                     return False
                 blocks = _Blocks(self._problem, branch)
                 hopeless = blocks.size < self._partitions or float(blocks.problem.cost.max()) > limit
@@ -193,7 +209,7 @@ class _Search:
         columns = look.columns
         columns.update((column, None) for met in self._met if (column := look.blocks.set_of(met)) is not None)
         value, prices, tries = 0.0, look.blocks.prices, [look.blocks.prices]
-        while time.monotonic() < deadline:
+        while self._clock() < deadline:
             known = len(columns)
             for one in tries:
                 worths = look.sets.worths(one)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from itertools import combinations
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_the_bound_is_below_every_split_and_the_split_is_the_best(part: int) -> 
         splits = all_splits(problem.size, partitions)
         costs = costs_of(problem, splits, partitions)[0].max(axis=1)
         best, known = float(costs.min()), float(costs[generator.randrange(len(splits))])
-        proven = prove(problem, partitions, (0.5 / partitions, known), 2.0)
+        proven = prove(problem, partitions, (0.5 / partitions, known), 2.0, time.process_time)
         assert proven is not None
         assert proven.bound <= best * (1 + 1e-9), seed
         reached = known
@@ -81,13 +82,13 @@ def test_the_bound_is_below_every_split_and_the_split_is_the_best(part: int) -> 
             assert reached < known
         closed += reached <= best * 1.001 and proven.bound >= best * 0.998
     # A value that goes to several partitions is counted once at its source until all of them are known.
-    assert closed >= 15, "of 25; 24 on a machine of its own"
+    assert closed >= 20, "of 25; 24 as a rule"
 
 
 @pytest.mark.parametrize("partitions", [4, 8])
 def test_where_counting_is_far_off_the_split_is_within_two_percent(partitions: int) -> None:
-    """Two to three seconds on a machine of its own; by counting alone the gap is 17 and 57 %."""
+    """Two to three seconds; by counting alone the gap is 17 and 57 %."""
     pytest.importorskip("scipy")
-    decision = decide(resnet50(), partitions, memory_weight=0.2, budget_seconds=20.0)
+    decision = decide(resnet50(), partitions, memory_weight=0.2, budget_seconds=20.0, clock=time.process_time)
     assert decision.certificate == "branch and price"
     assert decision.gap <= 0.02
