@@ -75,8 +75,9 @@ def decide(
 
     `memory_weight` is the share of memory, as opposed to time, in a partition's cost. No partition holds more than
     `memory_cap` bytes. `budget_seconds` of the `clock` let HiGHS look for proof, and a better split, when the gap is
-    not closed. A split that comes back to a partition it has left is taken only if it is better by the fraction `revisit_cost`: the
-    costs of partitions do not see how a schedule copes with that. The bound and the gap are those of all splits.
+    not closed. A split that comes back to a partition it has left is taken only if it is better by the fraction
+    `revisit_cost`: the costs of partitions do not see how a schedule copes with that. The bound and the gap are those
+    of all splits.
 
     Raises `ParallelError` when there are fewer separable modules than partitions, or the cap cannot be kept; it names
     the smallest cap that can.
