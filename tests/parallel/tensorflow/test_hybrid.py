@@ -45,6 +45,13 @@ def test_a_script_for_horovod_serves_the_replicas(ranks: Ranks, tmp_path: Path) 
                 np.testing.assert_array_equal(ours, theirs)
 
 
+@pytest.mark.parametrize("partitions", [1, 2])
+def test_a_script_for_horovod_runs_on_one_replica_too(ranks: Ranks, partitions: int, tmp_path: Path) -> None:
+    variables = ranks.model_parallel(partitions=partitions, microbatches=2, horovod=True)
+    told = ranks.run("hybrid.as_sagemaker_wrote_it", partitions, str(tmp_path), **variables)
+    assert [who for who, *_ in told] == [(0, 1, 0, 1)] * partitions
+
+
 def test_replicas_that_are_not_averaged_are_named(ranks: Ranks) -> None:
     variables = ranks.model_parallel(partitions=2, microbatches=2, horovod=True)
     said = ranks.run("hybrid.nobody_averages", 4, **variables)
