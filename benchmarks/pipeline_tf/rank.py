@@ -18,7 +18,7 @@ import herringbone_parallel.tensorflow as smp
 from herringbone_parallel.tensorflow import state
 
 # Layers, width, batch. Of the large one a stage takes more than 50 ms per microbatch.
-WORKLOADS = {"small": (8, 1024, 512), "large": (8, 2048, 512)}
+WORKLOADS = {"small": (8, 1024, 512), "large": (8, 1024, 2048)}
 
 
 def build(base: Any, layers: int, width: int, at: Callable[[int], Any]) -> Any:

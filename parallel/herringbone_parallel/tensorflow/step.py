@@ -79,13 +79,12 @@ class _Step:
         self._function, self._splitter = function, splitter
         self._autograph = options.pop("autograph", True)
         self._signature = options.pop("input_signature", None)
-        options.pop("reduce_retracing", None)
         if options.pop("jit_compile", None):
             raise ParallelError("smp.step(jit_compile=True): XLA cannot leave for another rank; leave it out")
         if options:
             raise ParallelError(
-                f"smp.step has no argument {next(iter(options))!r}; of tf.function's it takes input_signature,"
-                " autograph and reduce_retracing"
+                f"smp.step has no argument {next(iter(options))!r}; of tf.function's it takes"
+                " input_signature and autograph"
             )
         self._plans: dict[Any, Plan] = {}
 
@@ -105,7 +104,7 @@ class _Step:
 
     def _plan(self, here: state.State, part: Any) -> Plan:
         leaves = leaves_of(part)
-        specs = [self._spec(leaf) for leaf in leaves if is_tensor(leaf)]
+        specs = self._specs([leaf for leaf in leaves if is_tensor(leaf)], here.settings.microbatches)
         values = tuple(_Same(leaf) for leaf in leaves if not is_tensor(leaf))
         structure = repr([is_tensor(leaf) for leaf in leaves])
         key = (structure, tuple((spec.dtype, tuple(spec.shape.as_list())) for spec in specs), values)
@@ -114,8 +113,31 @@ class _Step:
             self._plans[key] = make_plan(here, self._function, part, specs, autograph=self._autograph)
         return self._plans[key]
 
-    def _spec(self, leaf: Any) -> tf.TensorSpec:
-        return tf.TensorSpec(leaf.shape, leaf.dtype)
+    def _specs(self, tensors: Sequence[Any], microbatches: int) -> list[tf.TensorSpec]:
+        """Return what the function is traced with; an extent that the signature leaves open stays open."""
+        given = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+        if self._signature is None:
+            return given
+        signature = tf.nest.flatten(self._signature)
+        fits = len(signature) == len(given) and all(map(_fits, signature, given, [microbatches] * len(given)))
+        if not fits:
+            raise ParallelError(
+                f"{self._function.__qualname__}: input_signature {signature} does not fit the tensors of a microbatch,"
+                f" {given}"
+            )
+        return [
+            tf.TensorSpec([extent and have for extent, have in zip(spec.shape, one.shape, strict=True)], one.dtype)
+            for spec, one in zip(signature, given, strict=True)
+        ]
+
+
+def _fits(signature: tf.TensorSpec, microbatch: tf.TensorSpec, microbatches: int) -> bool:
+    """Say whether a signature, of a whole batch, covers what a microbatch of it has."""
+    return (
+        signature.dtype == microbatch.dtype
+        and signature.shape.rank == microbatch.shape.rank
+        and all(s in (None, m, m and m * microbatches) for s, m in zip(signature.shape, microbatch.shape, strict=True))
+    )
 
 
 class _Same:

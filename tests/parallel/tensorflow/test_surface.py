@@ -51,3 +51,10 @@ def test_gradients_are_there_one_by_one_for_who_asks(ranks: Ranks) -> None:
     # The embedding on the first rank, a kernel and a bias on the second; in two steps.
     assert [[shape for _, shape in rank] for rank in told] == [[[2, 11, 6]] * 2, [[2, 6, 6], [2, 6]] * 2]
     assert all(difference < 1e-7 for rank in told for difference, _ in rank)
+
+
+def test_a_signature_that_leaves_the_batch_open_is_traced_once(ranks: Ranks) -> None:
+    variables = ranks.model_parallel(partitions=2, microbatches=2)
+    for traced, shapes, said in ranks.run("pipeline_surface.input_signature", 2, **variables):
+        assert (traced, shapes) == (1, [[4, 3], [8, 3]])
+        assert "does not fit the tensors of a microbatch" in said

@@ -11,6 +11,7 @@ import smdistributed.modelparallel.tensorflow as smp
 import tensorflow as tf
 
 from herringbone_parallel.tensorflow import state
+from herringbone_spec.errors import ParallelError
 
 
 def ranks() -> Any:
@@ -132,3 +133,22 @@ def gradients_one_by_one() -> Any:
         for _ in range(2)
         for total, parts, mean in [[part.numpy() for part in one] for one in one_by_one(words)]
     ]
+
+
+def input_signature() -> Any:
+    """Return how often the function was traced for batches of two sizes, and the shapes that came back."""
+    smp.init()
+    model = models.CASES["dense"].distributed([0, 1])
+    traced = []
+
+    @smp.step(input_signature=[tf.TensorSpec((None, 6), tf.float32)])
+    def step(inputs: Any) -> Any:
+        traced.append(inputs.shape)
+        return model(inputs)
+
+    shapes = [list(step(np.ones((batch, 6), np.float32)).merge().shape) for batch in (4, 8)]
+    try:
+        step(np.ones((4, 7), np.float32))
+    except ParallelError as error:
+        return len(traced), shapes, str(error)
+    return None
