@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -286,10 +286,12 @@ def _told_by_decision(here: State) -> Callable[[Stretch], int | None]:
 def _settle(here: State, placement: Placement, members: dict[int, Any]) -> None:
     """Give new variables their first values where they belong, and take the memory of those that are elsewhere.
 
-    Variables that this step does not use stay on every rank until one does: where, is known then.
+    A layer's other variables go with those that the step uses. Where it uses none, they stay on every rank until a step
+    does: which is theirs is known then.
     """
-    new = {key: members[key] for key in placement.owners if key in members and key not in here.settled}
-    here.owners.update({key: placement.owners[key] for key in new})
+    owners = {**_of_the_same_layers(here, placement.owners), **placement.owners}
+    new = {key: members[key] for key in owners if key in members and key not in here.settled}
+    here.owners.update({key: owners[key] for key in new})
     here.settled.update(new)
     with tf.init_scope():
         waiting = {id(variable.handle) for variable, _ in here.deferred}
@@ -307,6 +309,18 @@ def _settle(here: State, placement: Placement, members: dict[int, Any]) -> None:
             for hook in here.hooks:
                 hook()
         start_alike(here, set(new))
+
+
+def _of_the_same_layers(here: State, owners: Mapping[int, int]) -> dict[int, int]:
+    """Return the owners of variables of layers that have others which are owned, all by the same rank."""
+    found: dict[int, int] = {}
+    for layer in () if here.model is None else here.model._flatten_layers():
+        if _has_state(layer):
+            handles = [id(variable.handle) for variable in layer.variables]
+            homes = {owners[handle] for handle in handles if handle in owners}
+            if len(homes) == 1:
+                found.update(dict.fromkeys(handles, homes.pop()))
+    return found
 
 
 def _free(here: State, variable: Any) -> None:
