@@ -22,6 +22,16 @@ from herringbone_parallel.tensorflow.absent import require_tensorflow
 
 require_tensorflow()
 
+from herringbone_parallel.core.groups import (  # noqa: E402
+    DP_GROUP,
+    MP_GROUP,
+    PP_GROUP,
+    RDP_GROUP,
+    TP_GROUP,
+    WORLD,
+    CommGroup,
+    RankType,
+)
 from herringbone_parallel.tensorflow.checkpoint import CheckpointManager  # noqa: E402
 from herringbone_parallel.tensorflow.communication import (  # noqa: E402
     allgather,
@@ -31,16 +41,6 @@ from herringbone_parallel.tensorflow.communication import (  # noqa: E402
     mp_barrier,
     recv_from,
     send,
-)
-from herringbone_parallel.tensorflow.groups import (  # noqa: E402
-    DP_GROUP,
-    MP_GROUP,
-    PP_GROUP,
-    RDP_GROUP,
-    TP_GROUP,
-    WORLD,
-    CommGroup,
-    RankType,
 )
 from herringbone_parallel.tensorflow.model import DistributedModel, register_post_partition_hook  # noqa: E402
 from herringbone_parallel.tensorflow.output import StepOutput  # noqa: E402

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 import tensorflow as tf
 
+from herringbone_parallel.core.groups import WORLD, RankType
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.checkpoint_names import Named, named_variables
 from herringbone_parallel.tensorflow.communication import allgather, broadcast, recv_from, send
-from herringbone_parallel.tensorflow.groups import WORLD, RankType
 from herringbone_spec.errors import ParallelError
 
 Result = TypeVar("Result")

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
+from herringbone_parallel.core.groups import WORLD, CommGroup, RankType
 from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.groups import WORLD, CommGroup, RankType
 from herringbone_parallel.tensorflow.trace import recorder
 from herringbone_parallel.tensorflow.transport import Transport
 from herringbone_spec.errors import ParallelError

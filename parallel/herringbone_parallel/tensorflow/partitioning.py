@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
+from herringbone_parallel.core.groups import WORLD
 from herringbone_parallel.core.partition import decide
 from herringbone_parallel.core.partition_file import record
 from herringbone_parallel.core.work import CPU, CUDA
 from herringbone_parallel.tensorflow.communication import allgather
-from herringbone_parallel.tensorflow.groups import WORLD
 from herringbone_parallel.tensorflow.measure import layers_of, measure, own_variables
 from herringbone_spec.errors import ParallelError
 from herringbone_spec.partition_file import parse, to_text

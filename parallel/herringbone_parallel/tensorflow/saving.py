@@ -8,9 +8,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from herringbone_parallel.core.groups import RankType
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.communication import recv_from, send
-from herringbone_parallel.tensorflow.groups import RankType
 from herringbone_parallel.tensorflow.trace import recorder, variable_of
 from herringbone_spec.errors import ParallelError
 

@@ -16,18 +16,21 @@ def train_step(model, images, labels):
 import importlib
 from typing import Any
 
-from herringbone_parallel.torch import nn, patches
-from herringbone_parallel.torch.checkpoint import load, save
-from herringbone_parallel.torch.checkpointing import checkpoint_sequential, set_activation_checkpointing
-from herringbone_parallel.torch.clipping import clip_grad_norm_
-from herringbone_parallel.torch.communication import (
+from herringbone_parallel.core.groups import (
     DP_GROUP,
     MP_GROUP,
     PP_GROUP,
     RDP_GROUP,
     TP_GROUP,
     WORLD,
+    CommGroup,
     RankType,
+)
+from herringbone_parallel.torch import nn, patches
+from herringbone_parallel.torch.checkpoint import load, save
+from herringbone_parallel.torch.checkpointing import checkpoint_sequential, set_activation_checkpointing
+from herringbone_parallel.torch.clipping import clip_grad_norm_
+from herringbone_parallel.torch.communication import (
     allgather,
     barrier,
     broadcast,
@@ -43,7 +46,6 @@ from herringbone_parallel.torch.communication import (
     send,
 )
 from herringbone_parallel.torch.creation import delay_param_initialization, model_creation, set_partition
-from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.model import DistributedModel
 from herringbone_parallel.torch.optimizer import DistributedOptimizer
 from herringbone_parallel.torch.output import StepOutput

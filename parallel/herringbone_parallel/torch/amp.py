@@ -7,8 +7,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch import state
-from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.optimizer import DistributedOptimizer
 from herringbone_spec.errors import ParallelError
 

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import torch
 import torch.distributed as dist
 
+from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch import state
-from herringbone_parallel.torch.groups import CommGroup
 from herringbone_spec.errors import ParallelError
 
 

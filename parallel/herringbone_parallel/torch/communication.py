@@ -14,33 +14,24 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from herringbone_parallel.core.groups import (
+    DP_GROUP,
+    MP_GROUP,
+    PP_GROUP,
+    RDP_GROUP,
+    TP_GROUP,
+    WORLD,
+    CommGroup,
+    RankType,
+)
 from herringbone_parallel.torch import state
-from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.microbatch import current
 from herringbone_spec.errors import ParallelError
-
-WORLD = CommGroup.WORLD
-MP_GROUP = CommGroup.MP_GROUP
-DP_GROUP = CommGroup.DP_GROUP
-PP_GROUP = CommGroup.PP_GROUP
-TP_GROUP = CommGroup.TP_GROUP
-RDP_GROUP = CommGroup.RDP_GROUP
 
 # Of our own, so that a script's plain `dist.send` between the same ranks is never taken for ours.
 _TAG = 0x534D50
 
 Result = TypeVar("Result")
-
-
-class RankType(Enum):
-    """What a rank's number counts in; the value is the group in which it is an index."""
-
-    WORLD_RANK = CommGroup.WORLD
-    MP_RANK = CommGroup.MP_GROUP
-    DP_RANK = CommGroup.DP_GROUP
-    PP_RANK = CommGroup.PP_GROUP
-    TP_RANK = CommGroup.TP_GROUP
-    RDP_RANK = CommGroup.RDP_GROUP
 
 
 def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:

@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from enum import Enum
 
 import torch.distributed as dist
 
 from herringbone_parallel.core.grid import Grid
-
-
-class CommGroup(Enum):
-    """A set of ranks that this rank belongs to; the value names the axes of the grid along which its ranks differ."""
-
-    WORLD = "DPT"
-    MP_GROUP = "PT"
-    DP_GROUP = "DT"
-    PP_GROUP = "P"
-    TP_GROUP = "T"
-    RDP_GROUP = "D"
+from herringbone_parallel.core.groups import CommGroup
 
 
 def open_groups(grid: Grid, rank: int) -> Mapping[CommGroup, dist.ProcessGroup]:

@@ -15,10 +15,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
+from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch import optimizer_state, state
 from herringbone_parallel.torch.checkpointing import serve_torch
 from herringbone_parallel.torch.delayed import any_delayed, make_values
-from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.microbatch import current
 from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.partitioning import Run, Tracing, agree

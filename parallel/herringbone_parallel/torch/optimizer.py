@@ -8,9 +8,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch import optimizer_state, state
 from herringbone_parallel.torch.delayed import with_values
-from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.model import DistributedModel
 from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY
 from herringbone_spec.errors import ParallelError

@@ -20,12 +20,12 @@ import torch.distributed as dist
 from torch import nn
 
 from herringbone_parallel.core.costs import CostTree, Link
+from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.core.partition import decide
 from herringbone_parallel.core.partition_file import record
 from herringbone_parallel.core.work import CPU, CUDA
 from herringbone_parallel.torch.delayed import any_delayed
 from herringbone_parallel.torch.failures import PeerFailedError, described
-from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.link import clock_link
 from herringbone_parallel.torch.measure import Live, measure, optimizer_state_of, suppose
 from herringbone_parallel.torch.partition_file import load, write

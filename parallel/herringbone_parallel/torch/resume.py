@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import torch
 
+from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch import communication, optimizer_state, ranks, state
 from herringbone_parallel.torch.checkpoint import read_whole, write_whole
 from herringbone_parallel.torch.checkpoint_folder import CheckpointFolder
-from herringbone_parallel.torch.groups import CommGroup
 from herringbone_parallel.torch.model import DistributedModel
 from herringbone_parallel.torch.optimizer import DistributedOptimizer
 from herringbone_parallel.torch.optimizer_state import PARTIAL_KEY

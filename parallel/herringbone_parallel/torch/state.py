@@ -14,10 +14,11 @@ import torch
 import torch.distributed as dist
 
 from herringbone_parallel.core.grid import Grid
+from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch import deferral
 from herringbone_parallel.torch.allocator import keep_pages
 from herringbone_parallel.torch.baton import Crew
-from herringbone_parallel.torch.groups import CommGroup, open_groups, open_reduction_group
+from herringbone_parallel.torch.groups import open_groups, open_reduction_group
 from herringbone_parallel.torch.replicas import Replicas, job_store
 from herringbone_parallel.torch.shapes import ShapeBook
 from herringbone_parallel.torch.timeline import Timeline, open_timeline

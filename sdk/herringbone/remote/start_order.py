@@ -75,8 +75,8 @@ def _moved(channel: Channel, delivery: Delivery, data_folder: str) -> Channel:
 def place_of_data(delivery: Delivery, data_folder: str) -> str:
     """Return where a machine sees a channel's data.
 
-    >>> place_of_data(Delivery(digest="5f", file="digits.npz"), "/work/data")
-    '/work/data/5f/digits.npz'
+    >>> place_of_data(Delivery(digest="5f", file="digits.npz"), "/srv/data")
+    '/srv/data/5f/digits.npz'
     """
     if delivery.path is not None:
         return delivery.path
