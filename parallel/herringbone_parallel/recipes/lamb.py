@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim.adam import adam
 
-from herringbone_parallel.recipes.multi_tensor import Tensors, batches, is_fused, ratios, require_full_precision
+from herringbone_parallel.recipes.multi_tensor import (
+    MultiTensorOptimizer,
+    Tensors,
+    is_fused,
+    ratios,
+    require_full_precision,
+)
 from herringbone_spec.errors import ParallelError
 
 
-class LAMB(torch.optim.Optimizer):
+class LAMB(MultiTensorOptimizer):
     """Layer-wise adaptive moments, all layers at once.
 
         optimizer = LAMB(weight_groups(model, weight_decay=0.01), lr=2e-3)
@@ -47,18 +52,6 @@ class LAMB(torch.optim.Optimizer):
         require_full_precision(group["params"], "LAMB")
         # By this word torch knows that a loaded count of steps belongs on the parameter's device.
         group["fused"] = all(is_fused(parameter.device) for parameter in group["params"])
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters that have a gradient; return what `closure` does, if there is one."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for weights in batches(group["params"]):
-                self._update(group, weights)
-        return loss
 
     def _update(self, group: dict[str, Any], weights: Tensors) -> None:
         updates = self._direction(group, weights)

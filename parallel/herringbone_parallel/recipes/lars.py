@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.optim.sgd import sgd
 
-from herringbone_parallel.recipes.multi_tensor import Tensors, batches, is_fused, ratios, require_full_precision
+from herringbone_parallel.recipes.multi_tensor import (
+    MultiTensorOptimizer,
+    Tensors,
+    is_fused,
+    ratios,
+    require_full_precision,
+)
 from herringbone_spec.errors import ParallelError
 
 
-class LARS(torch.optim.Optimizer):
+class LARS(MultiTensorOptimizer):
     """Layer-wise adaptive rate scaling, all layers at once.
 
         optimizer = LARS(weight_groups(model, weight_decay=5e-5), lr=3.2)
@@ -46,18 +51,6 @@ class LARS(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         super().add_param_group(param_group)
         require_full_precision(self.param_groups[-1]["params"], "LARS")
-
-    @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters that have a gradient; return what `closure` does, if there is one."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        for group in self.param_groups:
-            for weights in batches(group["params"]):
-                self._update(group, weights)
-        return loss
 
     def _update(self, group: dict[str, Any], weights: Tensors) -> None:
         gradients = [weight.grad for weight in weights if weight.grad is not None]

@@ -7,6 +7,7 @@ host in one copy, as torch's list operations take a number per tensor from there
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import torch
 from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
@@ -73,3 +74,22 @@ def ratios(
     both = (of_weights > 0) & (of_updates > 0)
     found: list[float] = torch.where(both, formula(of_weights, of_updates), 1.0).tolist()
     return found
+
+
+class MultiTensorOptimizer(torch.optim.Optimizer):
+    """An optimizer that updates whole lists of parameters, those of `batches`."""
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Update the parameters that have a gradient; return what `closure` does, if there is one."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for weights in batches(group["params"]):
+                self._update(group, weights)
+        return loss
+
+    def _update(self, group: dict[str, Any], weights: Tensors) -> None:
+        raise NotImplementedError
