@@ -9,13 +9,17 @@ from __future__ import annotations
 import difflib
 import json
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from herringbone_spec.errors import HerringboneError, JobNameError, JobNotFoundError
+
+if TYPE_CHECKING:
+    from herringbone_spec.failure import Failure
 
 IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED = "InProgress", "Completed", "Failed", "Stopping", "Stopped"
 # Secondary states that are not also a status.
@@ -111,6 +115,17 @@ class JobIndex:
         with self._open() as database:
             cursor = database.execute(f"UPDATE jobs SET {changes} WHERE name = ?{condition}", [*columns.values(), name])  # noqa: S608
             return cursor.rowcount == 1
+
+    def fail(self, name: str, failure: Failure) -> None:
+        """Write down that a job failed just now, unless it was over before."""
+        self.update(
+            name,
+            unless_done=True,
+            status=FAILED,
+            secondary_status=FAILED,
+            ended=time.time(),
+            failure=failure.to_json(),
+        )
 
     def remove(self, name: str) -> None:
         with self._open() as database:

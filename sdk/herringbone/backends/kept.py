@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.review import output_folder
 from herringbone.home import Home
 from herringbone.interrupt import OnInterrupt
-from herringbone.jobs import FAILED, STOPPED, JobIndex, JobRecord
+from herringbone.jobs import STOPPED, JobIndex, JobRecord
 from herringbone.keeper.inheritance import KEEPER_SIGNALS
 from herringbone.logs import FileLogs
 from herringbone.pace import Pace
@@ -261,14 +261,7 @@ class KeptBackend(ABC):
         else:
             message = f"its keeper died, killed or with its machine: {self._last_words(record.name)}"
         failure = Failure(message=message)
-        self._index.update(
-            record.name,
-            unless_done=True,
-            status=FAILED,
-            secondary_status=FAILED,
-            ended=time.time(),
-            failure=failure.to_json(),
-        )
+        self._index.fail(record.name, failure)
         if record.run_folder is not None:
             shutil.rmtree(record.run_folder, ignore_errors=True)
 

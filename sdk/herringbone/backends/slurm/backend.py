@@ -35,7 +35,7 @@ from herringbone.backends.slurm.shared import check_shared
 from herringbone.backends.slurm.states import SACCT, SQUEUE, SlurmJob, columns_of, parse_sacct, parse_squeue, sure
 from herringbone.home import Home, find_home
 from herringbone.interrupt import OnInterrupt
-from herringbone.jobs import FAILED, JobIndex, JobRecord
+from herringbone.jobs import JobIndex, JobRecord
 from herringbone.keeper.record import read_report, stop_wish, wish_path
 from herringbone.logs import FileLogs
 from herringbone.pace import Pace
@@ -244,14 +244,7 @@ class SlurmBackend:
             self._index.update(record.name, unless_done=True, client=None, service=_service(job.id, login))
             return
         failure = Failure(exit_code=0, message="the Python that was submitting it died before Slurm had the job")
-        self._index.update(
-            record.name,
-            unless_done=True,
-            status=FAILED,
-            secondary_status=FAILED,
-            ended=time.time(),
-            failure=failure.to_json(),
-        )
+        self._index.fail(record.name, failure)
 
     def _look_up(self, record: JobRecord) -> SlurmJob | None:
         """Ask Slurm for a job: first who schedules, then who keeps accounts."""

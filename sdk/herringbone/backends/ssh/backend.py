@@ -27,7 +27,7 @@ from herringbone.backends.ssh.road import SshRoad, control_folder
 from herringbone.backends.ssh.submission import Submission
 from herringbone.home import Home, find_home
 from herringbone.interrupt import OnInterrupt
-from herringbone.jobs import FAILED, STOPPED, STOPPING, TRAINING, JobIndex, JobRecord
+from herringbone.jobs import STOPPED, STOPPING, TRAINING, JobIndex, JobRecord
 from herringbone.logs import FileLogs
 from herringbone.pace import Pace
 from herringbone.processes import identity, is_alive
@@ -188,14 +188,7 @@ class SshBackend:
         if record.client is not None and is_alive(record.client):
             return record
         failure = Failure(message="the Python that was submitting it died before its hosts ran", exit_code=0)
-        self._index.update(
-            record.name,
-            unless_done=True,
-            status=FAILED,
-            secondary_status=FAILED,
-            ended=time.time(),
-            failure=failure.to_json(),
-        )
+        self._index.fail(record.name, failure)
         return self._index.get(record.name)
 
     def _following_of(self, record: JobRecord) -> Following:
