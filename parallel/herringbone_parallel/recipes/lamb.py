@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.optim.adam import adam
 
+from herringbone_parallel.core.layerwise import require_lamb
 from herringbone_parallel.recipes.multi_tensor import (
     MultiTensorOptimizer,
     Tensors,
@@ -14,7 +15,6 @@ from herringbone_parallel.recipes.multi_tensor import (
     ratios,
     require_full_precision,
 )
-from herringbone_spec.errors import ParallelError
 
 
 class LAMB(MultiTensorOptimizer):
@@ -39,11 +39,7 @@ class LAMB(MultiTensorOptimizer):
         weight_decay: float = 0.0,
         adapt: bool = True,
     ) -> None:
-        if not lr >= 0 or not all(0 <= beta < 1 for beta in betas) or not eps > 0 or not weight_decay >= 0:
-            raise ParallelError(
-                f"LAMB(lr={lr}, betas={betas}, eps={eps}, weight_decay={weight_decay}): lr and weight_decay are at"
-                " least 0, betas lie in [0, 1), eps is above 0"
-            )
+        require_lamb(rate=lr, betas=betas, epsilon=eps, weight_decay=weight_decay)
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": adapt})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.optim.sgd import sgd
 
+from herringbone_parallel.core.layerwise import require_lars
 from herringbone_parallel.recipes.multi_tensor import (
     MultiTensorOptimizer,
     Tensors,
@@ -14,7 +15,6 @@ from herringbone_parallel.recipes.multi_tensor import (
     ratios,
     require_full_precision,
 )
-from herringbone_spec.errors import ParallelError
 
 
 class LARS(MultiTensorOptimizer):
@@ -40,11 +40,7 @@ class LARS(MultiTensorOptimizer):
         trust: float = 0.001,
         adapt: bool = True,
     ) -> None:
-        if not lr >= 0 or not 0 <= momentum < 1 or not weight_decay >= 0 or not trust > 0:
-            raise ParallelError(
-                f"LARS(lr={lr}, momentum={momentum}, weight_decay={weight_decay}, trust={trust}): lr and weight_decay"
-                " are at least 0, momentum lies in [0, 1), trust is above 0"
-            )
+        require_lars(rate=lr, momentum=momentum, weight_decay=weight_decay, trust=trust)
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "trust": trust, "adapt": adapt}
         super().__init__(params, defaults)
 

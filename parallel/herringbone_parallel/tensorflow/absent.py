@@ -1,4 +1,4 @@
-"""What to say where TensorFlow is missing or too old."""
+"""What to say where TensorFlow is missing or too old, or is not what Keras runs on."""
 
 from __future__ import annotations
 
@@ -26,3 +26,13 @@ def require_tensorflow() -> None:
             raise ParallelError(
                 f"{package} {version}: this library needs 2.16 or newer, the first TensorFlow that comes with Keras 3"
             )
+
+
+def require_keras_on_tensorflow() -> None:
+    """Raise `ParallelError` where Keras runs on another framework."""
+    import keras
+
+    if keras.config.backend() != "tensorflow":
+        raise ParallelError(
+            f"Keras runs on {keras.config.backend()} here: set KERAS_BACKEND=tensorflow in the job's `environment`"
+        )

@@ -158,7 +158,7 @@ def test_a_closure_is_called_with_gradients_on() -> None:
 @pytest.mark.parametrize("optimizer", [LARS, LAMB])
 def test_what_cannot_be_is_refused(optimizer: Any) -> None:
     weight = nn.Parameter(torch.ones(2, 2))
-    with pytest.raises(ParallelError, match="lr=-1"):
+    with pytest.raises(ParallelError, match="with a learning rate of -1"):
         optimizer([weight], lr=-1)
     with pytest.raises(ParallelError, match=r"\(2, 2\) is torch.bfloat16; .* Keep parameters in float32"):
         optimizer([weight.detach().bfloat16().requires_grad_()], lr=1)

@@ -19,7 +19,13 @@ import keras
 import tensorflow as tf
 
 from herringbone_parallel.tensorflow.data_parallel import state
-from herringbone_parallel.tensorflow.data_parallel.gradients import Travel, densified, name_of, reduce_gradients
+from herringbone_parallel.tensorflow.data_parallel.gradients import (
+    Travel,
+    densified,
+    inner_variable,
+    name_of,
+    reduce_gradients,
+)
 from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted
 from herringbone_spec.errors import ParallelError
 
@@ -81,7 +87,7 @@ def aggregate(gradients: Sequence[Any], variables: Sequence[Any], travel: Travel
         _teach_optimizers()
         current.aggregators[key] = Aggregator(gradients, variables, current.frequency)
         for variable in variables:
-            _of_variable[id(_inner(variable))] = current.aggregators[key]
+            _of_variable[id(inner_variable(variable))] = current.aggregators[key]
     return current.aggregators[key](gradients, variables, travel)  # type: ignore[no-any-return]
 
 
@@ -94,7 +100,8 @@ def _teach_optimizers() -> None:
     @not_converted
     def apply(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
         variables = self._trainable_variables if trainable_variables is None else list(trainable_variables)
-        waiting = next((_of_variable[id(_inner(each))] for each in variables if id(_inner(each)) in _of_variable), None)
+        known = (id(inner_variable(each)) for each in variables)
+        waiting = next((_of_variable[each] for each in known if each in _of_variable), None)
         if waiting is None:
             return plain(self, grads, trainable_variables)
         if not self.built:
@@ -110,11 +117,5 @@ def _teach_optimizers() -> None:
     keras.optimizers.Optimizer.apply = apply
 
 
-def _inner(variable: Any) -> Any:
-    """Return TensorFlow's variable, from within one of Keras."""
-    value = getattr(variable, "value", None)
-    return value if isinstance(value, tf.Variable) else variable
-
-
 def _is_variable(variable: Any) -> bool:
-    return isinstance(_inner(variable), tf.Variable)
+    return isinstance(inner_variable(variable), tf.Variable)

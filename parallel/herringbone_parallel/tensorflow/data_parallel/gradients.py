@@ -105,6 +105,12 @@ def densest(gradient: Any) -> tf.Tensor:
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
+def inner_variable(variable: Any) -> Any:
+    """Return TensorFlow's variable, from within one of Keras; anything else as it is."""
+    value = getattr(variable, "value", None)
+    return value if isinstance(value, tf.Variable) else variable
+
+
 def name_of(variable: Any) -> str:
     """Return a variable's name without the numbers that Keras adds to a name that a process has used before."""
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or "tensor"

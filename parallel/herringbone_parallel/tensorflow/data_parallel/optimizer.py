@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from herringbone_parallel.tensorflow.absent import require_keras_on_tensorflow
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
 from herringbone_parallel.tensorflow.data_parallel.gradients import (
@@ -48,13 +49,27 @@ def DistributedOptimizer(  # noqa: N802 - AWS's name
 
 
 def distributed(
-    optimizer: Any, travel: Travel, *, name: str | None, use_locking: bool, frequency: int, summed: bool = False
+    optimizer: Any,
+    travel: Travel,
+    *,
+    name: str | None,
+    use_locking: bool,
+    frequency: int,
+    summed: bool = False,
+    schedule_by_steps: bool = True,
 ) -> Any:
-    """Return the optimizer; `summed`: gradients of several backwards are added up, not averaged."""
+    """Return the optimizer.
+
+    `summed`: gradients of several backwards are added up, not averaged. `schedule_by_steps`: a learning rate schedule
+    counts steps, as with batches `frequency` times as large, and not backwards.
+    """
     if isinstance(optimizer, keras.optimizers.Optimizer):
         if use_locking:
             raise ParallelError("use_locking=True is for the optimizers of tf.compat.v1.train; Keras's have no locks")
-        return _keras(optimizer, travel, name=name, frequency=frequency, scale=frequency if summed else 1)
+        made = _keras(optimizer, travel, name=name, frequency=frequency)
+        made.scale = frequency if summed else 1
+        _innermost(made).backwards_per_step = frequency if schedule_by_steps else 1
+        return made
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if frequency > 1:
             raise ParallelError(
@@ -68,39 +83,34 @@ def distributed(
     )
 
 
-def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int, scale: int) -> Any:
+def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int) -> Any:
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if not scaled and keras.config.dtype_policy().name == "mixed_float16":
         # As `compile` does; around ours it would let each rank decide by itself whether to skip a step.
         optimizer, scaled = keras.optimizers.LossScaleOptimizer(optimizer), True
     base = type(optimizer)
-    if isinstance(getattr(optimizer, "inner_optimizer", optimizer), _KerasOptimizer) or issubclass(
-        base, _KerasOptimizer
-    ):
+    if isinstance(_innermost(optimizer), _KerasOptimizer) or issubclass(base, _KerasOptimizer):
         raise ParallelError(f"{optimizer.name} is distributed already: its gradients would be summed twice")
-    if keras.config.backend() != "tensorflow":
-        raise ParallelError(
-            f"Keras runs on {keras.config.backend()} here: set KERAS_BACKEND=tensorflow in the job's `environment`"
-        )
+    require_keras_on_tensorflow()
     if not hasattr(base, "_clip_gradients"):
         raise ParallelError(
             f"Keras {keras.__version__} applies gradients in another way than the releases up to 3.15; use one of those"
         )
-    config = optimizer.get_config()
-    if name is not None:
-        config["name"] = name
+    given = _innermost(optimizer)
+    if frequency > 1 and given.gradient_accumulation_steps:
+        raise ParallelError(
+            f"aggregation_frequency {frequency}, and {given.name} has gradient_accumulation_steps"
+            f" {given.gradient_accumulation_steps}: both add up gradients over several steps; keep one"
+        )
+    named = {"name": name or optimizer.name}
+    config = given.get_config() if scaled else {**given.get_config(), **named}
     if frequency > 1:
-        if config.get("gradient_accumulation_steps"):
-            raise ParallelError(
-                f"aggregation_frequency {frequency}, and {optimizer.name} has gradient_accumulation_steps"
-                f" {config['gradient_accumulation_steps']}: both add up gradients over several steps; keep one"
-            )
-        _accumulate(config, frequency)
-    kind = _LossScaled if scaled else _Averaged
-    # A saved model names the class that plain Keras is to make again.
-    made_by: Any = type(base.__name__, (kind, base), {"__module__": _public_module(base)})
-    result = made_by.from_config(config)
-    result.travel, result.scale = travel, scale
+        config["gradient_accumulation_steps"] = frequency
+    result = made = _of_kind(type(given), _CountsSteps if scaled else _Averaged).from_config(config)
+    _keep_exclusions(given, made)
+    if scaled:
+        result = _of_kind(base, _LossScaled)(**{**optimizer.get_config(), **named, "inner_optimizer": made})
+    result.travel = travel
     if optimizer.built:
         result.build(optimizer._trainable_variables)
         for new, old in zip(result.variables, optimizer.variables, strict=False):
@@ -108,16 +118,22 @@ def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int, 
     return result
 
 
-def _accumulate(config: dict[str, Any], frequency: int) -> None:
-    inner = config.get("inner_optimizer")
-    if inner is None:
-        config["gradient_accumulation_steps"] = frequency
-    else:
-        inner["config"]["gradient_accumulation_steps"] = frequency
+def _innermost(optimizer: Any) -> Any:
+    """Return who updates the weights: the optimizer, or the one that it scales losses for."""
+    return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def _public_module(base: type) -> str:
-    return "keras.optimizers" if base.__module__.startswith("keras.") else base.__module__
+def _of_kind(base: type, kind: type) -> Any:
+    # A saved model names the class that plain Keras is to make again; one of others by what it is registered as.
+    module = "keras.optimizers" if base.__module__.startswith("keras.") else base.__module__
+    return type(keras.saving.get_registered_name(base), (kind, base), {"__module__": module})
+
+
+def _keep_exclusions(given: Any, made: Any) -> None:
+    """Hand over what `exclude_from_weight_decay` was told: a configuration does not have it."""
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+        if hasattr(given, name):
+            setattr(made, name, getattr(given, name))
 
 
 # The rest of the class is a Keras optimizer's own.
@@ -135,7 +151,19 @@ class _KerasOptimizer(_RestOfOptimizer):
         return averages if self.scale == 1 else [None if each is None else each * self.scale for each in averages]
 
 
-class _Averaged(_KerasOptimizer):
+class _CountsSteps(_RestOfOptimizer):
+    """Has a learning rate schedule count steps, as with larger batches; Keras has it count backwards."""
+
+    backwards_per_step = 1
+
+    def _get_current_learning_rate(self) -> Any:
+        schedule = self._learning_rate
+        if self.backwards_per_step == 1 or not isinstance(schedule, keras.optimizers.schedules.LearningRateSchedule):
+            return super()._get_current_learning_rate()
+        return schedule(self._iterations // self.backwards_per_step)
+
+
+class _Averaged(_CountsSteps, _KerasOptimizer):
     """Averages where gradients are complete and not clipped yet: steps that only add up gradients send nothing."""
 
     @not_converted

@@ -11,7 +11,7 @@ import tensorflow as tf
 from herringbone_parallel.reduce import agree, broadcast
 from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow.data_parallel import state
-from herringbone_parallel.tensorflow.data_parallel.gradients import name_of
+from herringbone_parallel.tensorflow.data_parallel.gradients import inner_variable, name_of
 from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted, start_in_order
 from herringbone_parallel.tensorflow.data_parallel.weights import are_equal
 from herringbone_spec.errors import ParallelError
@@ -27,7 +27,7 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
     Ranks compare digests first: with the same seed on all ranks nothing is sent. Raises `ParallelError` when ranks have
     different variables.
     """
-    targets = [_unwrapped(variable) for variable in (variables() if callable(variables) else variables)]
+    targets = [inner_variable(variable) for variable in (variables() if callable(variables) else variables)]
     if not targets:
         return None
     names = [name_of(variable) for variable in targets]
@@ -78,12 +78,6 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
         """Broadcast what the session has initialized or restored."""
         session.run(self._operation)
-
-
-def _unwrapped(variable: Any) -> Any:
-    """Return TensorFlow's variable, from within one of Keras."""
-    value = getattr(variable, "value", None)
-    return value if isinstance(value, tf.Variable) else variable
 
 
 def _shared(names: Sequence[str], arrays: Sequence[Array], root_rank: int) -> list[Array]:

@@ -147,7 +147,16 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     passes = state.get().frequency if backward_passes_per_step is None else backward_passes_per_step
     summed = backward_passes_per_step is not None and not average_aggregated_gradients
     travel = Travel(compression, op, sparse_as_dense)
-    return distributed(optimizer, travel, name=name, use_locking=use_locking, frequency=passes, summed=summed)
+    # Horovod has a schedule count backwards, for a script that asks for several.
+    return distributed(
+        optimizer,
+        travel,
+        name=name,
+        use_locking=use_locking,
+        frequency=passes,
+        summed=summed,
+        schedule_by_steps=backward_passes_per_step is None,
+    )
 
 
 def _refuse_factor(factor: float) -> None:
