@@ -24,6 +24,8 @@ from herringbone_entry.loop import Loop
 from herringbone_entry.wire import Message, Wire, WireError
 
 MISSED_HEARTBEATS = 3
+# How often in a heartbeat one looks: silence of three is noticed before the fourth is over.
+_LOOKS = 4
 _GREETING_BYTES = 4_096
 _MAX_STRANGERS = 64
 _RETRY_SECONDS = 0.05
@@ -37,6 +39,8 @@ def proof(key: bytes, role: str, host: str, theirs: str, ours: str) -> str:
 class Link:
     """One known host at the other end: sends, receives, and notices when it has fallen silent.
 
+    `on_lost` gets in words for how long it was silent; empty where the connection ended.
+
     Silence is counted in beats of our own, not in seconds: after a moment in which the whole machine stood still (a
     suspended laptop, a virtual machine that is moved) both sides are late, and neither is lost.
     """
@@ -48,12 +52,12 @@ class Link:
         *,
         heartbeat: float,
         on_message: Callable[[Message], None],
-        on_lost: Callable[[], None],
+        on_lost: Callable[[str], None],
     ) -> None:
         self._wire, self._loop, self._heartbeat = wire, loop, heartbeat
         self._on_message, self._on_lost = on_message, on_lost
         self._watched = False
-        self._silent_beats = 0
+        self._beats = self._silent_beats = 0
         self.closed = False
         loop.read(wire.fileno(), self._hear)
 
@@ -81,12 +85,14 @@ class Link:
     def _beat(self) -> None:
         if self.closed:
             return
-        if self._silent_beats >= MISSED_HEARTBEATS:
-            self._lose()
+        if self._silent_beats > _LOOKS * MISSED_HEARTBEATS:
+            self._lose(f"silent for {MISSED_HEARTBEATS} heartbeats of {self._heartbeat:g} s")
             return
         self._silent_beats += 1
-        self.send({"kind": "alive"})
-        self._loop.later(self._heartbeat, self._beat)
+        if self._beats % _LOOKS == 0:
+            self.send({"kind": "alive"})
+        self._beats += 1
+        self._loop.later(self._heartbeat / _LOOKS, self._beat)
 
     def _hear(self) -> None:
         try:
@@ -99,10 +105,10 @@ class Link:
             if message.get("kind") != "alive":
                 self._on_message(message)
 
-    def _lose(self) -> None:
+    def _lose(self, silence: str = "") -> None:
         if not self.closed:
             self.close()
-            self._on_lost()
+            self._on_lost(silence)
 
 
 class Door:

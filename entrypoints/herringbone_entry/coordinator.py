@@ -142,12 +142,12 @@ class Coordinator:
             self._order({**message, "host": self._hosts[0]})
         self._advance()
 
-    def lost(self, host: str) -> None:
-        """A host is gone without a farewell: its end of the channel closed, or it has been silent for too long."""
+    def lost(self, host: str, silence: str = "") -> None:
+        """A host is gone without a farewell: its end of the channel closed, or it was silent, for as long as said."""
         if self.phase is Phase.DONE:
             return
         self._lost.add(host)
-        failure = lost_contact(host)
+        failure = lost_contact(host, silence)
         if self.phase not in _ENDING:
             helper = self._readies.get(host, {}).get("server_port") is not None
             self._fail(Evidence(self._clock(), failure, 1, lost_host=True, helper=helper))

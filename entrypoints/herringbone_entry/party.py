@@ -100,7 +100,7 @@ class FirstHost:
             self._loop,
             heartbeat=self._host.heartbeat,
             on_message=lambda message: self._coordinator.receive(name, message),
-            on_lost=lambda: self._lost(name),
+            on_lost=lambda silence: self._lost(name, silence),
         )
         self._coordinator.joined()
 
@@ -114,9 +114,9 @@ class FirstHost:
         if only in (None, self._host.name):
             self._obey(order)
 
-    def _lost(self, name: str) -> None:
+    def _lost(self, name: str, silence: str) -> None:
         del self._links[name]
-        self._coordinator.lost(name)
+        self._coordinator.lost(name, silence)
         self._leave_last()
 
     def _leave_last(self) -> None:
@@ -191,7 +191,7 @@ class OtherHost:
         self._over = self._over or order["kind"] == "finish"
         self._obey(order)
 
-    def _lost(self) -> None:
+    def _lost(self, silence: str = "") -> None:
         """The first host is gone, and nobody is left to decide anything."""
         if self._over:
             return
@@ -199,7 +199,7 @@ class OtherHost:
             self._end(STOPPED_CODE, None)
         else:
             first = self._host.resources.first_host
-            self._end(1, lost_contact(first))
+            self._end(1, lost_contact(first, silence))
 
     def _give_up(self) -> None:
         if self._link is None and not self._over:

@@ -55,7 +55,10 @@ class Failure(NamedTuple):
     @property
     def lost_host(self) -> str | None:
         """The host that the others lost contact with, None where something else went wrong."""
-        return self.host if self.host is not None and self.message == _LOST + self.host else None
+        if self.host is None or not self.message.startswith(_LOST + self.host):
+            return None
+        # What follows says more of the loss; a longer name, `algo-10`, is another host's.
+        return self.host if self.message[len(_LOST + self.host) :][:1] in ("", ":", " ") else None
 
     @property
     def what(self) -> str:
@@ -98,13 +101,13 @@ class Failure(NamedTuple):
         return json.dumps({**self._asdict(), "frames": [frame._asdict() for frame in self.frames]})
 
 
-def lost_contact(host: str) -> Failure:
-    """Return the failure of a host that went without a farewell.
+def lost_contact(host: str, silence: str = "") -> Failure:
+    """Return the failure of a host that went without a farewell, or fell silent: `silence` says for how long.
 
-    >>> lost_contact("algo-2").render(), lost_contact("algo-2").lost_host
+    >>> lost_contact("algo-2").render(), lost_contact("algo-2", "silent for 3 heartbeats of 5 s").lost_host
     ('algo-2: exit code 1: lost contact with algo-2', 'algo-2')
     """
-    return Failure(host=host, exit_code=1, message=_LOST + host)
+    return Failure(host=host, exit_code=1, message=_LOST + host + (f" ({silence})" if silence else ""))
 
 
 def parse_failure(text: str | bytes) -> Failure:

@@ -35,7 +35,13 @@ def linked_hosts(loop: Loop, lost: list[str]) -> list[Link]:
     for end in ends:
         end.setblocking(False)
     return [
-        Link(Wire(end), loop, heartbeat=0.05, on_message=lambda _: None, on_lost=lambda name=name: lost.append(name))
+        Link(
+            Wire(end),
+            loop,
+            heartbeat=0.05,
+            on_message=lambda _: None,
+            on_lost=lambda why, name=name: lost.append((name, why)),
+        )
         for name, end in zip(("algo-1", "algo-2"), ends, strict=True)
     ]
 
@@ -62,4 +68,4 @@ def test_a_host_that_says_nothing_is_lost_after_three_beats() -> None:
     loop.later(0.5, lambda: loop.stop(0))
     loop.run()
     # The one that is given up hears so by the end of its link.
-    assert lost == ["two beats", "algo-1", "algo-2"]
+    assert lost == ["two beats", ("algo-1", "silent for 3 heartbeats of 0.05 s"), ("algo-2", "")]

@@ -115,7 +115,11 @@ class Visit:
 
     def ask(self, message: Message, payload: bytes = b"", *, timeout: float | None = None) -> Message:
         """Send a request and return the answer. Raises `HostError` for a refusal, too."""
-        answer = self.hear("answer", self.send(message, payload), timeout=timeout)
+        return self.answer_to(self.send(message, payload), timeout=timeout)
+
+    def answer_to(self, number: int, *, timeout: float | None = None) -> Message:
+        """Wait for the answer to a request that was sent. Raises `HostError` for a refusal, too."""
+        answer = self.hear("answer", number, timeout=timeout)
         if "refused" in answer:
             raise HostError(f"{self.machine}: {answer['refused']}")
         return answer
@@ -158,12 +162,16 @@ class Visit:
                 ) from None
             found += [each for each in taken if not self._serve(each[0])]
 
-    def close(self) -> None:
-        """End the visit; what it started over there goes on."""
+    def hang_up(self) -> None:
+        """Begin to end the visit, without waiting."""
         with contextlib.suppress(OSError):
             self._in.close()
+
+    def close(self, *, patiently: bool = True) -> None:
+        """End the visit; what it started over there goes on. Impatiently where nobody is there to say goodbye."""
+        self.hang_up()
         try:
-            self._process.wait(_GOODBYE_SECONDS)
+            self._process.wait(_GOODBYE_SECONDS if patiently else 0)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

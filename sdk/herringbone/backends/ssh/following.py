@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -24,6 +24,8 @@ _RETRY_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0)
 # Once other hosts are over, theirs has been told by them or has noticed itself: longer it is not waited for.
 PATIENCE_SECONDS = 5.0
 BLAMED_PATIENCE_SECONDS = 1.0
+# A machine with whose host the others lost contact is asked whether it is there; one that is answers within it.
+ANSWER_SECONDS = 0.75
 
 
 class HostView:
@@ -42,6 +44,7 @@ class HostView:
         self.left: list[str] = []
         self.ahead = 0.0
         self.trouble = ""
+        self.heard = 0.0
 
     @property
     def state(self) -> HostState:
@@ -72,10 +75,16 @@ class HostView:
         if self._visit is not None:
             self._visit.send(message)
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        """Begin to close; nothing is waited for."""
         for visit in (self._visit, self._given):
             if visit is not None:
-                visit.close()
+                visit.hang_up()
+
+    def close(self, *, patiently: bool = True) -> None:
+        for visit in (self._visit, self._given):
+            if visit is not None:
+                visit.close(patiently=patiently)
         self._visit = self._given = None
 
     def _begin(self) -> None:
@@ -89,7 +98,7 @@ class HostView:
         return visit.send({"ask": "log", "job": self._job, "host": self.host, "offset": offset})
 
     def _take(self, message: Message, payload: bytes, now: float) -> None:
-        self._trials, self.trouble = 0, ""
+        self._trials, self.trouble, self.heard = 0, "", now
         if "log" in message:
             take, offset = self._takers[message["log"]]
             self._takers[message["log"]] = (take, offset + len(payload))
@@ -162,7 +171,10 @@ class Following:
     def close(self) -> None:
         self._closed = True
         for view in self.views.values():
-            view.close()
+            view.hang_up()
+        for view in self.views.values():
+            # What is lost does not say goodbye.
+            view.close(patiently=view.host not in self._lost)
 
     def _give_up(self, now: float) -> None:
         ended = [view for view in self.views.values() if view.row is not None and view.state.done]
@@ -171,19 +183,35 @@ class Following:
             return
         if self._first_end is None:
             self._first_end = now
+            for view in living:
+                view.tell({"ask": "owner"})
+        blamed = {_blamed(view.row) for view in ended}
+        if now >= self._first_end + ANSWER_SECONDS:
+            # Neither the others nor we hear of it.
+            mute = [view for view in living if view.host in blamed and view.heard <= self._first_end]
+            self._lose(mute)
+            living = [view for view in living if view not in mute]
         patience = PATIENCE_SECONDS
-        if {view.host for view in living} <= {_blamed(view.row) for view in ended}:
+        if {view.host for view in living} <= blamed:
             # The others have waited for it already.
             patience = BLAMED_PATIENCE_SECONDS
         if now < self._first_end + patience:
             return
         if not self._told_to_end:
             self._told_to_end = True
-            for view in living:
-                with contextlib.suppress(HostError):
-                    view.tell({"ask": "kill", "job": self.job})
+            self._tell_to_end(living)
         if now >= self._first_end + 2 * patience or all(view.trouble for view in living):
-            self._lost.update(view.host for view in living)
+            self._lose(living)
+
+    def _lose(self, views: Sequence[HostView]) -> None:
+        """Give machines up; one that hears it after all ends what it still has of the job."""
+        self._tell_to_end([view for view in views if view.host not in self._lost])
+        self._lost.update(view.host for view in views)
+
+    def _tell_to_end(self, views: Sequence[HostView]) -> None:
+        for view in views:
+            with contextlib.suppress(HostError):
+                view.tell({"ask": "kill", "job": self.job})
 
 
 def _blamed(row: Mapping[str, Any] | None) -> str | None:
