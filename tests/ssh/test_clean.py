@@ -1,0 +1,152 @@
+"""What a clean-up takes from a machine's work folder, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from herringbone.backends.ssh.clean import clean as clean_machines
+from herringbone.backends.ssh.clean import parse_age
+from herringbone.backends.ssh.inventory import Machine, parse_inventory
+from herringbone.cli.hosts import cleaned_table
+from herringbone.home import Home
+from herringbone.jobs import COMPLETED, IN_PROGRESS, JobIndex, JobRecord
+from herringbone.remote.cleaning import Leftover, Uses, clean, note_uses, size_of
+from herringbone_spec.errors import OptionError
+
+from .conftest import expect
+from .test_jobs import WAIT
+
+NOW = 1_000_000.0
+DAY = 86_400.0
+
+
+@pytest.fixture
+def work(tmp_path) -> Home:
+    """A work folder: a job that ended 40 days ago, one that ended yesterday, and one that runs."""
+    home = Home(tmp_path / "work")
+    home.make()
+    for name, days, digest in (("old", 40, "a"), ("new", 1, "b"), ("running", None, "c")):
+        ended = None if days is None else NOW - days * DAY
+        status = IN_PROGRESS if days is None else COMPLETED
+        row = JobRecord(name=name, backend="host", plan="{}", created=NOW - 50 * DAY, status=status, ended=ended)
+        JobIndex(home.index).add(row)
+        home.job(name).logs.mkdir(parents=True)
+        home.job(name).log("algo-1").write_bytes(bytes(100_000))
+        note_uses(home.job(name).path, Uses(code=digest, data=(digest,), environment=digest))
+    for place in ("code", "data", "environments", "cache/environments"):
+        (home.path / place).mkdir(parents=True)
+    for digest in ("a", "b", "c", "mine"):
+        aged(home.path / "code" / f"{digest}.tar.gz", days=45)
+        aged(home.path / "data" / digest / "x", days=45)
+        aged(home.path / "environments" / digest / "herringbone-ready", days=45)
+    aged(home.path / "data" / ".d.partial" / "x", days=2)
+    aged(home.path / "cache" / "environments" / "e" / "herringbone-ready", days=2)
+    aged(home.path / "environments" / "a.lock", days=45)
+    return home
+
+
+def aged(path: Path, *, days: float) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("content")
+    for each in (path, path.parent):
+        os.utime(each, (NOW - days * DAY,) * 2)
+
+
+def taken(home: Home, *, older: float, idle: bool = True, dry: bool = False) -> list[tuple[str, str]]:
+    mine = home.path / "environments" / "mine"
+    found = clean(home, older=older, now=NOW, idle=idle, environment=mine, dry=dry)
+    assert [each.trouble for each in found if each.trouble] == []
+    return [(each.kind, each.name) for each in found]
+
+
+OLD = [
+    ("job", "old"),
+    ("code", "a.tar.gz"),
+    ("code", "mine.tar.gz"),
+    ("data", "a"),
+    ("data", "mine"),
+    ("environments", "a"),
+]
+
+
+def test_what_no_remaining_job_uses_goes_and_all_else_stays(work):
+    everything = set(work.path.rglob("*"))
+    assert taken(work, older=30 * DAY, dry=True) == OLD
+    assert set(work.path.rglob("*")) == everything
+    assert taken(work, older=30 * DAY) == OLD
+    assert [record.name for record in JobIndex(work.index).all()] == ["new", "running"]
+    assert sorted(os.listdir(work.path / "data")) == [".d.partial", "b", "c"]
+    assert sorted(os.listdir(work.path / "environments")) == ["a.lock", "b", "c", "mine"]
+    assert taken(work, older=30 * DAY) == []
+
+
+def test_of_a_job_that_runs_nothing_goes_however_short_the_age(work):
+    kinds = taken(work, older=0)
+    assert ("job", "running") not in kinds
+    assert [name for kind, name in kinds if "c" in name.partition(".")[0].split()] == []
+    assert ("data", ".d.partial") in kinds
+    assert ("cache/environments", "e") in kinds
+    assert sorted(os.listdir(work.path / "data")) == ["c"]
+    assert sorted(os.listdir(work.path / "environments")) == ["a.lock", "c", "mine"]
+
+
+def test_a_machine_in_use_loses_only_jobs_that_are_over(work):
+    assert taken(work, older=0, idle=False) == [("job", "new"), ("job", "old")]
+
+
+def test_sizes_are_those_on_the_disk_and_links_are_not_followed(tmp_path):
+    (tmp_path / "big").write_bytes(bytes(range(256)) * 4096)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "link").symlink_to(tmp_path / "big")
+    assert size_of(tmp_path / "big") >= 1 << 20
+    assert size_of(tmp_path / "folder") < 1 << 16
+
+
+def test_ages_and_the_table():
+    assert [parse_age(text) for text in ("0m", "2h", "30d")] == [0.0, 7200.0, 30 * DAY]
+    for text in ("30", "d", "-1d", "1w"):
+        with pytest.raises(OptionError, match="--older-than"):
+            parse_age(text)
+    from herringbone.backends.ssh.clean import Cleaned
+
+    found = [
+        Cleaned(name="h-1", leftovers=[Leftover(kind="job", name="a", size=2_000_000, age=DAY)], runs="b"),
+        Cleaned(name="h-2", trouble="h-2: no way"),
+    ]
+    assert cleaned_table(found, dry=True) == [
+        "HOST  KIND  NAME  AGE    SIZE",
+        "h-1   job   a     1.0 d  2.0 MB",
+        "would free 2.0 MB",
+        "h-1: runs b: code, data and environments stay",
+        "problem: h-2: no way",
+    ]
+
+
+@pytest.mark.ssh
+def test_machines_are_cleaned_and_a_job_that_runs_goes_on(submit, machines, road):
+    over = submit("print('over')", hosts=2)
+    assert over.wait().status == "Completed"
+    running = submit(WAIT, hosts=1)
+    expect(running, "waits")
+    inventory = parse_inventory(machines.inventory(), "hosts.yaml").machines
+    unknown = Machine(name="h-9", host="no-such-host.invalid")
+    dry = clean_machines([*inventory, unknown], road, older=0, dry=True)
+    assert dry[-1].trouble.startswith("h-9: no such host")
+    found = clean_machines(inventory, road, older=0, dry=False)
+    assert [each.runs for each in found] == [running.name, "", ""]
+    jobs = [{each.name for each in machine.leftovers if each.kind == "job"} for machine in found]
+    assert over.name in jobs[0] & jobs[1]
+    assert running.name not in set.union(*jobs)
+    assert all(each.size > 0 for machine in found for each in machine.leftovers)
+    # What h-1 and h-2 had been sent for it is needed no more; the environment is the asking Herringbone's own.
+    assert [{each.kind for each in machine.leftovers} - {"job"} for machine in found][1] == {"code"}
+    assert not (machines.work("h-2") / "jobs" / over.name).exists()
+    assert json.loads((machines.work("h-1") / "lock").read_text())["job"] == running.name
+    assert running.status == "InProgress"
+    running.stop()
+    assert running.wait().status == "Stopped"
+    assert submit("print('again')", hosts=3).wait().status == "Completed"
