@@ -6,6 +6,7 @@ Debian's packages: slurmctld slurmd slurm-client munge iproute2.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -116,7 +117,9 @@ class Cluster:
         daemon.kill()
         daemon.wait()
         for pid in self.processes(node):
-            os.kill(pid, signal.SIGKILL)
+            # The supervisor takes its ranks with it.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def notice(self, node: str) -> None:
         """Have Slurm know that a node is down, as it would by itself after SlurmdTimeout."""

@@ -92,7 +92,6 @@ def test_a_controller_that_restarts_is_waited_for(tmp_path):
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ({"image_uri": "me:1"}, "image_uri: slurm runs a script with this Python, not an image"),
         ({"enable_network_isolation": True}, "enable_network_isolation: nodes of a cluster share its network"),
         ({"checkpoint_s3_uri": "s3://bucket/here"}, "is not on this machine"),
     ],

@@ -58,6 +58,13 @@ def _weights(job):
         return json.load(archive.extractfile("weights.json"))
 
 
+def _nodes(cluster, job):
+    """Wait until a job has saved twice; return its nodes."""
+    cluster.wait(lambda: "step 10" in said(job), 60)
+    (nodes,) = cluster.ask("squeue", "--noheader", f"--name={job.name}", "--Format=NodeList:20").split()
+    return cluster.ask("scontrol", "show", "hostnames", nodes).split()
+
+
 @pytest.fixture
 def trains(submit, tmp_path: Path):
     """Submits the training under a name, with a pause after each step, in seconds."""
@@ -66,12 +73,16 @@ def trains(submit, tmp_path: Path):
     )
 
 
-def test_the_weights_are_those_of_an_undisturbed_run(trains, cluster):
-    undisturbed = trains("undisturbed", "0").wait(timeout=60)
+@pytest.fixture(scope="module")
+def expected():
+    """The weights of an undisturbed run, once there was one."""
+    return []
+
+
+def test_the_weights_are_those_of_an_undisturbed_run(trains, cluster, expected):
+    expected.append(_weights(trains("undisturbed", "0").wait(timeout=60)))
     disturbed = trains("disturbed", "0.1")
-    cluster.wait(lambda: "step 10" in said(disturbed), 60)
-    (nodes,) = cluster.ask("squeue", "--noheader", "--name=disturbed", "--Format=NodeList:20").split()
-    lost = cluster.ask("scontrol", "show", "hostnames", nodes).split()[1]
+    lost = _nodes(cluster, disturbed)[1]
     cluster.take_down(lost)
     try:
         cluster.wait(lambda: disturbed.secondary_status == "Restarting", 60)
@@ -83,7 +94,20 @@ def test_the_weights_are_those_of_an_undisturbed_run(trains, cluster):
     log = [line.text for line in disturbed.logs() if line.rank is None]
     assert any(f"the job begins anew, without {lost}" in text for text in log)
     assert "Restarting" in [each["Status"] for each in disturbed.describe()["SecondaryStatusTransitions"]]
-    assert _weights(disturbed) == _weights(undisturbed)
+    assert [_weights(disturbed)] == expected
+
+
+def test_the_node_of_the_keeper_is_lost(trains, cluster, expected):
+    job = trains("beheaded", "0.1")
+    lost = _nodes(cluster, job)[0]
+    cluster.take_down(lost)
+    try:
+        cluster.notice(lost)
+        assert job.wait(timeout=100).status == "Completed", job.failure
+    finally:
+        cluster.bring_up(lost)
+    assert any(line.startswith("resumed at") for line in said(job))
+    assert [_weights(job)] == expected
 
 
 def test_a_job_that_an_administrator_requeues_goes_on(trains, cluster):

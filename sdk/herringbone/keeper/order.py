@@ -54,10 +54,12 @@ class ContainersOrder(TypedDict):
 class StepsOrder(TypedDict):
     """Hosts that are steps of a Slurm job, each on a node of its own.
 
-    `argv` starts a supervisor on its node. `environment` is told to the supervisors in private; `variables` are for all
-    to see. `retries` is how often the job may begin anew after a host was lost.
+    `srun` is what srun is told beside where a host goes; `argv` starts a supervisor on its node. `environment` is told
+    to the supervisors in private; `variables` are for all to see. `retries` is how often the job may begin anew after a
+    host was lost.
     """
 
+    srun: list[str]
     argv: list[str]
     environment: dict[str, str]
     variables: dict[str, str]

@@ -206,7 +206,7 @@ class Steps:
         one = ["--nodes=1", "--ntasks=1", f"--relative={place}", f"--job-name={self.hosts[place].name}"]
         # All CPUs of the node that the job has, and no library of Slurm's for MPI.
         plain = ["--export=ALL", "--mpi=none", *(["--cpu-bind=none"] if self._binds else []), "--kill-on-bad-exit=0"]
-        return ["srun", *one, *plain, "env", *strip, *self._steps["argv"]]
+        return ["srun", *one, *plain, *self._steps["srun"], "env", *strip, *self._steps["argv"]]
 
     def _private_line(self) -> bytes:
         said = {"environment": self._steps["environment"], "key": os.urandom(_SECRET_BYTES).hex()}

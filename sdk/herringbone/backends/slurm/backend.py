@@ -22,6 +22,7 @@ from herringbone.backends.kept import search_path, stop_grace
 from herringbone.backends.process.tree import LOOPBACK, fill_host
 from herringbone.backends.slurm import review
 from herringbone.backends.slurm.commands import SlurmCommands, SlurmMissingError
+from herringbone.backends.slurm.containers import Runtime, find_runtime, image_of
 from herringbone.backends.slurm.order import order_of
 from herringbone.backends.slurm.script import (
     Place,
@@ -83,6 +84,7 @@ class SlurmBackend:
         self._ask_seconds = ask_seconds
         self._index = JobIndex(home.index)
         self._asked: dict[str, float] = {}
+        self._runtimes: dict[str | None, Runtime] = {}
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         review.check(plan)
@@ -189,7 +191,18 @@ class SlurmBackend:
     def _request(self, plan: JobPlan) -> tuple[list[str], str]:
         folder = self._home.job(plan.job_name)
         place = Place(folder, sys.executable, self._environ)
-        return sbatch_words(folder), batch_script(plan, place, grace=stop_grace())
+        return sbatch_words(folder), batch_script(plan, place, grace=stop_grace(), runtime=self._runtime(plan))
+
+    def _runtime(self, plan: JobPlan) -> Runtime | None:
+        """Return what runs the job's image on the cluster, None where it names none."""
+        settings = settings_of(plan)
+        if image_of(plan) is None:
+            return None
+        if settings.container_runtime is not None:
+            return settings.container_runtime
+        if settings.login not in self._runtimes:
+            self._runtimes[settings.login] = find_runtime(self._slurm(plan))
+        return self._runtimes[settings.login]
 
     def _prepare(self, plan: JobPlan) -> None:
         folder = self._home.job(plan.job_name)
@@ -204,7 +217,8 @@ class SlurmBackend:
         interface = LOOPBACK if len(plan.hosts) == 1 else ""
         for host in plan.hosts:
             fill_host(plan, host, folder, but_not=self._home.path, interface=interface)
-        order = order_of(plan, self._home, self._environ, report=self._report_path(plan.job_name))
+        report = self._report_path(plan.job_name)
+        order = order_of(plan, self._home, self._environ, report=report, runtime=self._runtime(plan))
         descriptor = os.open(order_path(folder), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
             json.dump(order, file)

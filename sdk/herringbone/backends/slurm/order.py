@@ -9,11 +9,19 @@ from pathlib import Path
 
 from herringbone.backends.kept import PATIENCE_SECONDS, stop_grace
 from herringbone.backends.review import output_folder
-from herringbone.backends.slurm.script import settings_of, warning_seconds
+from herringbone.backends.slurm.containers import (
+    Container,
+    Runtime,
+    container_of,
+    image_of,
+    mounts_of,
+    without_ours,
+)
+from herringbone.backends.slurm.script import asks_for_gpus, settings_of, warning_seconds
 from herringbone.home import Home
 from herringbone.keeper.order import Order
 from herringbone.plan import JobPlan
-from herringbone_spec.contract import HostVariable, masked
+from herringbone_spec.contract import BASE_VARIABLE, HostVariable, masked
 
 _RETRIES = 3
 # What is the node's own, or Slurm's to say; and what names no place on another machine.
@@ -24,12 +32,33 @@ _NOT_TAKEN = re.compile(
 _SETTINGS = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
 
 
-def order_of(plan: JobPlan, home: Home, environ: Mapping[str, str], *, report: Path) -> Order:
-    """Return the order of a job whose folder lies below `home`; `environ` is the environment it is submitted in."""
+def order_of(
+    plan: JobPlan, home: Home, environ: Mapping[str, str], *, report: Path, runtime: Runtime | None = None
+) -> Order:
+    """Return the order of a job whose folder lies below `home`; `environ` is the environment it is submitted in.
+
+    `runtime` runs the image that the job names.
+    """
     folder = home.job(plan.job_name)
     grace = stop_grace()
     retries = _RETRIES if plan.options.max_retry_attempts is None else plan.options.max_retry_attempts
     max_run = plan.options.max_run
+    variables = {
+        **taken(environ),
+        HostVariable.JOB_NAME: plan.job_name,
+        HostVariable.CACHE: str(home.cache),
+        HostVariable.STOP_GRACE: f"{grace:g}",
+        # Standard input.
+        HostVariable.PRIVATE: "0",
+    }
+    container = Container([], [sys.executable, "-m", "herringbone_entry"])
+    if (image := image_of(plan)) is not None:
+        assert runtime is not None
+        # What an image's own Python installs is of no use outside.
+        variables[HostVariable.CACHE] = str(home.job(plan.job_name).path / "cache")
+        variables = without_ours(variables)
+        names = [*variables, BASE_VARIABLE, HostVariable.CONTROL]
+        container = container_of(runtime, image, mounts_of(plan, home), names=names, gpus=asks_for_gpus(plan))
     return {
         "job": plan.job_name,
         "index": None,
@@ -39,16 +68,10 @@ def order_of(plan: JobPlan, home: Home, environ: Mapping[str, str], *, report: P
         "processes": None,
         "containers": None,
         "steps": {
-            "argv": [sys.executable, "-m", "herringbone_entry"],
+            "srun": container.srun,
+            "argv": container.argv,
             "environment": plan.environment,
-            "variables": {
-                **taken(environ),
-                HostVariable.JOB_NAME: plan.job_name,
-                HostVariable.CACHE: str(home.cache),
-                HostVariable.STOP_GRACE: f"{grace:g}",
-                # Standard input.
-                HostVariable.PRIVATE: "0",
-            },
+            "variables": variables,
             "retries": retries if settings_of(plan).requeue else 0,
         },
         "run_folder": "",

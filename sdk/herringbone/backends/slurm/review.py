@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 from herringbone.backends.review import check_files, check_served, unused_of
 from herringbone.backends.slurm.commands import SlurmCommands
+from herringbone.backends.slurm.containers import image_of
 from herringbone.backends.slurm.script import minutes, partition_of, settings_of
 from herringbone.plan import JobPlan
-from herringbone_spec.errors import InputError, SlurmError, UnsupportedError
+from herringbone_spec.errors import InputError, OptionError, SlurmError, UnsupportedError
 
 _NAME = "slurm"
 _UNUSED = ("framework_version", "py_version", "shm_size", "bake_requirements")
@@ -19,8 +20,8 @@ _USED = ("slurm", "max_retry_attempts")
 _REFUSED = {
     "enable_network_isolation": "nodes of a cluster share its network",
     "encrypt_inter_container_traffic": "hosts of a cluster talk unencrypted",
-    "container_entry_point": "there is no container; give entry_point",
-    "container_arguments": "there is no container; give hyperparameters",
+    "container_entry_point": "hosts run a script; give entry_point",
+    "container_arguments": "hosts run a script; give hyperparameters",
 }
 _SINFO = ("sinfo", "--noheader", "--format=%R|%l|%D|%c|%m|%G")
 # What sbatch says, and whose mistake it is.
@@ -52,10 +53,10 @@ class Partition(NamedTuple):
 def check(plan: JobPlan) -> None:
     """Raise the `UsageError` or `ArchiveError` that can be seen without a cluster."""
     check_served(_NAME, plan, _REFUSED)
-    if plan.source is None or plan.arguments.get("image_uri"):
-        raise UnsupportedError(
-            f"image_uri: {_NAME} runs a script with this Python, not an image: give entry_point and leave image_uri out"
-        )
+    if plan.source is None:
+        raise UnsupportedError(f"image_uri: {_NAME} runs a script, not an image's own program: give entry_point")
+    if image_of(plan) is None and settings_of(plan).container_runtime is not None:
+        raise OptionError("slurm: container_runtime goes with image_uri; without one, ranks run in this Python")
     partition_of(plan)
     check_files(_NAME, plan)
 

@@ -49,6 +49,10 @@ def settings_of(plan: JobPlan) -> SlurmSettings:
     return plan.options.slurm or SlurmSettings()
 
 
+def asks_for_gpus(plan: JobPlan) -> bool:
+    return "gpu" in (settings_of(plan).gres or "")
+
+
 def warning_seconds(max_run: float, grace: float) -> float:
     """Return how long before the end of `max_run` hosts are told to stop.
 
@@ -63,7 +67,7 @@ def sbatch_words(folder: JobFolder) -> list[str]:
     return ["sbatch", "--parsable", f"--chdir={folder.path}", f"--output={str(folder.keeper_log).replace('%', '%%')}"]
 
 
-def batch_script(plan: JobPlan, place: Place, *, grace: float) -> str:
+def batch_script(plan: JobPlan, place: Place, *, grace: float, runtime: str | None = None) -> str:
     """Return the script.
 
     >>> print(batch_script(plan, place, grace=110.0))        # doctest: +SKIP
@@ -71,7 +75,7 @@ def batch_script(plan: JobPlan, place: Place, *, grace: float) -> str:
     #SBATCH --job-name=digits-1
     ...
 
-    `grace` is in seconds.
+    `grace` is in seconds; `runtime` runs the job's image, where it names one.
     """
     paths = {name: place.environ[name] for name in _SEARCH_PATHS if place.environ.get(name)}
     lines = [
@@ -79,6 +83,7 @@ def batch_script(plan: JobPlan, place: Place, *, grace: float) -> str:
         *(f"#SBATCH {word}" for word in _directives(plan, grace)),
         "",
         "# The keeper starts one supervisor on each node, in an srun of its own, and plays the platform for them.",
+        *([f"# It does so in {plan.arguments['image_uri']}, by {runtime}."] if runtime else []),
         *(f"export {name}={shlex.quote(value)}" for name, value in paths.items()),
         shlex.join(["exec", place.python, "-m", "herringbone.keeper", plan.job_name])
         + f" < {shlex.quote(str(order_path(place.folder)))}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 import msgspec
 
@@ -33,6 +34,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     A job has whole nodes unless `cpus` says how many of each are enough; `memory` goes with `cpus` ("64G", MB without a
     letter). `gres`, `constraint`, `account` and `qos` are sbatch's. With `requeue`, a job whose node went down begins
     anew on others. `login` is where Slurm's commands are, for ssh, when they are not on this machine.
+    `container_runtime` runs `image_uri`; left out, it is what the login node has.
     """
 
     account: str | None = None
@@ -43,6 +45,7 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     memory: str | None = None
     requeue: bool = True
     login: str | None = None
+    container_runtime: Literal["pyxis", "apptainer", "singularity", "enroot"] | None = None
 
 
 def check_slurm_settings(settings: SlurmSettings) -> None:
