@@ -14,7 +14,7 @@ from herringbone_spec.errors import EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from typing import Any
 
 _UNIX, _TCP, _SSH = "unix://", "tcp://", "ssh://"
@@ -23,6 +23,7 @@ _CONNECT_SECONDS = 10.0
 # A start may wait for a busy disk; an engine that says nothing for so long will not say anything any more.
 ANSWER_SECONDS = 120.0
 _PIECE_BYTES = 1 << 16
+_IMAGE_PIECE_BYTES = 1 << 20
 _MAX_HEAD_BYTES = 1 << 16
 
 
@@ -68,30 +69,37 @@ class Engine:
                 send(connection, method, path, query, body)
                 return answer(connection, f"{method} {path}")
             except OSError as error:
-                raise self._silent(error) from error
+                raise self.silent(error) from error
 
     def open(self) -> socket.socket:
         """Return a new connection."""
         try:
             connection = self._connect()
         except OSError as error:
-            raise self._silent(error) from error
+            raise self.silent(error) from error
         connection.settimeout(ANSWER_SECONDS)
         return connection
 
     def upload(self, container: str, folder: str, fill: Callable[[Callable[[bytes], None]], None]) -> None:
         """Unpack a tar into a folder of a container; `fill` calls its argument with each piece of the tar."""
-        what = f"PUT /containers/{container}/archive"
+        with Upload(self, "PUT", f"/containers/{container}/archive", {"path": folder}) as upload:
+            with contextlib.suppress(BrokenPipeError):  # it has refused already; the answer says why
+                fill(upload.feed)
+            upload.finish()
+
+    def save(self, image: str) -> Iterator[bytes]:
+        """Yield an image, as one tar, piece by piece: what `docker save` writes."""
+        path = f"/images/{image}/get"
         with self.open() as connection:
             try:
-                head = _head("PUT", f"/containers/{container}/archive", {"path": folder}, "1.1")
-                connection.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
-                with contextlib.suppress(BrokenPipeError):  # it has refused already; the answer says why
-                    fill(lambda piece: connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece)) if piece else None)
-                    connection.sendall(b"0\r\n\r\n")
-                answer(connection, what)
+                send(connection, "GET", path)
+                if not 200 <= (status := read_head(connection)) < 300:
+                    raise _refusal(status, connection, f"GET {path}")
+                with connection.makefile("rb", buffering=0) as stream:
+                    while piece := stream.read(_IMAGE_PIECE_BYTES):
+                        yield piece
             except OSError as error:
-                raise self._silent(error) from error
+                raise self.silent(error) from error
 
     @contextlib.contextmanager
     def download(self, container: str, path: str) -> Any:
@@ -119,11 +127,62 @@ class Engine:
             return socket.create_connection(place, timeout=_CONNECT_SECONDS)
         return _through_ssh(self.address)
 
-    def _silent(self, error: OSError) -> EngineError:
+    def silent(self, error: OSError) -> EngineError:
+        """Return what to raise where the engine does not answer."""
         return EngineError(
             f"the container engine at {self.address} does not answer: {error.strerror or error}; is it running, and "
             "may you use it (`docker version`)?"
         )
+
+
+class Upload:
+    """A request whose content is sent piece by piece, by who has it bit by bit.
+
+    >>> with Upload(engine, "POST", "/images/load", {}) as upload:              # doctest: +SKIP
+    ...     for piece in pieces: upload.feed(piece)
+    ...     upload.finish()
+
+    Raises what `Engine` raises; once the engine has refused, `feed` raises `BrokenPipeError` and `finish` says why.
+    """
+
+    def __init__(self, engine: Engine, method: str, path: str, query: Mapping[str, object]) -> None:
+        self._engine, self._what = engine, f"{method} {path}"
+        self._connection = engine.open()
+        head = _head(method, path, query, "1.1")
+        try:
+            self._connection.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
+        except OSError as error:
+            self._connection.close()
+            raise engine.silent(error) from error
+
+    def __enter__(self) -> Upload:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def feed(self, piece: bytes) -> None:
+        try:
+            if piece:
+                self._connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise self._engine.silent(error) from error
+
+    def finish(self) -> str:
+        """End the content; return what the engine says to it."""
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                self._connection.sendall(b"0\r\n\r\n")
+            status = read_head(self._connection)
+            if not 200 <= status < 300:
+                raise _refusal(status, self._connection, self._what)
+            return _rest(self._connection).decode("utf-8", "replace")
+        except OSError as error:
+            raise self._engine.silent(error) from error
+        finally:
+            self._connection.close()
 
 
 def _through_ssh(address: str) -> socket.socket:

@@ -8,9 +8,11 @@ import pytest
 from herringbone.backends.docker import review
 from herringbone.backends.docker.image import Image, choose_image
 from herringbone.backends.docker.request import (
+    Meeting,
     Surroundings,
     container_name,
     container_request,
+    meeting_here,
     network_interface,
     network_name,
     network_request,
@@ -50,9 +52,10 @@ def plan(
     return make_plan(request, channels=channels, job_name="digits-1", backend="local", folder=str(base))
 
 
-def around(image=OURS, user="1000:100"):
+def around(made, image=OURS, user="1000:100", meeting=None):
     return Surroundings(
         image=image,
+        meeting=meeting or meeting_here(made),
         user=user,
         user_name="me",
         labels=LABELS,
@@ -63,7 +66,7 @@ def around(image=OURS, user="1000:100"):
 
 
 def requested(made, image=OURS, *, host=0, mounts=(), gpus=()):
-    return container_request(made, made.hosts[host], around(image), mounts=mounts, gpus=gpus)
+    return container_request(made, made.hosts[host], around(made, image), mounts=mounts, gpus=gpus)
 
 
 def test_the_whole_request_for_a_lone_host():
@@ -104,6 +107,16 @@ def test_the_whole_request_for_a_lone_host():
     assert network_name(made) is None
 
 
+def test_a_machines_container_shares_its_network_and_meets_where_it_is_told():
+    made = plan(count=2)
+    meeting = Meeting(mode="host", control="tcp:10.0.0.1:7590", interface="eth0")
+    request = container_request(made, made.hosts[1], around(made, meeting=meeting), mounts=(), gpus=("GPU-0a",))
+    assert request["HostConfig"]["NetworkMode"] == "host"
+    assert "HERRINGBONE_CONTROL=tcp:10.0.0.1:7590" in request["Env"]
+    assert request["HostConfig"]["DeviceRequests"] == [{"DeviceIDs": ["GPU-0a"], "Capabilities": [["gpu"]]}]
+    assert "NetworkingConfig" not in request
+
+
 def test_several_hosts_have_a_network_of_their_own():
     made = plan(count=2)
     request = requested(made, host=1)
@@ -138,7 +151,7 @@ def test_a_foreign_image_has_the_environment_in_its_request_and_no_private_line(
 def test_root_is_at_home_in_a_foreign_image():
     # An image with AWS's toolkit keeps the keys there by which its hosts reach each other.
     made = plan(image_uri=FOREIGN.name)
-    request = container_request(made, made.hosts[0], around(FOREIGN, user="0:0"), mounts=(), gpus=())
+    request = container_request(made, made.hosts[0], around(made, FOREIGN, user="0:0"), mounts=(), gpus=())
     assert request["Env"] == ["TRAINING_JOB_NAME=digits-1"]
 
 

@@ -16,7 +16,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -34,9 +34,10 @@ UsePAM no
 PermitRootLogin yes
 PasswordAuthentication no
 MaxStartups 100
-SetEnv SHLVL=2
+SetEnv SHLVL=2 DOCKER_HOST=unix://{folder}/docker/socket {variables}
 """
-# SHLVL: else bash reads ~/.bashrc, and whatever is set up there for a person (pyenv, conda) runs with each command.
+# DOCKER_HOST: an engine of this machine's is none of theirs. SHLVL: else bash reads ~/.bashrc, and whatever is set up
+# there for a person (pyenv, conda) runs with each command.
 _SSH_CONFIG = """\
 Host *
   IdentityFile {folder}/key
@@ -59,15 +60,20 @@ def missing() -> str | None:
 class Machines:
     """`count` machines h-1, h-2, ... at 10.X.Y.1, 10.X.Y.2, ...; `folder` has a short name.
 
+    `variables` are set for whoever logs in.
+
     with Machines(3, tmp_path) as machines:
         subprocess.run(["ssh", "-F", machines.config, "h-1", "hostname"])
     """
 
-    def __init__(self, count: int, folder: Path, *, mbit: float = 1_000) -> None:
+    def __init__(
+        self, count: int, folder: Path, *, mbit: float = 1_000, variables: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self.names = [f"h-{number}" for number in range(1, count + 1)]
         self.folder = folder
         self.config = folder / "ssh_config"
         self._mbit = mbit
+        self._variables = " ".join(f"{name}={value}" for name, value in variables.items())
         self._mark = f"hbs{os.getpid()}"
         # Two runs of these tests on one machine are two networks.
         self._subnet = f"10.{80 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
@@ -102,6 +108,11 @@ class Machines:
     def subnet(self) -> str:
         return f"{self._subnet}.0/24"
 
+    @property
+    def gateway(self) -> str:
+        """This machine's address on their network."""
+        return f"{self._subnet}.254"
+
     def work(self, name: str) -> Path:
         """A machine's work folder."""
         return self.folder / name / "work"
@@ -129,6 +140,44 @@ class Machines:
         """A machine's init: the sshd that listens."""
         (pid,) = Path(f"/proc/{self._daemons[name].pid}/task/{self._daemons[name].pid}/children").read_text().split()
         return int(pid)
+
+    @contextlib.contextmanager
+    def engines(self, names: Sequence[str]) -> Iterator[dict[str, str]]:
+        """Give machines container engines of their own, on their networks; yields their addresses."""
+        running = {}
+        try:
+            for name in names:
+                folder = self.folder / name / "docker"
+                folder.mkdir()
+                command = [*("dockerd", "--host", f"unix://{folder}/socket", "--data-root", str(folder / "data"))]
+                command += ["--exec-root", str(folder / "exec"), "--pidfile", str(folder / "pid"), "--bridge", "none"]
+                command += ["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]
+                with (folder / "log").open("wb") as log:
+                    # Not `ip netns exec`, which mounts another /sys.
+                    inside = ["nsenter", f"--net=/run/netns/{self._namespace(name)}"]
+                    running[name] = subprocess.Popen(
+                        [*inside, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    )
+            for name in names:
+                self._await_engine(name)
+            yield {name: f"unix://{self.folder / name}/docker/socket" for name in names}
+        finally:
+            for engine in running.values():
+                engine.terminate()
+            for name, engine in running.items():
+                engine.wait(_UP_SECONDS)
+                folder = self.folder / name / "docker"
+                mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
+                for point in reversed([each for each in mounted if each.startswith(f"{folder}/")]):
+                    _run("umount", "--lazy", point, check=False)
+                shutil.rmtree(folder)
+
+    def _await_engine(self, name: str) -> None:
+        folder, deadline = self.folder / name / "docker", time.monotonic() + 2 * _UP_SECONDS
+        command = ["docker", "--host", f"unix://{folder}/socket", "version"]
+        while subprocess.run(command, capture_output=True).returncode:
+            assert time.monotonic() < deadline, (folder / "log").read_text()[-2_000:]
+            time.sleep(0.1)
 
     def cut(self, name: str) -> None:
         """Pull the cable."""
@@ -170,7 +219,7 @@ class Machines:
         _run("ip", "-n", bridge, "link", "set", "br0", "up")
         _run("ip", "link", "add", self._mark, "type", "veth", "peer", "name", "client", "netns", bridge)
         self._plug("client")
-        _run("ip", "addr", "add", f"{self._subnet}.254/24", "dev", self._mark)
+        _run("ip", "addr", "add", f"{self.gateway}/24", "dev", self._mark)
         _run("ip", "link", "set", self._mark, "up")
         config = _SSH_CONFIG.format(folder=self.folder)
         for name in self.names:
@@ -203,7 +252,9 @@ class Machines:
         self._plug(name)
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key"))
         shutil.copy(self.folder / "key.pub", folder / "authorized_keys")
-        (folder / "sshd_config").write_text(_SSHD_CONFIG.format(address=self.address(name), folder=folder))
+        (folder / "sshd_config").write_text(
+            _SSHD_CONFIG.format(address=self.address(name), folder=folder, variables=self._variables)
+        )
         inner = f'hostname {name}; exec {SSHD} -D -e -f "$1" 2>"$2"'
         self._daemons[name] = subprocess.Popen(
             [

@@ -26,10 +26,12 @@ def machine(name: str, **given) -> MachineReport:
 
 
 def test_what_keeps_a_job_from_running_is_named():
-    inventory = parse_inventory({"hosts": [{"name": "a", "gpus": 2}, {"name": "b", "runtime": "docker"}, "c"]}, "h")
+    a, b = {"name": "a", "gpus": 2, "runtime": "docker"}, {"name": "b", "runtime": "docker"}
+    inventory = parse_inventory({"hosts": [a, b, "c"]}, "h")
     reports = [
-        machine("a", gpus=1, driver="550.54", libraries={"torch": "2.2"}),
-        machine("b", driver="535.10", libraries={"torch": "2.2"}, skew=-3.0),
+        machine("a", gpus=1, driver="550.54", libraries={"torch": "2.2"}, docker="24.0"),
+        # Another torch, but none that a container sees.
+        machine("b", driver="535.10", libraries={"torch": "2.3"}, skew=-3.0),
         MachineReport(name="c", trouble="c: no such host"),
     ]
     pairs = [
@@ -42,7 +44,7 @@ def test_what_keeps_a_job_from_running_is_named():
     assert problems(inventory, reports, pairs) == [
         "c: no such host",
         "a: the inventory says 2 GPUs, the machine has 1",
-        "b: no Docker answers there, and its runtime is docker",
+        "b: no container engine answers there, and its runtime is docker",
         "b: its clock is -3.0 s off: logs will seem out of order",
         "NVIDIA driver differs: 550.54 on a; 535.10 on b",
         "a does not reach b: Connection refused",

@@ -109,8 +109,8 @@ def test_what_cannot_be_served_is_refused_before_anything_is_asked(folder):
         Estimator("train.py", instance_type="ssh:").plan()
     with pytest.raises(UnsupportedError, match=r"checkpoint_s3_uri: .* is not in a folder that all machines see"):
         Estimator("train.py", **given, checkpoint_s3_uri=f"file://{folder}/checkpoints").plan()
-    with pytest.raises(UnsupportedError, match="algo-2 on b: runtime 'docker' is not there yet"):
+    with pytest.raises(UnsupportedError, match="hosts of a job are all of one kind, not process on a, docker on b"):
         Estimator("train.py", **given, instance_count=2).plan()
-    with pytest.raises(UnsupportedError, match="enable_network_isolation: processes of a machine share its network"):
+    with pytest.raises(UnsupportedError, match="enable_network_isolation: hosts share their machine's network"):
         Estimator("train.py", **given, enable_network_isolation=True).plan()
     assert Estimator("train.py", **given, volume_size=50).plan().unused == ("volume_size",)

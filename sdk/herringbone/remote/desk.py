@@ -17,19 +17,23 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from herringbone.home import Home
 from herringbone.jobs import TERMINAL, JobIndex, JobRecord
 from herringbone.processes import identity
-from herringbone.remote.hosting import MACHINES, Hosting
+from herringbone.remote.hosting import MACHINES, Hosting, code_folder, data_folder, left_behind
 from herringbone.remote.lock import MachineLock
 from herringbone.remote.start_order import StartOrder
 from herringbone.remote.wire import Message, Unpacker, pack
 from herringbone_spec.errors import HerringboneError
 from herringbone_spec.paths import Paths
+
+if TYPE_CHECKING:
+    from herringbone.backends.kept import KeptBackend
+    from herringbone.remote.container_hosting import ImageIntake
 
 _READ_BYTES = 1 << 20
 # While somebody follows: a look at a row and at a log takes 0.2 ms.
@@ -42,7 +46,8 @@ class Desk:
     def __init__(self, home: Home, *, listen: int = 0, speak: int = 1) -> None:
         self._home = home
         self._in, self._out = listen, speak
-        self._hosting = Hosting(home)
+        self._images: ImageIntake | None = None
+        self._keepings: dict[str, KeptBackend] = {}
         self._lock = MachineLock(home.path / "lock")
         self._myself = str(identity(os.getpid()))
         self._followed: dict[str, str] = {}
@@ -57,6 +62,8 @@ class Desk:
             "owner": self._owner,
             "missing": self._missing,
             "code": self._take_code,
+            "image": self._find_image,
+            "load": self._take_image,
             "keep": self._keep,
             "start": self._start,
             "jobs": self._jobs,
@@ -65,6 +72,7 @@ class Desk:
             "stop": self._stop,
             "kill": self._kill,
             "forget": self._forget,
+            "clean": self._clean,
         }
 
     def run(self) -> None:
@@ -135,9 +143,8 @@ class Desk:
 
     def _missing(self, message: Message, _: bytes) -> Message:
         """Say what of some code and data is not here yet, and make room for it."""
-        hosting = self._hosting
-        code, data = hosting.code_folder / f"{message['code']}.tar.gz", hosting.data_folder
-        for folder in (hosting.code_folder, data):
+        code, data = code_folder(self._home) / f"{message['code']}.tar.gz", data_folder(self._home)
+        for folder in (code.parent, data):
             folder.mkdir(exist_ok=True)
         missing = [digest for digest in message["data"] if not (data / digest).is_dir()]
         for digest in missing:
@@ -145,7 +152,7 @@ class Desk:
         return {"code": not code.is_file(), "data": {digest: str(self._partial(digest)) for digest in missing}}
 
     def _take_code(self, message: Message, payload: bytes) -> Message:
-        target = self._hosting.code_folder / f"{message['digest']}.tar.gz"
+        target = code_folder(self._home) / f"{message['digest']}.tar.gz"
         partial = target.with_name(f".{target.name}.partial")
         partial.write_bytes(payload)
         partial.replace(target)
@@ -153,15 +160,35 @@ class Desk:
 
     def _keep(self, message: Message, _: bytes) -> Message:
         """Data has come whole: from now on it is there."""
-        self._partial(message["digest"]).replace(self._hosting.data_folder / message["digest"])
+        self._partial(message["digest"]).replace(data_folder(self._home) / message["digest"])
         return {}
 
     def _partial(self, digest: str) -> Path:
-        return self._hosting.data_folder / f".{digest}.partial"
+        return data_folder(self._home) / f".{digest}.partial"
+
+    def _find_image(self, message: Message, _: bytes) -> Message:
+        found = self._intake.find(message["name"])
+        return {"id": None} if found is None else {"id": found.id, "is_ours": found.is_ours}
+
+    def _take_image(self, message: Message, payload: bytes) -> Message:
+        """A piece of an image, or with `wanted` its end."""
+        if payload:
+            self._intake.feed(payload)
+        else:
+            self._intake.finish(message["wanted"])
+        return {}
+
+    @property
+    def _intake(self) -> ImageIntake:
+        if self._images is None:
+            from herringbone.remote.container_hosting import ImageIntake
+
+            self._images = ImageIntake()
+        return self._images
 
     def _start(self, message: Message, _: bytes) -> Message:
         order = msgspec.convert(message["order"], StartOrder)
-        hosting = Hosting(self._home, order)
+        hosting = self._hosting_of("container" if order.image else "host", order)
         from herringbone.plan import parse_plan
 
         plan = parse_plan(order.plan)
@@ -170,14 +197,28 @@ class Desk:
         self._lock.hand_over(self._myself, str(keeper))
         return {}
 
+    def _hosting_of(self, kind: str, order: StartOrder | None = None) -> KeptBackend:
+        """Return who starts, stops and buries hosts of a kind: a backend's name, as the index has it."""
+        if kind == Hosting.name:
+            return Hosting(self._home, order)
+        from herringbone.remote.container_hosting import ContainerHosting
+
+        return ContainerHosting(self._home, order)
+
     # How it is with the host
+
+    def _keeping(self, job: str) -> KeptBackend:
+        if job not in self._keepings:
+            self._keepings[job] = self._hosting_of(JobIndex(self._home.index).get(job).backend)
+        return self._keepings[job]
 
     def _jobs(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
         found = []
         for record in JobIndex(self._home.index).all():
             with contextlib.suppress(OSError, ValueError):
                 machines = json.loads((self._home.job(record.name).path / MACHINES).read_text())
-                found.append({"row": asdict(self._hosting.describe(record.name)), "machines": machines})
+                row = self._hosting_of(record.backend).describe(record.name)
+                found.append({"row": asdict(row), "machines": machines})
         return {"jobs": found}
 
     def _follow(self, message: Message, _: bytes) -> Message:
@@ -191,21 +232,42 @@ class Desk:
         return {}
 
     def _stop(self, message: Message, _: bytes) -> Message:
-        self._hosting.stop(message["job"], message["grace"])
+        self._keeping(message["job"]).stop(message["job"], message["grace"])
         return {}
 
     def _kill(self, message: Message, _: bytes) -> Message:
-        self._hosting.kill(message["job"])
+        self._keeping(message["job"]).kill(message["job"])
         return {}
 
     def _forget(self, message: Message, _: bytes) -> Message:
         """End a job and leave nothing of it."""
         import shutil
 
-        self._hosting.kill(message["job"])
+        self._keeping(message["job"]).kill(message["job"])
         JobIndex(self._home.index).remove(message["job"])
         shutil.rmtree(self._home.job(message["job"]).path, ignore_errors=True)
         return {}
+
+    def _clean(self, message: Message, _: bytes) -> Message:
+        """Remove what is old; nobody can take the machine meanwhile."""
+        from herringbone.remote.cleaning import clean
+
+        for record in JobIndex(self._home.index).all():
+            # Writes down the end of those whose keeper was killed.
+            self._hosting_of(record.backend).describe(record.name)
+        owner = self._lock.take({"job": "herringbone hosts clean", "client": message["client"]}, holder=self._myself)
+        try:
+            leftovers = clean(
+                self._home,
+                older=message["older"],
+                now=time.time(),
+                idle=owner is None,
+                environment=Path(sys.prefix),
+                dry=message["dry"],
+            )
+        finally:
+            self._lock.give_back(self._myself)
+        return {"leftovers": msgspec.to_builtins(leftovers), "runs": "" if owner is None else owner["job"]}
 
     def _tell_news(self) -> bool:
         """Say what has changed; return whether anything has."""
@@ -225,14 +287,14 @@ class Desk:
         return news
 
     def _row_of(self, name: str, host: str) -> dict[str, Any]:
-        record: JobRecord = self._hosting.describe(name)
+        record: JobRecord = self._keeping(name).describe(name)
         row = {**asdict(record), "plan": "", "work": str(self._home.path)}
         if not record.done:
             return {"row": row}
         failure_record = None
         with contextlib.suppress(OSError):
             failure_record = Path(Paths(self._home.job(name).host(host)).failure_record).read_text(errors="replace")
-        return {"row": row, "record": failure_record, "left": self._hosting.left_behind(name, host)}
+        return {"row": row, "record": failure_record, "left": left_behind(self._home, name, host)}
 
     def _tell_log(self, number: int) -> bool:
         path, offset = self._logs[number]

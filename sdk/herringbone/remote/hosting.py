@@ -18,6 +18,7 @@ import msgspec
 from herringbone.backends.kept import KEEPER, KeptBackend
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.home import Home
+from herringbone.remote.cleaning import Uses, note_uses
 from herringbone.remote.start_order import StartOrder, localised
 from herringbone_spec.contract import HostVariable, Key
 from herringbone_spec.paths import Paths
@@ -28,6 +29,44 @@ if TYPE_CHECKING:
 
 _SUPERVISOR = (sys.executable, "-m", "herringbone_entry")
 MACHINES = "machines.json"
+
+
+def code_folder(home: Home) -> Path:
+    """Packed code, by digest."""
+    return home.path / "code"
+
+
+def data_folder(home: Home) -> Path:
+    """Channels, by digest."""
+    return home.path / "data"
+
+
+def plan_here(start: StartOrder, home: Home) -> JobPlan:
+    """Return the plan with the places of what was sent."""
+    code = code_folder(home) / f"{start.code}.tar.gz"
+    here = localised(start, code=str(code), data_folder=str(data_folder(home)))
+    steering = {**here.hyperparameters, Key.SUBMIT_DIRECTORY: json.dumps(str(code))}
+    return msgspec.structs.replace(here, hyperparameters=steering)
+
+
+def unplaced(plan: JobPlan) -> JobPlan:
+    """Return the plan without the place of its output, which is on the machine that submitted it."""
+    return msgspec.structs.replace(plan, options=msgspec.structs.replace(plan.options, output_path=None))
+
+
+def of_one_host(order: Order, start: StartOrder) -> Order:
+    """Return the order of a keeper that keeps one of the hosts, and packs nothing; times are those of who submitted."""
+    order["hosts"] = [each for each in order["hosts"] if each["name"] == start.host]
+    order["output"] = None
+    order["stop_grace"] = float(start.settings.get(HostVariable.STOP_GRACE, order["stop_grace"]))
+    return order
+
+
+def note(start: StartOrder, folder: Path) -> None:
+    """Write down in the job's folder which machines play its hosts, and what it takes from the work folder."""
+    (folder / MACHINES).write_text(json.dumps(start.machines))
+    data = tuple(each.digest for each in start.data.values() if each.digest is not None)
+    note_uses(folder, Uses(code=start.code, data=data, environment=Path(sys.prefix).name))
 
 
 class Hosting(KeptBackend):
@@ -50,34 +89,16 @@ class Hosting(KeptBackend):
     def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - it was reviewed where it was submitted
         return ()
 
-    @property
-    def code_folder(self) -> Path:
-        """Packed code, by digest."""
-        return self._home.path / "code"
-
-    @property
-    def data_folder(self) -> Path:
-        """Channels, by digest."""
-        return self._home.path / "data"
-
     def _order(self, plan: JobPlan, run_folder: str) -> Order:
-        start = self._start_order
-        given = msgspec.structs.replace(plan.options, output_path=None)
-        order = super()._order(msgspec.structs.replace(plan, options=given), run_folder)
-        order["hosts"] = [host for host in order["hosts"] if host["name"] == start.host]
-        order["output"] = None
-        return order
+        return of_one_host(super()._order(unplaced(plan), run_folder), self._start_order)
 
     def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:  # noqa: ARG002
         start = self._start_order
         folder = self._home.job(plan.job_name)
-        code = self.code_folder / f"{start.code}.tar.gz"
-        here = localised(start, code=str(code), data_folder=str(self.data_folder))
-        steering = {**here.hyperparameters, Key.SUBMIT_DIRECTORY: json.dumps(str(code))}
-        here = msgspec.structs.replace(here, hyperparameters=steering)
-        host = next(host for host in here.hosts if host.name == start.host)
+        here = plan_here(start, self._home)
+        (host,) = (host for host in here.hosts if host.name == start.host)
         fill_host(here, host, folder, but_not=self._home.path, interface=start.interface)
-        (folder.path / MACHINES).write_text(json.dumps(start.machines))
+        note(start, folder.path)
         environment = job_environment(
             here, run_folder=order["run_folder"], cache=self._home.cache, grace=order["stop_grace"]
         )
@@ -95,8 +116,9 @@ class Hosting(KeptBackend):
         assert self._order_given is not None
         return self._order_given
 
-    def left_behind(self, name: str, host: str) -> list[str]:
-        """Return which folders of a host's tree have something to fetch, as paths below the work folder."""
-        paths = Paths(self._home.job(name).host(host))
-        found = [Path(folder) for folder in (paths.model, paths.output) if any(Path(folder).rglob("*"))]
-        return [folder.relative_to(self._home.path).as_posix() for folder in found]
+
+def left_behind(home: Home, name: str, host: str) -> list[str]:
+    """Return which folders of a host's tree have something to fetch, as paths below the work folder."""
+    paths = Paths(home.job(name).host(host))
+    found = [Path(folder) for folder in (paths.model, paths.output) if any(Path(folder).rglob("*"))]
+    return [folder.relative_to(home.path).as_posix() for folder in found]

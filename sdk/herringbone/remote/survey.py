@@ -15,6 +15,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from herringbone_spec.errors import EngineError, UnsupportedError
+
 # Inside this range the first host of a job listens for the others; firewalls between hosts must let it through.
 CONTROL_PORTS = range(7590, 7690)
 # Whose versions must not differ between the hosts of a job.
@@ -47,9 +49,19 @@ def look_closely() -> dict[str, Any]:
         "system": f"{platform.machine()} {platform.libc_ver()[1]}".strip(),
         "cpus": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
         "gpu_names": gpus.splitlines(),
-        "docker": _said("docker", "version", "--format", "{{.Server.Version}}"),
+        "docker": engine_version(),
         "mpirun": (_said("mpirun", "--version") or "").partition("\n")[0] or None,
     }
+
+
+def engine_version() -> str | None:
+    """Return the version of the machine's container engine, None where none answers."""
+    from herringbone.remote.container_hosting import engine_here
+
+    try:
+        return str(engine_here().get("/version")["Version"])
+    except (EngineError, UnsupportedError):
+        return None
 
 
 def count_gpus() -> int:

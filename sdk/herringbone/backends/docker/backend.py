@@ -19,12 +19,7 @@ from herringbone.backends.docker import review
 from herringbone.backends.docker.engine import find_engine
 from herringbone.backends.docker.gpus import find_gpus, list_gpus, split_gpus
 from herringbone.backends.docker.image import Image, choose_image, with_requirements
-from herringbone.backends.docker.request import (
-    Surroundings,
-    container_request,
-    network_interface,
-    network_name,
-)
+from herringbone.backends.docker.request import Meeting, Surroundings, container_request, meeting_here
 from herringbone.backends.docker.start import Made, at_once, interrupt_later
 from herringbone.backends.docker.sweep import labels_of, sweep
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
@@ -105,39 +100,38 @@ class DockerBackend(KeptBackend):
         return review.unused(plan)
 
     def _lend(self, plan: JobPlan) -> list[int]:
-        return [self._engine.open().detach() for _ in range(2 * len(plan.hosts))]
+        return [self._engine.open().detach() for _ in range(2 * len(self._hosts(plan)))]
 
     def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:
-        folder = self._home.job(plan.job_name)
-        for host in plan.hosts:
-            fill_host(plan, host, folder, interface=network_interface(plan), but_not=self._home.path)
-        image = self._images.pop(plan.job_name, None) or choose_image(self._engine, plan)
+        folder, hosts, meeting = self._home.job(plan.job_name), self._hosts(plan), self._meeting(plan)
+        for host in hosts:
+            fill_host(plan, host, folder, interface=meeting.interface, but_not=self._home.path)
+        image = self._image(plan)
         if plan.options.bake_requirements:
-            codes = [Path(Paths(folder.host(host.name)).code) for host in plan.hosts]
+            codes = [Path(Paths(folder.host(host.name)).code) for host in hosts]
             image = with_requirements(image, codes, self._environ)
         labels = labels_of(plan.job_name, self._home, keeper)
         gpus = self._split_gpus(plan)
-        network = network_name(plan)
         made = Made(self._engine)
         try:
-            around = self._surroundings(image, labels, order["stop_grace"])
+            around = self._surroundings(image, meeting, labels, order["stop_grace"])
             makings = [
-                partial(self._make_container, plan, host, made, around, gpus.get(host.name, ())) for host in plan.hosts
+                partial(self._make_container, plan, host, made, around, gpus.get(host.name, ())) for host in hosts
             ]
-            if network is not None:
+            if meeting.network is not None:
                 makings.append(partial(made.network, plan, labels))
             with interrupt_later():
                 at_once(makings)
             if not self._engine.is_here:
-                at_once([partial(self._copy_files, plan, host, made) for host in plan.hosts])
+                at_once([partial(self._copy_files, plan, host, made) for host in hosts])
             with interrupt_later():
-                self._start_hosts(plan, made, lent, self._private_line(plan) if image.is_ours else b"")
+                self._start_hosts(hosts, made, lent, self._private_line(plan) if image.is_ours else b"")
         except BaseException:
             made.undo()
             raise
         order["containers"] = {
             "engine": self._engine.address,
-            "network": network,
+            "network": meeting.network,
             "containers": {
                 host.name: {
                     "id": made.ids[host.name],
@@ -145,9 +139,19 @@ class DockerBackend(KeptBackend):
                     "ending": lent[2 * place + 1],
                     "fetched": {} if self._engine.is_here else fetched_of(plan, host, folder),
                 }
-                for place, host in enumerate(plan.hosts)
+                for place, host in enumerate(hosts)
             },
         }
+
+    def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
+        """Return the hosts that this engine runs."""
+        return plan.hosts
+
+    def _meeting(self, plan: JobPlan) -> Meeting:
+        return meeting_here(plan)
+
+    def _image(self, plan: JobPlan) -> Image:
+        return self._images.pop(plan.job_name, None) or choose_image(self._engine, plan)
 
     def _make_container(
         self, plan: JobPlan, host: HostPlan, made: Made, around: Surroundings, gpus: Sequence[str]
@@ -169,7 +173,7 @@ class DockerBackend(KeptBackend):
         fill = partial(write_tar, mounts, user=self._user, group=self._group)
         self._engine.upload(made.ids[host.name], "/", fill)
 
-    def _start_hosts(self, plan: JobPlan, made: Made, lent: Sequence[int], line: bytes) -> None:
+    def _start_hosts(self, hosts: Sequence[HostPlan], made: Made, lent: Sequence[int], line: bytes) -> None:
         """Start all at once: each takes the engine longer than all else together."""
         with ExitStack() as stack:
             streams = [stack.enter_context(socket.socket(fileno=os.dup(each))) for each in lent]
@@ -177,7 +181,7 @@ class DockerBackend(KeptBackend):
                 stream.settimeout(ANSWER_SECONDS)
             calls = [
                 partial(made.start, host, streams[2 * place], streams[2 * place + 1], line)
-                for place, host in enumerate(plan.hosts)
+                for place, host in enumerate(hosts)
             ]
             at_once(calls)
 
@@ -186,7 +190,9 @@ class DockerBackend(KeptBackend):
         # While the hosts come up there is time to look for what others left.
         self._sweep()
 
-    def _surroundings(self, image: Image, labels: Mapping[str, str], stop_grace: float) -> Surroundings:
+    def _surroundings(
+        self, image: Image, meeting: Meeting, labels: Mapping[str, str], stop_grace: float
+    ) -> Surroundings:
         import pwd
 
         try:
@@ -195,6 +201,7 @@ class DockerBackend(KeptBackend):
             name = str(self._user)
         return Surroundings(
             image=image,
+            meeting=meeting,
             user=f"{self._user}:{self._group}",
             user_name=name,
             labels=labels,
@@ -205,10 +212,13 @@ class DockerBackend(KeptBackend):
         )
 
     def _private_line(self, plan: JobPlan) -> bytes:
-        """Return what each supervisor is told in private: the user's environment and the job's key."""
+        """Return what each supervisor is told in private."""
+        return json.dumps(self._secrets(plan)).encode() + b"\n"
+
+    def _secrets(self, plan: JobPlan) -> dict[str, object]:
+        """Return the user's environment and the job's key."""
         aws = {name: self._environ[name] for name in _AWS if name in self._environ}
-        said = {"environment": {**aws, **plan.environment}, "key": os.urandom(_SECRET_BYTES).hex()}
-        return json.dumps(said).encode() + b"\n"
+        return {"environment": {**aws, **plan.environment}, "key": os.urandom(_SECRET_BYTES).hex()}
 
     def _split_gpus(self, plan: JobPlan) -> dict[str, tuple[str, ...]]:
         hosts = [host.name for host in plan.hosts if host.instance_type == "local_gpu" and not host.helper]

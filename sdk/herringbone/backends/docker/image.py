@@ -31,29 +31,39 @@ class Image:
     is_ours: bool
 
 
-def choose_image(engine: Engine, plan: JobPlan) -> Image:
+def choose_image(engine: Engine, plan: JobPlan, *, gpus: bool | None = None) -> Image:
     """Return the image that the job names, or the newest that was built for its framework and device.
 
-    Raises `ImageError` when there is none, with the command that makes or fetches one.
+    `gpus` says whether hosts have some; None where their type says it. Raises `ImageError` when there is no image, with
+    the command that makes or fetches one.
     """
     named = plan.arguments.get("image_uri")
-    name = named or _newest(engine, plan)
+    if gpus is None:
+        gpus = any(host.instance_type == "local_gpu" for host in plan.hosts)
+    name = named or _newest(engine, plan, "cuda" if gpus else "cpu")
+    found = find_image(engine, name)
+    if found is None:
+        raise ImageError(
+            f"image_uri: the engine has no image {name!r}; get it (`docker pull {name}`), or build one (`herringbone "
+            "images build pytorch`) and leave image_uri out"
+        )
+    return found
+
+
+def find_image(engine: Engine, name: str) -> Image | None:
+    """Return the image that an engine has under a name or an id, None where it has none."""
     try:
         found = engine.get(f"/images/{name}/json")
     except EngineRefusal as error:
         if error.status != _NOT_FOUND:
             raise
-        raise ImageError(
-            f"image_uri: the engine has no image {name!r}; get it (`docker pull {name}`), or build one (`herringbone "
-            "images build pytorch`) and leave image_uri out"
-        ) from None
+        return None
     labels = found["Config"].get("Labels") or {}
     return Image(name, found["Id"], labels.get(Label.CONTRACT) == CONTRACT)
 
 
-def _newest(engine: Engine, plan: JobPlan) -> str:
+def _newest(engine: Engine, plan: JobPlan, device: str) -> str:
     framework = _FRAMEWORKS.get(plan.estimator)
-    device = "cuda" if any(host.instance_type == "local_gpu" for host in plan.hosts) else "cpu"
     version = plan.options.framework_version
     found = choose(engine.get("/images/json", filters=filters(framework=framework, device=device)), version)
     if found is None:

@@ -27,6 +27,31 @@ class ObjectLabel:
 
 
 @dataclass(frozen=True, slots=True)
+class Meeting:
+    """How a job's containers reach each other.
+
+    `mode` is the engine's word for a container's network, `network` the name of one that is to be made, None where none
+    is. `control` is where supervisors meet, None for a lone host. `interface` leads to the others.
+    """
+
+    mode: str
+    control: str | None
+    interface: str
+    network: str | None = None
+
+
+def meeting_here(plan: JobPlan) -> Meeting:
+    """Return how containers of one engine meet: in a network of their own; a lone host has none to be made."""
+    network = network_name(plan)
+    return Meeting(
+        mode=network or ("none" if is_cut_off(plan) else "default"),
+        control=f"tcp:{plan.hosts[0].name}:{CONTROL_PORT}" if network else None,
+        interface=network_interface(plan),
+        network=network,
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a request needs beside the plan: who asks, from where, and what this machine has.
 
@@ -34,6 +59,7 @@ class Surroundings:
     """
 
     image: Image
+    meeting: Meeting
     user: str
     user_name: str
     labels: Mapping[str, str]
@@ -81,7 +107,7 @@ def container_request(
     runs. A foreign image cannot take them there; its environment is in the request.
     """
     options = plan.options
-    network = network_name(plan)
+    meeting = around.meeting
     command = list(options.container_arguments or ())
     request: dict[str, Any] = {
         "Image": around.image.id,
@@ -101,15 +127,15 @@ def container_request(
             "ShmSize": around.shm_bytes if options.shm_size is None else size_in_bytes("shm_size", options.shm_size),
             # The keeper files the log; a second copy would be the engine's to keep, and to write.
             "LogConfig": {"Type": "none"},
-            "NetworkMode": network or ("none" if is_cut_off(plan) else "default"),
+            "NetworkMode": meeting.mode,
         },
     }
     if options.container_entry_point:
         request["Entrypoint"] = list(options.container_entry_point)
     if gpus:
         request["HostConfig"]["DeviceRequests"] = [{"DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}]
-    if network is not None:
-        request["NetworkingConfig"] = {"EndpointsConfig": {network: {"Aliases": [host.name]}}}
+    if meeting.network is not None:
+        request["NetworkingConfig"] = {"EndpointsConfig": {meeting.network: {"Aliases": [host.name]}}}
     return request
 
 
@@ -127,8 +153,8 @@ def _environment(plan: JobPlan, around: Surroundings, mounts: Sequence[Mount]) -
     }
     if any(mount.target == CACHE for mount in mounts):
         environment[HostVariable.CACHE] = CACHE
-    if len(plan.hosts) > 1:
-        environment[HostVariable.CONTROL] = f"tcp:{plan.hosts[0].name}:{CONTROL_PORT}"
+    if around.meeting.control is not None:
+        environment[HostVariable.CONTROL] = around.meeting.control
     return environment
 
 

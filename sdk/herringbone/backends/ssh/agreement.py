@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.inventory import Machine, Runtime
 from herringbone.plan import HostPlan
 
 
@@ -28,15 +28,18 @@ def disagreements(
         if not host.helper:
             groups.setdefault(host.group, []).append(host)
     for group in groups.values():
-        names = {host.name: machines[host.name].name for host in group}
-        versions = {names[host.name]: versions_of(hellos[host.name]) for host in group}
+        versions = {
+            machines[host.name].name: versions_of(hellos[host.name], runtime=machines[host.name].runtime)
+            for host in group
+        }
         found += differences(versions)
     return found
 
 
-def versions_of(hello: Mapping[str, Any]) -> dict[str, str]:
-    """Return what must not differ between machines of one kind."""
-    return {"NVIDIA driver": hello.get("driver") or "none", **hello.get("libraries", {})}
+def versions_of(hello: Mapping[str, Any], *, runtime: Runtime) -> dict[str, str]:
+    """Return what must not differ between machines of one kind; containers bring their libraries along."""
+    driver = {"NVIDIA driver": hello.get("driver") or "none"}
+    return driver if runtime == "docker" else {**driver, **hello.get("libraries", {})}
 
 
 def differences(versions: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from herringbone_spec.failure import Failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource
+    from herringbone.engine import Engine
     from herringbone.plan import JobPlan
 
 # What comes is pushed by the machines: a look takes a tenth of a millisecond for each.
@@ -51,17 +52,34 @@ def make_backend() -> SshBackend:
     return SshBackend(find_home(), SshRoad(control=control_folder()))
 
 
+def _find_engine() -> Engine:
+    from herringbone.backends.docker.engine import find_engine
+
+    return find_engine(os.environ, Path.home())
+
+
 class SshBackend:
-    """Runs jobs on machines that `road` leads to; `home` keeps what is known of them, and what they brought."""
+    """Runs jobs on machines that `road` leads to; `home` keeps what is known of them, and what they brought.
+
+    `find` finds this machine's container engine, whose images go to machines that run containers.
+    """
 
     name = "ssh"
     pace = _PACE
     on_interrupt: OnInterrupt = "stop"
 
-    def __init__(self, home: Home, road: Road[Machine], *, environ: Mapping[str, str] = os.environ) -> None:
+    def __init__(
+        self,
+        home: Home,
+        road: Road[Machine],
+        *,
+        environ: Mapping[str, str] = os.environ,
+        find: Callable[[], Engine] = _find_engine,
+    ) -> None:
         self._home = home
         self._road = road
         self._environ = environ
+        self._find = find
         self._index = JobIndex(home.index)
         self._followings: dict[str, Following] = {}
         self._endings: dict[str, Ending] = {}
@@ -90,7 +108,9 @@ class SshBackend:
             folder = self._home.job(name).path
             folder.mkdir(mode=0o700, exist_ok=True)
             scratch = self._home.cache / "code"
-            submission = Submission(plan, inventory, self._road, scratch=scratch, environ=self._environ)
+            submission = Submission(
+                plan, inventory, self._road, scratch=scratch, environ=self._environ, find=self._find
+            )
             started = submission.run()
             machines = {host: machine for host, (machine, _) in started.items()}
             visits = {host: visit for host, (_, visit) in started.items()}

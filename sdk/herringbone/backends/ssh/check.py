@@ -105,14 +105,15 @@ def problems(inventory: Inventory, reports: Sequence[MachineReport], pairs: Sequ
         if machine.gpus is not None and report.gpus < machine.gpus:
             found.append(f"{report.name}: the inventory says {machine.gpus} GPUs, the machine has {report.gpus}")
         if machine.runtime == "docker" and report.docker is None:
-            found.append(f"{report.name}: no Docker answers there, and its runtime is docker")
+            found.append(f"{report.name}: no container engine answers there, and its runtime is docker")
         if abs(report.skew) > MAX_SKEW_SECONDS:
             found.append(f"{report.name}: its clock is {report.skew:+.1f} s off: logs will seem out of order")
         if report.free_bytes < MIN_FREE_BYTES:
             found.append(f"{report.name}: {report.free_bytes / 1e6:.0f} MB are free in its work folder")
-    for labels in sorted({wanted[report.name].labels for report in there}):
-        same = [report for report in there if wanted[report.name].labels == labels]
-        found += differences({report.name: versions_of(msgspec.structs.asdict(report)) for report in same})
+    kinds = {report.name: (wanted[report.name].labels, wanted[report.name].runtime) for report in there}
+    for kind in sorted(set(kinds.values())):
+        same = [report for report in there if kinds[report.name] == kind]
+        found += differences({each.name: versions_of(msgspec.structs.asdict(each), runtime=kind[1]) for each in same})
     found += [f"{pair.sender} does not reach {pair.receiver}: {pair.trouble}" for pair in pairs if pair.trouble]
     speeds = sorted(pair.bytes_per_second for pair in pairs if not pair.trouble)
     for pair in pairs:

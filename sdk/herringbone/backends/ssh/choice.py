@@ -5,10 +5,10 @@ An instance type says it: `ssh:hosts.yaml` any machine of the file, `ssh:hosts.y
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from herringbone.backends.ssh.inventory import Inventory, Machine, parse_inventory
+from herringbone.backends.ssh.inventory import Inventory, Machine, Runtime, parse_inventory
 from herringbone.plan import HostPlan, JobPlan
 from herringbone_spec.errors import InputError, LaunchError, UnsupportedError
 
@@ -81,6 +81,23 @@ def choose(
         chosen[host.name] = machine
         taken.add(machine.name)
     return {host.name: chosen[host.name] for host in hosts}
+
+
+def runtime_of(machines: Iterable[Machine]) -> Runtime:
+    """Return how all these machines run their hosts. Raises `UnsupportedError` where they differ in it.
+
+    >>> runtime_of([Machine(name="a"), Machine(name="b", runtime="process")])
+    'process'
+    """
+    found: dict[Runtime, str] = {}
+    for machine in machines:
+        found.setdefault(machine.runtime, machine.name)
+    if len(found) > 1:
+        said = ", ".join(f"{runtime} on {name}" for runtime, name in found.items())
+        raise UnsupportedError(
+            f"runtime: the hosts of a job are all of one kind, not {said}; tell them apart by labels"
+        )
+    return next(iter(found))
 
 
 def _choosiest_first(hosts: Sequence[HostPlan]) -> list[HostPlan]:

@@ -3,38 +3,41 @@
 from __future__ import annotations
 
 from herringbone.backends.review import check_files, check_served, checkpoint_folder, unused_of
-from herringbone.backends.ssh.choice import choose
-from herringbone.backends.ssh.inventory import Inventory
+from herringbone.backends.ssh.choice import choose, runtime_of
+from herringbone.backends.ssh.inventory import Inventory, Runtime
+from herringbone.backends.tensorflow import old_tensorflow
 from herringbone.frameworks import SHARED_MODEL_DIR
 from herringbone.plan import JobPlan, refuse
 from herringbone.remote.parcels import is_shared
 from herringbone_spec.errors import UnsupportedError
 
 _NAME = "ssh"
-_UNUSED = ("framework_version", "py_version", "shm_size", "bake_requirements")
-_REFUSED = {
-    "enable_network_isolation": "processes of a machine share its network",
-    "encrypt_inter_container_traffic": "hosts talk to each other unencrypted",
-    "container_entry_point": "there is no container; give entry_point",
-    "container_arguments": "there is no container; give hyperparameters",
+_UNUSED: dict[Runtime, tuple[str, ...]] = {
+    "process": ("framework_version", "py_version", "shm_size", "bake_requirements"),
+    "docker": ("py_version",),
 }
+_REFUSED = {
+    "enable_network_isolation": "hosts share their machine's network",
+    "encrypt_inter_container_traffic": "hosts talk to each other unencrypted",
+    "container_entry_point": "hosts run a script; give entry_point",
+    "container_arguments": "hosts run a script; give hyperparameters",
+}
+_NOT_BAKED = "machines keep no images of their own; build one with the packages (`herringbone images build`)"
 
 
 def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
     """Return the given options that mean nothing here. Raises `UsageError` for what cannot be served."""
-    check_served(_NAME, plan, _REFUSED)
+    runtime = runtime_of(choose(plan.hosts, inventory).values())
+    in_containers = runtime == "docker"
+    check_served(_NAME, plan, _REFUSED | ({"bake_requirements": _NOT_BAKED} if in_containers else {}))
     if plan.source is None:
-        raise UnsupportedError(f"{_NAME} runs a script with the machines' Python, not an image: give entry_point")
+        raise UnsupportedError(f"{_NAME} runs a script on machines, not an image's own program: give entry_point")
+    if in_containers:
+        refuse(_NAME, old_tensorflow(plan))
     check_files(_NAME, plan)
     _refuse_unshared(plan, inventory)
-    for host, machine in choose(plan.hosts, inventory).items():
-        if machine.runtime != "process":
-            raise UnsupportedError(
-                f"{host} on {machine.name}: runtime {machine.runtime!r} is not there yet; write runtime: process, or "
-                f"run in its containers with instance_type='local' and DOCKER_HOST=ssh://{machine.destination}"
-            )
-    unused = unused_of(plan, _UNUSED)
-    if plan.arguments.get("image_uri"):
+    unused = unused_of(plan, _UNUSED[runtime])
+    if plan.arguments.get("image_uri") and not in_containers:
         unused.append("image_uri")
     return tuple(sorted(unused))
 

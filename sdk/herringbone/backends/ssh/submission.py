@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from herringbone.backends.kept import stop_grace
 from herringbone.backends.review import all_channels
 from herringbone.backends.ssh.agreement import disagreements
-from herringbone.backends.ssh.choice import choose
+from herringbone.backends.ssh.choice import choose, runtime_of
 from herringbone.backends.ssh.inventory import Inventory, Machine
 from herringbone.backends.ssh.meeting import Place, control_of, place_of
 from herringbone.plan import JobPlan
@@ -31,6 +31,9 @@ from herringbone.remote.wire import Message
 from herringbone_spec.contract import HostVariable
 from herringbone_spec.errors import HerringboneError, HostError
 
+if TYPE_CHECKING:
+    from herringbone.engine import Engine
+
 _SECRET_BYTES = 32
 _THREADS = 32
 # Settings of the supervisor's that a user may have in his own environment.
@@ -39,13 +42,24 @@ _Item = TypeVar("_Item")
 
 
 class Submission:
-    """One job on its way; `scratch` is a folder here for its packed code, `environ` the client's environment."""
+    """One job on its way; `scratch` is a folder here for its packed code, `environ` the client's environment.
+
+    `find` finds this machine's container engine, where machines run containers.
+    """
 
     def __init__(
-        self, plan: JobPlan, inventory: Inventory, road: Road[Machine], *, scratch: Path, environ: Mapping[str, str]
+        self,
+        plan: JobPlan,
+        inventory: Inventory,
+        road: Road[Machine],
+        *,
+        scratch: Path,
+        environ: Mapping[str, str],
+        find: Callable[[], Engine],
     ) -> None:
         self._plan, self._inventory, self._road = plan, inventory, road
-        self._scratch, self._environ = scratch, environ
+        self._scratch, self._environ, self._find = scratch, environ, find
+        self._have_gpus = False
         self._visits: dict[str, Visit] = {}
         self._machines: dict[str, Machine] = {}
         self._places: dict[str, Place] = {}
@@ -65,8 +79,9 @@ class Submission:
             deliveries, parcels = parcels_of(all_channels(self._plan), self._inventory.shared)
             self._lock()
             self._compare()
+            image = self._provide_image()
             self._at_once(lambda host: self._send(host, code, parcels), self._machines)
-            self._start(code, {name: msgspec.to_builtins(each) for name, each in deliveries.items()})
+            self._start(code, {name: msgspec.to_builtins(each) for name, each in deliveries.items()}, image)
             kept.update(machine.name for machine in self._machines.values())
         return {host: (machine, self._visit(host)) for host, machine in self._machines.items()}
 
@@ -104,6 +119,19 @@ class Submission:
         if found := disagreements(self._plan.hosts, self._machines, hellos):
             raise HostError("the machines are not what the job needs:\n  " + "\n  ".join(found))
         self._places = {host: place_of(machine, hellos[host]) for host, machine in self._machines.items()}
+        self._have_gpus = any(hello["gpus"] for hello in answers)
+
+    def _provide_image(self) -> str | None:
+        """Return the id of the image that all machines have now, None where hosts are processes."""
+        if runtime_of(self._machines.values()) != "docker":
+            return None
+        from herringbone.backends.docker.review import check_image
+        from herringbone.backends.ssh.images import provide
+
+        visits = [self._visit(host) for host in self._machines]
+        image = provide(self._plan, visits, self._find, gpus=self._have_gpus)
+        check_image(self._plan, image)
+        return image.id
 
     def _send(self, host: str, code: Code, parcels: Mapping[str, Parcel]) -> None:
         """Bring to a machine what it does not have."""
@@ -115,7 +143,7 @@ class Submission:
             self._road.send(machine, parcels[digest].path, there)
             visit.ask({"ask": "keep", "digest": digest})
 
-    def _start(self, code: Code, deliveries: Mapping[str, Any]) -> None:
+    def _start(self, code: Code, deliveries: Mapping[str, Any], image: str | None) -> None:
         first = next(iter(self._machines))
         several = len(self._machines) > 1
         key = os.urandom(_SECRET_BYTES).hex() if several else None
@@ -135,6 +163,7 @@ class Submission:
                 interface=self._places[host].interface,
                 machines=machines,
                 settings={**settings, HostVariable.STOP_GRACE: f"{stop_grace():g}"},
+                image=image,
             )
             return self._visit(host).ask({"ask": "start", "order": msgspec.to_builtins(order)})
 

@@ -1,0 +1,151 @@
+"""Jobs in containers of machines that are logged in to: each machine with an engine of its own, on its own network."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from herringbone import Estimator, TrainingJob
+from herringbone.backends.docker.engine import find_engine
+from herringbone.backends.ssh.backend import SshBackend
+from herringbone.backends.ssh.check import check
+from herringbone.backends.ssh.inventory import parse_inventory
+from herringbone.engine import Engine
+from herringbone_spec.errors import ImageError
+
+from .conftest import await_silence, expect, members
+from .small_image import make_small_image
+
+pytestmark = [pytest.mark.ssh, pytest.mark.docker]
+
+IMAGE = "herringbone-tests/small:1"
+NAMES = ("h-1", "h-2")
+SHOW = """
+import os, socket
+print("rank", os.environ["RANK"], "of", os.environ["SM_CURRENT_HOST"], "sees", os.path.exists("/.dockerenv"))
+print("data", sorted(os.listdir("/opt/ml/input/data/training")), os.environ.get("WANDB_API_KEY"))
+address = (os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
+if os.environ["RANK"] == "0":
+    print("heard", socket.create_server(address).accept()[0].recv(9))
+else:
+    while True:
+        try:
+            socket.create_connection(address).sendall(b"across")
+            break
+        except ConnectionRefusedError:
+            pass
+open("/opt/ml/model/part-" + os.environ["RANK"], "w").write("weights")
+"""
+WAIT = "import time\nprint('waits', flush=True)\ntime.sleep(600)"
+
+
+class Counting(Engine):
+    """An engine that counts how often an image was read from it."""
+
+    saved = 0
+
+    def save(self, image: str) -> Iterator[bytes]:
+        self.saved += 1
+        return super().save(image)
+
+
+@pytest.fixture(scope="module")
+def engines(machines) -> Iterator[dict[str, Engine]]:
+    with machines.engines(NAMES) as addresses:
+        yield {name: Engine(address) for name, address in addresses.items()}
+
+
+@pytest.fixture(scope="module")
+def small_image(engine: Any) -> Iterator[str]:
+    make_small_image(engine, IMAGE)
+    yield IMAGE
+    engine.remove_image(IMAGE)
+
+
+@pytest.fixture
+def here() -> Counting:
+    """The engine of the machine that submits."""
+    return Counting(find_engine(os.environ, Path.home()).address)
+
+
+@pytest.fixture
+def submit(home, road, machines, engines, here, small_image) -> Iterator[Callable[..., TrainingJob]]:
+    """Submits a script to the machines with engines; at the end nothing of a job may be left on any."""
+    backend = SshBackend(home, road, environ={"HERRINGBONE_HEARTBEAT": "1"}, find=lambda: here)
+
+    def start(script: str, inputs: Any = None, **given: Any) -> TrainingJob:
+        hosts = [each for each in machines.inventory()["hosts"] if each["name"] in NAMES]
+        Path("hosts.yaml").write_text(yaml.safe_dump({**machines.inventory(), "hosts": hosts, "runtime": "docker"}))
+        Path("train.py").write_text(script)
+        options = {"instance_type": "ssh:hosts.yaml", "instance_count": 2, "image_uri": small_image, **given}
+        return TrainingJob.submit(Estimator("train.py", **options)._plan(backend, inputs, None), backend)
+
+    yield start
+    for name, engine in engines.items():
+        assert await_silence(machines, name) == []
+        assert engine.get("/containers/json", all=True) == []
+
+
+def test_hosts_are_containers_and_an_image_travels_once(submit, here, engines, machines):
+    Path("data").mkdir()
+    Path("data", "x.txt").write_text("data")
+    first = submit(SHOW, "data", environment={"WANDB_API_KEY": "top-secret"})
+    assert first.wait().status == "Completed", first.failure
+    lines = [line.text for line in first.logs() if line.rank is not None]
+    assert [f"rank {rank} of algo-{rank + 1} sees True" in lines for rank in (0, 1)] == [True, True]
+    assert lines.count("data ['x.txt'] top-secret") == 2
+    assert "heard b'across'" in lines
+    assert members(first.model_data) == ["part-0", "part-1"]
+    # What a container wrote belongs to who runs it on the machine.
+    for number, name in enumerate(NAMES, 1):
+        (written,) = machines.work(name).glob(f"jobs/{first.name}/hosts/algo-{number}/ml/model/part-*")
+        assert written.stat().st_uid == os.getuid()
+    had = {name: engine.get("/images/json")[0]["Id"] for name, engine in engines.items()}
+    assert here.saved <= len(NAMES)  # one that was there before is not sent
+    here.saved = 0
+    second = submit(SHOW, "data")
+    assert second.wait().status == "Completed", second.failure
+    assert here.saved == 0
+    assert {name: engine.get("/images/json")[0]["Id"] for name, engine in engines.items()} == had
+
+
+def test_a_stop_and_a_failure_leave_no_container(submit, engines):
+    job = submit(WAIT)
+    expect(job, "waits", "waits")
+    assert [len(engine.get("/containers/json")) for engine in engines.values()] == [1, 1]
+    job.stop()
+    assert job.wait().status == "Stopped"
+    assert [engine.get("/containers/json", all=True) for engine in engines.values()] == [[], []]
+    job = submit("import os, time\nif os.environ['RANK'] == '1': raise ValueError('no luck')\ntime.sleep(600)")
+    assert job.wait().status == "Failed"
+    assert job.failure.render().startswith("rank 1 on algo-2: ValueError: no luck")
+
+
+def test_a_container_whose_keeper_is_killed_ends_and_is_removed(submit, machines, engines):
+    job = submit(WAIT)
+    expect(job, "waits", "waits")
+    for pid in machines.pids("h-2", "-m herringbone.keeper"):
+        os.kill(pid, signal.SIGKILL)
+    assert job.wait().status == "Failed"
+    assert "its keeper died" in job.failure.render()
+
+
+def test_an_image_that_nobody_has_starts_nothing(submit, home):
+    with pytest.raises(ImageError, match="image_uri: no machine has 'no-such-image:7', and there is none here"):
+        submit(WAIT, image_uri="no-such-image:7")
+
+
+def test_a_check_tells_which_machine_has_no_engine(machines, engines, road):
+    inventory = parse_inventory({**machines.inventory(), "runtime": "docker"}, "hosts.yaml")
+    report = check(inventory, road, seconds=0.1)
+    assert report.problems == ["h-3: no container engine answers there, and its runtime is docker"]
+    assert [each.docker for each in report.machines] == [
+        *(engine.get("/version")["Version"] for engine in engines.values()),
+        None,
+    ]
