@@ -1,8 +1,8 @@
 """What a visit runs first on a machine, sent there as text: the machine may have nothing of ours yet.
 
-Only the standard library. Takes one line of JSON, {"work", "wheel"}: the folder for all that is ours, and the digest
-of the Herringbone that asks. Where its environment is there, becomes the desk in it, in the same process; else asks for
-the wheel by {"send": "wheel"}, makes the environment, and does so then.
+Only the standard library, and of that no more than it takes: each visit waits for it. Takes two lines, the folder for
+all that is ours and the digest of the Herringbone that asks. Where its environment is there, becomes the desk in it, in
+the same process; else asks for the wheel by {"send": "wheel"}, makes the environment, and does so then.
 
 An environment sees everything that the machine's Python sees. It is made under a lock, whole or not at all, and kept by
 the digest of the wheel and the Python below it.
@@ -10,16 +10,9 @@ the digest of the wheel and the Python below it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
-import io
-import json
 import os
-import shutil
-import site
-import subprocess
 import sys
-import zipfile
 
 READY = "herringbone-ready"
 OLDEST_PYTHON = (3, 10)
@@ -30,13 +23,13 @@ NEEDED = ("msgspec", "yaml", "pathspec")
 def main() -> None:
     """Become the desk, or say {"failed": why} and exit."""
     version = sys.version_info[:2]
-    said = json.loads(read_line())
-    work = os.path.expanduser(said["work"])  # noqa: PTH111 - `os` is loaded anyway, and pathlib costs milliseconds
+    folder, wheel = read_line().decode().rstrip("\n"), read_line().decode().rstrip("\n")
+    work = os.path.expanduser(folder)  # noqa: PTH111 - `os` is loaded anyway, and pathlib costs milliseconds
     try:
         if version < OLDEST_PYTHON:
             raise RuntimeError(f"its Python is {version[0]}.{version[1]}, 3.10 or newer is needed; name one by python:")
         os.makedirs(work, 0o700, exist_ok=True)  # noqa: PTH103
-        python = environment(work, said["wheel"])
+        python = environment(work, wheel)
         os.chdir(work)
     except OSError as error:
         fail(f"its work folder {work} cannot be used: {error}")
@@ -54,6 +47,8 @@ def fail(why: str) -> None:
 
 
 def tell(message: dict[str, str]) -> None:
+    import json
+
     os.write(1, json.dumps(message).encode() + b"\n")
 
 
@@ -86,6 +81,9 @@ def environment(work: str, wheel: str) -> str:
     python = f"{folder}/bin/python"
     if os.path.exists(f"{folder}/{READY}"):  # noqa: PTH110
         return python
+    import fcntl
+    import shutil
+
     tell({"send": "wheel"})
     content = read(int(read_line()))
     if hashlib.sha256(content).hexdigest() != wheel:
@@ -101,6 +99,11 @@ def environment(work: str, wheel: str) -> str:
 
 
 def make(folder: str, python: str, content: bytes) -> None:
+    import io
+    import site
+    import subprocess
+    import zipfile
+
     run([sys.executable, "-m", "venv", "--without-pip", folder], "an environment cannot be made")
     library = f"{folder}/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
     # Not bare paths: what is installed below in editable form works through .pth files of its own.
@@ -122,6 +125,8 @@ def make(folder: str, python: str, content: bytes) -> None:
 
 
 def run(command: list[str], trouble: str) -> None:
+    import subprocess
+
     ended = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )

@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -79,14 +80,31 @@ def driver() -> str | None:
 
 
 def libraries() -> dict[str, str]:
-    """Return the versions of libraries that must be the same on all machines, by their names."""
-    from importlib.metadata import PackageNotFoundError, version
+    """Return the versions of libraries that must be the same on all machines, by their names.
 
-    found = {}
-    for name in LIBRARIES:
-        with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
+    From the names of folders: `importlib.metadata` takes 50 ms to import, at each visit.
+    """
+    found: dict[str, str] = {}
+    for place in sys.path:
+        with contextlib.suppress(OSError):
+            for name, version in installed(os.listdir(place)):  # noqa: PTH208 - names are what is asked for
+                if name in LIBRARIES:
+                    found.setdefault(name, version)
     return found
+
+
+def installed(names: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the packages that a folder of such names has, each with its version. Pure.
+
+    >>> list(installed(["torch-2.13.0+cpu.dist-info", "nvidia_nccl_cu12-2.27.3.dist-info", "torch", "torch.egg-info"]))
+    [('torch', '2.13.0+cpu'), ('nvidia-nccl-cu12', '2.27.3')]
+    """
+    for name in names:
+        stem, dot, kind = name.rpartition(".")
+        package, dash, version = stem.partition("-")
+        if dot and dash and kind in ("dist-info", "egg-info"):
+            # An egg says for which Python it was made: torch-2.1.0-py3.11.egg-info
+            yield package.lower().replace("_", "-"), version.partition("-")[0]
 
 
 def ssh_address() -> str | None:

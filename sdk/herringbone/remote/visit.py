@@ -95,7 +95,7 @@ class Visit:
         self._out, self._in = self._process.stdout.fileno(), self._process.stdin
         os.set_blocking(self._out, False)
         program = (Path(__file__).parent / "front.py").read_bytes()
-        self._write(b"%8d" % len(program) + program + pack({"work": work, "wheel": wheel.digest}))
+        self._write(b"%8d" % len(program) + program + f"{work}\n{wheel.digest}\n".encode())
 
     def __enter__(self) -> Visit:
         return self
