@@ -1,6 +1,7 @@
 """Trains a network split over two processes of this machine, and compares it with a one-process run of the same seed.
 
-Usage: python examples/digits/submit.py [--epochs 6] [--pipeline simple] [--instance-type local] [--hosts 2] [--json]
+Usage: python examples/digits/submit.py [--epochs 6] [--pipeline simple] [--instance-type ssh:hosts.yaml] [--hosts 3]
+       [--json]
 """
 
 from __future__ import annotations
@@ -51,9 +52,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--pipeline", choices=["simple", "interleaved"], default="interleaved")
-    parser.add_argument("--instance-type", default="local_process", help="local for containers (default: %(default)s)")
     parser.add_argument(
-        "--hosts", type=int, choices=[1, 2], default=1, help="two processes on one host, or one on each"
+        "--instance-type",
+        default="local_process",
+        help="local for containers, ssh:hosts.yaml for machines of your own (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--hosts", type=int, choices=[1, 2, 3], default=1, help="two processes on one host, or one on each of several"
     )
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
     arguments = parser.parse_args()
@@ -67,14 +72,15 @@ def main() -> None:
         # One core a rank: the same arithmetic, in the same order, on any machine.
         "environment": {"OMP_NUM_THREADS": "1"},
     }
+    partitions = max(2, arguments.hosts)
     distribution = {
         "smdistributed": {
             "modelparallel": {
                 "enabled": True,
-                "parameters": {"partitions": 2, "microbatches": 4, "pipeline": arguments.pipeline},
+                "parameters": {"partitions": partitions, "microbatches": 4, "pipeline": arguments.pipeline},
             }
         },
-        "mpi": {"enabled": True, "processes_per_host": 2 // arguments.hosts},
+        "mpi": {"enabled": True, "processes_per_host": partitions // arguments.hosts},
     }
     with tempfile.TemporaryDirectory() as data:
         write_data(Path(data))
