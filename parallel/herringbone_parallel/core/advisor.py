@@ -28,7 +28,9 @@ _UNDER_WAY = 4
 # So many equal gradients, where nothing is known of them but their bytes.
 _EVENLY = 64
 # A gain below this is not worth a host, nor another scheme: the simulator itself is no closer.
-_WORTH = 0.03
+WORTH = 0.03
+# What a switch's port holds at least, as far as we know.
+QUEUE_BYTES = 1 << 20
 
 RING_OF_RANKS = "ring of all ranks"
 RING = "ring"
@@ -66,14 +68,15 @@ class Advice:
         lines = [f"{'scheme':<18}{'sum':>10}{'step':>10}  efficiency  busiest host sends"]
         for one in self.by_scheme.values():
             lines.append(
-                f"{one.scheme:<18}{_time(one.sum_s):>10}{_time(one.step_s):>10}{self.compute_s / one.step_s:>11.0%}"
-                f"{one.sent_bytes / 1e6:>17.1f} MB{'  <- best' if one.scheme == self.best else ''}"
+                f"{one.scheme:<18}{in_words(one.sum_s):>10}{in_words(one.step_s):>10}"
+                f"{self.compute_s / one.step_s:>11.0%}{one.sent_bytes / 1e6:>17.1f} MB"
+                f"{'  <- best' if one.scheme == self.best else ''}"
             )
         return "\n".join([*lines, *(f"- {reason}" for reason in self.why)])
 
 
 def advise(
-    cluster: Cluster, gradients: Sequence[Sum], *, forward_s: float, backward_s: float, queue_bytes: int = 1 << 20
+    cluster: Cluster, gradients: Sequence[Sum], *, forward_s: float, backward_s: float, queue_bytes: int = QUEUE_BYTES
 ) -> Advice:
     """Predict every scheme between the hosts of `cluster`, and say which is best.
 
@@ -86,19 +89,33 @@ def advise(
     in seconds from the start of the backward; `queue_bytes` is what a port of the network holds before it drops.
     Raises `ParallelError` where there is nothing to compute or to sum.
     """
-    total = sum(one.size for one in gradients)
-    if total < 1 or forward_s < 0 or backward_s <= 0:
-        raise ParallelError(
-            f"{total} bytes of gradients, forward_s {forward_s}, backward_s {backward_s}: they are at least 1, at least"
-            " 0 and above 0"
-        )
-    model = _Model(tuple(gradients), total, forward_s, backward_s, queue_bytes)
-    found = {one.scheme: one for one in model.predict(cluster)}
+    model = _model(gradients, forward_s, backward_s, queue_bytes)
+    found = {one.scheme: one for one in model.predictions(cluster)}
     # The first within a trifle of the fastest: they stand in the order of what they ask for.
     fastest_s = min(one.step_s for one in found.values())
-    best = next(one.scheme for one in found.values() if one.step_s <= fastest_s * (1 + _WORTH))
+    best = next(one.scheme for one in found.values() if one.step_s <= fastest_s * (1 + WORTH))
     why = tuple(_reasons(cluster, model, found, best))
     return Advice(best, MappingProxyType(found), forward_s + backward_s, why)
+
+
+def predict(
+    scheme: str, cluster: Cluster, gradients: Sequence[Sum], *, forward_s: float, backward_s: float
+) -> Prediction:
+    """Predict one scheme between the hosts of `cluster`, for gradients as `advise` takes them.
+
+    >>> from herringbone_parallel.core.links import HostLink
+    >>> cluster = Cluster(4, HostLink(1e8), helpers=4)
+    >>> predict(scheme_of(cluster), cluster, evenly(10_000_000, 0.02), forward_s=0.01, backward_s=0.02).sent_bytes
+    10000000
+    """
+    return _model(gradients, forward_s, backward_s, QUEUE_BYTES).run(scheme, cluster, cluster.helpers)
+
+
+def scheme_of(cluster: Cluster) -> str:
+    """Return the scheme by which our own sums are made there."""
+    if cluster.helpers == 0:
+        return SHARDED
+    return HELPERS if cluster.helpers >= cluster.workers else MIXED
 
 
 def evenly(gradient_bytes: int, backward_s: float) -> list[Sum]:
@@ -115,6 +132,16 @@ def evenly(gradient_bytes: int, backward_s: float) -> list[Sum]:
 Scheme = Callable[[Sequence[Sum]], tuple[float, ...]]
 
 
+def _model(gradients: Sequence[Sum], forward_s: float, backward_s: float, queue_bytes: int) -> _Model:
+    total = sum(one.size for one in gradients)
+    if total < 1 or forward_s < 0 or backward_s <= 0:
+        raise ParallelError(
+            f"{total} bytes of gradients, forward_s {forward_s}, backward_s {backward_s}: they are at least 1, at least"
+            " 0 and above 0"
+        )
+    return _Model(tuple(gradients), total, forward_s, backward_s, queue_bytes)
+
+
 @dataclass(frozen=True, slots=True)
 class _Model:
     gradients: tuple[Sum, ...]
@@ -123,22 +150,23 @@ class _Model:
     backward_s: float
     queue_bytes: int
 
-    def predict(self, cluster: Cluster) -> Iterator[Prediction]:
+    def predictions(self, cluster: Cluster) -> Iterator[Prediction]:
         """Yield a prediction for each scheme, those that need less first."""
         n, k, ranks = cluster.workers, cluster.helpers, cluster.ranks_per_host
-        yield self._run(SHARDED, cluster, 0)
-        yield self._run(RING, cluster, 0)
-        yield self._run(TREE, cluster, 0)
+        yield self.run(SHARDED, cluster, 0)
+        yield self.run(RING, cluster, 0)
+        yield self.run(TREE, cluster, 0)
         if ranks > 1 and n > 1:
-            yield self._run(RING_OF_RANKS, replace(cluster, workers=n * ranks, ranks_per_host=1), 0)
+            yield self.run(RING_OF_RANKS, replace(cluster, workers=n * ranks, ranks_per_host=1), 0)
         if k and n > 1:
-            yield self._run(HELPERS if k >= n else MIXED, cluster, k)
+            yield self.run(scheme_of(cluster), cluster, k)
 
     def with_helpers(self, cluster: Cluster, helpers: int) -> Prediction:
         """Return the prediction for another number of helpers."""
-        return self._run(HELPERS if helpers >= cluster.workers else MIXED, cluster, helpers)
+        return self.run(scheme_of(replace(cluster, helpers=helpers)), cluster, helpers)
 
-    def _run(self, scheme: str, cluster: Cluster, helpers: int) -> Prediction:
+    def run(self, scheme: str, cluster: Cluster, helpers: int) -> Prediction:
+        """Return the prediction for one scheme with so many helpers."""
         cluster = replace(cluster, helpers=helpers)
         run = self._scheme(scheme, cluster)
         sum_s = run([Sum(self.gradient_bytes)])[0]
@@ -185,48 +213,51 @@ def _reasons(cluster: Cluster, model: _Model, found: Mapping[str, Prediction], b
     n, k = cluster.workers, cluster.helpers
     if n == 1:
         yield "One host: nothing crosses the network" + (
-            f", and {_helpers(k)} would have nothing to sum." if k else "."
+            f", and {helper_count(k)} would have nothing to sum." if k else "."
         )
         return
     chosen = found[best]
     compute_s = model.forward_s + model.backward_s
     yield (
-        f"{best}: a step takes {_time(chosen.step_s)}, {_time(compute_s)} of it to compute; the busiest host sends"
-        f" {chosen.sent_bytes / model.gradient_bytes:.2f} x the gradients."
+        f"{best}: a step takes {in_words(chosen.step_s)}, {in_words(compute_s)} of it to compute; the busiest host"
+        f" sends {chosen.sent_bytes / model.gradient_bytes:.2f} x the gradients."
     )
     without = min((one for one in found.values() if one.scheme not in (HELPERS, MIXED)), key=lambda one: one.step_s)
     enough = found[HELPERS] if HELPERS in found else model.with_helpers(cluster, n)
-    possible = _gain(without, enough)
+    possible = gain(without, enough)
     if k > n:
-        yield f"{_helpers(k)} for {n} workers: {n} take all that the workers can send, {k - n} more gain nothing."
+        yield f"{helper_count(k)} for {n} workers: {n} take all that the workers can send, {k - n} more gain nothing."
     if n == 2:
         yield "Two workers send all gradients once with helpers or without: helpers save bytes from three on."
-    elif without.step_s <= compute_s * (1 + _WORTH):
+    elif without.step_s <= compute_s * (1 + WORTH):
         yield (
-            f"Compute-bound: without helpers the sums end {_time(without.step_s - compute_s)} after the backward, so"
-            f" {n} helpers would make a step {possible:.1%} shorter. They pay on slower links."
+            f"Compute-bound: without helpers the sums end {in_words(without.step_s - compute_s)} after the backward,"
+            f" so {n} helpers would make a step {possible:.1%} shorter. They pay on slower links."
         )
-    elif possible < _WORTH:
+    elif possible < WORTH:
         yield f"Latency-bound: {n} helpers would make a step {possible:.1%} shorter; two hops cost what they cost."
-    elif MIXED in found and _gain(without, found[MIXED]) < _WORTH:
+    elif MIXED in found and gain(without, found[MIXED]) < WORTH:
         yield (
-            f"{_helpers(k)} for {n} workers: too few. A step is {_gain(without, found[MIXED]):.1%} shorter, with {n}"
+            f"{helper_count(k)} for {n} workers: too few. A step is {gain(without, found[MIXED]):.1%} shorter, with {n}"
             f" helpers it is {possible:.1%}."
         )
     elif k < n:
-        now = f"{_gain(without, found[MIXED]):.1%} shorter with {_helpers(k)}, " if k else ""
-        yield f"Than with no helper, a step is {now}{possible:.1%} shorter with {n} ({_time(enough.step_s)})."
+        now = f"{gain(without, found[MIXED]):.1%} shorter with {helper_count(k)}, " if k else ""
+        yield f"Than with no helper, a step is {now}{possible:.1%} shorter with {n} ({in_words(enough.step_s)})."
     else:
         yield f"Helpers make a step {possible:.1%} shorter than it is with none."
 
 
-def _gain(before: Prediction, after: Prediction) -> float:
+def gain(before: Prediction, after: Prediction) -> float:
+    """Return by what part of it a step would be shorter."""
     return max(0.0, 1 - after.step_s / before.step_s)
 
 
-def _helpers(number: int) -> str:
+def helper_count(number: int) -> str:
+    """Return how many helpers, for people."""
     return "1 helper" if number == 1 else f"{number} helpers"
 
 
-def _time(seconds: float) -> str:
+def in_words(seconds: float) -> str:
+    """Return a time for people."""
     return f"{seconds:.2f} s" if seconds >= 1 else f"{seconds * 1e3:.1f} ms"

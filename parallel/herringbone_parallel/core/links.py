@@ -19,7 +19,7 @@ from herringbone_spec.errors import ParallelError
 _SMALLEST_PROBE = 4 << 10
 _PROBE_FACTOR = 8
 _LARGEST_PROBE = 128 << 20
-_SMALL = 256 << 10
+_SMALL = 32 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +100,24 @@ def fit(points: Sequence[tuple[float, float]]) -> Cost:
     return Cost(alpha, beta)
 
 
+def fit_shaped(points: Sequence[tuple[float, float]]) -> Cost:
+    """Fit as `fit` does, but by the largest size where smaller ones cost less for each byte.
+
+    >>> fit_shaped([(4, 2.0), (32, 4.0), (256, 65.0)])
+    Cost(alpha_s=1.0, beta_s=0.25)
+    >>> fit_shaped([(0, 0.5), (100, 2.5)])
+    Cost(alpha_s=0.5, beta_s=0.02)
+
+    What shapes a link, such as a cloud's credits or a token bucket, lets so many bytes pass at once after a rest. In a
+    step nobody rests.
+    """
+    (smallest, smallest_s), (size, seconds) = min(points), max(points)
+    if not any(small * seconds > taken * size for small, taken in points):
+        return fit(points)
+    alpha_s = max(0.0, (smallest_s * size - seconds * smallest) / (size - smallest))
+    return Cost(alpha_s, (seconds - alpha_s) / size)
+
+
 def host_link(cost: Cost, *, share: float, hops: int = 2) -> HostLink:
     """Return the link of each host behind the measured cost of a method.
 
@@ -121,7 +139,8 @@ def next_probe(points: Sequence[tuple[int, float]], *, budget_s: float = 1.0) ->
     (Probe(size=4096, repeats=9), Probe(size=32768, repeats=9))
 
     Sizes grow eightfold from 4 KiB. It is enough once two sizes in a row gave the same bytes per second within 5 %, or
-    when the next size would take the time past `budget_s`; two points are always asked for.
+    when the next size would take the time past `budget_s`; two points are always asked for. A size that there is no
+    time to repeat is measured once.
     """
     if not points:
         return Probe(_SMALLEST_PROBE, _repeats(_SMALLEST_PROBE))
@@ -132,9 +151,8 @@ def next_probe(points: Sequence[tuple[int, float]], *, budget_s: float = 1.0) ->
     if following.size > _LARGEST_PROBE or _is_settled(points):
         return None
     spent = sum(_repeats(size) * seconds for size, seconds in points)
-    if spent + following.repeats * seconds * _PROBE_FACTOR > budget_s:
-        return None
-    return following
+    possible = int((budget_s - spent) / (seconds * _PROBE_FACTOR))
+    return Probe(following.size, min(following.repeats, possible)) if possible > 0 else None
 
 
 def _is_settled(points: Sequence[tuple[int, float]]) -> bool:

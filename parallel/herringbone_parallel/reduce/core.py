@@ -51,13 +51,18 @@ class Limit:
     ring: int
     chunks: int
 
+    @classmethod
+    def of(cls, size: int, chunks: int) -> Limit:
+        """Return the limit for so many bytes in at least so many chunks."""
+        return cls(size, chunks * _SMALLER)
+
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
     """One core's place and limits. `member` is the host's number, -1 for a helper; times are in seconds.
 
-    `window` and `local_window` are in chunks of `chunk_bytes`, the largest. `links` stand in the order in which they
-    are sent to.
+    No chunk is larger than `chunk_bytes`. `limit` is what may be under way between a worker and a server at most,
+    `local_limit` the same between ranks of a host. `links` stand in the order in which they are sent to.
     """
 
     label: str
@@ -69,28 +74,18 @@ class CoreConfig:
     lanes: int
     ranks: int
     chunk_bytes: int
-    window: int
-    local_window: int
+    limit: Limit
+    local_limit: Limit
     silence: float
     late: float
     links: tuple[LinkSpec, ...] = field(default=())
-
-    @property
-    def limit(self) -> Limit:
-        """What may be under way between a worker and a server."""
-        return Limit(self.window * self.chunk_bytes, self.window * _SMALLER)
-
-    @property
-    def local_limit(self) -> Limit:
-        """The same between ranks of a host: fp32 that travels in 16 bits takes twice what it takes on the wire."""
-        return Limit(self.local_window * self.chunk_bytes * 2, self.local_window * _SMALLER)
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A flat buffer to be summed in place: its address, its elements, how they travel and how they are cut.
 
-    `chunk` is how many elements the largest chunk has.
+    `chunk` is how many elements the largest chunk has, `window` how many bytes may be under way to a server.
     """
 
     address: int
@@ -99,6 +94,7 @@ class Submission:
     wire: Element
     divisor: int
     chunk: int
+    window: int
     lanes: tuple[Lane, ...]
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from herringbone_parallel.core.credits import choose_chunk
+from herringbone_parallel.core.credits import Window, choose_chunk
 from herringbone_parallel.core.shards import Shard, shard_map
 
 # Lanes and shards start at multiples of this many elements, so that no two of them share a cache line.
@@ -50,12 +50,12 @@ def cut_lanes(count: int, lanes: int, hosts: int, helpers: int, message: int) ->
     )
 
 
-def most_elements(lanes: tuple[Lane, ...], wire_size: int, chunk_bytes: int, hosts: int) -> int:
+def most_elements(lanes: tuple[Lane, ...], wire_size: int, window: Window, hosts: int) -> int:
     """Return the elements of the largest chunks of a buffer that was cut in these lanes. Pure."""
     if hosts == 1:
-        return chunk_bytes // wire_size
+        return window.chunk_bytes // wire_size
     largest = max((shard.count for lane in lanes for shard in lane), default=0)
-    return choose_chunk(largest * wire_size, most=chunk_bytes) // wire_size
+    return choose_chunk(largest * wire_size, most=window.chunk_bytes, message=window.message) // wire_size
 
 
 def chunks_of(lane: Lane, elements: int) -> tuple[Chunk, ...]:

@@ -13,12 +13,15 @@ from typing import Protocol
 
 import numpy as np
 
+from herringbone_parallel.core.credits import Window
+from herringbone_parallel.core.links import Cost
 from herringbone_parallel.reduce import cores
 from herringbone_parallel.reduce.core import Core, CoreConfig, LinkCount, Submission
 from herringbone_parallel.reduce.cut import cut_lanes, most_elements
 from herringbone_parallel.reduce.elements import Array, Element
 from herringbone_parallel.reduce.settings import Settings
 from herringbone_parallel.reduce.topology import Topology
+from herringbone_parallel.reduce.windows import suited_window
 from herringbone_spec.errors import ParallelError
 
 OPS = ("sum", "average")
@@ -67,6 +70,7 @@ class Engine:
         settings: Settings,
         topology: Topology,
         held: Sequence[Held],
+        window: Window,
         refused: int,
     ) -> None:
         self.rank, self.size = settings.rank, settings.size
@@ -74,6 +78,7 @@ class Engine:
         self.topology = topology
         self.settings = settings
         self._config, self._held, self._refused = config, tuple(held), refused
+        self._window = window
         self._core_name = core
         self._core = cores.make(core, config)
         # A process that ends without a word would look like one that was lost.
@@ -116,9 +121,11 @@ class Engine:
         lanes = cut_lanes(count, config.lanes, config.members, config.helpers, self.settings.message)
         divisor = self.size if op == "average" else 1
         on_wire = self._wire(element, wire)
-        chunk = most_elements(lanes, on_wire.size, config.chunk_bytes, config.members)
-        submission = Submission(address, count, element, on_wire, divisor, chunk, lanes)
         with self._lock:
+            chunk = most_elements(lanes, on_wire.size, self._window, config.members)
+            submission = Submission(
+                address, count, element, on_wire, divisor, chunk, self._window.under_way(chunk * on_wire.size), lanes
+            )
             number = self._core.submit(submission)
             self._buffers = number + 1
             # Nearly in order: what is done behind one that is not is let go with that one.
@@ -126,6 +133,22 @@ class Engine:
                 del self._kept[oldest]
             self._kept[number] = buffer
         return Handle(self, number)
+
+    def suit(self, cost: Cost) -> None:
+        """Have buffers from now on travel in chunks for links on which sums cost this.
+
+        All ranks call it between the same two buffers. What the user has set stays.
+        """
+        config = self._config
+        if config.members == 1 or self.settings.window is not None or not cost.beta_s:
+            return
+        with self._lock:
+            self._window = suited_window(config.members, config.helpers, cost)
+
+    @property
+    def window(self) -> Window:
+        """The chunks that may be under way to a server."""
+        return self._window
 
     def stats(self) -> Stats:
         """Return what has been done so far."""

@@ -198,7 +198,7 @@ class Flow:
                 return
             # As many chunks for each server, not as many bytes: small shards have small ones, and all end together.
             largest = how.chunk * how.wire.size
-            if stream.pushed.number - stream.returned.number >= max(1, self._config.limit.ring // largest):
+            if stream.pushed.number - stream.returned.number >= max(1, how.window // largest):
                 return
             start = stream.pushed.next(size)
             if how.wire is not how.element:

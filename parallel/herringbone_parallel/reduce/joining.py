@@ -12,12 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from herringbone_parallel.core.credits import Window, choose_window
-from herringbone_parallel.reduce import arena, cores, handshake
+from herringbone_parallel.reduce import arena, cores, handshake, windows
 from herringbone_parallel.reduce.arena import Arena
 from herringbone_parallel.reduce.core import CoreConfig, LinkSpec, Role, in_turn
 from herringbone_parallel.reduce.door import Door, call, listen
-from herringbone_parallel.reduce.engine import Engine
+from herringbone_parallel.reduce.engine import Engine, Held
 from herringbone_parallel.reduce.fabric import fabric_rails
 from herringbone_parallel.reduce.meeting import Attendee, Roster, meet, rank_zero
 from herringbone_parallel.reduce.rails import Rails, rail_of
@@ -26,11 +25,6 @@ from herringbone_parallel.reduce.topology import Topology
 from herringbone_spec.errors import ParallelError
 from herringbone_spec.reduce_servers import encode
 
-_LONE_HOST_CHUNK_BYTES = 256 << 10
-_LONE_HOST_WINDOW = 4
-# What a switch's port holds at least, as far as we know.
-_QUEUE_BYTES = 1 << 20
-_LOCAL_WINDOW = (8, 64)
 # A server names who did not come to it: it is given longer than it waits itself.
 _MORE_SECONDS = 5.0
 
@@ -73,7 +67,8 @@ def join(settings: Settings, listener: socket.socket | None = None) -> Engine:
         joining = _Joining(settings, roster, visits, rails)
         config = joining.connect()
         rails.start()
-        engine = Engine(config, core, settings, joining.topology, (*joining.arenas, rails), refused + door.refused)
+        held: tuple[Held, ...] = (*joining.arenas, rails)
+        engine = Engine(config, core, settings, joining.topology, held, joining.window, refused + door.refused)
         unless_joined.pop_all()
         return engine
 
@@ -130,7 +125,10 @@ class _Joining:
         numbers = [rank.rank if rank.called is None else rank.called for rank in roster.ranks]
         self.topology = Topology.of([rank.host for rank in roster.ranks], numbers)
         self._until = time.monotonic() + settings.join_timeout
-        self._window = settings.window or _window(self.topology.hosts, len(settings.servers))
+        hosts, helpers = self.topology.hosts, len(settings.servers)
+        self.window = settings.window or windows.first_window(hosts, helpers)
+        self._chunk_bytes, self._limit = windows.limit_of(settings.window or windows.most(hosts, helpers))
+        self._local_limit = windows.local_limit(hosts, helpers, self.window, self._chunk_bytes)
         self.arenas: list[Arena] = []
         self._links: list[LinkSpec] = []
 
@@ -158,8 +156,7 @@ class _Joining:
 
     def _own_config(self, local: int) -> CoreConfig:
         settings, topology = self._settings, self.topology
-        rank, lone = settings.rank, topology.hosts == 1
-        window = self._window
+        rank = settings.rank
         return CoreConfig(
             label=topology.label(rank),
             member=topology.host(rank),
@@ -169,9 +166,9 @@ class _Joining:
             locals=len(topology.neighbours(rank)),
             lanes=topology.lanes,
             ranks=topology.size,
-            chunk_bytes=_LONE_HOST_CHUNK_BYTES if lone else window.chunk_bytes,
-            window=window.chunks,
-            local_window=_local_window(topology.hosts, len(settings.servers), window.chunks),
+            chunk_bytes=self._chunk_bytes,
+            limit=self._limit,
+            local_limit=self._local_limit,
             silence=settings.silence,
             late=settings.late,
         )
@@ -190,8 +187,9 @@ class _Joining:
                 "server": index,
                 "member": topology.host(settings.rank),
                 "members": topology.hosts,
-                "chunk_bytes": self._window.chunk_bytes,
-                "window": self._window.chunks,
+                "chunk_bytes": self._chunk_bytes,
+                "ring": self._limit.ring,
+                "most": self._limit.chunks,
                 "silence": settings.silence,
                 "late": settings.late,
                 "join_timeout": max(self._until - time.monotonic(), 0.1),
@@ -253,17 +251,3 @@ class _Joining:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection.detach()
         self._links.append(link)
-
-
-def _window(hosts: int, helpers: int) -> Window:
-    """Return a window for links that nobody measured: the least that kept measured ones busy, less where many meet."""
-    servers = helpers if helpers >= hosts else helpers + hosts
-    return choose_window(hosts, servers, queue_bytes=_QUEUE_BYTES, bandwidth=1.0, latency=0.0)
-
-
-def _local_window(hosts: int, helpers: int, chunks: int) -> int:
-    """Return how many chunks of a lane each rank of the host may have given: enough for every server's window."""
-    if hosts == 1:
-        return _LONE_HOST_WINDOW
-    least, most = _LOCAL_WINDOW
-    return max(least, min(most, 2 * chunks * (helpers + hosts)))

@@ -12,7 +12,7 @@ from herringbone_parallel.reduce.core import CoreConfig, LinkCount, Submission
 from herringbone_parallel.reduce.cut import Lane
 from herringbone_spec.errors import ParallelError
 
-_ABI = 2
+_ABI = 3
 # A wait in C hears no signal: it comes back to Python this often, where Ctrl-C is seen.
 _SLICE_SECONDS = 0.2
 
@@ -30,7 +30,7 @@ class _Config(Structure):
     _fields_ = (
         ("label", c_char_p),
         *((name, c_int32) for name in ("member", "members", "helpers", "local", "locals", "lanes")),
-        *((name, c_uint32) for name in ("chunk_bytes", "window", "local_window", "links")),
+        *((name, c_uint32) for name in ("chunk_bytes", "ring", "most", "local_ring", "local_most", "links")),
         ("silence", c_double),
         ("late", c_double),
         ("specs", POINTER(_LinkSpec)),
@@ -45,7 +45,7 @@ class _Submission(Structure):
     _fields_ = (
         ("address", c_uint64),
         ("count", c_uint64),
-        *((name, c_uint32) for name in ("element", "wire", "divisor", "chunk")),
+        *((name, c_uint32) for name in ("element", "wire", "divisor", "chunk", "window", "unused")),
         ("cut", POINTER(_Shard)),
         ("shards", c_uint64),
     )
@@ -113,7 +113,8 @@ class NativeCore:
         given = _Config(
             config.label.encode(),
             *(config.member, config.members, config.helpers, config.local, config.locals, config.lanes),
-            *(config.chunk_bytes, config.window, config.local_window, len(specs)),
+            *(config.chunk_bytes, config.limit.ring, config.limit.chunks),
+            *(config.local_limit.ring, config.local_limit.chunks, len(specs)),
             *(config.silence, config.late, specs),
         )
         self._core: int | None = found.hb_new(byref(given))
@@ -123,7 +124,8 @@ class NativeCore:
     def submit(self, submission: Submission) -> int:
         cut = _cut(submission.lanes)
         how = submission
-        given = _Submission(how.address, how.count, how.element, how.wire, how.divisor, how.chunk, cut, len(cut))
+        numbers = how.address, how.count, how.element, how.wire, how.divisor, how.chunk, how.window, 0
+        given = _Submission(*numbers, cut, len(cut))
         number = int(self._library.hb_submit(self._core, byref(given)))
         if number < 0:
             raise ParallelError(self.failure() or "the engine is closed")

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from herringbone_parallel.core.links import Cost, fit, next_probe
+from herringbone_parallel.core.links import Cost, fit_shaped, next_probe
 from herringbone_parallel.reduce.collectives import broadcast
 from herringbone_parallel.reduce.elements import Array
 from herringbone_parallel.reduce.engine import Engine
@@ -22,7 +22,8 @@ def measure(engine: Engine, *, budget_s: float = _BUDGET_S) -> Cost:
 
         buckets = plan_buckets(tensors, ready_s=..., cost=measure(engine))
 
-    The fixed part is what one more sum costs while others are under way, not how long a lone one takes.
+    The fixed part is what one more sum costs while others are under way, not how long a lone one takes. From then on
+    the engine's chunks suit such links.
     """
     points: list[tuple[int, float]] = []
     while (probe := next_probe(points, budget_s=budget_s / _UNDER_WAY)) is not None:
@@ -32,7 +33,9 @@ def measure(engine: Engine, *, budget_s: float = _BUDGET_S) -> Cost:
         agreed = np.array([statistics.median(taken)])
         broadcast(engine, agreed)
         points.append((probe.size, float(agreed[0])))
-    return fit(points)
+    cost = fit_shaped(points)
+    engine.suit(cost)
+    return cost
 
 
 def _seconds(engine: Engine, buffers: list[Array]) -> float:

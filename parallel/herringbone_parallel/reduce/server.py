@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from herringbone_parallel.reduce import cores, handshake
-from herringbone_parallel.reduce.core import Core, CoreConfig, LinkSpec, Role, in_turn
+from herringbone_parallel.reduce.core import Core, CoreConfig, Limit, LinkSpec, Role, in_turn
 from herringbone_parallel.reduce.door import Door, listen
 from herringbone_parallel.reduce.fabric import fabric_rails
 from herringbone_parallel.reduce.rails import Rails
@@ -26,7 +26,7 @@ from herringbone_parallel.reduce.settings import CORE_VARIABLE, host_name, rails
 from herringbone_spec.contract import ReduceVariable
 from herringbone_spec.errors import HerringboneError, ParallelError
 
-_SHARED = ("server", "members", "chunk_bytes", "window", "silence", "late")
+_SHARED = ("server", "members", "chunk_bytes", "ring", "most", "silence", "late")
 
 
 @dataclass
@@ -139,8 +139,8 @@ class Server:
                 lanes=1,
                 ranks=0,
                 chunk_bytes=int(hello["chunk_bytes"]),
-                window=int(hello["window"]),
-                local_window=1,
+                limit=Limit(int(hello["ring"]), int(hello["most"])),
+                local_limit=Limit(0, 0),
                 silence=float(hello["silence"]),
                 late=float(hello["late"]),
                 links=in_turn(links, int(hello["server"])),

@@ -19,7 +19,7 @@ from herringbone_parallel.reduce.elements import Element
 from herringbone_spec.errors import ParallelError
 
 # Changes with everything that two ends must agree on: this header, the handshake, the order of chunks.
-VERSION = 2
+VERSION = 3
 LAYOUT = struct.Struct("<BBBxIQQII")
 
 

@@ -23,7 +23,7 @@ def ask(workers: int, helpers: int, megabytes: float = 25, backward_s: float = 0
 
 
 def test_the_usage() -> None:
-    assert doctest.testmod(advisor) == (0, 4)
+    assert doctest.testmod(advisor) == (0, 7)
 
 
 def test_helpers_where_the_network_decides() -> None:

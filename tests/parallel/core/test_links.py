@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from herringbone_parallel.core import cluster, links
 from herringbone_parallel.core.cluster import Cluster
-from herringbone_parallel.core.links import Cost, HostLink, Probe, fit, host_link, next_probe
+from herringbone_parallel.core.links import Cost, HostLink, Probe, fit, fit_shaped, host_link, next_probe
 from herringbone_spec.errors import ParallelError
 
 # 4 hosts at 200 Mbit/s: bytes, and the median seconds of an all-reduce.
@@ -17,7 +17,7 @@ HELPERS = [(4e3, 0.0015), (1e5, 0.0044), (1e6, 0.0592), (5e6, 0.2247), (25e6, 1.
 
 
 def test_the_usages() -> None:
-    assert doctest.testmod(links) == (0, 4)
+    assert doctest.testmod(links) == (0, 6)
     assert doctest.testmod(cluster) == (0, 1)
 
 
@@ -38,6 +38,16 @@ def test_a_cost_is_found_again_from_its_own_points(alpha: float, beta: float) ->
 def test_a_cost_is_never_negative() -> None:
     assert fit([(1, 1.0), (10, 20.0)]).alpha_s == 0
     assert fit([(1, 2.0), (10, 1.0)]).beta_s == 0
+
+
+def test_what_a_token_bucket_lets_pass_does_not_make_a_link_look_fast() -> None:
+    """Four sums under way at 200 Mbit/s behind a bucket of 64 KB: the first points ran at the rate of the host."""
+    points = [(4 << 10, 0.00018), (32 << 10, 0.00086), (256 << 10, 0.0103)]
+    found = fit_shaped(points)
+    assert fit(points).beta_s == pytest.approx(3.3e-8, rel=0.2)
+    assert found.beta_s == pytest.approx(0.0103 / (256 << 10), rel=0.01)
+    assert 0 <= found.alpha_s < 1e-4
+    assert fit_shaped(HELPERS[:5]) == fit(HELPERS[:5])
 
 
 def test_too_few_points_are_refused() -> None:
@@ -63,6 +73,13 @@ def test_a_fast_link_is_probed_until_the_rate_settles() -> None:
 def test_a_slow_link_is_probed_within_the_budget_but_twice_at_least() -> None:
     assert probe_all(Cost(0.0075, 0.0654e-6), budget_s=0.1) == [4 << 10, 32 << 10]
     assert probe_all(Cost(10, 1), budget_s=0.1) == [4 << 10, 32 << 10]
+
+
+def test_a_size_that_there_is_no_time_to_repeat_is_measured_once() -> None:
+    points = [(4 << 10, 0.0002), (32 << 10, 0.0013)]
+    assert next_probe(points, budget_s=0.0625) == Probe(256 << 10, 3)
+    assert next_probe(points, budget_s=0.025) == Probe(256 << 10, 1)
+    assert next_probe(points, budget_s=0.02) is None
 
 
 def test_a_rate_that_never_settles_ends_with_the_largest_size() -> None:

@@ -69,7 +69,10 @@ def test_a_rank_with_another_token_is_refused_and_counted(meet):
     ("other", "named"),
     [
         ({"wire": Element.FLOAT16}, "the format on the wire: as it is on rank 0, float16 on rank 1"),
-        ({"window": Window(1 << 16, 2)}, "the window: None on rank 0, Window(chunk_bytes=65536, chunks=2) on rank 1"),
+        (
+            {"window": Window(1 << 16, 2)},
+            "the window: None on rank 0, Window(chunk_bytes=65536, chunks=2, message=96, few=None) on rank 1",
+        ),
         ({"servers": (ReduceServer("x", "127.0.0.1", 9),)}, "the servers on helper hosts:  on rank 0, x=127.0.0.1:9"),
         ({"size": 3}, "their number: 2 on rank 0, 3 on rank 1"),
     ],

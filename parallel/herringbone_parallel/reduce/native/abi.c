@@ -13,8 +13,6 @@
 
 /* Lanes and shards start at multiples of this many elements: cut.py. */
 #define ALIGN 64
-/* Chunks may be smaller than the largest: so many times as many of them are a window at most. */
-#define SMALLER 8
 
 int hb_abi(void) { return HB_ABI; }
 
@@ -28,12 +26,11 @@ struct hb_core *hb_new(const struct hb_config *config) {
                           .locals = config->locals,
                           .lanes = config->lanes,
                           .chunk_bytes = config->chunk_bytes,
-                          .ring = config->window * config->chunk_bytes,
-                          .allowed = config->window * config->chunk_bytes,
-                          .most = config->window * SMALLER,
-                          /* fp32 that travels in 16 bits takes twice what it takes on the wire. */
-                          .local_ring = config->local_window * config->chunk_bytes * 2,
-                          .local_most = config->local_window * SMALLER,
+                          .ring = config->ring,
+                          .most = config->most,
+                          .local_ring = config->local_ring,
+                          .local_most = config->local_most,
+                          .share = 1,
                           .link_count = config->links,
                           .silence = config->silence,
                           .late = config->late,
@@ -81,6 +78,7 @@ static struct buffer *buffer_of(struct core *core, const struct hb_submission *g
     buffer->wire = given->wire;
     buffer->divisor = given->divisor;
     buffer->elements = given->chunk;
+    buffer->window = given->window;
     for (size_t server = 0; server < servers; server++) buffer->place_of_server[server] = -1;
     for (uint64_t i = 0; i < given->shards; i++) {
         const struct hb_shard *cut = &given->cut[i];

@@ -71,7 +71,7 @@ struct buffer {
     struct buffer *next;
     uint64_t sequence, count, remaining;
     uint8_t *data;
-    uint32_t element, wire, divisor, elements;
+    uint32_t element, wire, divisor, elements, window;
     int32_t *place_of_server; /* in the own lane; -1: it has no shard */
     struct lane *lanes;
     struct shard *shards;
@@ -133,7 +133,7 @@ struct core {
     struct link **neighbours;
     int own_server, carries, network, serves;
     struct slots served, joined;
-    uint32_t allowed; /* bytes under way to a server; fewer where they only wait in queues */
+    double share; /* of a buffer's window, what is under way to a server; less than 1 where it would wait in queues */
     uint8_t *results;
     struct source *sources;
     struct cursor joining, handing, serving, *pushing, *returning, *giving, *given;

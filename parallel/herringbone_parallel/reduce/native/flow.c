@@ -151,6 +151,7 @@ static void join(struct core *core) {
 #define LONG_UNDER_WAY 0.02
 /* One goes, one comes back, one is there for the credit's way. */
 #define LEAST_UNDER_WAY 3
+#define LEAST_SHARE (1.0 / 16)
 
 static void time_push(const struct core *core, struct link *link) {
     if (link->timed_since > 0) return;
@@ -162,14 +163,16 @@ static void time_return(struct core *core, struct link *link) {
     if (!(link->timed_since > 0) || link->returned.number < link->timed) return;
     int is_long = core->at - link->timed_since > LONG_UNDER_WAY;
     link->timed_since = 0;
-    core->allowed = is_long ? core->allowed / 8 * 7 : core->allowed + core->allowed / 8;
-    if (core->allowed > core->ring) core->allowed = core->ring;
-    if (core->allowed < core->ring / 16) core->allowed = core->ring / 16;
+    core->share = is_long ? core->share / 8 * 7 : core->share / 8 * 9;
+    if (core->share > 1) core->share = 1;
+    if (core->share < LEAST_SHARE) core->share = LEAST_SHARE;
 }
 
 /* As many chunks for each server, not as many bytes: small shards have small ones, and all are to end together. */
 static int may_push(const struct core *core, const struct link *link, const struct chunk *chunk) {
-    uint32_t largest = chunk->buffer->elements * element_size((int)chunk->buffer->wire), most = core->allowed / largest;
+    const struct buffer *buffer = chunk->buffer;
+    uint32_t largest = buffer->elements * element_size((int)buffer->wire);
+    uint32_t most = (uint32_t)(core->share * buffer->window) / largest;
     uint64_t under_way = link->pushed.number - link->returned.number;
     return under_way < (most > LEAST_UNDER_WAY ? most : LEAST_UNDER_WAY) &&
            place_is_free(link->pushed, link->returned, wire_size_of(chunk), core->ring, core->most);

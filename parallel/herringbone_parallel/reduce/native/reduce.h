@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 /* Changes with every structure and function of this header. */
-#define HB_ABI 2
+#define HB_ABI 3
 
 enum hb_element { HB_F32 = 1, HB_F16, HB_BF16, HB_F64, HB_I32, HB_I64, HB_U8 };
 enum hb_role { HB_HELPER, HB_PEER, HB_LOCAL };
@@ -23,7 +23,8 @@ struct hb_link_spec {
 struct hb_config {
     const char *label;
     int32_t member, members, helpers, local, locals, lanes;
-    uint32_t chunk_bytes, window, local_window, links; /* windows in chunks of chunk_bytes */
+    /* What may be under way on a link between hosts, and on one to a rank of this host: bytes, and chunks. */
+    uint32_t chunk_bytes, ring, most, local_ring, local_most, links;
     double silence, late;
     const struct hb_link_spec *specs;
 };
@@ -36,6 +37,7 @@ struct hb_shard {
 struct hb_submission {
     uint64_t address, count;
     uint32_t element, wire, divisor, chunk; /* chunk: the elements of the largest */
+    uint32_t window, unused;                /* window: bytes that may be under way to a server */
     const struct hb_shard *cut;             /* by lane, in the order of shards */
     uint64_t shards;
 };

@@ -130,7 +130,8 @@ def _reduction(variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: li
         lines = [f"{spec.name}: {spec.dtype} {list(spec.shape)}" for spec in specs]
         lines.append(f"in buckets: {[bucket.members for bucket in buckets]}")
         current.comparisons[key] = Comparison("\n".join(lines), variables)
-    reduction = Reduction(current.engine, buckets, current.comparisons[key], op=travel.op.value)
+    starts = current.observe(buckets)
+    reduction = Reduction(current.engine, buckets, current.comparisons[key], op=travel.op.value, starts=starts)
     if tf.executing_eagerly():
         current.reductions[key] = reduction
     return reduction

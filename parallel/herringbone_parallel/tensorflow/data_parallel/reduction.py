@@ -24,6 +24,7 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_parallel.reduce import Engine, Handle
+from herringbone_parallel.reduce.advising import Starts
 from herringbone_parallel.reduce.fused import Array, Bucket, Spec
 from herringbone_parallel.tensorflow.data_parallel.weights import Comparison
 from herringbone_spec.errors import ParallelError
@@ -71,11 +72,22 @@ class Reduction:
 
     reduction = Reduction(engine, buckets, comparison, op="average")
     sums = reduction(tensors)
+
+    `starts` is told when sums start and end.
     """
 
-    def __init__(self, engine: Engine, buckets: Sequence[Bucket], comparison: Comparison, *, op: str) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        buckets: Sequence[Bucket],
+        comparison: Comparison,
+        *,
+        op: str,
+        starts: Starts | None = None,
+    ) -> None:
         self._engine, self._buckets, self._comparison, self._op = engine, tuple(buckets), comparison, op
         self._under_way = UnderWay()
+        self._starts = starts
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """Return the sums of the tensors, each in its place."""
@@ -86,12 +98,17 @@ class Reduction:
             self._comparison.before_sum(self._engine)
         bucket = self._buckets[number]
         flat = bucket.fill(gradients)
+        if self._starts is not None:
+            self._starts.started(number)
         stored = flat.view(np.uint16) if bucket.element == "bfloat16" else flat
         handle = self._engine.all_reduce(stored, dtype=bucket.element, op=self._op)
         return self._under_way.add(flat, handle)
 
     def _finish(self, number: int, ticket: Any) -> list[Array]:
-        return self._buckets[number].pieces(self._under_way.wait(ticket))
+        total = self._under_way.wait(ticket)
+        if self._starts is not None:
+            self._starts.ended()
+        return self._buckets[number].pieces(total)
 
     def _eager(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         tickets = [

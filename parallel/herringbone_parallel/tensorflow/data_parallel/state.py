@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from herringbone_parallel.core.links import Cost
 from herringbone_parallel.reduce import Engine, session
+from herringbone_parallel.reduce.advising import Starts, begin
+from herringbone_parallel.reduce.fused import Bucket
 from herringbone_parallel.reduce.probing import measure
 from herringbone_spec.contract import ReduceVariable
 from herringbone_spec.errors import ParallelError
@@ -29,6 +32,16 @@ class State:
     reductions: dict[Any, Any] = field(default_factory=dict)
     comparisons: dict[Any, Any] = field(default_factory=dict)
     aggregators: dict[Any, Any] = field(default_factory=dict)
+    # Whether somebody times a step for the advice: of the job's first gradients, on rank 0.
+    observed: bool = False
+
+    def observe(self, buckets: Sequence[Bucket]) -> Starts | None:
+        """Return what times one of the first steps of these buckets, once, for the advice; else None."""
+        if self.observed or self.engine.rank or not buckets:
+            return None
+        self.observed = True
+        sizes = [bucket.count * bucket.dtype.itemsize for bucket in buckets]
+        return Starts(sizes, buckets[0].element, partial(begin, self.engine, self.cost))
 
 
 _state: State | None = None

@@ -92,7 +92,7 @@ class Aggregation:
         self._kept.clear()
         end = functools.partial(self._end, parameters, last)
         # What is queued by one callback runs after those that are queued by then, such as DDP's wait for its buckets.
-        _after_backward(functools.partial(_after_backward, end) if last else end)
+        after_backward(functools.partial(after_backward, end) if last else end)
 
     def _end(self, parameters: list[nn.Parameter], last: bool) -> None:
         self._under_way = False
@@ -107,7 +107,8 @@ class Aggregation:
                     self._kept[parameter], parameter.grad = parameter.grad, None
 
 
-def _after_backward(call: Callable[[], None]) -> None:
+def after_backward(call: Callable[[], None]) -> None:
+    """Have a backward that is under way end with this call."""
     torch.autograd.Variable._execution_engine.queue_callback(call)
 
 

@@ -3,6 +3,7 @@
 - Ranks whose models differ in a parameter's name, shape or type hear it when they wrap it, by name.
 - Equal weights are not broadcast: same seed, same model. Where they differ, rank 0's are, as always.
 - Buckets have the sizes that these links want, unless `bucket_cap_mb` says otherwise.
+- Rank 0 says once how the sums are made, and what would be faster.
 - With an aggregation frequency above 1 the gradients of so many backwards are added up first (`aggregation`).
 """
 
@@ -11,19 +12,24 @@ from __future__ import annotations
 import functools
 import inspect
 import os
+import weakref
 from typing import Any
 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from herringbone_parallel.reduce import session
+from herringbone_parallel.reduce.advising import begin
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.torch.data_parallel import agreement
+from herringbone_parallel.torch.data_parallel.advising import Clock, CudaClock, Observer
 from herringbone_parallel.torch.data_parallel.aggregation import Aggregation, frequency
 from herringbone_parallel.torch.data_parallel.backend import ReduceGroup
 from herringbone_parallel.torch.data_parallel.bucket_sizes import bucket_bytes
 
 _MEBIBYTE = 1 << 20
+# Of these the advice has been said, or will be: once in a job.
+_advised: weakref.WeakSet[Engine] = weakref.WeakSet()
 _stock = DistributedDataParallel.__init__
 _signature = inspect.signature(_stock)
 
@@ -44,6 +50,8 @@ def _init(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
     if group.engine.size > 1:
         _prepare(given, group.engine)
     _stock(**given)
+    if group.engine.size > 1 and group.engine.rank == 0:
+        _observe(self, group.engine)
     if aggregated > 1:
         Aggregation(aggregated).watch(self)
 
@@ -58,11 +66,20 @@ def _prepare(given: dict[str, Any], engine: Engine) -> None:
         buffers = module.named_buffers() if given.get("broadcast_buffers", True) else ()
         tensors = [*parameters, *((name, buffer) for name, buffer in buffers if name not in ignored)]
         given["init_sync"] = not agreement.are_equal(engine, tensors)
+    cost = session.cost()
     if given.get("bucket_cap_mb") is None and not given.get("bucket_cap_mb_list"):
         trained = [parameter for _, parameter in parameters if parameter.requires_grad]
-        sizes = bucket_bytes(trained, session.cost())
+        sizes = bucket_bytes(trained, cost)
         rebuilt = given.get("static_graph", False) or not given.get("find_unused_parameters", False)
         given.update(_caps(sizes if rebuilt else sizes[::-1]))
+
+
+def _observe(model: DistributedDataParallel, engine: Engine) -> None:
+    """Have the advice said for one of the first steps of the job's first model."""
+    if engine not in _advised:
+        _advised.add(engine)
+        clock = CudaClock() if any(parameter.is_cuda for parameter in model.module.parameters()) else Clock()
+        Observer(model, clock, functools.partial(begin, engine, session.cost()))
 
 
 def _caps(sizes: list[int]) -> dict[str, Any]:
