@@ -124,6 +124,8 @@ class ReduceVariable:
     RAILS = "HERRINGBONE_REDUCE_RAILS"
     # How many backwards add up their gradients before they are summed over the ranks; absent: 1.
     AGGREGATION_FREQUENCY = "HERRINGBONE_AGGREGATION_FREQUENCY"
+    # "false": a step is made by the sum of what they added up; absent or "true": by its average.
+    AVERAGE_AGGREGATED_GRADIENTS = "HERRINGBONE_AVERAGE_AGGREGATED_GRADIENTS"
     # To a server: the name of its host, for messages.
     HOST = "HERRINGBONE_REDUCE_HOST"
     # To a server: the address to listen at, at a port of its own choice; absent: 127.0.0.1.

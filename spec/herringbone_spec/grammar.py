@@ -95,7 +95,7 @@ def _read_smdistributed(raw: object, path: str, *, version2: bool) -> SMDistribu
         raw,
         path,
         {
-            "dataparallel": partial(_read_if_enabled, DataParallel, nested=_DATA_PARALLEL),
+            "dataparallel": _read_data_parallel,
             "modelparallel": partial(_read_if_enabled, ModelParallel, nested={"parameters": read_parameters}),
         },
     )
@@ -106,6 +106,20 @@ def _read_smdistributed(raw: object, path: str, *, version2: bool) -> SMDistribu
             f" on: nothing else carries it. Give at least one, for example {{{example}}}."
         )
     return smdistributed
+
+
+def _read_data_parallel(raw: object, path: str) -> DataParallel | UnsetType:
+    strategy = _read_if_enabled(DataParallel, raw, path, nested=_DATA_PARALLEL)
+    if (
+        strategy is not UNSET
+        and strategy.average_aggregated_gradients is not UNSET
+        and strategy.aggregation_frequency is UNSET
+    ):
+        raise DistributionError(
+            f"{path}.average_aggregated_gradients: says what becomes of the gradients that aggregation_frequency adds"
+            " up, and that is not given. Add 'aggregation_frequency': N, or leave this one out."
+        )
+    return strategy
 
 
 def _read_parameters(raw: object, path: str, *, version2: bool) -> AnyParameters | UnsetType:

@@ -36,13 +36,15 @@ class DataParallel(Strategy, frozen=True, kw_only=True):
     """`smdistributed.dataparallel`: sharded all-reduce, with its servers on the ranks' own hosts or on helper hosts.
 
     `helpers` names the instance group of helper hosts. `aggregation_frequency` is the number of backwards whose
-    gradients are added up before they are summed over the ranks. `wire` has fp32 gradients travel in 16 bits. `rails`
-    names the network interfaces to use. `custom_mpi_options` are words for mpirun's command line, as one string.
+    gradients are added up before they are summed over the ranks; with `average_aggregated_gradients` False a step is
+    made by their sum and not by their average. `wire` has fp32 gradients travel in 16 bits. `rails` names the network
+    interfaces to use. `custom_mpi_options` are words for mpirun's command line, as one string.
     """
 
     custom_mpi_options: str | UnsetType = UNSET
     helpers: str | UnsetType = UNSET
     aggregation_frequency: PositiveInt | UnsetType = UNSET
+    average_aggregated_gradients: bool | UnsetType = UNSET
     wire: Wire | UnsetType = UNSET
     rails: tuple[str, ...] | UnsetType = UNSET
 

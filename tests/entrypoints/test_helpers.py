@@ -70,7 +70,8 @@ def test_mpirun_runs_on_a_helper_host_where_that_is_the_first(make_job, mpirun, 
 
 def test_what_the_dict_says_of_the_library_reaches_ranks_and_servers(make_job) -> None:
     script = "print(*(f'{name[12:]}={os.environ[name]}' for name in sorted(os.environ) if name.startswith('HERR')))"
-    job = helped(make_job, script, rails=["eth0", "eth1"], wire="bf16", aggregation_frequency=4)
+    said = {"aggregation_frequency": 4, "average_aggregated_gradients": False, "wire": "bf16"}
+    job = helped(make_job, script, rails=["eth0", "eth1"], **said)
     ended = job.run()
     assert "[algo-2] stand-in serves algo-2 eth0,eth1" in ended["algo-2"].lines
     (line,) = ended["algo-1"].rank_lines
@@ -78,6 +79,7 @@ def test_what_the_dict_says_of_the_library_reaches_ranks_and_servers(make_job) -
     port = told["REDUCE_SERVERS"].rpartition(":")[2]
     assert told | {"REDUCE_MEET": "", "REDUCE_TOKEN_FILE": ""} == {
         "AGGREGATION_FREQUENCY": "4",
+        "AVERAGE_AGGREGATED_GRADIENTS": "false",
         "REDUCE_MEET": "",
         "REDUCE_RAILS": "eth0,eth1",
         "REDUCE_SERVERS": f"algo-2=127.0.0.1:{port}",

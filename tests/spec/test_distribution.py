@@ -128,10 +128,17 @@ def data_parallel(**keys):
 
 def test_data_parallel_with_all_that_can_be_said():
     group = SimpleNamespace(instance_group_name="helpers", instance_type="ml.c5n.18xlarge", instance_count=4)
-    raw = data_parallel(helpers=group, aggregation_frequency=2, wire="bf16", rails=["eth0", "eth1"])
+    raw = data_parallel(
+        helpers=group, aggregation_frequency=2, average_aggregated_gradients=False, wire="bf16", rails=["eth0", "eth1"]
+    )
     distribution = parse(raw)
     assert distribution.data_parallel == DataParallel(
-        enabled=True, helpers="helpers", aggregation_frequency=2, wire="bf16", rails=("eth0", "eth1")
+        enabled=True,
+        helpers="helpers",
+        aggregation_frequency=2,
+        average_aggregated_gradients=False,
+        wire="bf16",
+        rails=("eth0", "eth1"),
     )
     assert distribution.helpers == "helpers"
     assert parse(data_parallel()).helpers is None

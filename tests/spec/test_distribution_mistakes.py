@@ -153,6 +153,16 @@ def test_wrong_value_of_a_parameter(key, value, expected):
         ("helpers", ["cpus"], "an instance group, or its name, is expected. Got ['cpus'] (list)."),
         ("aggregation_frequency", 0, "aggregation_frequency must be a positive integer. Got 0 (int)."),
         ("aggregation_frequency", True, "aggregation_frequency must be a positive integer. Got True (bool)."),
+        (
+            "average_aggregated_gradients",
+            "no",
+            "average_aggregated_gradients must be a value in: [True, False]. Got 'no' (str).",
+        ),
+        (
+            "average_aggregated_gradients",
+            False,
+            "says what becomes of the gradients that aggregation_frequency adds",
+        ),
         ("wire", "fp8", "wire must be a value in: [None, 'fp16', 'bf16']. Got 'fp8' (str)."),
         ("wire", 16, "wire must be a value in: [None, 'fp16', 'bf16']. Got 16 (int)."),
         ("rails", "eth0", "a list of names of network interfaces is expected. Got 'eth0' (str)."),

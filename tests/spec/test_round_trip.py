@@ -94,12 +94,13 @@ data_parallel = st.fixed_dictionaries(
         "custom_mpi_options": options,
         "helpers": st.text(min_size=1, max_size=60).map("h{}".format),
         "aggregation_frequency": degrees,
+        "average_aggregated_gradients": st.booleans(),
         "wire": st.sampled_from([None, "fp16", "bf16"]),
         "rails": st.sampled_from([words, fabrics]).flatmap(
             lambda names: st.lists(names, min_size=1, max_size=4, unique=True)
         ),
     },
-)
+).map(lambda keys: {"aggregation_frequency": 2, **keys} if "average_aggregated_gradients" in keys else keys)
 
 
 def parallel(name, parameters):

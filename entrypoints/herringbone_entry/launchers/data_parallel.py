@@ -50,6 +50,8 @@ def settings(strategy: DataParallel | None) -> dict[str, str]:
         values[ReduceVariable.RAILS] = ",".join(strategy.rails)
     if isinstance(strategy.aggregation_frequency, int):
         values[ReduceVariable.AGGREGATION_FREQUENCY] = str(strategy.aggregation_frequency)
+    if isinstance(strategy.average_aggregated_gradients, bool):
+        values[ReduceVariable.AVERAGE_AGGREGATED_GRADIENTS] = str(strategy.average_aggregated_gradients).lower()
     return values
 
 

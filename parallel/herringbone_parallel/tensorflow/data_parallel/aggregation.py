@@ -1,7 +1,7 @@
 """Several backwards for each step of the optimizer, by the job's `aggregation_frequency`, for scripts with a tape.
 
     pass            1        2        3        4            aggregation_frequency 2
-    gradients       add up   sum      add up   sum          over the ranks: the average of both passes
+    gradients       add up   sum      add up   sum          over the ranks: the average of both passes, or their sum
     tape returns    zeros    sums     zeros    sums
     optimizer       skips    steps    skips    steps
 
@@ -18,6 +18,7 @@ from weakref import WeakValueDictionary
 import keras
 import tensorflow as tf
 
+from herringbone_parallel.core.aggregation import Aggregation
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.gradients import (
     Travel,
@@ -34,9 +35,9 @@ _of_variable: WeakValueDictionary[int, Aggregator] = WeakValueDictionary()
 
 
 class Aggregator:
-    """Adds up the gradients of some variables over `frequency` backwards."""
+    """Adds up the gradients of some variables over as many backwards as the job asks for."""
 
-    def __init__(self, gradients: Sequence[Any], variables: Sequence[Any], frequency: int) -> None:
+    def __init__(self, gradients: Sequence[Any], variables: Sequence[Any], asked: Aggregation) -> None:
         with tf.init_scope():
             self._totals = [
                 None if gradient is None else tf.Variable(tf.zeros(variable.shape, gradient.dtype), trainable=False)
@@ -45,7 +46,7 @@ class Aggregator:
             self._passes = tf.Variable(0, dtype=tf.int64, trainable=False)
             # Whether the last gradients that the tape returned are sums over all ranks.
             self.complete = tf.Variable(False, trainable=False)
-        self._frequency = frequency
+        self._every, self._divisor = asked.every, asked.every if asked.averaged else 1
         # As long as there is an aggregator, no other variable gets the identity of one of these.
         self._variables = tuple(variables)
 
@@ -60,11 +61,11 @@ class Aggregator:
             )
         sums = [total.assign_add(gradient) for total, gradient in zip(totals, given, strict=True)]
         passes = self._passes.assign_add(1)
-        self.complete.assign(passes % self._frequency == 0)
+        self.complete.assign(passes % self._every == 0)
         kept = [variable for variable, total in zip(variables, self._totals, strict=True) if total is not None]
 
         def reduce() -> list[tf.Tensor]:
-            averages = reduce_gradients([each / self._frequency for each in sums], kept, travel)
+            averages = reduce_gradients([each / self._divisor for each in sums], kept, travel)
             for total in totals:
                 total.assign(tf.zeros_like(total))
             return averages
@@ -85,7 +86,7 @@ def aggregate(gradients: Sequence[Any], variables: Sequence[Any], travel: Travel
                     f"with aggregation_frequency, gradients are those of variables; {name_of(variable)} is not"
                 )
         _teach_optimizers()
-        current.aggregators[key] = Aggregator(gradients, variables, current.frequency)
+        current.aggregators[key] = Aggregator(gradients, variables, current.aggregation)
         for variable in variables:
             _of_variable[id(inner_variable(variable))] = current.aggregators[key]
     return current.aggregators[key](gradients, variables, travel)  # type: ignore[no-any-return]

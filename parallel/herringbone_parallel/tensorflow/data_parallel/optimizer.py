@@ -39,13 +39,16 @@ def DistributedOptimizer(  # noqa: N802 - AWS's name
     Of Keras's optimizers it is one more of the same class, with the same settings and state, which plain Keras loads
     from a saved model; of those in `tf.compat.v1.train`, one around it, for graphs of TensorFlow 1. With the setting
     `aggregation_frequency` of the job's `distribution`, Keras's step only every n-th time: by the average of all
-    gradients since. Gradients are averaged first, then clipped. `bucket_cap_mb` is how much travels at once; without
-    it, buckets are cut for the links between the ranks. Raises `ParallelError` for anything else, and for
-    `device_dense` and `device_sparse`.
+    gradients since, or by their sum where `average_aggregated_gradients` is False. Gradients are averaged over the
+    ranks first, then clipped. `bucket_cap_mb` is how much travels at once; without it, buckets are cut for the links
+    between the ranks. Raises `ParallelError` for anything else, and for `device_dense` and `device_sparse`.
     """
     refuse_devices(**devices)
     travel = Travel(compression, op, sparse_as_dense, bucket_cap_mb)
-    return distributed(optimizer, travel, name=name, use_locking=use_locking, frequency=state.get().frequency)
+    asked = state.get().aggregation
+    return distributed(
+        optimizer, travel, name=name, use_locking=use_locking, frequency=asked.every, summed=not asked.averaged
+    )
 
 
 def distributed(

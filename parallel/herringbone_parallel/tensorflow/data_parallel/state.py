@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from herringbone_parallel.core.aggregation import Aggregation, aggregation
 from herringbone_parallel.core.links import Cost
 from herringbone_parallel.reduce import Engine, session
 from herringbone_parallel.reduce.advising import Starts, begin
 from herringbone_parallel.reduce.fused import Bucket
 from herringbone_parallel.reduce.probing import measure
-from herringbone_spec.contract import ReduceVariable
 from herringbone_spec.errors import ParallelError
 
 
@@ -24,8 +24,7 @@ class State:
     engine: Engine
     # What sums take between these ranks: buckets are cut by it.
     cost: Cost
-    # How many backwards add up their gradients before the ranks sum them.
-    frequency: int = 1
+    aggregation: Aggregation
     # How to give the engine back.
     leave: Callable[[], None] = session.leave
     # What is made once and used by every step, by the gradients that it is for.
@@ -65,10 +64,10 @@ def init() -> None:
     global _state
     if _state is not None:
         raise ParallelError("init() has been called already; the library is initialized once in a process")
-    frequency = _frequency()
+    asked = aggregation(os.environ)
     engine = session.enter()
     # Now, as all ranks measure together: later, one might trace a function again that the others have at hand.
-    _state = State(engine, session.cost(), frequency)
+    _state = State(engine, session.cost(), asked)
 
 
 def serve(engine: Engine) -> None:
@@ -82,7 +81,7 @@ def serve(engine: Engine) -> None:
             "smp.init() after init() of the data-parallel library, or hvd.init(): with modelparallel it is smp.init()"
             " that joins the replicas; leave the other out"
         )
-    _state = State(engine, measure(engine), _frequency(), leave=engine.close)
+    _state = State(engine, measure(engine), aggregation(os.environ), leave=engine.close)
 
 
 def is_initialized() -> bool:
@@ -116,10 +115,3 @@ def local_size() -> int:
 def local_rank() -> int:
     """Return this process's number among the ranks of its host: the GPU to use."""
     return get().engine.local_rank
-
-
-def _frequency() -> int:
-    value = os.environ.get(ReduceVariable.AGGREGATION_FREQUENCY) or "1"
-    if not value.isdecimal() or int(value) < 1:
-        raise ParallelError(f"{ReduceVariable.AGGREGATION_FREQUENCY}={value}: it is a whole number, 1 or more")
-    return int(value)

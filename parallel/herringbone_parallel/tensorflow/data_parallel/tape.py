@@ -54,5 +54,5 @@ class DistributedGradientTape:
         """Return the gradients, averaged or summed over all ranks, in the structure of `sources`."""
         local = tf.nest.flatten(self._tape.gradient(target, sources, *args, **kwargs))
         variables = tf.nest.flatten(sources)
-        reduce = aggregate if state.get().frequency > 1 else reduce_gradients
+        reduce = aggregate if state.get().aggregation.every > 1 else reduce_gradients
         return tf.nest.pack_sequence_as(sources, reduce(local, variables, self._travel))

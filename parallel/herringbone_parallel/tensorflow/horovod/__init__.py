@@ -138,14 +138,16 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     """Return an optimizer that applies averages over all ranks, for Keras or `tf.compat.v1.train`.
 
     With `backward_passes_per_step` it steps every n-th time, by the gradients' sum over the passes, or their average
-    with `average_aggregated_gradients`; without it, the job's `aggregation_frequency` counts, and the average.
+    with `average_aggregated_gradients`; without it, the job's settings `aggregation_frequency` and
+    `average_aggregated_gradients` count.
     """
     refuse_devices(device_dense=others.pop("device_dense", ""), device_sparse=others.pop("device_sparse", ""))
     _refuse_factor(others.pop("gradient_predivide_factor", 1.0))
     if others:
         raise ParallelError(f"hvd.DistributedOptimizer has no {', '.join(sorted(others))} here; see docs/tensorflow.md")
-    passes = state.get().frequency if backward_passes_per_step is None else backward_passes_per_step
-    summed = backward_passes_per_step is not None and not average_aggregated_gradients
+    passes, averaged = state.get().aggregation
+    if backward_passes_per_step is not None:
+        passes, averaged = backward_passes_per_step, average_aggregated_gradients
     travel = Travel(compression, op, sparse_as_dense)
     # Horovod has a schedule count backwards, for a script that asks for several.
     return distributed(
@@ -154,7 +156,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         name=name,
         use_locking=use_locking,
         frequency=passes,
-        summed=summed,
+        summed=not averaged,
         schedule_by_steps=backward_passes_per_step is None,
     )
 

@@ -4,7 +4,7 @@ With `"aggregation_frequency": 4` the script goes on as it is, and 3 of 4 calls 
 
     backward 1, 2, 3   the gradients are kept here, added up; `.grad` is None when `backward` returns
     backward 4         added up with the others, divided by 4, averaged over the ranks: `.grad` is what one backward of
-                       a batch four times as large would give
+                       a batch four times as large would give. Where the job asks for sums, not divided
 
 An optimizer leaves a parameter without a gradient alone, with its momentum, its weight decay and its count of steps, as
 all of torch's do. A GradScaler, which insists on gradients, is taught to do nothing too.
@@ -13,7 +13,7 @@ all of torch's do. A GradScaler, which insists on gradients, is taught to do not
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -21,27 +21,15 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
-from herringbone_spec.contract import ReduceVariable
+from herringbone_parallel.core.aggregation import Aggregation
 from herringbone_spec.errors import ParallelError
 
 
-def frequency(environment: Mapping[str, str]) -> int:
-    """Return how many backwards the job's distribution adds up: 1 unless it says otherwise.
+class Aggregator:
+    """Adds up what several backwards of one model give. A backward inside the user's `no_sync` does not count."""
 
-    >>> frequency({"HERRINGBONE_AGGREGATION_FREQUENCY": "4"})
-    4
-    """
-    text = environment.get(ReduceVariable.AGGREGATION_FREQUENCY, "1")
-    if not text.isdecimal() or int(text) < 1:
-        raise ParallelError(f"{ReduceVariable.AGGREGATION_FREQUENCY}={text}: it is a number from 1")
-    return int(text)
-
-
-class Aggregation:
-    """Adds up what `every` backwards of one model give. A backward inside the user's `no_sync` does not count."""
-
-    def __init__(self, every: int) -> None:
-        self._every = every
+    def __init__(self, asked: Aggregation) -> None:
+        self._every, self._divisor = asked.every, asked.every if asked.averaged else 1
         self._kept: dict[nn.Parameter, torch.Tensor] = {}
         self._done = 0
         self._under_way = False
@@ -102,7 +90,7 @@ class Aggregation:
                 if parameter.grad is None:
                     continue
                 if last:
-                    parameter.grad.div_(self._every)
+                    parameter.grad.div_(self._divisor)
                 else:
                     self._kept[parameter], parameter.grad = parameter.grad, None
 

@@ -18,12 +18,13 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
+from herringbone_parallel.core.aggregation import aggregation
 from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.advising import begin
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.torch.data_parallel import agreement
 from herringbone_parallel.torch.data_parallel.advising import Clock, CudaClock, Observer
-from herringbone_parallel.torch.data_parallel.aggregation import Aggregation, frequency
+from herringbone_parallel.torch.data_parallel.aggregation import Aggregator
 from herringbone_parallel.torch.data_parallel.backend import ReduceGroup
 from herringbone_parallel.torch.data_parallel.bucket_sizes import bucket_bytes
 
@@ -46,14 +47,14 @@ def _init(self: DistributedDataParallel, *args: Any, **kwargs: Any) -> None:
     if not isinstance(group, ReduceGroup) or group.engine is None:
         _stock(self, *args, **kwargs)
         return
-    aggregated = frequency(os.environ)
+    asked = aggregation(os.environ)
     if group.engine.size > 1:
         _prepare(given, group.engine)
     _stock(**given)
     if group.engine.size > 1 and group.engine.rank == 0:
         _observe(self, group.engine)
-    if aggregated > 1:
-        Aggregation(aggregated).watch(self)
+    if asked.every > 1:
+        Aggregator(asked).watch(self)
 
 
 def _prepare(given: dict[str, Any], engine: Engine) -> None:

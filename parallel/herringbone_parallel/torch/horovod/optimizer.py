@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from herringbone_parallel.core.aggregation import aggregation
 from herringbone_parallel.torch.data_parallel import agreement
-from herringbone_parallel.torch.data_parallel.aggregation import frequency
 from herringbone_parallel.torch.horovod.gradients import Gradients
 from herringbone_parallel.torch.horovod.operations import Average, Compression, Op, Sum
 from herringbone_parallel.torch.horovod.ranks import engine
@@ -80,7 +80,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         raise ParallelError(f"hvd.DistributedOptimizer has no {', '.join(unknown)} here")
     if backward_passes_per_step < 1:
         raise ParallelError(f"backward_passes_per_step={backward_passes_per_step}: it is a number from 1")
-    if (every := frequency(os.environ)) > 1:
+    if (every := aggregation(os.environ).every) > 1:
         raise ParallelError(
             f"aggregation_frequency {every} is for smddp; give hvd.DistributedOptimizer"
             f" backward_passes_per_step={every}"

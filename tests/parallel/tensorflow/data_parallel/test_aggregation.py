@@ -14,10 +14,24 @@ pytestmark = pytest.mark.tensorflow
 TWO = {"HERRINGBONE_AGGREGATION_FREQUENCY": "2"}
 
 
-@pytest.mark.parametrize(("program", "args"), [("with_tape", [False]), ("with_tape", [True]), ("with_optimizer", [])])
-def test_two_backwards_and_a_step_are_one_step_on_twice_the_batch(ranks: Ranks, program: str, args: list[Any]) -> None:
+SUMMED = {"HERRINGBONE_AVERAGE_AGGREGATED_GRADIENTS": "false"}
+
+
+# At half the rate, where the gradients of two backwards are summed.
+@pytest.mark.parametrize(
+    ("program", "args", "settings"),
+    [
+        ("with_tape", [False, 0.05], {}),
+        ("with_tape", [True, 0.025], SUMMED),
+        ("with_optimizer", [0.05], {}),
+        ("with_optimizer", [0.025], SUMMED),
+    ],
+)
+def test_two_backwards_and_a_step_are_one_step_on_twice_the_batch(
+    ranks: Ranks, program: str, args: list[Any], settings: dict[str, str]
+) -> None:
     [expected] = ranks.run("aggregation.alone", 1)
-    (first, sent), (second, _) = ranks.run(f"aggregation.{program}", 2, *args, **TWO)
+    (first, sent), (second, _) = ranks.run(f"aggregation.{program}", 2, *args, **TWO, **settings)
     np.testing.assert_allclose(first, expected, rtol=0, atol=1e-6)
     assert first.tobytes() == second.tobytes()
     # The gradients of two steps, 9,637 of them, with the little that comparing ranks takes; not those of four passes.

@@ -27,20 +27,20 @@ def alone() -> Any:
     return _train(training.model(), keras.optimizers.SGD(0.05, momentum=0.9), _batches(1, 0, 2), tf.GradientTape)
 
 
-def with_tape(in_graph: bool) -> tuple[Any, int]:
+def with_tape(in_graph: bool, rate: float) -> tuple[Any, int]:
     sdp.init()
     before = sent_bytes()
     tape = lambda: sdp.DistributedGradientTape(tf.GradientTape())  # noqa: E731
     data = _batches(sdp.size(), sdp.rank(), 1)
-    weights = _train(training.model(), keras.optimizers.SGD(0.05, momentum=0.9), data, tape, in_graph=in_graph)
+    weights = _train(training.model(), keras.optimizers.SGD(rate, momentum=0.9), data, tape, in_graph=in_graph)
     return weights, sent_bytes() - before
 
 
-def with_optimizer() -> tuple[Any, int]:
+def with_optimizer(rate: float) -> tuple[Any, int]:
     sdp.init()
     before = sent_bytes()
     net = training.model()
-    net.compile(sdp.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9)), training.loss_of_fit())
+    net.compile(sdp.DistributedOptimizer(keras.optimizers.SGD(rate, momentum=0.9)), training.loss_of_fit())
     for images, labels in _batches(sdp.size(), sdp.rank(), 1):
         net.train_on_batch(images, labels)
     return training.weights(net), sent_bytes() - before

@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from herringbone_parallel.reduce import session
 from herringbone_parallel.torch.data_parallel import install
-from herringbone_parallel.torch.data_parallel.aggregation import frequency
 from herringbone_spec.errors import ParallelError
 from tests.parallel.torch.data_parallel.ranks import JobRanks
 
@@ -54,7 +53,7 @@ def train(every: int, optimizer_name: str, settings: dict[str, Any]) -> tuple[li
     return [p.detach() for p in model.parameters()], left, session.current().stats().buffers - before
 
 
-def joined(every: int, ranks: int, optimizer_name: str) -> list[torch.Tensor]:
+def joined(every: int, ranks: int, optimizer_name: str, times: int = 1) -> list[torch.Tensor]:
     """The same steps in one process, on batches `every` x `ranks` times as large."""
     model = net()
     optimizer = OPTIMIZERS[optimizer_name](model.parameters())
@@ -62,7 +61,7 @@ def joined(every: int, ranks: int, optimizer_name: str) -> list[torch.Tensor]:
     for start in range(0, 6, every):
         optimizer.zero_grad()
         batch = torch.cat([own[start + i] for own in given for i in range(every)])
-        model(batch).square().mean().backward()
+        (times * model(batch).square().mean()).backward()
         optimizer.step()
     return [p.detach() for p in model.parameters()]
 
@@ -154,7 +153,17 @@ def test_a_static_graph_is_refused(lone: JobRanks) -> None:
     assert "leave one of them out" in lone.run(train_static)[0]
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "two", ""])
-def test_a_frequency_that_is_no_number_is_refused(text: str) -> None:
-    with pytest.raises(ParallelError, match="HERRINGBONE_AGGREGATION_FREQUENCY"):
-        frequency({"HERRINGBONE_AGGREGATION_FREQUENCY": text})
+def train_summed(every: int) -> list[torch.Tensor]:
+    os.environ["HERRINGBONE_AVERAGE_AGGREGATED_GRADIENTS"] = "false"
+    try:
+        return train(every, "momentum", {})[0]
+    finally:
+        del os.environ["HERRINGBONE_AVERAGE_AGGREGATED_GRADIENTS"]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_summed_gradients_are_those_of_a_batch_whose_loss_is_a_sum(lone: JobRanks, pair: JobRanks, ranks: int) -> None:
+    """The sum of three backwards' mean losses is three times the mean loss of their batches together."""
+    summed = (lone if ranks == 1 else pair).run(train_summed, 3)
+    assert gap(summed[0], joined(3, ranks, "momentum", times=3)) <= 1e-6
+    assert gap(summed[0], joined(3, ranks, "momentum")) > 1e-2
