@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from herringbone_parallel.recipes import require_equal
+
 
 @dataclass(frozen=True)
 class World:
@@ -20,9 +22,16 @@ class World:
     ranks: int
     device: torch.device
 
+    @property
+    def is_launched(self) -> bool:
+        """Whether this is a rank of a job, though it may be the only one."""
+        return dist.is_initialized()
+
     def wrap(self, model: nn.Module) -> nn.Module:
-        """Have the gradients averaged over the ranks."""
-        if not dist.is_initialized():
+        """Move the model to the device, and have its gradients averaged over the ranks, whose models must be equal."""
+        require_equal(model)
+        model.to(self.device)
+        if not self.is_launched:
             return model
         # Each rank keeps BatchNorm's statistics of its own examples; the script averages them before it evaluates.
         return DistributedDataParallel(model, broadcast_buffers=False)
@@ -30,7 +39,7 @@ class World:
     def total(self, *values: Any) -> list[float]:
         """Return the sum of each value over the ranks."""
         together = torch.tensor([float(value) for value in values], dtype=torch.float64)
-        if dist.is_initialized():
+        if self.is_launched:
             dist.all_reduce(together)
         return together.tolist()
 

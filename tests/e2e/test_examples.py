@@ -10,7 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from herringbone import TrainingJob
+from herringbone import JobFailedError, TrainingJob
+from herringbone_spec.errors import ParallelError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
@@ -44,7 +45,7 @@ def test_resnet_has_the_same_losses_on_any_number_of_ranks(tmp_path: Path, monke
     found = {}
     for hosts in (1, 2, 4):
         settings = {**submit.TINY, "steps": 50}
-        job = submit.train(settings, data, hosts=hosts, ranks=hosts, instance_type="local_process")
+        job = submit.train(settings, data, source=submit.HERE / "src", hosts=hosts, ranks=hosts)
         found[hosts] = losses(job)
         figures = {metric.name: metric.value for metric in job.metrics()}
         assert figures["eval_accuracy"] > 0.6  # in the middle of the schedule, where the rate is high
@@ -65,7 +66,8 @@ def test_squad_has_the_same_losses_and_answers_on_any_number_of_ranks(
     made.write(Path(data["test"]), paragraphs=10, seed=2)
     found, scores = {}, {}
     for hosts in (1, 2, 4):
-        job = submit.train({**submit.TINY, "steps": 50}, data, hosts=hosts, ranks=hosts, instance_type="local_process")
+        settings = {**submit.TINY, "steps": 50}
+        job = submit.train(settings, data, source=submit.HERE / "src", hosts=hosts, ranks=hosts)
         found[hosts] = losses(job)
         scores[hosts] = {metric.name: metric.value for metric in job.metrics() if metric.name.startswith("eval")}
     assert len(found[1]) == 50
@@ -73,6 +75,43 @@ def test_squad_has_the_same_losses_and_answers_on_any_number_of_ranks(
     assert found[4] == pytest.approx(found[1], abs=1e-5)
     assert scores[1] == scores[2] == scores[4]
     assert scores[1]["eval_f1"] > 20
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_pretraining_has_the_same_losses_on_any_number_of_ranks_in_both_phases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, topics = load("bert_pretrain", "submit", monkeypatch), load("bert_pretrain", "topics", monkeypatch)
+    topics.write(tmp_path)
+    data = {"training": str(tmp_path / "train"), "test": str(tmp_path / "test")}
+    # Some 30 steps on short pairs, and the rest on long ones.
+    settings = {**submit.TINY, "global-batch": 128, "epochs": 1, "steps": 50}
+    found, figures = {}, {}
+    for hosts in (1, 2, 4):
+        job = submit.train(settings, data, source=submit.HERE / "src", hosts=hosts, ranks=hosts)
+        found[hosts] = losses(job)
+        figures[hosts] = {metric.name: metric.value for metric in job.metrics() if metric.name.startswith("e")}
+    assert len(found[1]) == 50
+    assert found[2] == pytest.approx(found[1], abs=1e-5)
+    assert found[4] == pytest.approx(found[1], abs=1e-5)
+    assert figures[1].keys() >= {"eval_accuracy", "eval_next_accuracy", "eval_loss", "epoch_seconds"}
+    assert figures[2]["eval_loss"] == pytest.approx(figures[1]["eval_loss"], abs=1e-5)
+    assert found[1][-1] < found[1][0] - 1
+
+
+@pytest.mark.e2e
+@pytest.mark.timeout(300)
+def test_a_target_that_is_missed_fails_the_job_when_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit, digits = load("resnet_imagenet", "submit", monkeypatch), load("resnet_imagenet", "digits", monkeypatch)
+    digits.write(tmp_path)
+    data = {"training": str(tmp_path / "train"), "test": str(tmp_path / "test")}
+    settings = {**submit.TINY, "steps": 1, "target": 0.99, "require-target": True}
+    with pytest.raises(JobFailedError, match=r"the target of 0.99 was never reached: the best was 0\.\d+"):
+        submit.train(settings, data, source=submit.HERE / "src")
+    # What cannot be made of the ranks' batches does not become a job.
+    with pytest.raises(ParallelError, match="a global batch of 32 cannot be made of 8 ranks x 8 examples = 64"):
+        submit.train(submit.TINY, data, source=submit.HERE / "src", hosts=8, ranks=8)
 
 
 @pytest.mark.e2e

@@ -70,6 +70,34 @@ def test_a_shard_that_is_wrong_is_named(
         images.find(tmp_path)
 
 
+def test_the_test_split_has_the_classes_of_the_training(tmp_path: Path, images: ModuleType) -> None:
+    for name in ("train/cat/1.pgm", "train/dog/1.pgm", "test/dog/2.pgm"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(picture(1))
+    classes = images.Images(tmp_path / "train", size=4).classes
+    # The only folder of the test, and still the second class.
+    assert images.Images(tmp_path / "test", size=4, classes=classes).labels.tolist() == [1]
+    (tmp_path / "test" / "cow").mkdir()
+    with pytest.raises(images.DataError, match=r"test/cow: no class of the training, which has cat, dog"):
+        images.find(tmp_path / "test", classes)
+    shard(tmp_path / "a.tar", {"1.pgm": picture(0), "1.cls": b"2"})
+    with pytest.raises(images.DataError, match=r"a.tar: 1.pgm is of class 2, and the training has classes 0 to 1"):
+        images.find(tmp_path, classes)
+
+
+def test_a_shard_that_cannot_be_read_in_place_is_named(tmp_path: Path, images: ModuleType) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("1.pgm"))
+    with pytest.raises(images.DataError, match=r"a.tar: no tar, or cut short, or compressed"):
+        images.find(tmp_path)
+
+
+def test_a_broken_image_in_a_shard_is_named_with_its_place(tmp_path: Path, images: ModuleType) -> None:
+    shard(tmp_path / "a.tar", {"x/1.pgm": picture(3)[:-1], "x/1.cls": b"0"})
+    with pytest.raises(images.DataError, match=r"a.tar: x/1.pgm: 15 bytes of pixels"):
+        images.Images(tmp_path, size=4)[0]
+
+
 def test_an_image_that_is_cut_short_is_named(images: ModuleType) -> None:
     with pytest.raises(images.DataError, match=r"cat.pgm: 15 bytes of pixels for 4 x 4 x 1"):
         images.decode(picture(3)[:-1], "cat.pgm")

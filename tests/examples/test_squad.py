@@ -97,7 +97,7 @@ def context(count: int) -> list[tuple[int, int, int]]:
 
 
 def test_a_long_context_is_cut_by_the_stride(windows: ModuleType) -> None:
-    marks = windows.Marks(pad=0, cls=2, sep=3)
+    marks = windows.Marks(pad=0, cls=2, sep=3, mask=4, unknown=1)
     found = windows.cut([(5, 0, 3)], context(7), (8, 11), marks=marks, length=8, stride=2, query=4)
     assert [window.tokens for window in found] == [
         [2, 5, 3, 10, 11, 12, 13, 3],
@@ -111,7 +111,7 @@ def test_a_long_context_is_cut_by_the_stride(windows: ModuleType) -> None:
 
 def test_the_best_answer_lies_in_any_window(windows: ModuleType) -> None:
     text = "a b c d e f g"
-    marks = windows.Marks(pad=0, cls=2, sep=3)
+    marks = windows.Marks(pad=0, cls=2, sep=3, mask=4, unknown=1)
     first, second = windows.cut([(5, 0, 3)], context(6), (0, 1), marks=marks, length=8, stride=2, query=4)
     low = [0.0] * 8
 

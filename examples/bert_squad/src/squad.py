@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
-class DataError(ValueError):
-    """Data that is not in the stated form; the message has the file, the place and the field."""
+from common.data import DataError
 
 
 @dataclass(frozen=True)

@@ -8,18 +8,8 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
-# A token: its number, and the characters that it stands for.
-Token = tuple[int, int, int]
-
-
-class Marks(NamedTuple):
-    """The numbers of a vocabulary's tokens that stand for no text."""
-
-    pad: int
-    cls: int
-    sep: int
+from common.tokens import Marks, Token
 
 
 @dataclass(frozen=True)

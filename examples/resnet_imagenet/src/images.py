@@ -11,10 +11,13 @@ from __future__ import annotations
 import io
 import re
 import tarfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from common.data import DataError
 from torch.nn import functional
 from torch.utils.data import Dataset
 
@@ -23,35 +26,61 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".pgm", ".ppm", ".webp")
 _NETPBM = re.compile(rb"(P[56])\s(?:#.*\n|\s)*(\d+)\s(?:#.*\n|\s)*(\d+)\s(?:#.*\n|\s)*(\d+)\s")
 
 
-class DataError(ValueError):
-    """Data that is not in the stated form; the message has the file and the field."""
-
-
 @dataclass(frozen=True)
 class Source:
-    """Where one image lies: a part of a file, and its class."""
+    """Where one image lies: a part of a file, what it is called there, and its class."""
 
     path: Path
     offset: int
     size: int | None
+    name: str
     label: int
 
 
-def find(folder: Path) -> list[Source]:
-    """List the images of a folder, in an order that does not depend on the disk. Raises `DataError` when none."""
+@dataclass(frozen=True)
+class Classes:
+    """How many there are, numbered from 0; `names` are those of the folders, in that order, and empty for shards."""
+
+    count: int
+    names: tuple[str, ...] = ()
+
+
+def find(folder: Path, classes: Classes | None = None) -> tuple[list[Source], Classes]:
+    """List the images of a folder, in an order that does not depend on the disk, and their classes.
+
+    With `classes`, those of the training, the images belong to them. Raises `DataError` for an image that does not,
+    and where there is none.
+    """
     shards = sorted(folder.glob("*.tar"))
-    found = [source for shard in shards for source in _in_shard(shard)] if shards else _in_folders(folder)
+    if shards:
+        found = [source for shard in shards for source in _in_shard(shard)]
+        names: tuple[str, ...] = ()
+    else:
+        names = classes.names if classes else _folders(folder)
+        found = _in_folders(folder, names)
     if not found:
         raise DataError(f"{folder}: no images, neither *.tar nor a folder per class with {', '.join(ENDINGS)}")
-    return found
+    if classes is None:
+        return found, Classes(len(names) or 1 + max(source.label for source in found), names)
+    if strange := next((source for source in found if source.label >= classes.count), None):
+        raise DataError(
+            f"{strange.name} is of class {strange.label}, and the training has classes 0 to {classes.count - 1}"
+        )
+    return found, classes
 
 
-def _in_folders(folder: Path) -> list[Source]:
-    classes = sorted(path for path in folder.iterdir() if path.is_dir())
+def _folders(folder: Path) -> tuple[str, ...]:
+    return tuple(sorted(path.name for path in folder.iterdir() if path.is_dir()))
+
+
+def _in_folders(folder: Path, names: tuple[str, ...]) -> list[Source]:
+    labels = {name: label for label, name in enumerate(names)}
+    if strange := sorted(set(_folders(folder)) - set(names)):
+        raise DataError(f"{folder / strange[0]}: no class of the training, which has {', '.join(names) or 'none'}")
     return [
-        Source(path, 0, None, label)
-        for label, each in enumerate(classes)
-        for path in sorted(each.iterdir())
+        Source(path, 0, None, str(path), labels[name])
+        for name in _folders(folder)
+        for path in sorted((folder / name).iterdir())
         if path.suffix.lower() in ENDINGS
     ]
 
@@ -60,7 +89,7 @@ def _in_shard(shard: Path) -> list[Source]:
     """Index a shard by its headers: images are read where they lie, in any order."""
     images: dict[str, tarfile.TarInfo] = {}
     labels: dict[str, int] = {}
-    with tarfile.open(shard) as archive:
+    with _opened(shard) as archive:
         for member in archive:
             name, ending = member.name.rsplit(".", 1) if "." in member.name else (member.name, "")
             if f".{ending.lower()}" in ENDINGS:
@@ -72,7 +101,20 @@ def _in_shard(shard: Path) -> list[Source]:
                 labels[name] = int(text)
     if alone := sorted(set(images) ^ set(labels)):
         raise DataError(f"{shard}: {alone[0]} has {'no .cls' if alone[0] in images else 'no image'} beside it")
-    return [Source(shard, member.offset_data, member.size, labels[name]) for name, member in images.items()]
+    return [
+        Source(shard, member.offset_data, member.size, f"{shard}: {member.name}", labels[name])
+        for name, member in images.items()
+    ]
+
+
+@contextmanager
+def _opened(shard: Path) -> Iterator[tarfile.TarFile]:
+    # Images are read where they lie, so that a shard is not compressed.
+    try:
+        with tarfile.open(shard, "r:") as archive:
+            yield archive
+    except tarfile.TarError as error:
+        raise DataError(f"{shard}: no tar, or cut short, or compressed: {error}") from None
 
 
 def decode(content: bytes, name: str) -> torch.Tensor:
@@ -93,15 +135,23 @@ def decode(content: bytes, name: str) -> torch.Tensor:
         raise DataError(f"{name}: only Netpbm is read without Pillow; list `pillow` in requirements.txt") from None
     import numpy as np
 
-    with Image.open(io.BytesIO(content)) as image:
-        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1).float() / 255
+    try:
+        with Image.open(io.BytesIO(content)) as image:
+            pixels = np.array(image.convert("RGB"))
+    # What Pillow raises depends on the format, and on where the file breaks off.
+    except (OSError, ValueError, SyntaxError) as error:
+        raise DataError(f"{name}: no image that Pillow can read: {error}") from None
+    return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
 
 
 class Images(Dataset):
-    """Images of one size by number; `seed` crops and flips at random, the same ones whatever the number of ranks."""
+    """Images of one size by number, and of these `classes` where given.
 
-    def __init__(self, folder: Path, *, size: int, seed: int | None = None) -> None:
-        self._sources = find(folder)
+    `seed` crops and flips at random, the same ones whatever the number of ranks.
+    """
+
+    def __init__(self, folder: Path, *, size: int, seed: int | None = None, classes: Classes | None = None) -> None:
+        self._sources, self.classes = find(folder, classes)
         self._size, self._seed, self._epoch = size, seed, 0
         self.labels = torch.tensor([source.label for source in self._sources])
 
@@ -117,7 +167,7 @@ class Images(Dataset):
         with source.path.open("rb") as file:
             file.seek(source.offset)
             content = file.read(source.size if source.size is not None else -1)
-        image = decode(content, f"{source.path}")
+        image = decode(content, source.name)
         if self._seed is not None:
             image = augment(image, torch.Generator().manual_seed(hash((self._seed, self._epoch, index)) % (1 << 62)))
         return resize(image, self._size), self.labels[index]
