@@ -30,9 +30,9 @@ FULL = {
     "target": 0.72,
 }  # fmt: skip
 TINY = {
-    "vocabulary": 2000, "width": 64, "depth": 2, "optimizer": "lamb", "weight-decay": 0.01, "global-batch": 32,
-    "lr": 1e-2, "length": 32, "epochs": 3, "rank-batch": 8, "warmup": 0.5,
-    "long-length": 64, "long-epochs": 1, "long-rank-batch": 4, "long-lr": 4e-3, "long-warmup": 0.2,
+    "vocabulary": 2000, "width": 64, "depth": 2, "optimizer": "lamb", "weight-decay": 0.01, "global-batch": 16,
+    "lr": 6e-3, "length": 32, "epochs": 5, "rank-batch": 4, "warmup": 1,
+    "long-length": 64, "long-epochs": 1, "long-rank-batch": 2, "long-lr": 2e-3, "long-warmup": 0.2,
 }  # fmt: skip
 
 

@@ -85,8 +85,9 @@ def test_pretraining_has_the_same_losses_on_any_number_of_ranks_in_both_phases(
     submit, topics = load("bert_pretrain", "submit", monkeypatch), load("bert_pretrain", "topics", monkeypatch)
     topics.write(tmp_path)
     data = {"training": str(tmp_path / "train"), "test": str(tmp_path / "test")}
-    # Some 30 steps on short pairs, and the rest on long ones.
-    settings = {**submit.TINY, "global-batch": 128, "epochs": 1, "steps": 50}
+    # 35 steps on short pairs, and the rest on long ones.
+    batches = {"global-batch": 64, "rank-batch": 16, "long-rank-batch": 8}
+    settings = {**submit.TINY, **batches, "lr": 1e-2, "warmup": 0.2, "epochs": 1, "steps": 50}
     found, figures = {}, {}
     for hosts in (1, 2, 4):
         job = submit.train(settings, data, source=submit.HERE / "src", hosts=hosts, ranks=hosts)
