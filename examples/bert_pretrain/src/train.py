@@ -21,11 +21,14 @@ from common.tokens import Tokenizer
 from common.updates import Updates, build_optimizer
 from common.world import World
 from documents import Document, read
-from models import Scores, build
+from models import build
 from pairs import SHOWN, Corpus, Example, Pair, example, pair_up
 from torch.nn import functional
 
 from herringbone_parallel.recipes import seeded
+
+# Scores, [n, choices], and which is right.
+Scored = tuple[torch.Tensor, torch.Tensor]
 
 # What of the second phase has a setting of its own; all else is as in the first.
 _LONG = ("length", "epochs", "rank_batch", "lr", "warmup")
@@ -103,45 +106,44 @@ class Training:
         self.order = self._current.order
         self._parallel.train()
         for step in self.order.epoch(number, rank=self._world.rank):
-            parts = ([self._hidden(number, index) for index in part] for part in step)
+            parts = ([self._train_example(number, index) for index in part] for part in step)
             yield self._current.updates.step(parts, self._loss)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Return the shares of hidden words and of pairs that are found, and the loss a pair; ranks share the pairs."""
+        """Return the shares of hidden words and of pairs that are found, and the loss; ranks share the pairs."""
         self.model.eval()
         pairs, size = self._current.test, self._current.settings.rank_batch
-        found = [0.0] * 4
+        # Of words and of pairs: how many there are, how many were found, and the sum of their losses.
+        found = torch.zeros(2, 3, dtype=torch.float64)
         mine = range(self._world.rank, len(pairs), self._world.ranks)
         for first in range(0, len(mine), size):
-            numbers = (random.Random(f"test {index}") for index in mine[first : first + size])  # noqa: S311
-            chosen = zip(mine[first : first + size], numbers, strict=True)
-            batch = [self._example(self._test, pairs[index], own) for index, own in chosen]
-            words, follows, losses = self._scored(self.model, batch)
-            right = [(scores.argmax(dim=-1) == labels).sum().item() for scores, labels in (words, follows)]
-            here = (right[0], len(words[1]), right[1], len(batch) * losses.item())
-            found = [sum(both) for both in zip(found, here, strict=True)]
-        right_words, hidden, right_pairs, loss = self._world.total(*found)
+            batch = [self._example(self._test, pairs[index], f"test {index}") for index in mine[first : first + size]]
+            for task, (scores, labels) in enumerate(self._scored(self.model, batch)):
+                right = (scores.argmax(dim=-1) == labels).sum().item()
+                loss = functional.cross_entropy(scores, labels, reduction="sum").item()
+                found[task] += torch.tensor([len(labels), right, loss])
+        words, right_words, words_loss, _, right_pairs, pairs_loss = self._world.total(*found.flatten())
         return {
-            "eval_accuracy": right_words / hidden,
+            "eval_accuracy": right_words / words,
             "eval_next_accuracy": right_pairs / len(pairs),
-            "eval_loss": loss / len(pairs),
+            "eval_loss": words_loss / words + pairs_loss / len(pairs),
         }
 
-    def _hidden(self, epoch: int, index: int) -> Example:
+    def _train_example(self, epoch: int, index: int) -> Example:
         """Hide other words in every epoch, the same ones whatever the number of ranks."""
-        numbers = random.Random(f"{self._seed} {epoch} {index}")  # noqa: S311  no secret
-        return self._example(self._corpus, self._current.pairs[index], numbers)
+        return self._example(self._corpus, self._current.pairs[index], f"{self._seed} {epoch} {index}")
 
-    def _example(self, corpus: Corpus, pair: Pair, numbers: random.Random) -> Example:
-        words, length = self._tokenizer, self._current.settings.length
+    def _example(self, corpus: Corpus, pair: Pair, seed: str) -> Example:
+        words, length, numbers = self._tokenizer, self._current.settings.length, random.Random(seed)  # noqa: S311
         return example(corpus, pair, marks=words.marks, vocabulary=words.size, length=length, numbers=numbers)
 
     def _loss(self, batch: list[Example]) -> torch.Tensor:
-        return self._scored(self._parallel, batch)[2]
+        words, pairs = self._scored(self._parallel, batch)
+        return functional.cross_entropy(*words) + functional.cross_entropy(*pairs)
 
-    def _scored(self, model: torch.nn.Module, batch: list[Example]) -> tuple[Scores, Scores, torch.Tensor]:
-        """Return the scores and labels of words, those of pairs, and the sum of both losses."""
+    def _scored(self, model: torch.nn.Module, batch: list[Example]) -> tuple[Scored, Scored]:
+        """Return the scores of the hidden words and what they are, and the same of the pairs."""
         device = self._world.device
         tokens, kinds, labels = (
             torch.tensor([getattr(each, name) for each in batch], device=device)
@@ -151,9 +153,7 @@ class Training:
         mask = torch.arange(tokens.shape[1], device=device) < used[:, None]
         hidden = labels != SHOWN
         words, follows = model(tokens, kinds, mask, hidden)
-        wanted = torch.tensor([int(each.follows) for each in batch], device=device)
-        loss = functional.cross_entropy(words, labels[hidden]) + functional.cross_entropy(follows, wanted)
-        return (words, labels[hidden]), (follows, wanted), loss
+        return (words, labels[hidden]), (follows, torch.tensor([int(each.follows) for each in batch], device=device))
 
 
 def corpus_of(documents: list[Document], tokenizer: Tokenizer) -> Corpus:
