@@ -98,7 +98,7 @@ def test_pretraining_has_the_same_losses_on_any_number_of_ranks_in_both_phases(
     assert found[4] == pytest.approx(found[1], abs=1e-5)
     assert figures[1].keys() >= {"eval_accuracy", "eval_next_accuracy", "eval_loss", "epoch_seconds"}
     assert figures[2]["eval_loss"] == pytest.approx(figures[1]["eval_loss"], abs=1e-5)
-    assert found[1][-1] < found[1][0] - 1
+    assert found[1][-1] < found[1][0] - 0.5
 
 
 @pytest.mark.e2e
