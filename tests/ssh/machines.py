@@ -165,7 +165,7 @@ class Machines:
             for engine in running.values():
                 engine.terminate()
             for name, engine in running.items():
-                engine.wait(_UP_SECONDS)
+                engine.wait(6 * _UP_SECONDS)
                 folder = self.folder / name / "docker"
                 mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
                 for point in reversed([each for each in mounted if each.startswith(f"{folder}/")]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +17,15 @@ from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.check import check
 from herringbone.backends.ssh.inventory import parse_inventory
 from herringbone.engine import Engine
-from herringbone_spec.errors import ImageError
+from herringbone_spec.errors import HostError, ImageError
 
 from .conftest import await_silence, expect, members
 from .small_image import make_small_image
 
 pytestmark = [pytest.mark.ssh, pytest.mark.docker]
 
-IMAGE = "herringbone-tests/small:1"
+# Two runs of these tests at once have an image each.
+IMAGE = f"herringbone-tests/small:{os.getpid()}"
 NAMES = ("h-1", "h-2")
 SHOW = """
 import os, socket
@@ -79,8 +80,8 @@ def submit(home, road, machines, engines, here, small_image) -> Iterator[Callabl
     """Submits a script to the machines with engines; at the end nothing of a job may be left on any."""
     backend = SshBackend(home, road, environ={"HERRINGBONE_HEARTBEAT": "1"}, find=lambda: here)
 
-    def start(script: str, inputs: Any = None, **given: Any) -> TrainingJob:
-        hosts = [each for each in machines.inventory()["hosts"] if each["name"] in NAMES]
+    def start(script: str, inputs: Any = None, *, names: Sequence[str] = NAMES, **given: Any) -> TrainingJob:
+        hosts = [each for each in machines.inventory()["hosts"] if each["name"] in names]
         Path("hosts.yaml").write_text(yaml.safe_dump({**machines.inventory(), "hosts": hosts, "runtime": "docker"}))
         Path("train.py").write_text(script)
         options = {"instance_type": "ssh:hosts.yaml", "instance_count": 2, "image_uri": small_image, **given}
@@ -92,7 +93,7 @@ def submit(home, road, machines, engines, here, small_image) -> Iterator[Callabl
         assert engine.get("/containers/json", all=True) == []
 
 
-def test_hosts_are_containers_and_an_image_travels_once(submit, here, engines, machines):
+def test_hosts_are_containers_and_an_image_travels_once(submit, here, engines, machines, capsys):
     Path("data").mkdir()
     Path("data", "x.txt").write_text("data")
     first = submit(SHOW, "data", environment={"WANDB_API_KEY": "top-secret"})
@@ -107,7 +108,8 @@ def test_hosts_are_containers_and_an_image_travels_once(submit, here, engines, m
         (written,) = machines.work(name).glob(f"jobs/{first.name}/hosts/algo-{number}/ml/model/part-*")
         assert written.stat().st_uid == os.getuid()
     had = {name: engine.get("/images/json")[0]["Id"] for name, engine in engines.items()}
-    assert here.saved <= len(NAMES)  # one that was there before is not sent
+    assert here.saved == len(NAMES)
+    assert f"image {IMAGE} (0.1 GB) is sent to h-1, h-2, once" in capsys.readouterr().err
     here.saved = 0
     second = submit(SHOW, "data")
     assert second.wait().status == "Completed", second.failure
@@ -136,7 +138,9 @@ def test_a_container_whose_keeper_is_killed_ends_and_is_removed(submit, machines
     assert "its keeper died" in job.failure.render()
 
 
-def test_an_image_that_nobody_has_starts_nothing(submit, home):
+def test_a_machine_without_an_engine_and_an_image_that_nobody_has_start_nothing(submit):
+    with pytest.raises(HostError, match="h-3: no container engine answers"):
+        submit(WAIT, names=("h-3",), instance_count=1)
     with pytest.raises(ImageError, match="image_uri: no machine has 'no-such-image:7', and there is none here"):
         submit(WAIT, image_uri="no-such-image:7")
 

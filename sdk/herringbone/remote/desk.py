@@ -222,6 +222,7 @@ class Desk:
         return {"jobs": found}
 
     def _follow(self, message: Message, _: bytes) -> Message:
+        self._keeping(message["job"])  # refuses a job that is not there
         self._followed[message["job"]] = message["host"]
         self._told.pop(message["job"], None)
         return {}

@@ -24,6 +24,8 @@ _RETRY_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0)
 # Once other hosts are over, theirs has been told by them or has noticed itself: longer it is not waited for.
 PATIENCE_SECONDS = 5.0
 BLAMED_PATIENCE_SECONDS = 1.0
+# A connection that broke is not worth a word while it can be taken up again at once.
+_WORTH_A_WORD_SECONDS = 2.0
 # A machine with whose host the others lost contact is asked whether it is there; one that is answers within it.
 ANSWER_SECONDS = 0.75
 
@@ -44,11 +46,17 @@ class HostView:
         self.left: list[str] = []
         self.ahead = 0.0
         self.trouble = ""
-        self.heard = 0.0
+        self.heard = self._broken_at = 0.0
+        self.forgotten = False
 
     @property
     def state(self) -> HostState:
-        return HostState(self.host, self.machine.name, self.row, self.record, self.ahead)
+        forgotten = self.trouble if self.forgotten else ""
+        return HostState(self.host, self.machine.name, self.row, self.record, self.ahead, forgotten, self.forgotten)
+
+    def silence(self, now: float) -> str:
+        """Say why nothing is heard of the machine for a while; empty where something is."""
+        return self.trouble if self.trouble and now - self._broken_at >= _WORTH_A_WORD_SECONDS else ""
 
     def take_log(self, take: Callable[[bytes], None], offset: int = 0) -> None:
         """Have the host's log from `offset` (bytes) on given to `take`, in pieces, as it comes."""
@@ -60,7 +68,7 @@ class HostView:
     def look(self, now: float) -> None:
         """Take in what has come."""
         if self._visit is None:
-            if now < self._next_trial:
+            if self.forgotten or now < self._next_trial:
                 return
             self._begin()
         assert self._visit is not None
@@ -108,12 +116,15 @@ class HostView:
             self.left = message.get("left", [])
             self.ahead = message["now"] - time.time()
         elif "refused" in message:
-            # The machine is there, and knows nothing of the job any more.
-            self._lost(f"{self.machine.name}: {message['refused']}", now)
+            # The machine is there, and knows nothing of the job any more: nor will it.
+            self.forgotten = True
+            self._lost(message["refused"], now)
 
     def _lost(self, why: str, now: float) -> None:
         self.close()
-        self.trouble = why
+        if not self.trouble:
+            self._broken_at = now
+        self.trouble = why.removeprefix(f"{self.machine.name}: ")
         self._waiting += self._takers.values()
         self._takers.clear()
         self._next_trial = now + _RETRY_SECONDS[min(self._trials, len(_RETRY_SECONDS) - 1)]
@@ -135,8 +146,10 @@ class Following:
         road: Road[Machine],
         *,
         visits: Mapping[str, Visit] = MappingProxyType({}),
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
+        self._clock = clock
         self.views = {host: HostView(job, host, machine, road, visits.get(host)) for host, machine in machines.items()}
         self._first_end: float | None = None
         self._told_to_end = False
@@ -147,11 +160,17 @@ class Following:
         """Take in what all machines say, and give up those that stay silent after the others have ended."""
         if self._closed:
             return
-        now = time.monotonic()
+        now = self._clock()
         for view in self.views.values():
             if not view.state.done:
                 view.look(now)
         self._give_up(now)
+
+    def silences(self) -> dict[str, str]:
+        """Return why hosts are not heard of, by their names; a host that is heard of is not in it."""
+        now = self._clock()
+        found = {view.host: view.silence(now) for view in self.views.values() if not view.state.done}
+        return {host: why for host, why in found.items() if why}
 
     @property
     def states(self) -> list[HostState]:
@@ -159,7 +178,7 @@ class Following:
         for view in self.views.values():
             state = view.state
             if view.host in self._lost and not state.done:
-                why = view.trouble.removeprefix(f"{view.machine.name}: ") or "it does not answer"
+                why = view.trouble or "it does not answer"
                 state = HostState(state.host, state.machine, state.row, state.record, state.ahead, lost=why)
             found.append(state)
         return found

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from threading import Event
 from typing import TYPE_CHECKING
 
 from herringbone.backends.docker.image import Image, choose_image
@@ -25,11 +26,18 @@ _THREADS = 32
 _PIECE_SECONDS = 600.0
 
 
-def provide(plan: JobPlan, visits: Sequence[Visit], find: Callable[[], Engine], *, gpus: bool) -> Image:
+def provide(
+    plan: JobPlan,
+    visits: Sequence[Visit],
+    find: Callable[[], Engine],
+    *,
+    gpus: bool,
+    say: Callable[[str], object],
+) -> Image:
     """See to it that every machine has the job's image; return it.
 
-    `find` finds this machine's engine; `gpus` says whether the machines have some. Raises `ImageError`, and `HostError`
-    where a machine's engine does not answer or takes no image.
+    `find` finds this machine's engine; `gpus` says whether the machines have some; `say` gets what takes long. Raises
+    `ImageError`, and `HostError` where a machine's engine does not answer or takes no image.
     """
     image, here = _chosen(plan, visits, find, gpus=gpus)
     with ThreadPoolExecutor(_THREADS) as pool:
@@ -41,8 +49,17 @@ def provide(plan: JobPlan, visits: Sequence[Visit], find: Callable[[], Engine], 
                 f"image_uri: {names} has no image {image.name!r} as the other machines have it, and no engine here can "
                 f"send it; get it there (`docker pull {image.name}`)"
             )
-        if here is not None:
-            list(pool.map(lambda visit: _send(here, image, visit), lacking))
+        if lacking and here is not None:
+            names = ", ".join(visit.machine for visit in lacking)
+            size = here.get(f"/images/{image.id}/json")["Size"]
+            say(f"image {image.name} ({size / 1e9:.1f} GB) is sent to {names}, once")
+            over = Event()
+            try:
+                list(pool.map(lambda visit: _send(here, image, visit, over), lacking))
+            except BaseException:
+                # Ctrl-C, or a machine that fails: the pool waits for the others, which need not come to their end.
+                over.set()
+                raise
     return image
 
 
@@ -69,12 +86,14 @@ def _ask(visit: Visit, name: str) -> Image | None:
     return None if answer["id"] is None else Image(name, answer["id"], answer["is_ours"])
 
 
-def _send(engine: Engine, image: Image, visit: Visit) -> None:
+def _send(engine: Engine, image: Image, visit: Visit, over: Event) -> None:
     try:
         # One piece is on its way while the next one is read.
         under_way: int | None = None
         # By its name, which then is known there too.
         for piece in engine.save(image.name):
+            if over.is_set():
+                return
             number = visit.send({"ask": "load"}, piece)
             if under_way is not None:
                 visit.answer_to(under_way, timeout=_PIECE_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 
 from herringbone.backends.ssh.following import Following
@@ -38,13 +39,14 @@ class RemoteLogs:
         self._following = following
         self._filed = filed
         self._close = close
+        self._silent: dict[str, str] = {}
         self._hosts = {host: _HostLines(host) for host in following.views}
         for host, view in following.views.items():
             view.take_log(self._hosts[host].feed)
 
     def read(self) -> list[LogLine]:
         self._following.look()
-        return self._take()
+        return [*self._told(), *self._take()]
 
     def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - it lies here by then
         if lines := self._take():
@@ -62,6 +64,16 @@ class RemoteLogs:
 
     def close(self) -> None:
         self._close()
+
+    def _told(self) -> list[LogLine]:
+        """Say once which machines are not heard of, and once that they are again."""
+        before, self._silent = self._silent, self._following.silences()
+        machines = {host: view.machine.name for host, view in self._following.views.items()}
+        told = {host: f"{machines[host]} is waited for: {why}" for host, why in self._silent.items()}
+        said = {host: text for host, text in told.items() if host not in before}
+        said |= {host: f"{machines[host]} answers again" for host in before if host not in self._silent}
+        now = datetime.now(timezone.utc)
+        return [LogLine(host, None, now, text) for host, text in said.items()]
 
     def _take(self) -> list[LogLine]:
         # Between hosts the time decides; within one, the order of its log does.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import getpass
 import os
 import platform
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
@@ -127,9 +128,10 @@ class Submission:
             return None
         from herringbone.backends.docker.review import check_image
         from herringbone.backends.ssh.images import provide
+        from herringbone.console import Console
 
         visits = [self._visit(host) for host in self._machines]
-        image = provide(self._plan, visits, self._find, gpus=self._have_gpus)
+        image = provide(self._plan, visits, self._find, gpus=self._have_gpus, say=Console(sys.stderr).say)
         check_image(self._plan, image)
         return image.id
 

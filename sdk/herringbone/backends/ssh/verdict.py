@@ -21,7 +21,7 @@ class HostState:
     """One host as its machine last told of it: its row there, and once it is over, its failure's record.
 
     `ahead` is how far the machine's clock is ahead of ours, in seconds. `lost` says why the machine is given up; empty
-    while it is not.
+    while it is not. `forgotten` says that it is there, and has nothing of the job.
     """
 
     host: str
@@ -30,6 +30,7 @@ class HostState:
     record: str | None = None
     ahead: float = 0.0
     lost: str = ""
+    forgotten: bool = False
 
     @property
     def done(self) -> bool:
@@ -43,7 +44,8 @@ class HostState:
 
 def is_over(states: Sequence[HostState]) -> bool:
     """Say whether nothing more will come. Machines that are all silent are not lost: it may be our network."""
-    return any(state.done for state in states) and all(state.done or state.lost for state in states)
+    heard = any(state.done or state.forgotten for state in states)
+    return heard and all(state.done or state.lost for state in states)
 
 
 def judge_job(states: Sequence[HostState]) -> Verdict:
@@ -65,7 +67,9 @@ def judge_job(states: Sequence[HostState]) -> Verdict:
     lost = next((state for state in states if state.lost and not state.done), None)
     if lost is None:
         return verdict
-    where = f"{lost.machine} cannot be reached: {lost.lost}"
+    where = f"{lost.machine} {'is there' if lost.forgotten else 'cannot be reached'}: {lost.lost}"
+    if not done:
+        return Verdict(FAILED, FAILED, Failure(host=lost.host, exception="HostError", message=where, exit_code=0))
     if verdict.status == COMPLETED:
         why = f"the other hosts ran to their end, but {where}; what {lost.host} left is still there"
         return Verdict(FAILED, FAILED, Failure(host=lost.host, exception="HostError", message=why, exit_code=0))
