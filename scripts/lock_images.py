@@ -1,6 +1,7 @@
 """Renew the lock files of the images: the newest versions that containers/*/requirements.in allow, with their hashes.
 
-Usage: `pip install uv; python scripts/lock_images.py [pytorch|tensorflow ...]`. One lock serves every Python >= 3.10.
+Usage: `pip install uv; python scripts/lock_images.py [pytorch|tensorflow|mxnet ...]`. One lock serves every
+Python >= 3.10; of MXNet, 3.10 and 3.11.
 
 PyTorch's CPU wheels are on PyTorch's own index, not on PyPI. So the CPU lock is PyPI's resolution without the CUDA
 packages, and the hashes of torch itself are those that PyTorch's index publishes. Where that index cannot be
@@ -29,7 +30,7 @@ OLDEST_PYTHON = "3.10"
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("framework", nargs="*", default=["pytorch", "tensorflow"])
+    parser.add_argument("framework", nargs="*", default=["pytorch", "tensorflow", "mxnet"])
     parser.add_argument("--torch-wheel", type=Path, action="append", default=[], help="a CPU wheel that you trust")
     args = parser.parse_args()
     if shutil.which("uv") is None:
@@ -48,6 +49,7 @@ def lock_framework(folder: Path, torch_wheels: list[Path]) -> None:
         write(folder / "cpu.txt", cpu_torch(cuda, folder / "cpu.txt", torch_wheels))
     else:
         write(folder / "cpu.txt", resolve(wanted))
+    if folder.name == "tensorflow":
         write(folder / "cuda.txt", resolve(wanted.replace("tensorflow-cpu==", "tensorflow[and-cuda]==")))
 
 

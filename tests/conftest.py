@@ -21,6 +21,7 @@ _NAMED = "HERRINGBONE_TEST_IMAGE"
 _REQUIRED = {
     "docker": "--engine-required",
     "tensorflow": "--tensorflow-required",
+    "mxnet": "--mxnet-required",
     "slurm": "--slurm-required",
     "ssh": "--ssh-required",
 }

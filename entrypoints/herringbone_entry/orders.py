@@ -6,7 +6,7 @@ import os
 
 from herringbone_entry.environment import rank_environment
 from herringbone_entry.host import Host
-from herringbone_entry.launchers import tensorflow_cluster, torch_distributed
+from herringbone_entry.launchers import mxnet_cluster, tensorflow_cluster, torch_distributed
 from herringbone_entry.launchers.data_parallel import Meeting, rendezvous
 from herringbone_entry.layout import Place
 from herringbone_entry.prepare import Prepared
@@ -35,6 +35,10 @@ def orders_of(
         environment |= torch_distributed.environment(place, run_id=host.job_name or "none", inherited=inherited)
     if meeting.tensorflow:
         environment[tensorflow_cluster.VARIABLE] = tensorflow_cluster.rank_config(meeting.tensorflow, place.rank)
+    if prepared.launcher is Launcher.MXNET_PARAMETER_SERVER:
+        environment |= mxnet_cluster.environment(
+            "worker", meeting, hosts=place.num_hosts, on_one_machine=host.on_one_machine, interface=interface
+        )
     if interface is not None:
         # On one machine NCCL finds better ways than the loopback interface.
         names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]

@@ -41,6 +41,11 @@ class Prepared(NamedTuple):
     mpi: mpi.MPI | None = None
     mpi_options: str | None = None
 
+    @property
+    def has_parameter_servers(self) -> bool:
+        """Whether a host with a rank has a parameter server beside it."""
+        return self.launcher in (Launcher.PARAMETER_SERVER, Launcher.MXNET_PARAMETER_SERVER)
+
 
 def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     """Read what the job wants and make this host ready for it.
@@ -51,7 +56,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     library: dict[str, str] = {}
     if carries_distribution(host.raw_hyperparameters):
         distribution = decode(host.raw_hyperparameters)
-        launcher, processes_per_host = distribution.launcher, distribution.processes_per_host
+        launcher, processes_per_host = _launcher(host, distribution.launcher), distribution.processes_per_host
         mpi_options, helps = distribution.mpi_options, _helps(host, distribution.helpers)
         library = data_parallel.settings(distribution.data_parallel)
     if launcher is Launcher.PYTORCH_XLA:
@@ -91,6 +96,21 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         mpi=found,
         mpi_options=mpi_options,
     )
+
+
+def _launcher(host: Host, launcher: Launcher) -> Launcher:
+    """Return what starts the ranks, told apart where the framework makes a difference. Raises `ContractError`."""
+    if launcher is not Launcher.PARAMETER_SERVER:
+        return launcher
+    framework = host.steering.get(Key.PARAMETER_SERVER_FRAMEWORK) or host.environ.get(HostVariable.FRAMEWORK)
+    if framework == "mxnet":
+        return Launcher.MXNET_PARAMETER_SERVER
+    if framework not in (None, "", "tensorflow"):
+        raise ContractError(
+            f"parameter servers of {framework!r}, as {Key.PARAMETER_SERVER_FRAMEWORK} or {HostVariable.FRAMEWORK} says:"
+            " there are tensorflow's and mxnet's"
+        )
+    return launcher
 
 
 def _make_writable(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The servers beside or in place of ranks: a helper host's, which sums gradients, and TensorFlow's parameter server."""
+"""The servers beside or in place of ranks: a helper host's, which sums gradients, and parameter servers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,24 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from herringbone_entry.attendant import Attendant
+from herringbone_entry.attendant import Attendant, Attendants
 from herringbone_entry.companion import Companion
 from herringbone_entry.host import Host
-from herringbone_entry.launchers import data_parallel, tensorflow_cluster
+from herringbone_entry.launchers import data_parallel, mxnet_cluster, tensorflow_cluster
 from herringbone_entry.launchers.data_parallel import Meeting
+from herringbone_entry.layout import Layout
 from herringbone_entry.loop import Loop
 from herringbone_entry.output import Output
 from herringbone_entry.party import Party
 from herringbone_entry.prepare import Prepared
 from herringbone_entry.wire import Message
 from herringbone_spec.contract import ReduceVariable, line_prefix
+from herringbone_spec.launcher import Launcher
 
 _LINE_BYTES = 65_536
 _HELPER = "the server of this helper host, which sums gradients,"
 _PARAMETERS = "the parameter server of this host"
+_SCHEDULER = "the scheduler of the parameter servers"
 
 
 class Helper(Attendant):
@@ -90,15 +93,40 @@ def serve(
 
 
 def serve_parameters(
-    prepared: Prepared, host: Host, party: Party, loop: Loop, output: Output, meeting: Meeting, rank: int
-) -> Attendant:
-    """Start the parameter server beside this host's rank, in the rank's Python: that is where TensorFlow is."""
-    config = {tensorflow_cluster.VARIABLE: tensorflow_cluster.server_config(meeting.tensorflow, rank)}
-    # The GPUs are the rank's: TensorFlow would take all of their memory twice.
-    environment = {**host.base_environment, **prepared.environment, **config, "CUDA_VISIBLE_DEVICES": "-1"}
-    argv = tensorflow_cluster.server_argv(prepared.python)
-    companion = Companion(argv, environment, loop, output, line_prefix(host.name))
-    return Attendant(companion, _PARAMETERS, host.name, party.tell)
+    prepared: Prepared,
+    host: Host,
+    party: Party,
+    loop: Loop,
+    output: Output,
+    where: tuple[Meeting, Layout, str | None],
+) -> Attendants:
+    """Start the parameter server beside this host's rank, in the rank's Python: that is where the framework is.
+
+    MXNet's have a scheduler too, beside rank 0. `where` says where the job's ranks meet, which hosts they are on, and
+    which interface of this host leads to the others.
+    """
+    meeting, layout, interface = where
+    rank = layout.ranks(host.name)[0]
+
+    def start(what: str, argv: list[str], values: Mapping[str, str], *, leaves: bool) -> Attendant:
+        # The GPUs are the rank's: TensorFlow would take all of their memory twice.
+        environment = {**host.base_environment, **prepared.environment, **values, "CUDA_VISIBLE_DEVICES": "-1"}
+        companion = Companion(argv, environment, loop, output, line_prefix(host.name))
+        return Attendant(companion, what, host.name, party.tell, leaves=leaves)
+
+    if prepared.launcher is Launcher.PARAMETER_SERVER:
+        config = {tensorflow_cluster.VARIABLE: tensorflow_cluster.server_config(meeting.tensorflow, rank)}
+        return Attendants(start(_PARAMETERS, tensorflow_cluster.server_argv(prepared.python), config, leaves=False))
+    roles: list[tuple[mxnet_cluster.Role, str]] = [("server", _PARAMETERS)]
+    if rank == 0:
+        roles.append(("scheduler", _SCHEDULER))
+    argv, attendants = mxnet_cluster.server_argv(prepared.python), []
+    for role, what in roles:
+        values = mxnet_cluster.environment(
+            role, meeting, hosts=len(layout.hosts), on_one_machine=host.on_one_machine, interface=interface
+        )
+        attendants.append(start(what, argv, values, leaves=True))
+    return Attendants(*attendants)
 
 
 def filled_pipe(text: str) -> int:

@@ -36,7 +36,7 @@ from herringbone_spec.failure import exit_code_of, parse_failure
 from herringbone_spec.launcher import Launcher
 
 if TYPE_CHECKING:
-    from herringbone_entry.attendant import Attendant
+    from herringbone_entry.attendant import Attendant, Attendants
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
 ABORT_GRACE_SECONDS = 1.0
@@ -77,7 +77,7 @@ class Supervisor:
         self._reception: Reception | None = None
         self._launcher: Companion | None = None
         self._daemons = Daemons(loop, output, line_prefix(host.name), party.tell)
-        self._attendant: Attendant | None = None
+        self._attendant: Attendant | Attendants | None = None
         self._holds = False
         self._stopping = False
         self._deferred: list[RankProcess] = []
@@ -172,11 +172,11 @@ class Supervisor:
             place = self._layout.place(rank)
             make = partial(RankProcess, place, self._loop, self._output, self._rank_changed)
             self._ranks[rank] = make() if self._is_mpi else self._start_rank(make, place)
-        if self._prepared.launcher is Launcher.PARAMETER_SERVER and self._ranks:
+        if self._prepared.has_parameter_servers and self._ranks:
             from herringbone_entry.serving import serve_parameters
 
             here = (self._host, self._party, self._loop, self._output)
-            self._attendant = serve_parameters(self._prepared, *here, self._meeting, min(self._ranks))
+            self._attendant = serve_parameters(self._prepared, *here, (self._meeting, self._layout, self._interface))
         if self._prepared.mpi is not None:
             surroundings, folder = self._launcher_environment(), self._run_folder.path
             where = (self._host, self._layout, folder, surroundings, self._loop, self._output)

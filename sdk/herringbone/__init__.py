@@ -14,7 +14,7 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from herringbone.estimator import Estimator
-    from herringbone.frameworks import PyTorch, TensorFlow
+    from herringbone.frameworks import MXNet, PyTorch, TensorFlow
     from herringbone.inputs import FileSystemInput, ShuffleConfig, TrainingInput
     from herringbone.job import TrainingJob, attach
     from herringbone.options import InstanceGroup
@@ -47,6 +47,7 @@ __all__ = [
     "Estimator",
     "PyTorch",
     "TensorFlow",
+    "MXNet",
     "InstanceGroup",
     "ShuffleConfig",
     "TrainingInput",
@@ -82,6 +83,7 @@ _ROOMS = {
     "Estimator": "herringbone.estimator",
     "PyTorch": "herringbone.frameworks",
     "TensorFlow": "herringbone.frameworks",
+    "MXNet": "herringbone.frameworks",
     "InstanceGroup": "herringbone.options",
     "ShuffleConfig": "herringbone.inputs",
     "TrainingInput": "herringbone.inputs",

@@ -1,4 +1,4 @@
-"""`PyTorch` and `TensorFlow`: estimators under SageMaker's names, with the arguments in SageMaker's order."""
+"""`PyTorch`, `TensorFlow` and `MXNet`: estimators under SageMaker's names, with the arguments in SageMaker's order."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from herringbone.estimator import Estimator
 from herringbone.plan import JobPlan
+from herringbone_spec.contract import Key
 from herringbone_spec.distribution import Framework, Launcher
 from herringbone_spec.errors import OptionError
 
@@ -16,16 +17,8 @@ MODEL_DIR = "/opt/ml/model"
 SHARED_MODEL_DIR = "/opt/ml/shared/model"
 
 
-class PyTorch(Estimator):
-    """Train a PyTorch script.
-
-    >>> PyTorch("train.py", instance_type="local_process", instance_count=1, hyperparameters={"epochs": 3}).fit()
-    ... # doctest: +SKIP
-
-    See `Estimator`. `framework_version` and `py_version` choose an image where the backend runs images.
-    """
-
-    _framework: ClassVar[Framework | None] = "pytorch"
+class _ScriptFirst(Estimator):
+    """The order of arguments that SageMaker's `PyTorch` and `MXNet` share."""
 
     def __init__(
         self,
@@ -48,6 +41,35 @@ class PyTorch(Estimator):
             py_version=py_version,
             **options,
         )
+
+
+class PyTorch(_ScriptFirst):
+    """Train a PyTorch script.
+
+    >>> PyTorch("train.py", instance_type="local_process", instance_count=1, hyperparameters={"epochs": 3}).fit()
+    ... # doctest: +SKIP
+
+    See `Estimator`. `framework_version` and `py_version` choose an image where the backend runs images.
+    """
+
+    _framework: ClassVar[Framework | None] = "pytorch"
+
+
+class MXNet(_ScriptFirst):
+    """Train an MXNet script, under `mpi` or with MXNet's own parameter servers.
+
+    >>> MXNet("train.py", instance_type="local_process", instance_count=2,
+    ...       distribution={"parameter_server": {"enabled": True}}).fit()              # doctest: +SKIP
+
+    See `Estimator`, and docs/mxnet.md for what a script finds.
+    """
+
+    _framework: ClassVar[Framework | None] = "mxnet"
+
+    def _added_hyperparameters(self) -> dict[str, Any]:
+        if self.distribution.launcher is Launcher.PARAMETER_SERVER:
+            return {Key.PARAMETER_SERVER_FRAMEWORK: "mxnet"}
+        return {}
 
 
 class TensorFlow(Estimator):

@@ -37,6 +37,9 @@ class Key:
     DATA_PARALLEL_PARAMETERS = "sagemaker_distributed_dataparallel_parameters"
     MODEL_PARALLEL_PARAMETERS = "mp_parameters"
     PARAMETER_SERVER_ENABLED = "sagemaker_parameter_server_enabled"
+    # Ours, beside AWS's: whose parameter servers they are, "mxnet"; left out, the image says it, or they are
+    # TensorFlow's.
+    PARAMETER_SERVER_FRAMEWORK = "sagemaker_parameter_server_framework"
     MULTI_WORKER_MIRRORED_ENABLED = "sagemaker_multi_worker_mirrored_strategy_enabled"
     PYTORCH_DDP_ENABLED = "sagemaker_pytorch_ddp_enabled"
     TORCH_DISTRIBUTED_ENABLED = "sagemaker_torch_distributed_enabled"
@@ -78,6 +81,8 @@ class HostVariable:
     PRIVATE = "HERRINGBONE_PRIVATE_FD"
     # A short-named private folder (0700) for sockets and MPI session files; the backend removes it.
     RUN_FOLDER = "HERRINGBONE_RUN_DIR"
+    # What an image is made for, "mxnet" say: jobs of AWS's SDK do not say it.
+    FRAMEWORK = "HERRINGBONE_FRAMEWORK"
     # Where environments made from requirements.txt are kept between jobs.
     CACHE = "HERRINGBONE_CACHE"
     # Seconds between SIGTERM and SIGKILL for the ranks.

@@ -13,5 +13,7 @@ class Launcher(str, Enum):
     TORCH_DISTRIBUTED = "torch_distributed"
     DATA_PARALLEL = "data_parallel"
     PARAMETER_SERVER = "parameter_server"
+    # What a host makes of `PARAMETER_SERVER` where the servers are MXNet's: a distribution does not know.
+    MXNET_PARAMETER_SERVER = "mxnet_parameter_server"
     MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
     PYTORCH_XLA = "pytorch_xla"

@@ -33,7 +33,7 @@ def test_a_mistake_is_found_before_an_engine_is_asked(herringbone, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     code, out, err = herringbone("images", "build", "jax")
     assert (code, out) == (2, "")
-    assert err == "herringbone: framework 'jax': images are built for pytorch and tensorflow\n"
+    assert err == "herringbone: framework 'jax': images are built for pytorch, tensorflow, mxnet\n"
 
 
 def test_missing_requirements_are_said_before_anything_is_built(herringbone, monkeypatch, tmp_path):

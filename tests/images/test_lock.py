@@ -55,8 +55,9 @@ def test_wheels_of_other_versions_are_left_at_home():
     assert list(usable({file: Path(file) for file in files}, LOCK)) == files[:1]
 
 
-@pytest.mark.parametrize("framework", FRAMEWORKS)
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("framework", "device"), [(name, device) for name, known in FRAMEWORKS.items() for device in known.packages]
+)
 def test_our_own_locks_pin_every_package_with_hashes(framework, device):
     lock = Lock((find_containers() / framework / f"{device}.txt").read_text())
     assert lock.version(FRAMEWORKS[framework].packages[device])

@@ -70,7 +70,7 @@ def test_another_lock_brings_another_version(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"framework": "jax"}, "framework 'jax': images are built for pytorch and tensorflow"),
+        ({"framework": "jax"}, "framework 'jax': images are built for pytorch, tensorflow, mxnet"),
         ({"device": "gpu"}, "device 'gpu': there is cpu and cuda"),
     ],
 )

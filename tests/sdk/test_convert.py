@@ -118,7 +118,10 @@ def test_a_few_lines(before, after):
 @pytest.mark.parametrize(
     ("script", "left"),
     [
-        ("from sagemaker.huggingface import HuggingFace\nHuggingFace()", "use PyTorch, TensorFlow, or Estimator with"),
+        (
+            "from sagemaker.huggingface import HuggingFace\nHuggingFace()",
+            "use PyTorch, TensorFlow, MXNet, or Estimator with",
+        ),
         ("from sagemaker.pytorch import PyTorchModel", "sagemaker.pytorch.PyTorchModel: no counterpart here"),
         ("from sagemaker.train import ModelTrainer", "SDK v3 is not converted; docs/migrating.md has"),
         (
@@ -208,7 +211,7 @@ def test_the_command(tmp_path, capsys):
     assert capsys.readouterr() == (CHANGED, NOTES + "\n")
     assert main(["convert", "--diff", str(path)]) == 0
     assert "-from sagemaker.pytorch import PyTorch  # the class\n" in capsys.readouterr().out
-    path.write_text("from sagemaker.mxnet import MXNet\n")
+    path.write_text("from sagemaker.huggingface import HuggingFace\n")
     assert main(["convert", "--json", str(path)]) == 1
     found = json.loads(capsys.readouterr().out)
     assert (found["complete"], found["notes"][0]["kind"], found["notes"][0]["line"]) == (False, "left", 1)

@@ -12,10 +12,10 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_parallel.core.groups import RDP_GROUP
+from herringbone_parallel.reduce.comparison import digest
 from herringbone_parallel.tensorflow.communication import allgather
 from herringbone_parallel.tensorflow.data_parallel.gradients import Travel, reduce_gradients
 from herringbone_parallel.tensorflow.data_parallel.variables import broadcast_variables
-from herringbone_parallel.tensorflow.data_parallel.weights import digest
 from herringbone_spec.errors import ParallelError
 
 if TYPE_CHECKING:

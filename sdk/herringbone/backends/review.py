@@ -96,6 +96,15 @@ def all_channels(plan: JobPlan) -> tuple[Channel, ...]:
     return (*plan.channels, *parse_inputs({name: uri}, base=Path(plan.folder)))
 
 
+def brings_packages(plan: JobPlan) -> bool:
+    """Say whether ranks may run in a Python of the job's own, made from its requirements.txt."""
+    source = plan.source
+    assert source is not None
+    if source.folder is None:
+        return True
+    return source.whole_folder and Path(source.folder, "requirements.txt").exists()
+
+
 def output_folder(plan: JobPlan, folder: JobFolder) -> Path:
     """Return where the packed model goes: `<output_path>/<job>/output`, or the job's own folder."""
     if plan.options.output_path is None:

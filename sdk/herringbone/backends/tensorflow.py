@@ -7,8 +7,8 @@ import importlib.util
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
+from herringbone.backends.review import brings_packages
 from herringbone.plan import JobPlan
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu")
@@ -34,7 +34,7 @@ def missing_tensorflow(plan: JobPlan, installed: Callable[[], str | None]) -> di
     """
     library = _uses_library(plan)
     strategy = plan.estimator == "TensorFlow" and plan.launcher in _STRATEGIES
-    if not (library or strategy) or _brings_packages(plan):
+    if not (library or strategy) or brings_packages(plan):
         return {}
     found = installed()
     needed = "TensorFlow 2.16 or newer" if library else "TensorFlow"
@@ -64,14 +64,6 @@ def old_tensorflow(plan: JobPlan) -> dict[str, str]:
 def _uses_library(plan: JobPlan) -> bool:
     library = plan.launcher == "data_parallel" or "mp_parameters" in plan.hyperparameters
     return library and plan.estimator == "TensorFlow"
-
-
-def _brings_packages(plan: JobPlan) -> bool:
-    source = plan.source
-    assert source is not None
-    if source.folder is None:
-        return True
-    return source.whole_folder and Path(source.folder, "requirements.txt").exists()
 
 
 def _release(version: str) -> tuple[int, int]:

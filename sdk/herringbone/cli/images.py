@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_build(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("framework", metavar="pytorch|tensorflow", help="what the image is for")
+    add("framework", metavar="pytorch|tensorflow|mxnet", help="what the image is for")
     add("--device", default="cpu", metavar="cpu|cuda", help="which build of the framework (default: cpu)")
     add("--base-image", metavar="IMAGE", help="what to build on (default: a Debian for cpu, NVIDIA's CUDA for cuda)")
     add("--wheelhouse", type=Path, metavar="DIR", help="wheels of your own; the framework's must be among them")

@@ -14,7 +14,7 @@ import msgspec
 import yaml
 
 from herringbone.estimator import Estimator
-from herringbone.frameworks import PyTorch, TensorFlow
+from herringbone.frameworks import MXNet, PyTorch, TensorFlow
 from herringbone.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput
 from herringbone_spec.errors import InputError, OptionError
 
@@ -24,7 +24,7 @@ what to run:
   a job file      herringbone run job.yaml
 
   job.yaml holds the estimator's keyword arguments, and two words more:
-      framework: pytorch              # or tensorflow; left out: any script
+      framework: pytorch              # or tensorflow, mxnet; left out: any script
       entry_point: train.py
       source_dir: src
       instance_type: local_process
@@ -40,7 +40,7 @@ hyperparameters:
   Values are read as JSON where they can be (3, 0.1, true, [1, 2]), else as text.
 """
 
-_FRAMEWORKS: dict[str, type[Estimator]] = {"pytorch": PyTorch, "tensorflow": TensorFlow}
+_FRAMEWORKS: dict[str, type[Estimator]] = {"pytorch": PyTorch, "tensorflow": TensorFlow, "mxnet": MXNet}
 _JOB_FILE_ENDINGS = (".yaml", ".yml", ".json")
 _NAME = re.compile(r"--?[A-Za-z]")
 

@@ -17,7 +17,7 @@ from herringbone_spec.errors import DistributionError, OptionError, UnsupportedE
 # The order of `sagemaker.estimator.Estimator`, whose first argument is the image; ours is the script.
 ESTIMATOR_ORDER = ("image_uri", "role", "instance_count", "instance_type")
 _OWN = {"TensorFlow": ("model_dir",)}
-_FRAMEWORKS: dict[str, Framework] = {"PyTorch": "pytorch", "TensorFlow": "tensorflow"}
+_FRAMEWORKS: dict[str, Framework] = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet"}
 Kind = Literal["changed", "note", "left"]
 
 

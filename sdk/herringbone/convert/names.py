@@ -11,6 +11,8 @@ COUNTERPARTS = {
     "sagemaker.pytorch.estimator.PyTorch": "PyTorch",
     "sagemaker.tensorflow.TensorFlow": "TensorFlow",
     "sagemaker.tensorflow.estimator.TensorFlow": "TensorFlow",
+    "sagemaker.mxnet.MXNet": "MXNet",
+    "sagemaker.mxnet.estimator.MXNet": "MXNet",
     "sagemaker.inputs.TrainingInput": "TrainingInput",
     "sagemaker.TrainingInput": "TrainingInput",
     "sagemaker.inputs.FileSystemInput": "FileSystemInput",
@@ -28,14 +30,14 @@ ACCOUNT = {
     "sagemaker.local.LocalSession": "sagemaker_session",
 }
 
-_OTHER_FRAMEWORKS = ("HuggingFace", "MXNet", "SKLearn", "XGBoost", "Chainer", "RLEstimator")
+_OTHER_FRAMEWORKS = ("HuggingFace", "SKLearn", "XGBoost", "Chainer", "RLEstimator")
 
 
 def why_left(name: str) -> str:
     """Say why a name of AWS's SDK has no counterpart, and what to do."""
     last = name.rpartition(".")[2]
     if last in _OTHER_FRAMEWORKS:
-        return f"{name}: no class of that name here; use PyTorch, TensorFlow, or Estimator with image_uri"
+        return f"{name}: no class of that name here; use PyTorch, TensorFlow, MXNet, or Estimator with image_uri"
     if name.startswith("sagemaker.train"):
         return f"{name}: SDK v3 is not converted; docs/migrating.md has its names beside ours"
     return f"{name}: no counterpart here; Herringbone trains, and leaves the rest to the SDK or to boto3"

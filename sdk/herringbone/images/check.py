@@ -101,7 +101,7 @@ def _content(engine: Any, image: str, facts: Mapping[str, Any], blame: Verdict) 
     yield (
         Finding("framework", Verdict.OK, f"{framework['name']} {framework['version']}")
         if framework
-        else Finding("framework", Verdict.WARNING, "neither torch nor tensorflow")
+        else Finding("framework", Verdict.WARNING, "neither torch, tensorflow nor mxnet")
     )
     if facts["mpi"]:
         yield Finding("MPI", Verdict.OK, facts["mpi"])

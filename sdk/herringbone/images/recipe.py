@@ -38,6 +38,8 @@ FRAMEWORKS = {
         packages={"cpu": "tensorflow-cpu", "cuda": "tensorflow"},
         bases={"cpu": "debian:bookworm-slim", "cuda": "nvidia/cuda:12.9.1-base-ubuntu24.04"},
     ),
+    # Its last packages for GPUs are for CUDA 11.2 and older.
+    "mxnet": Framework(packages={"cpu": "mxnet"}, bases={"cpu": "debian:bookworm-slim"}),
 }
 
 
@@ -89,6 +91,8 @@ def make_recipe(
     known = _framework(framework)
     if device not in DEVICES:
         raise OptionError(f"device {device!r}: there is {' and '.join(DEVICES)}")
+    if device not in known.packages:
+        raise OptionError(f"device {device!r}: images of {framework} are built for {' and '.join(known.packages)}")
     package = known.packages[device]
     folder = find_containers()
     locked = Lock(_read(lock or folder / framework / f"{device}.txt"))
@@ -123,7 +127,7 @@ def make_recipe(
 
 def _framework(name: str) -> Framework:
     if name not in FRAMEWORKS:
-        raise OptionError(f"framework {name!r}: images are built for {' and '.join(FRAMEWORKS)}")
+        raise OptionError(f"framework {name!r}: images are built for {', '.join(FRAMEWORKS)}")
     return FRAMEWORKS[name]
 
 

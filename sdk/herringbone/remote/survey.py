@@ -21,7 +21,7 @@ from herringbone_spec.errors import EngineError, UnsupportedError
 # Inside this range the first host of a job listens for the others; firewalls between hosts must let it through.
 CONTROL_PORTS = range(7590, 7690)
 # Whose versions must not differ between the hosts of a job.
-LIBRARIES = ("torch", "tensorflow", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+LIBRARIES = ("torch", "tensorflow", "mxnet", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 _SIOCGIFADDR = 0x8915
 _PROGRAM_SECONDS = 20.0
 

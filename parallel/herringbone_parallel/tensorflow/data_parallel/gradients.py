@@ -21,7 +21,7 @@ from herringbone_parallel.tensorflow.data_parallel.reduction import (
     order_of_readiness,
     start_in_order,
 )
-from herringbone_parallel.tensorflow.data_parallel.weights import Comparison, is_readable
+from herringbone_parallel.tensorflow.data_parallel.weights import compare, is_readable
 from herringbone_spec.errors import ParallelError
 
 
@@ -129,7 +129,7 @@ def _reduction(variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: li
     if key not in current.comparisons:
         lines = [f"{spec.name}: {spec.dtype} {list(spec.shape)}" for spec in specs]
         lines.append(f"in buckets: {[bucket.members for bucket in buckets]}")
-        current.comparisons[key] = Comparison("\n".join(lines), variables)
+        current.comparisons[key] = compare("\n".join(lines), variables)
     starts = current.observe(buckets)
     reduction = Reduction(current.engine, buckets, current.comparisons[key], op=travel.op.value, starts=starts)
     if tf.executing_eagerly():

@@ -8,31 +8,15 @@ Horovod 0.28.1 cannot be built for current frameworks. In the ranks of a job the
 is not; what they cannot do they refuse.
 """
 
-from herringbone_parallel.torch.horovod.objects import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
-from herringbone_parallel.torch.horovod.operations import (
+from herringbone_parallel.reduce.horovod import (
     Average,
     Compression,
     Max,
     Min,
     Sum,
-    allgather,
-    allreduce,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
+    allgather_object,
     barrier,
-    broadcast,
-    broadcast_,
-    poll,
-    synchronize,
-)
-from herringbone_parallel.torch.horovod.optimizer import DistributedOptimizer
-from herringbone_parallel.torch.horovod.ranks import (
+    broadcast_object,
     init,
     is_initialized,
     local_rank,
@@ -41,6 +25,19 @@ from herringbone_parallel.torch.horovod.ranks import (
     shutdown,
     size,
 )
+from herringbone_parallel.torch.horovod.objects import broadcast_optimizer_state, broadcast_parameters
+from herringbone_parallel.torch.horovod.operations import (
+    allgather,
+    allreduce,
+    allreduce_,
+    allreduce_async,
+    allreduce_async_,
+    broadcast,
+    broadcast_,
+    poll,
+    synchronize,
+)
+from herringbone_parallel.torch.horovod.optimizer import DistributedOptimizer
 
 __all__ = [
     "init", "shutdown", "is_initialized", "rank", "size", "local_rank", "local_size",

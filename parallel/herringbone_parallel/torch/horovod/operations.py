@@ -5,38 +5,17 @@ Every rank calls them in the same order: names tell nothing apart here.
 
 from __future__ import annotations
 
-from enum import Enum
 from functools import reduce
 
 import torch
 
 from herringbone_parallel.reduce import all_gather
-from herringbone_parallel.reduce import barrier as _barrier
 from herringbone_parallel.reduce import broadcast as _broadcast
 from herringbone_parallel.reduce.engine import Handle
-from herringbone_parallel.torch.horovod.ranks import engine
+from herringbone_parallel.reduce.horovod import Compression, Op, chosen_op, engine
 from herringbone_spec.errors import ParallelError
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-
-
-class Op(Enum):
-    """What becomes of the ranks' values."""
-
-    AVERAGE = "average"
-    SUM = "sum"
-    MIN = "min"
-    MAX = "max"
-
-
-Average, Sum, Min, Max = Op.AVERAGE, Op.SUM, Op.MIN, Op.MAX
-
-
-class Compression:
-    """How fp32 travels between hosts: as it is, or as fp16; sums are fp32 either way."""
-
-    none = None
-    fp16 = "fp16"
 
 
 class Pending:
@@ -118,7 +97,7 @@ def allreduce_async_(
     compression: str | None = Compression.none,
 ) -> Pending:
     """As `allreduce_async`, in place."""
-    chosen = _chosen(average, op)
+    chosen = chosen_op(average, op)
     target = tensor.detach()
     work = _on_host(target)
     if prescale_factor != 1.0:
@@ -167,19 +146,6 @@ def broadcast_(tensor: torch.Tensor, root_rank: int, name: str | None = None) ->
     with torch.no_grad():
         tensor.copy_(host)
     return tensor
-
-
-def barrier() -> None:
-    """Wait until all ranks are here."""
-    _barrier(engine())
-
-
-def _chosen(average: bool | None, op: Op | None) -> Op:
-    if average is not None and op is not None:
-        raise ParallelError("hvd.allreduce: `average` and `op` say the same; give one of them")
-    if op is not None and not isinstance(op, Op):
-        raise ParallelError(f"hvd.allreduce(op={op!r}): it is hvd.Average, hvd.Sum, hvd.Min or hvd.Max")
-    return op or (Op.SUM if average is False else Op.AVERAGE)
 
 
 def _on_host(tensor: torch.Tensor) -> torch.Tensor:

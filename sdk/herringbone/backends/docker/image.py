@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _NOT_FOUND = 404
 # The estimator's class -> the framework whose image it wants; None takes any.
-_FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow"}
+_FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from herringbone.backends.mxnet import Installed, installed_mxnet, missing_mxnet
 from herringbone.backends.review import check_files, check_served, unused_of
 from herringbone.backends.tensorflow import installed_tensorflow, missing_tensorflow
 from herringbone.plan import JobPlan, refuse
@@ -19,8 +20,12 @@ _REFUSED = {
 }
 
 
-def review(plan: JobPlan, installed: Callable[[], str | None] = installed_tensorflow) -> tuple[str, ...]:
-    """Return the given options that mean nothing here; `installed` tells the version of this Python's TensorFlow.
+def review(
+    plan: JobPlan,
+    tensorflow: Callable[[], str | None] = installed_tensorflow,
+    mxnet: Callable[[], Installed] = installed_mxnet,
+) -> tuple[str, ...]:
+    """Return the given options that mean nothing here; `tensorflow` and `mxnet` tell what this Python has of them.
 
     Raises `UnsupportedError`, `InputError` or `ArchiveError`.
     """
@@ -28,7 +33,7 @@ def review(plan: JobPlan, installed: Callable[[], str | None] = installed_tensor
     if plan.source is None:
         raise UnsupportedError(f"{_NAME} runs a script with this Python, not an image: give entry_point")
     check_files(_NAME, plan)
-    refuse(_NAME, missing_tensorflow(plan, installed))
+    refuse(_NAME, missing_tensorflow(plan, tensorflow) | missing_mxnet(plan, mxnet))
     unused = unused_of(plan, _UNUSED)
     if plan.arguments.get("image_uri"):
         unused.append("image_uri")

@@ -281,7 +281,8 @@ def _settings(
 def _kind(image: str) -> str:
     """Guess the estimator by the image's name; any script runs under the general one."""
     name = image.rpartition("/")[2].lower()
-    return "PyTorch" if "pytorch" in name else "TensorFlow" if "tensorflow" in name else "Estimator"
+    known = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet"}
+    return next((kind for framework, kind in known.items() if framework in name), "Estimator")
 
 
 def _tuple(values: Sequence[str] | None) -> tuple[str, ...] | None:

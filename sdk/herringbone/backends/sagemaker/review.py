@@ -24,6 +24,8 @@ _UNUSED = ("framework_version", "py_version", "shm_size", "slurm")
 _REFUSED = {
     "bake_requirements": "build the image with them: herringbone images build --requirements",
 }
+# The estimator's class -> the framework to build an image of.
+_FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet"}
 _ADDRESSES = ("output_path", "checkpoint_s3_uri", "code_location")
 # Families of instance types that have GPUs: p3, p4d, g5, g6e, ... but not c6g, whose g is the processor's.
 _GPU_TYPE = re.compile(r"ml\.[gp]\d\w*\.\w+")
@@ -50,7 +52,7 @@ def _check_image(plan: JobPlan) -> None:
     if not plan.arguments.get("image_uri"):
         raise OptionError(
             "image_uri: missing; SageMaker runs an image from a registry. Make one with `herringbone images build "
-            "pytorch` and push it, or give AWS's own or anyone else's"
+            f"{_FRAMEWORKS.get(plan.estimator, 'pytorch')}` and push it, or give AWS's own or anyone else's"
         )
     options = plan.options
     lender = options.training_repository_credentials_provider_arn

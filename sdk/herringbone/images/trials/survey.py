@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 
-FRAMEWORKS = {"torch": "pytorch", "tensorflow": "tensorflow", "tensorflow-cpu": "tensorflow"}
+FRAMEWORKS = {"torch": "pytorch", "tensorflow": "tensorflow", "tensorflow-cpu": "tensorflow", "mxnet": "mxnet"}
 TOOLS = ("cc", "gcc", "g++", "clang", "nvcc", "ld", "make")
 CACHES = ("/var/lib/apt/lists", "/var/cache/apt/archives", "/root/.cache/pip")
 # What package managers leave there when they clean up.
@@ -26,7 +26,7 @@ def framework() -> dict[str, str] | None:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-        importlib.import_module("torch" if name == "pytorch" else "tensorflow")
+        importlib.import_module("torch" if name == "pytorch" else name)
         return {"name": name, "version": version}
     return None
 

@@ -1,0 +1,75 @@
+"""Equal parameters on all ranks, also of layers that learn their shapes from the first batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from mxnet.gluon.parameter import DeferredInitializationError, Parameter
+
+from herringbone_parallel.mxnet.arrays import fetched, store
+from herringbone_parallel.reduce import broadcast
+from herringbone_parallel.reduce.comparison import are_equal
+from herringbone_parallel.reduce.horovod import engine
+from herringbone_spec.errors import ParallelError
+
+
+def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0, prefix: str | None = None) -> None:  # noqa: ARG001
+    """Give every rank the parameters of rank `root_rank`, in place, unless all have the same already.
+
+        hvd.broadcast_parameters(net.collect_params(), root_rank=0)
+
+    `params` are a block's, or a module's arrays by name. A parameter without a shape yet gets its values when it has
+    one, inside the first forward. Raises `ParallelError` for anything else, and for one on several devices: a rank has
+    one device.
+    """
+    arrays = []
+    for name, value in sorted(params.items()):
+        if not isinstance(value, Parameter):
+            arrays.append(value)
+            continue
+        try:
+            arrays.append(data_of(value))
+        except DeferredInitializationError:
+            _send_when_there(value, root_rank)
+        except RuntimeError as error:
+            raise ParallelError(f"hvd.broadcast_parameters: {name} has no values yet: {error}") from None
+    _send(arrays, root_rank)
+
+
+def data_of(parameter: Any) -> Any:
+    """Return a parameter's array. Raises `ParallelError` for one on several devices."""
+    found = parameter.list_data()
+    if len(found) > 1:
+        raise ParallelError(
+            f"{parameter.name} is on {len(found)} devices: a rank has one; start a rank per device (processes_per_host)"
+            " and initialize with ctx=mx.gpu(hvd.local_rank())"
+        )
+    return found[0]
+
+
+def _send(arrays: Sequence[Any], root_rank: int) -> None:
+    values = [np.ascontiguousarray(fetched(array, "a parameter")) for array in arrays]
+    if are_equal(engine(), values):
+        return
+    joined = np.concatenate([value.reshape(-1).view(np.uint8) for value in values])
+    broadcast(engine(), joined, root_rank)
+    start = 0
+    for array, value in zip(arrays, values, strict=True):
+        piece = joined[start : start + value.nbytes]
+        # A copy, as a piece may start where no number of this type may.
+        store(np.frombuffer(piece.tobytes(), value.dtype).reshape(value.shape), array)
+        start += value.nbytes
+
+
+def _send_when_there(parameter: Any, root_rank: int) -> None:
+    """Have a parameter's own initialization end with a broadcast; the forward that needs it comes after."""
+    initialize = parameter._init_impl
+
+    def initialize_and_send(*arguments: Any) -> None:
+        initialize(*arguments)
+        del parameter._init_impl
+        _send([data_of(parameter)], root_rank)
+
+    parameter._init_impl = initialize_and_send

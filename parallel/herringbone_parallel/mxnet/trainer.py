@@ -1,0 +1,134 @@
+"""Gluon's trainer, stepping by the averages of all ranks' gradients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from herringbone_parallel.mxnet.arrays import element_of, fetched, store
+from herringbone_parallel.mxnet.parameters import data_of
+from herringbone_parallel.reduce import Engine, session
+from herringbone_parallel.reduce.comparison import Comparison
+from herringbone_parallel.reduce.elements import Array
+from herringbone_parallel.reduce.fused import Bucket, Spec, cut
+from herringbone_parallel.reduce.horovod import Compression, engine
+from herringbone_spec.errors import ParallelError
+
+_REMEDY = (
+    "call hvd.broadcast_parameters(net.collect_params(), root_rank=0) before the first step, or set the same seed"
+    " (mx.random.seed) on all ranks before net.initialize()"
+)
+
+
+class DistributedTrainer(mx.gluon.Trainer):
+    """A Gluon trainer whose steps apply the averages of all ranks' gradients.
+
+        trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
+        ...
+        loss.backward()
+        trainer.step(len(batch))                # this rank's own batch
+
+    Ranks have batches of the same size, or their averages are not those of the joint batch. MXNet computes in the
+    background: sums of the last layers travel while the first ones are still computed. `allreduce_grads` and `update`
+    may be called apart, to clip gradients in between. Raises `ParallelError` for arguments that it cannot serve, and in
+    the first two steps, on all ranks, when their gradients or weights differ.
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        optimizer: Any,
+        optimizer_params: dict[str, Any] | None = None,
+        compression: str | None = Compression.none,
+        gradient_predivide_factor: float = 1.0,
+        prefix: str | None = None,  # noqa: ARG002 - the order of calls tells trainers apart
+        **others: Any,
+    ) -> None:
+        refuse(gradient_predivide_factor, others, "hvd.DistributedTrainer")
+        self._engine, self._wire = engine(), compression
+        self._reduction: Reduction | None = None
+        super().__init__(params, optimizer, optimizer_params, kvstore=None)
+
+    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """Average the gradients over all ranks, and update the parameters; `batch_size` is this rank's."""
+        self._refuse_stale(ignore_stale_grad)
+        super().step(batch_size, ignore_stale_grad)
+
+    def update(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """Update the parameters, after `allreduce_grads`."""
+        self._refuse_stale(ignore_stale_grad)
+        super().update(batch_size, ignore_stale_grad)
+
+    def _allreduce_grads(self) -> None:
+        """Gluon's own place for sums over workers."""
+        if self._engine.size == 1:
+            return
+        if self._reduction is None:
+            trained = [parameter for parameter in self._params if parameter.grad_req != "null"]
+            self._reduction = Reduction(self._engine, trained, self._wire)
+        self._reduction()
+
+    def _refuse_stale(self, ignored: bool) -> None:
+        if ignored and self._engine.size > 1:
+            raise ParallelError(
+                "ignore_stale_grad=True: ranks that leave out other parameters would end with other weights; give those"
+                " that are not trained grad_req='null'"
+            )
+
+
+class Reduction:
+    """The averages of the gradients of the same parameters in every step."""
+
+    def __init__(self, engine: Engine, parameters: Sequence[Any], wire: str | None) -> None:
+        self._engine, self._parameters, self._wire = engine, parameters, wire
+        specs = [_spec(parameter) for parameter in parameters]
+        # As a backward computes them, the last layers first.
+        order = range(len(specs) - 1, -1, -1)
+        self._buckets = cut(specs, [np.dtype(spec.dtype) for spec in specs], order, cost=session.cost())
+        lines = [f"{spec.name}: {spec.dtype} {list(spec.shape)}" for spec in specs]
+        self._comparison = Comparison("\n".join(lines), self._weights, _REMEDY)
+
+    def __call__(self) -> None:
+        """Put the averages in the place of the gradients."""
+        self._comparison.before_sum(self._engine)
+        under_way = []
+        for bucket in self._buckets:
+            flat = bucket.fill([self._gradient(member) for member in bucket.members])
+            wire = self._wire if bucket.element == "float32" else None
+            under_way.append((bucket, flat, self._engine.all_reduce(flat, op="average", wire=wire)))
+        for bucket, flat, handle in under_way:
+            handle.wait()
+            self._store(bucket, flat)
+
+    def _gradient(self, member: int) -> Array:
+        parameter = self._parameters[member]
+        return fetched(parameter.list_grad()[0], f"the gradient of {parameter.name}")
+
+    def _store(self, bucket: Bucket, flat: Array) -> None:
+        for member, piece in zip(bucket.members, bucket.pieces(flat), strict=True):
+            store(piece, self._parameters[member].list_grad()[0])
+
+    def _weights(self) -> list[Array]:
+        return [data_of(parameter).asnumpy() for parameter in self._parameters]
+
+
+def refuse(predivide_factor: float, others: dict[str, Any], what: str) -> None:
+    """Raise `ParallelError` for Horovod's arguments that are not served."""
+    if predivide_factor != 1.0:
+        raise ParallelError(
+            f"gradient_predivide_factor={predivide_factor}: sums are divided once, after they are taken in fp32;"
+            " leave it out"
+        )
+    if unknown := sorted(name for name, value in others.items() if value):
+        raise ParallelError(f"{what} has no {', '.join(unknown)} here; see docs/mxnet.md")
+
+
+def _spec(parameter: Any) -> Spec:
+    data = data_of(parameter)
+    # Gluon numbers blocks of a kind through a process, also those that only one rank makes.
+    name = re.sub(r"\d+", "", parameter.name)
+    return Spec(name, element_of(data), tuple(data.shape))

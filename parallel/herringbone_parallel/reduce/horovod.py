@@ -1,0 +1,118 @@
+"""What Horovod's names mean in every framework: who this process is, what becomes of values, objects to share.
+
+Ranks of one job trust each other, and so unpickle what another one has sent.
+"""
+
+from __future__ import annotations
+
+import pickle
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from herringbone_parallel.reduce import session
+from herringbone_parallel.reduce.collectives import all_gather
+from herringbone_parallel.reduce.collectives import barrier as _barrier
+from herringbone_parallel.reduce.collectives import broadcast as _broadcast
+from herringbone_parallel.reduce.engine import Engine
+from herringbone_spec.errors import ParallelError
+
+_engine: Engine | None = None
+
+
+def init() -> None:
+    """Join the other ranks of the job; a second call does nothing."""
+    global _engine
+    if _engine is None:
+        _engine = session.enter()
+
+
+def shutdown() -> None:
+    """Part from the other ranks; runs by itself at the end of the script."""
+    global _engine
+    if _engine is not None:
+        _engine = None
+        session.leave()
+
+
+def is_initialized() -> bool:
+    """Say whether `init` has run, and `shutdown` has not."""
+    return _engine is not None
+
+
+def engine() -> Engine:
+    """Return this rank's engine; raises `ParallelError` before `init`."""
+    if _engine is None:
+        raise ParallelError("hvd.init() has not been called; call it first in the script")
+    return _engine
+
+
+def size() -> int:
+    """Return the number of ranks."""
+    return engine().size
+
+
+def rank() -> int:
+    """Return this process's number among all ranks."""
+    return engine().rank
+
+
+def local_size() -> int:
+    """Return the number of ranks on this host."""
+    return engine().local_size
+
+
+def local_rank() -> int:
+    """Return this process's number among the ranks of its host: the GPU to use."""
+    return engine().local_rank
+
+
+class Op(Enum):
+    """What becomes of the ranks' values."""
+
+    AVERAGE = "average"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+
+
+Average, Sum, Min, Max = Op.AVERAGE, Op.SUM, Op.MIN, Op.MAX
+
+
+def chosen_op(average: bool | None, op: Op | None) -> Op:
+    """Return what a call asks for; `average=False` is a sum, as in old scripts. Raises `ParallelError`."""
+    if average is not None and op is not None:
+        raise ParallelError("hvd.allreduce: `average` and `op` say the same; give one of them")
+    if op is not None and not isinstance(op, Op):
+        raise ParallelError(f"hvd.allreduce(op={op!r}): it is hvd.Average, hvd.Sum, hvd.Min or hvd.Max")
+    return op or (Op.SUM if average is False else Op.AVERAGE)
+
+
+class Compression:
+    """How fp32 travels between hosts: as it is, or as fp16; sums are fp32 either way."""
+
+    none = None
+    fp16 = "fp16"
+
+
+def barrier() -> None:
+    """Wait until all ranks are here."""
+    _barrier(engine())
+
+
+def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:  # noqa: ARG001
+    """Return the root's object, of any type that pickle takes; ranks of one job trust each other."""
+    is_root = engine().rank == root_rank
+    data = np.frombuffer(pickle.dumps(obj), np.uint8).copy() if is_root else np.empty(0, np.uint8)
+    length = np.array([len(data)], np.int64)
+    _broadcast(engine(), length, root_rank)
+    if not is_root:
+        data = np.empty(int(length[0]), np.uint8)
+    _broadcast(engine(), data, root_rank)
+    return obj if is_root else pickle.loads(data.tobytes())  # noqa: S301  same trust domain
+
+
+def allgather_object(obj: Any, name: str | None = None) -> list[Any]:  # noqa: ARG001
+    """Return the objects of all ranks; ranks of one job trust each other."""
+    return [pickle.loads(data) for data in all_gather(engine(), pickle.dumps(obj))]  # noqa: S301  same trust domain
