@@ -71,7 +71,7 @@ variable "keep_days" {
 variable "repositories" {
   description = "ECR repositories to make. The defaults are the names under which `herringbone images push` pushes."
   type        = set(string)
-  default     = ["herringbone/pytorch", "herringbone/tensorflow"]
+  default     = ["herringbone/pytorch", "herringbone/tensorflow", "herringbone/mxnet"]
 
   validation {
     condition     = length(var.repositories) > 0 && alltrue([for name in var.repositories : can(regex("^[a-z0-9]+([._/-][a-z0-9]+)*$", name)) && length(name) <= 256])
