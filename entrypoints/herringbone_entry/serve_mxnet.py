@@ -13,7 +13,7 @@ def main() -> None:
     die_with(os.getppid())
     try:
         import mxnet  # noqa: F401
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, OSError) as error:
         sys.exit(
             f"parameter_server needs MXNet 1.9 and a numpy older than 1.24 in {sys.executable}: {error}. Install them "
             "(`pip install 'mxnet==1.9.1' 'numpy<1.24'`, on Python 3.10 or 3.11)"
