@@ -42,14 +42,16 @@ def test_resnet_has_the_same_losses_on_any_number_of_ranks(tmp_path: Path, monke
     submit, digits = load("resnet_imagenet", "submit", monkeypatch), load("resnet_imagenet", "digits", monkeypatch)
     digits.write(tmp_path)
     data = {"training": str(tmp_path / "train"), "test": str(tmp_path / "test")}
-    found = {}
+    found, alone = {}, 1000.0
     for hosts in (1, 2, 4):
-        settings = {**submit.TINY, "steps": 50}
+        settings = {**submit.TINY, "steps": 50, "alone": alone}
         job = submit.train(settings, data, source=submit.HERE / "src", hosts=hosts, ranks=hosts)
         found[hosts] = losses(job)
         figures = {metric.name: metric.value for metric in job.metrics()}
         assert figures["eval_accuracy"] > 0.6  # in the middle of the schedule, where the rate is high
-        assert {"init_seconds", "run_seconds", "epoch_seconds", "throughput"} <= set(figures)
+        assert {"init_seconds", "run_seconds", "epoch_seconds"} <= set(figures)
+        assert figures["scaling_efficiency"] == pytest.approx(figures["throughput"] / (hosts * alone))
+        alone = figures["throughput"] if hosts == 1 else alone
     assert [len(each) for each in found.values()] == [50, 50, 50]
     assert found[2] == pytest.approx(found[1], abs=1e-5)
     assert found[4] == pytest.approx(found[1], abs=1e-5)
