@@ -211,6 +211,7 @@ class Machines:
         (self.folder / "known_hosts").write_text("".join(f"{name} {key}" for name, key in keys.items()))
 
     def _make(self) -> None:
+        _remove_dead_runs()
         Path("/run/sshd").mkdir(exist_ok=True)
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.folder / "key"))
         bridge = self._namespace("br")
@@ -288,6 +289,17 @@ class Machines:
 
     def _namespace(self, name: str) -> str:
         return f"{self._mark}-{name}"
+
+
+def _remove_dead_runs() -> None:
+    """Remove the namespaces of runs that were killed, and what still runs in them; links go with them."""
+    for space in Path("/run/netns").glob("hbs*"):
+        if not Path("/proc", space.name.removeprefix("hbs").partition("-")[0]).exists():
+            for pid in map(int, _run("ip", "netns", "pids", space.name, check=False).split()):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            _run("ip", "netns", "del", space.name, check=False)
+            shutil.rmtree(f"/etc/netns/{space.name}", ignore_errors=True)
 
 
 def _run(*command: str, check: bool = True) -> str:
