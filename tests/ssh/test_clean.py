@@ -46,6 +46,8 @@ def work(tmp_path) -> Home:
     aged(home.path / "data" / ".d.partial" / "x", days=2)
     aged(home.path / "cache" / "environments" / "e" / "herringbone-ready", days=2)
     aged(home.path / "environments" / "a.lock", days=45)
+    (home.path / "cache" / "images").mkdir()
+    aged(home.path / "cache" / "images" / "0a" / "x", days=45)
     return home
 
 
@@ -70,6 +72,7 @@ OLD = [
     ("data", "a"),
     ("data", "mine"),
     ("environments", "a"),
+    ("cache/images", "0a"),
 ]
 
 

@@ -5,6 +5,7 @@
     data/DIGEST
     environments/DIGEST         of another Herringbone than the one that asks, and of no remaining job
     cache/environments/DIGEST   made for a requirements.txt
+    cache/images/ID             the same, for containers of an image
 
 A machine that is in use gives only jobs that are over: what a job needs from its start on, nobody takes away.
 """
@@ -83,6 +84,7 @@ def _unused(
         "data": {digest for each in uses for digest in each.data},
         "environments": {environment.name, *(each.environment for each in uses)},
         "cache/environments": set(),
+        "cache/images": set(),
     }
     for place, names in needed.items():
         for name in sorted(_names(home.path / place) - names):
