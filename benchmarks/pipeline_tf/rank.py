@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ import herringbone_parallel.tensorflow as smp
 from herringbone_parallel.tensorflow import state
 
 # Layers, width, batch. Of the large one a stage takes more than 50 ms per microbatch.
-WORKLOADS = {"small": (8, 1024, 512), "large": (8, 1024, 2048)}
+WORKLOADS = {"small": (8, 1024, 512), "large": (8, 1024, 4096)}
 
 
 def build(base: Any, layers: int, width: int, at: Callable[[int], Any]) -> Any:
@@ -45,12 +45,23 @@ def gradients_of(model: Any) -> Callable[..., Any]:
     return gradients
 
 
-def timed(step: Callable[[], Any]) -> float:
+class Spent(NamedTuple):
+    """What a step took: seconds until all ranks had ended, and of this rank alone its processor time and page faults."""
+
+    seconds: float
+    cpu_s: float
+    faults: int
+
+
+def timed(step: Callable[[], Any]) -> Spent:
     smp.barrier()
-    start = time.perf_counter()
+    before = resource.getrusage(resource.RUSAGE_SELF)
+    start, cpu = time.perf_counter(), time.process_time()
     step()
+    cpu = time.process_time() - cpu
+    after = resource.getrusage(resource.RUSAGE_SELF)
     smp.barrier()
-    return time.perf_counter() - start
+    return Spent(time.perf_counter() - start, cpu, after.ru_minflt - before.ru_minflt)
 
 
 def peak() -> int:
@@ -74,11 +85,10 @@ def main() -> None:
         gradients, loss = split(inputs, target)
         return [gradient.accumulate() for gradient in gradients], loss.reduce_mean()
 
-    found: dict[str, Any] = {"ours_s": [], "single_s": []}
+    ours()
     ours()
     # A step's memory is known before the other model is there.
-    found["ours_s"] = [timed(ours) for _ in range(2)]
-    found["peak_bytes"] = peak()
+    peak_bytes = peak()
     whole = build(keras.Model, layers, width, lambda place: nullcontext())  # noqa: ARG005
     one = gradients_of(whole)
 
@@ -90,15 +100,18 @@ def main() -> None:
             total = gradients if total is None else [a + b for a, b in zip(total, gradients, strict=True)]
         return [gradient / microbatches for gradient in total]
 
-    alone = single if smp.rank() == 0 else lambda: None
-    cases = {"ours_s": ours, "single_s": alone}
-    found["ours_s"] = []
+    # What one process takes by itself, and while the other core does the same: what two cores of a machine share.
+    cases = {"ours": ours, "single": single if smp.rank() == 0 else lambda: None, "both": single}
+    found: dict[str, list[Spent]] = {name: [] for name in cases}
     for counted in range(-1, repeats):
         for name in sorted(cases, reverse=counted % 2 == 0):
-            seconds = timed(cases[name])
+            spent = timed(cases[name])
             if counted >= 0:
-                found[name].append(seconds)
-    print(json.dumps({**found, "single_peak_bytes": peak(), "peak_live": state.get().peak_live}))
+                found[name].append(spent)
+    told = {name: [spent._asdict() for spent in case] for name, case in found.items()}
+    print(
+        json.dumps({**told, "peak_bytes": peak_bytes, "single_peak_bytes": peak(), "peak_live": state.get().peak_live})
+    )
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from herringbone_entry.port import ReservedPort
 
@@ -57,6 +58,42 @@ def start(rank: int, port: int, token: bytes, arguments: argparse.Namespace) -> 
     return process
 
 
+def median(said: list[dict[str, Any]], case: str, what: str) -> float:
+    """Return the median over the steps, of the ranks together: the slowest's seconds, or all that they spent."""
+    steps = zip(*([spent[what] for spent in rank[case]] for rank in said), strict=True)
+    return statistics.median(map(max if what == "seconds" else sum, steps))
+
+
+def summary(arguments: argparse.Namespace, said: list[dict[str, Any]]) -> dict[str, Any]:
+    m = arguments.microbatches
+    ours, single, both = (median(said, case, "seconds") for case in ("ours", "single", "both"))
+    cpu = [median([rank], "ours", "cpu_s") for rank in said]
+    theory, efficiency = m / (m + RANKS - 1), single / (RANKS * ours)
+    return {
+        "workload": arguments.workload,
+        "microbatches": m,
+        "pipeline": arguments.pipeline,
+        "ours_s": round(ours, 4),
+        "single_s": round(single, 4),
+        "stage_s": round(single / (RANKS * m), 4),
+        "speedup": round(single / ours, 3),
+        "efficiency": round(efficiency, 3),
+        "theory": round(theory, 3),
+        "share_of_theory": round(efficiency / theory, 3),
+        # One process beside another of its kind, over one alone: two cores are worth 2 / contention.
+        "contention": round(both / single, 3),
+        "share_of_both": round(both / (RANKS * ours) / theory, 3),
+        # Processor time of a step: each rank's, and that of one process beside another.
+        "cpu_s": [round(seconds, 4) for seconds in cpu],
+        "both_cpu_s": [round(median([rank], "both", "cpu_s"), 4) for rank in said],
+        "faults": [median([rank], "ours", "faults") for rank in said],
+        "single_faults": median(said[:1], "single", "faults"),
+        "peak_bytes": [rank["peak_bytes"] for rank in said],
+        "single_peak_bytes": said[0]["single_peak_bytes"],
+        "peak_live": [rank["peak_live"] for rank in said],
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workload", choices=["large", "small"], default="large")
@@ -77,30 +114,7 @@ def main() -> int:
     finally:
         for process in processes:
             process.kill()
-    ours = statistics.median(map(max, *(rank["ours_s"] for rank in said)))
-    single = statistics.median(said[0]["single_s"])
-    m = arguments.microbatches
-    theory = m / (m + RANKS - 1)
-    efficiency = single / (RANKS * ours)
-    print(
-        json.dumps(
-            {
-                "workload": arguments.workload,
-                "microbatches": m,
-                "pipeline": arguments.pipeline,
-                "ours_s": round(ours, 4),
-                "single_s": round(single, 4),
-                "stage_s": round(single / (RANKS * m), 4),
-                "speedup": round(single / ours, 3),
-                "efficiency": round(efficiency, 3),
-                "theory": round(theory, 3),
-                "share_of_theory": round(efficiency / theory, 3),
-                "peak_bytes": [rank["peak_bytes"] for rank in said],
-                "single_peak_bytes": said[0]["single_peak_bytes"],
-                "peak_live": [rank["peak_live"] for rank in said],
-            }
-        )
-    )
+    print(json.dumps(summary(arguments, said)))
     return 0
 
 

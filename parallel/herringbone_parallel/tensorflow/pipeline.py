@@ -7,7 +7,8 @@ in the order of their numbers, so that state changes in the same order as in one
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import time
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -17,6 +18,8 @@ from herringbone_parallel.core.schedule import BACKWARD, FORWARD, Ready, make_sc
 from herringbone_parallel.tensorflow.cut import Piece, Program
 from herringbone_parallel.tensorflow.messages import Key
 from herringbone_parallel.tensorflow.transport import Transport
+
+Note = Callable[[int, str, int, float, float], None]
 
 
 class _Microbatch:
@@ -50,7 +53,8 @@ class _Microbatch:
 class Run:
     """One step of one rank.
 
-    `partitions` are the ranks, by number in the job, that hold them. `peak_live` is the most microbatches
+    `partitions` are the ranks, by number in the job, that hold them. `note(step, phase, microbatch, start, end)` is
+    told each stretch of work. `peak_live` is the most microbatches
     that had begun here and had not ended.
     """
 
@@ -62,7 +66,9 @@ class Run:
         partitions: Sequence[int],
         pipeline: str,
         active: int,
+        note: Note | None = None,
     ) -> None:
+        self._note = note
         self._program, self._step, self._transport, self._partitions = program, step, transport, partitions
         self._schedule = make_schedule(pipeline, active=active)
         self.peak_live = 0
@@ -167,7 +173,10 @@ class Run:
         assert piece is not None
         for value, edge, _ in piece.receives:
             microbatch.keep(value, self._receive(microbatch.number, edge, None))
+        start = time.monotonic()
         given = piece.function(*[microbatch.use(value) for value in piece.takes])
+        if self._note is not None:
+            self._note(self._step, piece.phase, microbatch.number, start, time.monotonic())
         for place, edge, target in piece.sends:
             assert self._transport is not None
             key = Key(self._step, microbatch.number, edge)

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
 
+from herringbone_parallel.allocator import keep_pages
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.reduce import Engine, join_part, session
 from herringbone_parallel.tensorflow.data_parallel import state as data_parallel
+from herringbone_parallel.tensorflow.timeline import hand_in, open_timeline
 from herringbone_parallel.tensorflow.transport import Transport, connect
+from herringbone_parallel.timeline import Timeline
 from herringbone_spec.contract import Key, RankVariable
 from herringbone_spec.errors import ParallelError
 from herringbone_spec.hyperparameters import decode
@@ -57,6 +60,7 @@ class State:
     partitioned: bool = False
     # What the model takes: the arguments of its first call, as shapes for any batch.
     signature: Any = None
+    timeline: Timeline | None = None
     # The most microbatches that were live at once in the last step.
     peak_live: int = 0
 
@@ -123,9 +127,12 @@ def init() -> None:
     grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
     _refuse(settings, grid)
     _have_threads()
+    if grid.pipeline > 1:
+        keep_pages()
     transport = connect(session.enter(), session.settings()) if size > 1 else None
     replicas = _join_replicas(settings, grid, rank)
-    _state = State(settings, grid, rank, local_rank, local_size, transport, replicas)
+    timeline = open_timeline(rank, transport, os.environ)
+    _state = State(settings, grid, rank, local_rank, local_size, transport, replicas, timeline=timeline)
     atexit.register(shutdown)
 
 
@@ -138,6 +145,8 @@ def shutdown() -> None:
     atexit.unregister(shutdown)
     if state.replicas is not None or state.settings.horovod:
         data_parallel.shutdown()
+    if state.timeline is not None:
+        hand_in(state.timeline, state.transport)
     if state.transport is not None:
         state.transport.close()
         session.leave()

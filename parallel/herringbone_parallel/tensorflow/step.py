@@ -167,7 +167,8 @@ class _Told(Run):
         here.steps += 1
         settings = here.settings
         active = settings.active_microbatches
-        super().__init__(plan.program, here.steps, here.transport, here.pipeline, settings.pipeline, active)
+        note = None if here.timeline is None else here.timeline.note
+        super().__init__(plan.program, here.steps, here.transport, here.pipeline, settings.pipeline, active, note)
         self._here, self._plan = here, plan
 
     def run(
@@ -182,6 +183,10 @@ class _Told(Run):
                 if here.averages:
                     self._average()
                 return found
+        except BaseException:
+            if here.timeline is not None:
+                here.timeline.write_own()
+            raise
         finally:
             here.peak_live = self.peak_live
             if here.transport is not None:

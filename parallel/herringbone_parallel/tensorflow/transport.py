@@ -17,7 +17,7 @@ import threading
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -32,18 +32,36 @@ _CONNECT_SECONDS = 30.0
 _GOODBYE_SECONDS = 5.0
 # A host that has vanished is noticed after about so long, in milliseconds.
 _SILENCE_MS = 4000
+# What the kernel may hold of a local connection, so that whoever sends need not wait for who reads. Linux doubles it.
+_UNDER_WAY_BYTES = 4 << 20
 
 
 class PeerFailedError(ParallelError):
     """Another rank failed, or is gone; if it failed, its own traceback says where."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Peer:
     rank: int
     label: str
     connection: socket.socket
-    outbox: queue.SimpleQueue[list[Any] | None]
+    outbox: queue.SimpleQueue[list[Any] | None] = field(default_factory=queue.SimpleQueue)
+    # How much the outbox has that is not sent, the one that is being sent included; changed under `turn`.
+    waiting: int = 0
+    turn: threading.Lock = field(default_factory=threading.Lock)
+
+    def send(self, buffers: list[Any]) -> None:
+        """Send at once what the connection takes, and leave the rest to the thread that writes.
+
+        A rank may have one core only. A thread that is woken there to send would wait until the computation, which goes
+        on, lets it.
+        """
+        with self.turn:
+            if not self.waiting:
+                buffers = _send_what_fits(self.connection, buffers)
+            if buffers:
+                self.waiting += 1
+                self.outbox.put(buffers)
 
 
 class Transport:
@@ -72,7 +90,7 @@ class Transport:
         self._closing = False
         self._writers: list[threading.Thread] = []
         for rank, (label, connection) in connections.items():
-            peer = _Peer(rank, label, connection, queue.SimpleQueue())
+            peer = _Peer(rank, label, connection)
             self._peers[rank] = peer
             self._writers.append(threading.Thread(target=self._write, args=(peer,), daemon=True))
             threading.Thread(target=self._read, args=(peer,), daemon=True).start()
@@ -85,7 +103,11 @@ class Transport:
 
     def post(self, target: int, plan: int, key: Key, array: Any) -> None:
         """Send a tensor."""
-        self._peers[target].outbox.put(parts(Message(Kind.TENSOR, plan, key, array)))
+        self._peers[target].send(parts(Message(Kind.TENSOR, plan, key, array)))
+
+    def unsent(self, target: int) -> int:
+        """Return how many messages to this rank are left to the thread that writes."""
+        return self._peers[target].waiting
 
     def has(self, key: Key) -> bool:
         """Say whether this tensor is here."""
@@ -108,16 +130,24 @@ class Transport:
             for key in [key for key in self._tensors if key.step <= until]:
                 del self._tensors[key]
 
-    def wait(self, ready: Callable[[], bool], needed: Callable[[], set[int]], step: int = 0) -> None:
+    def wait(
+        self,
+        ready: Callable[[], bool],
+        needed: Callable[[], set[int]],
+        step: int = 0,
+        seconds: float | None = None,
+    ) -> None:
         """Wait until `ready`; `needed` are the ranks without which it never will be, `step` is the one under way."""
 
         def over() -> bool:
             return ready() or self._lost is not None or step in self._failed or bool(self._left & needed())
 
         with self._changed:
-            self._changed.wait_for(over)
+            in_time = self._changed.wait_for(over, seconds)
             if ready():
                 return
+            if not in_time:
+                raise PeerFailedError(f"nothing came from {self._peers[min(needed())].label} within {seconds:.0f} s")
             if step in self._failed:
                 raise PeerFailedError(self._failed[step])
             if self._lost is not None:
@@ -127,14 +157,14 @@ class Transport:
 
     def send_object(self, target: int, data: bytes) -> None:
         """Send bytes that `receive_object` returns there."""
-        self._peers[target].outbox.put(parts(Message(Kind.OBJECT, 0, Key(), data)))
+        self._peers[target].send(parts(Message(Kind.OBJECT, 0, Key(), data)))
 
-    def receive_object(self, source: int) -> bytes:
-        """Wait for bytes from a rank, tell it that they came, and return them."""
-        self.wait(lambda: bool(self._objects[source]), lambda: {source})
+    def receive_object(self, source: int, seconds: float | None = None) -> bytes:
+        """Wait for bytes from a rank, so long at most, tell it that they came, and return them."""
+        self.wait(lambda: bool(self._objects[source]), lambda: {source}, seconds=seconds)
         with self._changed:
             data = self._objects[source].popleft()
-        self._peers[source].outbox.put(parts(Message(Kind.RECEIPT, 0, Key(), b"")))
+        self._peers[source].send(parts(Message(Kind.RECEIPT, 0, Key(), b"")))
         return data
 
     def wait_for_receipt(self, target: int) -> None:
@@ -146,13 +176,13 @@ class Transport:
     def tell_failure(self, step: int, said: str) -> None:
         """Let all others know that this rank failed in a step; they fail in it too, and may go on to the next."""
         for peer in self._peers.values():
-            peer.outbox.put(parts(Message(Kind.FAILED, 0, Key(step), said.encode())))
+            peer.send(parts(Message(Kind.FAILED, 0, Key(step), said.encode())))
 
     def close(self) -> None:
         """Take leave of the others: they will not wait for this rank."""
         self._closing = True
         for peer in self._peers.values():
-            peer.outbox.put(parts(Message(Kind.GOODBYE, 0, Key(), b"")))
+            peer.send(parts(Message(Kind.GOODBYE, 0, Key(), b"")))
             peer.outbox.put(None)
         until = time.monotonic() + _GOODBYE_SECONDS
         for writer in self._writers:
@@ -170,6 +200,8 @@ class Transport:
             except OSError:
                 # The reader says what happened.
                 return
+            with peer.turn:
+                peer.waiting -= 1
 
     def _read(self, peer: _Peer) -> None:
         try:
@@ -201,6 +233,19 @@ class Transport:
             if not self._closing and peer.rank not in self._left and self._lost is None:
                 self._lost = said
             self._changed.notify_all()
+
+
+def _send_what_fits(connection: socket.socket, buffers: list[Any]) -> list[Any]:
+    """Send what goes without waiting, and return what is left."""
+    left = [view for view in (memoryview(buffer).cast("B") for buffer in buffers) if view.nbytes]
+    with contextlib.suppress(OSError):
+        while left:
+            sent = connection.sendmsg(left, (), socket.MSG_DONTWAIT)
+            while left and sent >= left[0].nbytes:
+                sent -= left.pop(0).nbytes
+            if left:
+                left[0] = left[0][sent:]
+    return left
 
 
 def connect(engine: Engine, settings: Settings) -> Transport:
@@ -244,13 +289,15 @@ def connect(engine: Engine, settings: Settings) -> Transport:
         door.close()
         shutil.rmtree(folder, ignore_errors=True)
     for connection in found.values():
-        _watch_over(connection)
+        watch_over(connection)
     return Transport({rank: (f"rank {rank} on {roster[rank][0]}", found[rank]) for rank in sorted(found)})
 
 
-def _watch_over(connection: socket.socket) -> None:
+def watch_over(connection: socket.socket) -> None:
+    """Set a connection up: a local one takes whole messages, one to another host notices that it has vanished."""
     connection.settimeout(None)
     if connection.family == socket.AF_UNIX:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _UNDER_WAY_BYTES)
         return
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

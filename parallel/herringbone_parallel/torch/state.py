@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 import torch
 import torch.distributed as dist
 
+from herringbone_parallel.allocator import keep_pages
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch import deferral
-from herringbone_parallel.torch.allocator import keep_pages
 from herringbone_parallel.torch.baton import Crew
 from herringbone_parallel.torch.groups import open_groups, open_reduction_group
 from herringbone_parallel.torch.replicas import Replicas, job_store

@@ -1,0 +1,33 @@
+"""Two ends of a connection, in one process."""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import numpy as np
+
+from herringbone_parallel.tensorflow.messages import Key
+from herringbone_parallel.tensorflow.transport import Transport, watch_over
+
+
+def small_and_large() -> Any:
+    """Post arrays of these kibibytes at once; return, for each, whether it left at once, and whether it came whole."""
+    here, there = socket.socketpair()
+    watch_over(here)
+    watch_over(there)
+    arrays = [np.full(kib << 8, number, np.float32) for number, kib in enumerate((1024, 1, 16384, 1, 1024))]
+    sender = Transport({1: ("rank 1", here)})
+    left = []
+    for number, array in enumerate(arrays):
+        sender.post(1, 7, Key(step=1, edge=number), array)
+        left.append(sender.unsent(1) == 0)
+    receiver = Transport({0: ("rank 0", there)})
+    came = []
+    for number, array in enumerate(arrays):
+        key = Key(step=1, edge=number)
+        receiver.wait(lambda key=key: receiver.has(key), lambda: {0}, seconds=20)
+        came.append(bool(np.array_equal(receiver.take(key, 7), array)))
+    sender.close()
+    receiver.close()
+    return left, came

@@ -1,0 +1,45 @@
+"""Steps that are counted: what a rank ran, what came to it, how often the step was traced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import smdistributed.modelparallel.tensorflow as smp
+import tensorflow as tf
+
+from herringbone_parallel.tensorflow import state
+
+STEPS = 3
+
+
+def train(fails: bool) -> Any:
+    """Train two layers on two ranks; return how often the step was traced, and how many tensors came."""
+    smp.init()
+    layers = []
+    for partition in range(2):
+        with smp.partition(partition):
+            layers.append(keras.layers.Dense(6))
+    model = smp.DistributedModel(keras.Sequential(layers))
+    traced = []
+
+    @smp.step
+    def gradients_of(inputs: Any) -> Any:
+        traced.append(1)
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(inputs))
+        if fails:
+            loss = tf.debugging.check_numerics(loss / 0.0, "boom")
+        return tape.gradient(loss, model.trainable_variables), loss
+
+    @tf.function
+    def step(inputs: Any) -> Any:
+        gradients, loss = gradients_of(inputs)
+        return [gradient.accumulate() for gradient in gradients], loss.reduce_mean()
+
+    transport = state.get().transport
+    assert transport is not None
+    for _ in range(STEPS):
+        step(tf.ones((8, 6)))
+    smp.shutdown()
+    return len(traced), transport.arrived

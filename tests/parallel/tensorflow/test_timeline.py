@@ -1,0 +1,50 @@
+"""`SMP_TIMELINE`, and with it what a step consists of: how often each rank runs a segment, and what comes to it."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from herringbone_parallel.core.timeline import read_trace
+from tests.parallel.tensorflow.ranks import RankFailedError, Ranks
+
+pytestmark = pytest.mark.tensorflow
+
+
+@pytest.mark.parametrize("pipeline", ["simple", "interleaved"])
+def test_a_step_runs_each_segment_once_per_microbatch(ranks: Ranks, tmp_path: Path, pipeline: str) -> None:
+    variables = ranks.model_parallel(partitions=2, microbatches=4, pipeline=pipeline)
+    path = tmp_path / "traces" / "timeline.json"
+    told = ranks.run("timelines.train", 2, False, SMP_TIMELINE=str(path), **variables)
+    # A gradient and a loss for each microbatch come to the first rank, an activation to the second.
+    assert told == [(1, 3 * 4 * 2), (1, 3 * 4)]
+    assert [file.name for file in path.parent.iterdir()] == ["timeline.json"]
+    events = read_trace(path)
+    for rank, step in itertools.product(range(2), (1, 2, 3)):
+        mine = sorted((e for e in events if (e.rank, e.step) == (rank, step)), key=lambda event: event.start_s)
+        assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(mine)), "one at a time"
+        ran = [(event.what, event.microbatch) for event in mine]
+        assert sorted(ran) == [(what, number) for what in ("backward", "forward") for number in range(4)]
+        if pipeline == "simple":
+            assert [what for what, _ in ran] == ["forward"] * 4 + ["backward"] * 4
+    for number in range(4):
+        of = {(event.rank, event.what): event for event in events if (event.step, event.microbatch) == (3, number)}
+        assert of[1, "forward"].start_s >= of[0, "forward"].end_s, "the data came from rank 0, by the same clock"
+        assert of[0, "backward"].start_s >= of[1, "backward"].end_s, "and its gradient went back"
+
+
+def test_a_step_that_fails_leaves_what_each_rank_had(ranks: Ranks, tmp_path: Path) -> None:
+    variables = ranks.model_parallel(partitions=2, microbatches=4)
+    with pytest.raises(RankFailedError, match="boom"):
+        ranks.run("timelines.train", 2, True, SMP_TIMELINE=str(tmp_path / "timeline.json"), **variables)
+    for rank in range(2):
+        assert {event.rank for event in read_trace(tmp_path / f"timeline.rank{rank}.json")} == {rank}
+
+
+def test_a_folder_that_cannot_be_made_is_named(ranks: Ranks, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    asked = str(tmp_path / "file" / "timeline.json")
+    with pytest.raises(RankFailedError, match=r"SMP_TIMELINE=.*Name a file in a folder that can be written"):
+        ranks.run("timelines.train", 1, False, SMP_TIMELINE=asked, **ranks.model_parallel(partitions=1))
