@@ -46,7 +46,7 @@ def gradients_of(model: Any) -> Callable[..., Any]:
 
 
 class Spent(NamedTuple):
-    """What a step took: seconds until all ranks had ended, and of this rank alone its processor time and page faults."""
+    """What a step took: seconds until all ranks had ended; of this rank alone, processor time and page faults."""
 
     seconds: float
     cpu_s: float

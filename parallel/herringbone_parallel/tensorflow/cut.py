@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
-from herringbone_parallel.core.dataflow import Cut, Node, Output, Segment
+from herringbone_parallel.core.dataflow import Cut, Output, Segment
 from herringbone_spec.errors import ParallelError
 
 
@@ -36,7 +36,8 @@ class Program:
 
     `number` is the same on ranks that have cut the same step. `arguments` are the values that the step is given, in
     their order; `results` those that it returns; `arriving` the edges that bring results from other ranks; `uses` how
-    often each value is taken, results included.
+    often each value is taken, results included. The values of `sums` are added up over the microbatches: pieces that
+    make one add it to its variable, and one that arrives is for the runtime to add.
     """
 
     number: int
@@ -44,19 +45,48 @@ class Program:
     arguments: tuple[Output, ...]
     results: tuple[Output, ...]
     arriving: tuple[tuple[Output, int, int], ...]
-    uses: dict[Output, int] = field(default_factory=dict)
-    has_backward: bool = False
+    uses: dict[Output, int]
+    sums: Sums
+
+
+class Sums:
+    """Variables in which values are added up, microbatch by microbatch.
+
+    They are TensorFlow's, so that the function that makes a gradient adds it while it is in the cache, to memory that
+    stays where it is. Returned and added up by whoever called, those of a step were as many bytes again, and cold.
+    """
+
+    def __init__(self, tensors: Mapping[Output, Any]) -> None:
+        with tf.init_scope():
+            self.variables = {
+                value: tf.Variable(tf.zeros(tensor.shape, tensor.dtype), trainable=False)
+                for value, tensor in tensors.items()
+            }
+            signature = [tf.TensorSpec((), tf.int32)]
+            self._clear = tf.function(self._fill, autograph=False, input_signature=signature)
+
+    def clear(self) -> None:
+        """Begin anew; what `read` returned before stays as it was."""
+        if self.variables:
+            self._clear(0)
+
+    def read(self, value: Output) -> Any:
+        """Return a sum, as an array."""
+        return self.variables[value].numpy()
+
+    def _fill(self, number: Any) -> None:
+        # Of a number that it knows TensorFlow makes constants, which stay in memory, and are copied.
+        for variable in self.variables.values():
+            variable.assign(tf.fill(variable.shape, tf.cast(number, variable.dtype)), read_value=False)
 
 
 class Cutter:
     """Makes a rank's program of a graph that has been cut.
 
-    program = Cutter(graph, operations, nodes, owners, cut).program(rank, arguments, results)
+    program = Cutter(graph, operations, owners, cut).program(rank, arguments, results)
     """
 
-    def __init__(
-        self, graph: Any, operations: Sequence[Any], nodes: Sequence[Node], owners: Sequence[int], cut: Cut
-    ) -> None:
+    def __init__(self, graph: Any, operations: Sequence[Any], owners: Sequence[int], cut: Cut) -> None:
         self._operations = operations
         self._definition = graph.as_graph_def()
         self._captured = {inner.name: outer for outer, inner in graph.captures}
@@ -67,41 +97,50 @@ class Cutter:
         ]
         edges = [(edge.value, edge.source, edge.target) for edge in cut.edges]
         self._number = zlib.crc32(repr((shape, edges)).encode())
-        self._backward = any(node.backward for node in nodes)
+        for edge in cut.edges:
+            self._refuse_what_cannot_travel(self._tensor(edge.value), edge.source, edge.target)
 
-    def program(self, rank: int, arguments: Sequence[Output], results: Sequence[Output]) -> Program:
-        """Return the program of a rank."""
-        for edge in self._cut.edges:
-            if rank in (edge.source, edge.target):
-                self._refuse_what_cannot_travel(self._tensor(edge.value), edge.source, edge.target)
-        pieces = tuple(self._piece(segment) for segment in self._cut.segments[rank])
-        arriving = self._cut.arriving(rank, results)
+    def program(
+        self, rank: int, arguments: Sequence[Output], results: Sequence[Output], summed: Collection[Output] = ()
+    ) -> Program:
+        """Return the program of a rank; values of `summed` are added up, and are not among the results."""
+        segments = self._cut.segments[rank]
+        results = [value for value in results if value not in summed]
+        sums = Sums({value: self._tensor(value) for value in summed})
+        needed = {*results, *(value for segment in segments for value in segment.takes)}
+        needed.update(self._cut.edges[edge].value for segment in segments for edge in segment.sends)
+        pieces = tuple(self._piece(segment, sums, needed) for segment in segments)
+        arriving = self._cut.arriving(rank, [*results, *summed])
         uses: dict[Output, int] = {}
         for value in [*(value for piece in pieces for value in piece.takes), *results]:
             uses[value] = uses.get(value, 0) + 1
         early = {value for piece in pieces for value, _, _ in piece.receives}
         late = [(value, edge, self._cut.edges[edge].source) for value, edge in arriving.items() if value not in early]
-        return Program(
-            self._number, pieces, tuple(arguments), tuple(results), tuple(late), uses, has_backward=self._backward
-        )
+        return Program(self._number, pieces, tuple(arguments), tuple(results), tuple(late), uses, sums)
 
     def _tensor(self, value: Output) -> Any:
         return self._operations[value[0]].outputs[value[1]]
 
-    def _piece(self, segment: Segment) -> Piece:
+    def _piece(self, segment: Segment, sums: Sums, needed: set[Output]) -> Piece:
         given = [value for value in segment.takes if self._tensor(value).name in self._captured]
         takes = [value for value in segment.takes if value not in given]
         names = [self._tensor(value).name for value in takes]
         captured = {self._tensor(value).name: self._captured[self._tensor(value).name] for value in given}
         # What a segment gives may be what it takes: a result that is an argument.
-        returned = [self._tensor(value).name for value in segment.gives]
+        gives = [value for value in segment.gives if value in needed]
+        added = [sums.variables[value] for value in segment.gives if value in sums.variables]
+        returned = [self._tensor(value).name for value in gives]
+        returned += [self._tensor(value).name for value in segment.gives if value in sums.variables]
         definition = self._part(segment)
 
         def compute(*tensors: Any) -> Any:
             capture = tf.compat.v1.get_default_graph().capture
             mapping = dict(zip(names, tensors, strict=True))
             mapping.update({name: capture(outer) for name, outer in captured.items()})
-            return tf.graph_util.import_graph_def(definition, input_map=mapping, return_elements=returned, name="")
+            made = tf.graph_util.import_graph_def(definition, input_map=mapping, return_elements=returned, name="")
+            for variable, tensor in zip(added, made[len(gives) :], strict=True):
+                variable.assign_add(tensor, read_value=False)
+            return made[: len(gives)]
 
         specs = [tf.TensorSpec(self._tensor(value).shape, self._tensor(value).dtype) for value in takes]
         with tf.init_scope():
@@ -112,9 +151,9 @@ class Cutter:
             segment.behind,
             function,
             tuple(takes),
-            tuple(segment.gives),
+            tuple(gives),
             tuple((self._cut.edges[edge].value, edge, self._cut.edges[edge].source) for edge in segment.receives),
-            tuple((segment.gives.index(edge.value), number, edge.target) for number, edge in edges.items()),
+            tuple((gives.index(edge.value), number, edge.target) for number, edge in edges.items()),
         )
 
     def _part(self, segment: Segment) -> Any:

@@ -17,6 +17,8 @@ import numpy as np
 from herringbone_spec.errors import ParallelError
 
 _HEADER = struct.Struct("<BIIIIIQ")
+# What TensorFlow wants of a tensor's address.
+_ALIGNMENT = 64
 # The types that numpy itself has; bfloat16 and its like are known by name, once TensorFlow is imported.
 _PLAIN = frozenset("?bhilqBHILQefdFD")
 
@@ -71,7 +73,7 @@ def receive(connection: socket.socket) -> Message | None:
         return None
     kind, plan, step, microbatch, edge, described, size = _HEADER.unpack(header)
     description = bytearray(described)
-    data = np.empty(size, np.uint8)
+    data = _aligned(size)
     if not (_fill(connection, description) and _fill(connection, data)):
         return None
     key = Key(step, microbatch, edge)
@@ -88,6 +90,13 @@ def _fill(connection: socket.socket, buffer: Any) -> bool:
             return False
         left = left[got:]
     return True
+
+
+def _aligned(size: int) -> Any:
+    """Return bytes at an address that TensorFlow takes over as it is."""
+    room = np.empty(size + _ALIGNMENT, np.uint8)
+    start = -room.ctypes.data % _ALIGNMENT
+    return room[start : start + size]
 
 
 def _describe(array: Any) -> bytes:

@@ -8,10 +8,13 @@ in the order of their numbers, so that state changes in the same order as in one
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context
+from tensorflow.python.framework.ops import EagerTensor
 
 from herringbone_parallel.core.dataflow import Output
 from herringbone_parallel.core.schedule import BACKWARD, FORWARD, Ready, make_schedule
@@ -25,12 +28,12 @@ Note = Callable[[int, str, int, float, float], None]
 class _Microbatch:
     """One microbatch on this rank: the values that it still needs, and how far it is."""
 
-    def __init__(self, number: int, program: Program, arguments: Sequence[Any], uses: dict[Output, int]) -> None:
+    def __init__(self, number: int, program: Program, arguments: Sequence[Any]) -> None:
         self.number = number
         self.passed = 0
         self.started = False
         self._program = program
-        self._left = dict(uses)
+        self._left = dict(program.uses)
         self._values: dict[Output, Any] = {}
         for value, argument in zip(program.arguments, arguments, strict=True):
             self.keep(value, argument)
@@ -72,22 +75,15 @@ class Run:
         self._program, self._step, self._transport, self._partitions = program, step, transport, partitions
         self._schedule = make_schedule(pipeline, active=active)
         self.peak_live = 0
-        # What is added up over the microbatches, in the order of their numbers, and how far it is.
         self.sums: dict[Output, Any] = {}
-        self._added: dict[Output, int] = {}
 
-    def run(
-        self, microbatches: Sequence[Sequence[Any]], results: Sequence[Output], summed: Collection[Output] = ()
-    ) -> list[list[Any]]:
-        """Run all microbatches, given the arguments of each; return these results of each.
+    def run(self, microbatches: Sequence[Sequence[Any]], summed: Sequence[Output] = ()) -> list[list[Any]]:
+        """Run all microbatches, given the arguments of each; return the program's results of each.
 
-        The values of `summed` are added up in `sums` as they come. A value that is not among `results` is let go.
+        Afterwards `sums` has the sums of `summed` over the microbatches, in the order of their numbers, as arrays.
         """
-        uses = dict(self._program.uses)
-        for value in {*self._program.results} - {*results}:
-            uses[value] -= 1
-        self.sums, self._added = {}, dict.fromkeys(summed, 0)
-        everyone = [_Microbatch(number, self._program, given, uses) for number, given in enumerate(microbatches)]
+        self._program.sums.clear()
+        everyone = [_Microbatch(number, self._program, given) for number, given in enumerate(microbatches)]
         while any(microbatch.piece is not None for microbatch in everyone):
             # What comes from here on may change the answer.
             arrived = self._transport.arrived if self._transport is not None else 0
@@ -104,22 +100,20 @@ class Run:
                     break
         for microbatch in everyone:
             for value, edge, source in self._program.arriving:
-                self._keep(microbatch, value, self._receive(microbatch.number, edge, source))
-        return [[microbatch.use(value) for value in results] for microbatch in everyone]
+                self._receive(microbatch, value, edge, source)
+        results = [[microbatch.use(value) for value in self._program.results] for microbatch in everyone]
+        self.sums = {value: self._sum(value, results) for value in summed}
+        return results
 
-    def _keep(self, microbatch: _Microbatch, value: Output, tensor: Any) -> None:
-        """Keep a value for who uses it, and add it to its sum: pieces run in the order of the microbatches."""
-        microbatch.keep(value, tensor)
-        if value not in self._added:
-            return
-        before, self._added[value] = self._added[value], self._added[value] + 1
-        assert before == microbatch.number, "microbatches go through a piece in the order of their numbers"
-        if before == 0:
-            self.sums[value] = tensor.numpy()
-        elif before == 1:
-            self.sums[value] = self.sums[value] + tensor.numpy()
-        else:
-            self.sums[value] += tensor.numpy()
+    def _sum(self, value: Output, results: Sequence[Sequence[Any]]) -> Any:
+        if value in self._program.sums.variables:
+            return self._program.sums.read(value)
+        place = self._program.results.index(value)
+        first, *others = [leaves[place].numpy() for leaves in results]
+        total = first.copy() if others else first
+        for other in others:
+            total += other
+        return total
 
     def _ready(self, everyone: Sequence[_Microbatch]) -> Ready:
         able: dict[str, list[int]] = {FORWARD: [], BACKWARD: []}
@@ -172,7 +166,7 @@ class Run:
         piece = microbatch.piece
         assert piece is not None
         for value, edge, _ in piece.receives:
-            microbatch.keep(value, self._receive(microbatch.number, edge, None))
+            self._receive(microbatch, value, edge, None)
         start = time.monotonic()
         given = piece.function(*[microbatch.use(value) for value in piece.takes])
         if self._note is not None:
@@ -182,14 +176,28 @@ class Run:
             key = Key(self._step, microbatch.number, edge)
             self._transport.post(self._partitions[target], self._program.number, key, given[place].numpy())
         for value, tensor in zip(piece.gives, given, strict=True):
-            self._keep(microbatch, value, tensor)
+            microbatch.keep(value, tensor)
         microbatch.passed += 1
         return piece.phase
 
-    def _receive(self, microbatch: int, edge: int, source: int | None) -> Any:
-        """Return what an edge brought; with a `source` it may still be on its way."""
-        transport, key = self._transport, Key(self._step, microbatch, edge)
+    def _receive(self, microbatch: _Microbatch, value: Output, edge: int, source: int | None) -> None:
+        """Keep what an edge brought, or add it to its sum; with a `source` it may still be on its way."""
+        transport, key = self._transport, Key(self._step, microbatch.number, edge)
         assert transport is not None
         if source is not None:
             transport.wait(lambda: transport.has(key), lambda: {self._partitions[source]}, self._step)
-        return tf.convert_to_tensor(transport.take(key, self._program.number))
+        tensor = as_tensor(transport.take(key, self._program.number))
+        microbatch.keep(value, tensor)
+        if value in self._program.sums.variables:
+            self._program.sums.variables[value].assign_add(tensor, read_value=False)
+
+
+def as_tensor(array: Any) -> Any:
+    """Return an array as a tensor in the same memory, where it is aligned for TensorFlow; nobody changes it after.
+
+    `tf.convert_to_tensor` copies an array first, and then once more where it is not aligned.
+    """
+    if not isinstance(array, np.ndarray):
+        return tf.convert_to_tensor(array)
+    context.ensure_initialized()
+    return EagerTensor(array, context.context().device_name, None)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import keras
@@ -12,12 +12,13 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_parallel.core.dataflow import Output, cut, place
-from herringbone_parallel.core.structure import leaves_of, rebuild, replace_leaves
+from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.tensorflow.cut import Cutter, Program
 from herringbone_parallel.tensorflow.output import SummedOutput
 from herringbone_parallel.tensorflow.partitioning import agree
 from herringbone_parallel.tensorflow.placement import Placement
 from herringbone_parallel.tensorflow.replicas import start_alike
+from herringbone_parallel.tensorflow.results import Place, dense_of, is_result, template_of, variables_of
 from herringbone_parallel.tensorflow.split import is_tensor
 from herringbone_parallel.tensorflow.trace import Stretch, Traced, trace, without_memory
 from herringbone_spec.errors import ParallelError
@@ -26,27 +27,19 @@ if TYPE_CHECKING:
     from herringbone_parallel.tensorflow.pipeline import Run
     from herringbone_parallel.tensorflow.state import State
 
-# What a gradient may go through in a step and still be that variable's gradient.
-_SHAPES_A_GRADIENT = frozenset(
-    {"Identity", "Cast", "Mul", "RealDiv", "AddV2", "Sub", "Neg", "Minimum", "Maximum", "SelectV2", "AddN"}
-)
-
-
-class _Elsewhere:
-    """Stands in a result for the gradient of a variable that another rank holds."""
-
-
-_ELSEWHERE = _Elsewhere()
-
 
 @dataclass
 class Plan:
     """What this rank does when the step is called with arguments of certain shapes.
 
-    `template` is the step's result with a `_Tensor` in the place of each tensor that this rank gets.
+    `template` is the step's result with a `Place` in the place of each tensor that this rank gets.
     """
 
-    program: Program
+    # Makes a program that adds up these values as they come.
+    make: Callable[[Collection[Output]], Program]
+    results: list[Output]
+    # The places of the arguments that this rank uses.
+    used: list[int]
     template: Any
     specs: list[tf.TensorSpec]
     # This rank's variables, which the step reads and may change.
@@ -56,41 +49,46 @@ class Plan:
     variables: list[Any]
     # How often it has begun.
     runs: int = 0
+    _programs: dict[bool, Program] = field(default_factory=dict)
+
+    def program(self, *, adds: bool) -> Program:
+        """Return the program, which adds up gradients or returns them one by one."""
+        if adds not in self._programs:
+            self._programs[adds] = self.make([self.results[spot] for spot in self.summed] if adds else ())
+        return self._programs[adds]
 
     def at_once(self, run: Run, given: Sequence[Sequence[Any]], *, summed: bool) -> list[list[Any]]:
         """Run the pipeline, outside of a graph; return the results of each microbatch.
 
         With `summed` those of gradients are all the same `SummedOutput`.
         """
-        values = self.program.results
-        results = run.run(given, values, [values[spot] for spot in self.summed] if summed else ())
-        for spot in self.summed if summed else ():
+        spots = self.summed if summed else []
+        results = run.run(self._used_of(given), [self.results[spot] for spot in spots])
+        for spot in spots:
             parts = [leaves[spot] for leaves in results]
-            total = tf.convert_to_tensor(run.sums[values[spot]])
+            total = tf.convert_to_tensor(run.sums[self.results[spot]])
             output = SummedOutput(total, len(given), functools.partial(list, parts))
             for leaves in results:
                 leaves[spot] = output
         return results
 
-    def in_graph(self, make_run: Callable[[], Run], given: Sequence[Sequence[Any]]) -> list[list[Any]]:
+    def in_graph(self, make_run: Callable[..., Run], given: Sequence[Sequence[Any]]) -> list[list[Any]]:
         """Add a call of the pipeline to the graph that is being traced; return the results of each microbatch.
 
         Those of gradients are all the same `SummedOutput`.
         """
-        width, count = len(given[0]), len(given)
+        width, count = len(self.used), len(given)
         plain = [spot for spot in range(len(self.specs)) if spot not in self.summed]
-        values = self.program.results
         call = _Call()
 
         def run_flat(*flat: Any) -> list[Any]:
-            run = make_run()
-            wanted = [values[spot] for spot in (range(len(values)) if call.one_by_one else plain)]
-            parts = [flat[start : start + width] for start in range(0, width * count, width)]
-            results = run.run(parts, wanted, [values[spot] for spot in self.summed])
+            run = make_run(adds=not call.one_by_one)
+            parts = [flat[number * width : (number + 1) * width] for number in range(count)]
+            results = run.run(parts, [self.results[spot] for spot in self.summed])
             if call.one_by_one:
                 call.keep([[leaves[spot] for spot in self.summed] for leaves in results])
                 results = [[leaves[spot] for spot in plain] for leaves in results]
-            sums = [run.sums[values[spot]] for spot in self.summed]
+            sums = [run.sums[self.results[spot]] for spot in self.summed]
             return [np.int64(call.ticket), *sums, *(tensor.numpy() for leaves in results for tensor in leaves)]
 
         types = [tf.int64, *(self.specs[spot].dtype for spot in self.summed)]
@@ -102,7 +100,7 @@ class Plan:
             with tf.control_dependencies(touched):
                 return tf.numpy_function(run_flat, list(flat), types, stateful=True)
 
-        returned = tf.function(step, autograph=False)(*[tensor for leaves in given for tensor in leaves])
+        returned = tf.function(step, autograph=False)(*[tensor for leaves in self._used_of(given) for tensor in leaves])
         ticket, *flat = [returned] if isinstance(returned, tf.Tensor) else returned
         found: list[list[Any]] = [[None] * len(self.specs) for _ in range(count)]
         for number, spot in enumerate(self.summed):
@@ -116,6 +114,9 @@ class Plan:
                 leaves[spot] = next(waiting)
                 leaves[spot].set_shape(self.specs[spot].shape)
         return found
+
+    def _used_of(self, given: Sequence[Sequence[Any]]) -> list[list[Any]]:
+        return [[leaves[number] for number in self.used] for leaves in given]
 
     def _fetch(self, call: _Call, ticket: Any, number: int, count: int) -> list[Any]:
         """Add to the graph what returns the microbatches of a gradient one by one."""
@@ -134,7 +135,7 @@ class Plan:
         """Return the step's result, with `make` of each tensor's microbatches, and lists of what is no tensor."""
 
         def one(leaf: Any) -> Any:
-            if isinstance(leaf, _Tensor):
+            if isinstance(leaf, Place):
                 packed = [leaf.packed(leaves) for leaves in results]
                 return packed[0] if isinstance(packed[0], SummedOutput) else make(packed)
             return [leaf] * len(results)
@@ -157,19 +158,6 @@ class _Call:
         self.kept.pop(self.ticket - 2, None)
 
 
-class _Tensor:
-    """The place of a tensor, or of the parts of a sparse gradient, in a step's flat results."""
-
-    def __init__(self, places: tuple[int, ...], composite: Any = None) -> None:
-        self.places, self.composite = places, composite
-
-    def packed(self, leaves: Sequence[Any]) -> Any:
-        parts = [leaves[place] for place in self.places]
-        if self.composite is None:
-            return parts[0]
-        return tf.nest.pack_sequence_as(self.composite, parts, expand_composites=True)
-
-
 def make_plan(
     here: State, function: Callable[..., Any], part: Any, specs: Sequence[tf.TensorSpec], *, autograph: bool
 ) -> Plan:
@@ -186,7 +174,7 @@ def make_plan(
         if autograph:
             called = tf.__internal__.autograph.tf_convert(function, tf.__internal__.autograph.control_status_ctx())
         result.append(called(*args, **kwargs))
-        tensors = [leaf for leaf in leaves_of(result[0]) if _is_result(leaf)]
+        tensors = [leaf for leaf in leaves_of(result[0]) if is_result(leaf)]
         return tf.nest.flatten(tensors, expand_composites=True)  # type: ignore[no-any-return]
 
     name = getattr(function, "__name__", "step")
@@ -201,7 +189,7 @@ def make_plan(
     nodes = placement.nodes()
     owners = place(nodes, default=here.settings.default_partition)
     outputs: list[Output] = [(placement.number_of[t.op.name], t.value_index) for t in traced.outputs]
-    variables = _variables(result[0], traced)
+    variables = variables_of(result[0], traced)
     assert len(variables) == len(outputs)
     # A gradient is for who holds its variable, all else for all.
     wanted = [None if variable is None else placement.owners.get(id(variable.handle)) for variable in variables]
@@ -214,17 +202,22 @@ def make_plan(
     local = [number for number in range(len(outputs)) if wanted[number] in (None, here.pp_rank)]
     arguments = [(placement.number_of[t.op.name], t.value_index) for t in traced.graph.inputs[: len(specs)]]
     results = [outputs[number] for number in local]
-    program = Cutter(traced.graph, placement.operations, nodes, owners, made).program(here.pp_rank, arguments, results)
-    dense = _dense(result[0])
-    template = _template(result[0], {number: place for place, number in enumerate(local)})
+    cutter = Cutter(traced.graph, placement.operations, owners, made)
+    here_made = made.segments[here.pp_rank]
+    taken = {*results, *(value for segment in here_made for value in segment.takes)}
+    used = [number for number, value in enumerate(arguments) if value in taken]
+    make = functools.partial(cutter.program, here.pp_rank, [arguments[number] for number in used], results)
+    dense = dense_of(result[0])
+    template = template_of(result[0], {number: place for place, number in enumerate(local)})
     shapes = [tf.TensorSpec(traced.outputs[number].shape, traced.outputs[number].dtype) for number in local]
     own = [handle for key, handle in members.items() if here.owners.get(key) == here.pp_rank]
-    summed = [place for place, number in enumerate(local) if variables[number] is not None and number in dense]
-    return Plan(program, template, shapes, own, summed, [variables[local[place]] for place in summed])
-
-
-def _is_result(leaf: Any) -> bool:
-    return isinstance(leaf, tf.Tensor | tf.IndexedSlices | tf.Variable | np.ndarray)
+    coming = {*made.arriving(here.pp_rank, results), *(value for segment in here_made for value in segment.gives)}
+    summed = [
+        place
+        for place, number in enumerate(local)
+        if variables[number] is not None and number in dense and outputs[number] in coming
+    ]
+    return Plan(make, results, used, template, shapes, own, summed, [variables[local[place]] for place in summed])
 
 
 def _members(here: State, traced: Traced) -> dict[int, Any]:
@@ -330,67 +323,3 @@ def _free(here: State, variable: Any) -> None:
     variable._value = without_memory(variable.value, variable.shape, variable.value.dtype)
     here.owners[id(variable.handle)] = owner
     here.settled[id(variable.handle)] = variable.handle
-
-
-def _variables(result: Any, traced: Traced) -> list[Any]:
-    """Return the variable whose gradient each output is, or None."""
-    found: list[Any] = []
-    for leaf in [leaf for leaf in leaves_of(result) if _is_result(leaf)]:
-        parts = tf.nest.flatten(leaf, expand_composites=True)
-        found += [_gradient_of(parts[0], traced)] * len(parts)
-    return found
-
-
-def _dense(result: Any) -> set[int]:
-    """Return which outputs are tensors by themselves, and not parts of sparse ones."""
-    found: set[int] = set()
-    number = 0
-    for leaf in [leaf for leaf in leaves_of(result) if _is_result(leaf)]:
-        if not isinstance(leaf, tf.IndexedSlices):
-            found.add(number)
-        number += len(tf.nest.flatten(leaf, expand_composites=True))
-    return found
-
-
-def _gradient_of(tensor: Any, traced: Traced, depth: int = 8) -> Any:
-    """Return the variable whose gradient a tensor is, also after it was scaled, clipped or cast."""
-    found = traced.gradient_of.get(getattr(tensor, "name", ""))
-    if found is not None or depth == 0 or not isinstance(tensor, tf.Tensor):
-        return found
-    if not hasattr(tensor, "op") or tensor.op.type not in _SHAPES_A_GRADIENT:
-        return None
-    for before in tensor.op.inputs:
-        if before.shape.as_list() == tensor.shape.as_list():
-            found = _gradient_of(before, traced, depth - 1)
-            if found is not None:
-                return found
-    return None
-
-
-def _template(result: Any, places: dict[int, int]) -> Any:
-    """Return the result with the places of its tensors; gradients of other ranks' variables leave lists and dicts."""
-    number = -1
-    leaves = []
-    for leaf in leaves_of(result):
-        if not _is_result(leaf):
-            leaves.append(leaf)
-            continue
-        parts = tf.nest.flatten(leaf, expand_composites=True)
-        numbers = range(number + 1, number + 1 + len(parts))
-        number += len(parts)
-        if any(n not in places for n in numbers):
-            leaves.append(_ELSEWHERE)
-        else:
-            composite = leaf if isinstance(leaf, tf.IndexedSlices) else None
-            leaves.append(_Tensor(tuple(places[n] for n in numbers), composite))
-    return _without_elsewhere(rebuild(result, leaves))
-
-
-def _without_elsewhere(value: Any) -> Any:
-    if value is _ELSEWHERE:
-        return None
-    if type(value) in (list, tuple):
-        return type(value)(_without_elsewhere(item) for item in value if item is not _ELSEWHERE)
-    if type(value) is dict:
-        return {key: _without_elsewhere(item) for key, item in value.items() if item is not _ELSEWHERE}
-    return replace_leaves(value, lambda leaf: None if leaf is _ELSEWHERE else leaf)

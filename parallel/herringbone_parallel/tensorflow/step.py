@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar, overload
 
@@ -14,7 +14,7 @@ from herringbone_parallel.core.split import Splitter
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.output import StepOutput
-from herringbone_parallel.tensorflow.pipeline import Run
+from herringbone_parallel.tensorflow.pipeline import Run, as_tensor
 from herringbone_parallel.tensorflow.plan import Plan, make_plan
 from herringbone_parallel.tensorflow.replicas import average, check_alike
 from herringbone_parallel.tensorflow.split import is_tensor, pieces
@@ -163,25 +163,26 @@ class _Same:
 class _Told(Run):
     """A run of the pipeline whose failure the other ranks hear of."""
 
-    def __init__(self, here: state.State, plan: Plan) -> None:
+    def __init__(self, here: state.State, plan: Plan, *, adds: bool = False) -> None:
         here.steps += 1
         settings = here.settings
         active = settings.active_microbatches
         note = None if here.timeline is None else here.timeline.note
-        super().__init__(plan.program, here.steps, here.transport, here.pipeline, settings.pipeline, active, note)
+        program = plan.program(adds=adds)
+        super().__init__(program, here.steps, here.transport, here.pipeline, settings.pipeline, active, note)
         self._here, self._plan = here, plan
 
-    def run(
-        self, microbatches: Sequence[Sequence[Any]], results: Sequence[Output], summed: Collection[Output] = ()
-    ) -> list[list[Any]]:
+    def run(self, microbatches: Sequence[Sequence[Any]], summed: Sequence[Output] = ()) -> list[list[Any]]:
         here, step = self._here, self._step
         try:
             with _told(here, step):
-                tensors = [[tf.convert_to_tensor(leaf) for leaf in leaves] for leaves in microbatches]
+                tensors = [[as_tensor(leaf) for leaf in leaves] for leaves in microbatches]
                 self._begin()
-                found = super().run(tensors, results, summed)
+                found = super().run(tensors, summed)
                 if here.averages:
-                    self._average()
+                    # In the place of this replica's sums.
+                    averages = average([self.sums[value] for value in summed], self._plan.variables)
+                    self.sums.update(zip(summed, averages, strict=True))
                 return found
         except BaseException:
             if here.timeline is not None:
@@ -198,12 +199,6 @@ class _Told(Run):
         # What makes replicas differ has done so in the first.
         if plan.runs == 2 and plan.summed and self._here.replicas is not None:
             check_alike(self._here)
-
-    def _average(self) -> None:
-        """Put the averages over the replicas in the place of this one's sums."""
-        values = [self._plan.program.results[spot] for spot in self._plan.summed]
-        averages = average([self.sums[value] for value in values], self._plan.variables)
-        self.sums.update(zip(values, averages, strict=True))
 
 
 @contextmanager
