@@ -12,7 +12,7 @@ same nodes in the same manner, so edges have the same numbers everywhere and nob
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from herringbone_parallel.core.schedule import BACKWARD, FORWARD
@@ -237,16 +237,14 @@ class _Cutting:
         results: Sequence[Output],
     ) -> list[Segment]:
         by_stage: dict[tuple[int, str], Segment] = {}
-        home: dict[int, Segment] = {}
         for number, node in enumerate(self._nodes):
             if (number, rank) in self._needed and not node.constant:
                 stage, phase = stages[number, rank]
-                segment = by_stage.setdefault((stage, phase), Segment(phase))
-                segment.nodes.append(number)
-                home[number] = segment
-        segments = [by_stage[key] for key in sorted(by_stage, key=_when)]
+                by_stage.setdefault((stage, phase), Segment(phase)).nodes.append(number)
         arrives = {edge.value: number for edge, number in numbered.items() if edge.target == rank}
         leaves = {number: edge.value for edge, number in numbered.items() if edge.source == rank}
+        segments = self._merged([by_stage[key] for key in sorted(by_stage, key=_when)], arrives, set(leaves.values()))
+        home = {number: segment for segment in segments for number in segment.nodes}
         for segment in segments:
             self._connect(segment, home, arrives)
         received: set[int] = set()
@@ -262,6 +260,21 @@ class _Cutting:
             if value[0] in home:
                 _add(home[value[0]].gives, value)
         return segments
+
+    def _merged(
+        self, segments: Sequence[Segment], arrives: Collection[Output], leaves: Collection[Output]
+    ) -> list[Segment]:
+        """Join a segment that waits for nothing to the one before it, where nobody waits for what that one makes."""
+        found: list[Segment] = []
+        sending = {number for number, _ in leaves}
+        for segment in segments:
+            waits = any(value in arrives for number in segment.nodes for value in self._nodes[number].inputs)
+            before = found[-1] if found else None
+            if before is None or before.phase != segment.phase or waits or sending & {*before.nodes}:
+                found.append(segment)
+            else:
+                before.nodes = sorted([*before.nodes, *segment.nodes])
+        return found
 
     def _keep_order(self, segments: Sequence[Segment]) -> None:
         """Let microbatches come to state that changes in the order of their numbers, as in one process.

@@ -64,6 +64,23 @@ def test_a_way_that_comes_back_to_a_rank_has_a_segment_for_each_visit() -> None:
     assert [[segment.receives for segment in segments] for segments in made.segments] == [[[], [1]], [[0], [2]]]
 
 
+def test_what_waits_for_nothing_joins_the_segment_before_unless_somebody_waits_for_that() -> None:
+    # Gradients of weights that depend on no argument: one for rank 0's own weight, one of what rank 1 sends.
+    nodes = [
+        Node(given=True, constant=True),
+        Node(inputs=((0, 0),), told=0),
+        Node(inputs=((1, 0),), told=1, backward=True),
+        Node(inputs=((2, 0),), told=0, backward=True),
+        Node(told=0, backward=True),
+        Node(told=1, backward=True),
+    ]
+    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(3, 0), (4, 0)] if rank == 0 else [(5, 0)])
+    shapes = [[(segment.phase, segment.nodes) for segment in segments] for segments in made.segments]
+    assert shapes[0] == [("forward", [1]), ("backward", [3, 4])]
+    # Rank 0 waits for what the second of them makes.
+    assert shapes[1] == [("backward", [2]), ("backward", [5])]
+
+
 def test_a_value_travels_once_to_a_rank_however_often_it_is_used_there() -> None:
     nodes = [
         Node(given=True, constant=True),

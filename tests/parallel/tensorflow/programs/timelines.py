@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import keras
+import numpy as np
 import smdistributed.modelparallel.tensorflow as smp
 import tensorflow as tf
 
@@ -14,7 +15,10 @@ STEPS = 3
 
 
 def train(fails: bool) -> Any:
-    """Train two layers on two ranks; return how often the step was traced, and how many tensors came."""
+    """Train two layers on two ranks; return how often the step was traced, and how many tensors came.
+
+    It may be told to fail in the last step.
+    """
     smp.init()
     layers = []
     for partition in range(2):
@@ -27,9 +31,8 @@ def train(fails: bool) -> Any:
     def gradients_of(inputs: Any) -> Any:
         traced.append(1)
         with tf.GradientTape() as tape:
-            loss = tf.reduce_mean(model(inputs))
-        if fails:
-            loss = tf.debugging.check_numerics(loss / 0.0, "boom")
+            loss = tf.reduce_mean(tf.square(model(inputs)))
+        loss = tf.debugging.check_numerics(loss, "boom")
         return tape.gradient(loss, model.trainable_variables), loss
 
     @tf.function
@@ -39,7 +42,7 @@ def train(fails: bool) -> Any:
 
     transport = state.get().transport
     assert transport is not None
-    for _ in range(STEPS):
-        step(tf.ones((8, 6)))
+    for number in range(STEPS):
+        step(tf.fill((8, 6), np.inf if fails and number == STEPS - 1 else 1.0))
     smp.shutdown()
     return len(traced), transport.arrived
