@@ -6,20 +6,16 @@ import argparse
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Protocol
-
-import torch
-from torch import nn
+from typing import Any, Protocol
 
 from common.order import Order
-from common.world import World, join, leave
 from herringbone_parallel.run_log import RunLog
 
 
 class Training(Protocol):
     """What an example brings, on each rank; `order` is that of the epoch under way."""
 
-    model: nn.Module
+    model: Any
     order: Order
     epochs: int
 
@@ -32,9 +28,25 @@ class Training(Protocol):
         ...
 
 
-def run(settings: argparse.Namespace, build: Callable[[World, Path, Path], Training]) -> None:
-    """Join the other ranks, train on the channels `training` and `test`, and save rank 0's model as `model.pt`."""
-    world = join()
+class Framework(Protocol):
+    """What differs between frameworks; for PyTorch it is the module `common.world`."""
+
+    def join(self) -> Any:
+        """Meet the other ranks; return which of how many this is, as `rank` and `ranks`."""
+        ...
+
+    def save(self, model: Any, folder: Path) -> None:
+        """Write the model into a folder."""
+        ...
+
+    def leave(self) -> None:
+        """Part from the other ranks."""
+        ...
+
+
+def run(settings: argparse.Namespace, build: Callable[[Any, Path, Path], Training], framework: Framework) -> None:
+    """Join the other ranks, train on the channels `training` and `test`, and save rank 0's model."""
+    world = framework.join()
     log = RunLog(ranks=world.ranks, active=world.rank == 0, target=settings.target, alone=settings.alone)
     with log.interval("init"):
         training = build(world, *(Path(os.environ[f"SM_CHANNEL_{name}"]) for name in ("TRAINING", "TEST")))
@@ -56,6 +68,6 @@ def run(settings: argparse.Namespace, build: Callable[[World, Path, Path], Train
         if log.evaluation(name, value, epoch + 1) or done == settings.steps:
             break
     if world.rank == 0:
-        torch.save(training.model.state_dict(), Path(os.environ["SM_MODEL_DIR"]) / "model.pt")
+        framework.save(training.model, Path(os.environ["SM_MODEL_DIR"]))
     log.finish(require_target=settings.require_target)
-    leave()
+    framework.leave()

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-import torch
+from herringbone_parallel.core.large_batch import aggregation_for
 
-from herringbone_parallel.recipes import aggregation_for
+
+def permutation(count: int, seed: int) -> list[int]:
+    """Return the numbers below `count` in an order that the seed decides, torch's."""
+    import torch  # not above: examples without it bring a permutation of their own
+
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class Order:
     rank_batch: int
     ranks: int
     seed: int
+    shuffled: Callable[[int, int], list[int]] = permutation
 
     def __post_init__(self) -> None:
         self.parts_per_step  # noqa: B018  raises where the batches do not fit
@@ -42,6 +49,8 @@ class Order:
 
     def epoch(self, number: int, *, rank: int) -> list[list[list[int]]]:
         """Return the examples' numbers: of each step, of each part that this rank takes."""
-        shuffled = torch.randperm(self.examples, generator=torch.Generator().manual_seed(1000 * self.seed + number))
-        steps = shuffled[: self.steps_per_epoch * self.global_batch].view(self.steps_per_epoch, -1, self.rank_batch)
-        return steps[:, rank :: self.ranks].tolist()
+        numbers = self.shuffled(self.examples, 1000 * self.seed + number)
+        size = self.rank_batch
+        parts = [numbers[first : first + size] for first in range(0, self.steps_per_epoch * self.global_batch, size)]
+        each = self.global_batch // size
+        return [parts[step * each : (step + 1) * each][rank :: self.ranks] for step in range(self.steps_per_epoch)]

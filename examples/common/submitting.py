@@ -9,10 +9,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from herringbone import PyTorch, TrainingJob, attach
+from herringbone import Estimator, PyTorch, TrainingJob, attach
 from herringbone_parallel.core.large_batch import aggregation_for
 
 Settings = dict[str, Any]
+# For each rank where there are no GPUs: the same arithmetic, whatever the machine.
+_ONE_CORE = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
 
 
 def arguments_of(description: str) -> argparse.ArgumentParser:
@@ -56,14 +58,16 @@ def train(
     hosts: int = 1,
     ranks: int = 1,
     instance_type: str = "local_process",
+    framework: type[Estimator] = PyTorch,
 ) -> TrainingJob:
     """Run one job; what does not fit into a step at once is added up by the dict's `aggregation_frequency`.
 
-    `source` is the example's `src` folder. Raises `ParallelError` where a global batch cannot be made of the ranks'.
+    `source` is the example's `src` folder, `framework` its estimator. Raises `ParallelError` where a global batch
+    cannot be made of the ranks'.
     """
     frequency = aggregation_for(settings["global-batch"], rank_batch=settings["rank-batch"], ranks=ranks)
-    return PyTorch(
-        "train.py",
+    return framework(
+        entry_point="train.py",
         source_dir=str(source),
         dependencies=[str(Path(__file__).resolve().parent)],
         base_job_name=source.parent.name.replace("_", "-"),
@@ -72,7 +76,9 @@ def train(
         hyperparameters=settings,
         distribution={"smdistributed": {"dataparallel": {"enabled": True, "aggregation_frequency": frequency}}},
         # One core a rank where there are no GPUs: the same arithmetic, whatever the machine.
-        environment={"OMP_NUM_THREADS": "1"} if instance_type.startswith("local_process") else {},
+        environment={"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
+        if instance_type.startswith("local_process")
+        else {},
     ).fit(data)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -62,3 +63,8 @@ def leave() -> None:
     """Part from the other ranks."""
     if dist.is_initialized():
         dist.destroy_process_group()
+
+
+def save(model: nn.Module, folder: Path) -> None:
+    """Write the model's weights as `model.pt`."""
+    torch.save(model.state_dict(), folder / "model.pt")

@@ -10,11 +10,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import digits
-
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "src"), str(HERE.parent)]
 import train  # noqa: E402  a script's own folder, as in a job
+from common import digits  # noqa: E402
 from common.study import ALONE, as_arguments, compare, trained  # noqa: E402
 
 BASE, TIMES = 8, 32

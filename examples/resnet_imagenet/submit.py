@@ -13,11 +13,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-import digits
-
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common.submitting import arguments_of, ranks_of, report, settings_of, train  # noqa: E402  the examples' own
+from common import digits  # noqa: E402  the examples' own
+from common.submitting import arguments_of, ranks_of, report, settings_of, train  # noqa: E402
 
 # The recipe of arXiv 1903.12650 (ResNet-50 in 74.7 s): half precision with updates in fp32, LARS, warm-up, label
 # smoothing, tuned BatchNorm, equal weights from one seed. Its rates were not published; these begin a search.

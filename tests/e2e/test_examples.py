@@ -39,7 +39,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_resnet_has_the_same_losses_on_any_number_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    submit, digits = load("resnet_imagenet", "submit", monkeypatch), load("resnet_imagenet", "digits", monkeypatch)
+    submit, digits = load("resnet_imagenet", "submit", monkeypatch), load("common", "digits", monkeypatch)
     digits.write(tmp_path)
     data = {"training": str(tmp_path / "train"), "test": str(tmp_path / "test")}
     found, alone = {}, 1000.0
@@ -106,7 +106,7 @@ def test_pretraining_has_the_same_losses_on_any_number_of_ranks_in_both_phases(
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_a_target_that_is_missed_fails_the_job_when_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    submit, digits = load("resnet_imagenet", "submit", monkeypatch), load("resnet_imagenet", "digits", monkeypatch)
+    submit, digits = load("resnet_imagenet", "submit", monkeypatch), load("common", "digits", monkeypatch)
     digits.write(tmp_path)
     data = {"training": str(tmp_path / "train"), "test": str(tmp_path / "test")}
     settings = {**submit.TINY, "steps": 1, "target": 0.99, "require-target": True}

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from common import world
 from common.encoder import add_sizes
 from common.loop import run
 from common.order import Order
@@ -165,7 +166,7 @@ def corpus_of(documents: list[Document], tokenizer: Tokenizer) -> Corpus:
 
 def main() -> None:
     settings = parse()
-    run(settings, functools.partial(Training, settings))
+    run(settings, functools.partial(Training, settings), world)
 
 
 if __name__ == "__main__":

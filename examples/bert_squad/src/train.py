@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from common import world
 from common.encoder import add_sizes
 from common.loop import run
 from common.order import Order
@@ -94,7 +95,7 @@ class Training:
 
 def main() -> None:
     settings = parse()
-    run(settings, functools.partial(Training, settings))
+    run(settings, functools.partial(Training, settings), world)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 import torch
+from common import world
 from common.loop import run
 from common.order import Order
 from common.settings import add_settings, truth
@@ -94,7 +95,7 @@ class Training:
 
 def main() -> None:
     settings = parse()
-    run(settings, functools.partial(Training, settings))
+    run(settings, functools.partial(Training, settings), world)
 
 
 if __name__ == "__main__":

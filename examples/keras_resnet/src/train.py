@@ -1,0 +1,115 @@
+"""Trains a ResNet in Keras on labelled images, on any number of ranks; all settings are hyperparameters."""
+
+from __future__ import annotations
+
+import argparse
+import functools
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+
+import keras
+import numpy as np
+import ranks
+import smdistributed.dataparallel.tensorflow as sdp
+import tensorflow as tf
+from common.loop import run
+from common.order import Order
+from common.settings import add_settings, truth
+from images import Images
+from resnet import MODELS
+
+from herringbone_parallel.tensorflow.recipes import (
+    LARS,
+    Schedule,
+    ScheduledRate,
+    average_batch_norm,
+    scale_learning_rate,
+    tune_batch_norm,
+)
+
+POLICIES = {"fp32": "float32", "bf16": "mixed_bfloat16", "fp16": "mixed_float16"}
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_settings(parser, optimizers=("sgd", "lars"))
+    parser.set_defaults(power=2.0)
+    parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--augment", type=truth, default=True, help="crop and mirror at random")
+    parser.add_argument("--smoothing", type=float, default=0.0, help="of labels")
+    parser.add_argument("--tune-batch-norm", type=truth, default=False, help="its momentum, for all ranks' forwards")
+    parser.add_argument("--bn-base-batch", type=int, default=32, help="what BatchNorm's momentum of 0.9 is for")
+    return parser.parse_known_args(arguments)[0]
+
+
+def shuffled(count: int, seed: int) -> list[int]:
+    """Return the numbers below `count` in an order that the seed decides."""
+    return np.random.default_rng(seed).permutation(count).tolist()
+
+
+def build_optimizer(settings: argparse.Namespace, steps_per_epoch: int) -> keras.optimizers.Optimizer:
+    """Make the optimizer that the settings name; its rate goes by steps of the global batch."""
+    base = settings.base_batch or settings.global_batch
+    highest = scale_learning_rate(settings.lr, batch=settings.global_batch, base_batch=base, rule=settings.scaling)
+    schedule = Schedule(length=settings.epochs, warmup=settings.warmup, decay=settings.decay, power=settings.power)
+    rate = ScheduledRate(highest, schedule, steps_per_unit=steps_per_epoch)
+    shared = {"weight_decay": settings.weight_decay, "global_clipnorm": settings.clip}
+    if settings.optimizer == "lars":
+        return LARS(rate, trust=settings.trust, **shared)
+    optimizer = keras.optimizers.SGD(rate, momentum=0.9, **shared)
+    optimizer.exclude_from_weight_decay(var_names=["bias", "beta", "gamma"])
+    return optimizer
+
+
+class Training:
+    """One run on all ranks together."""
+
+    def __init__(self, settings: argparse.Namespace, world: ranks.World, folder: Path, test: Path) -> None:
+        if settings.precision == "fp16" and not tf.config.list_physical_devices("GPU"):
+            raise ValueError("--precision fp16: processors emulate it, if at all; use bf16 or fp32 here, or a GPU")
+        self._world, self.epochs = world, settings.epochs
+        self._data = Images(folder, size=settings.image_size, seed=settings.seed if settings.augment else None)
+        self._test = Images(test, size=settings.image_size, classes=self._data.classes)
+        batches = {"global_batch": settings.global_batch, "rank_batch": settings.rank_batch}
+        self.order = Order(len(self._data), **batches, ranks=world.ranks, seed=settings.seed, shuffled=shuffled)
+        # The same weights on every rank: the library compares them before the second step.
+        keras.utils.set_random_seed(settings.seed)
+        keras.config.set_dtype_policy(POLICIES[settings.precision])
+        self.model = MODELS[settings.model](settings.image_size, self._data.classes.count, self._data.colours)
+        if settings.tune_batch_norm:
+            tune_batch_norm(self.model, batch=settings.rank_batch * world.ranks, base_batch=settings.bn_base_batch)
+        self.model.compile(
+            sdp.DistributedOptimizer(build_optimizer(settings, self.order.steps_per_epoch)),
+            keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=settings.smoothing),
+            jit_compile=False,
+        )
+
+    def epoch(self, number: int) -> Iterator[float]:
+        """Yield the loss of each step, over all ranks."""
+        steps = self.order.epoch(number, rank=self._world.rank)
+        mine = list(chain.from_iterable(chain.from_iterable(steps)))
+        losses = []
+        for images, labels in self._data.batches(mine, self.order.rank_batch, epoch=number):
+            self.model.reset_metrics()
+            targets = tf.one_hot(labels, self._data.classes.count)
+            # With an aggregation frequency the weights change after the last part of the step.
+            losses.append(self.model.train_on_batch(images, targets, return_dict=True)["loss"])
+            if len(losses) == self.order.parts_per_step:
+                yield self._world.total(sum(losses)) / (len(losses) * self._world.ranks)
+                losses.clear()
+
+    def evaluate(self) -> dict[str, float]:
+        """Return the share of the test images that are classified right; each rank looks at its own."""
+        average_batch_norm(self.model)
+        mine = list(range(self._world.rank, len(self._test), self._world.ranks))
+        right = 0
+        for images, labels in self._test.batches(mine, 256):
+            right += int(np.sum(self.model.predict_on_batch(images).argmax(axis=1) == labels.numpy()))
+        return {"eval_accuracy": self._world.total(right) / len(self._test)}
+
+
+if __name__ == "__main__":
+    settings = parse()
+    run(settings, functools.partial(Training, settings), ranks)

@@ -1,0 +1,38 @@
+"""examples/keras_resnet: images as TensorFlow reads them, and what is wrong with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.test_tensorflow import PYTHON, SOURCES
+from tests.examples.conftest import EXAMPLES
+
+
+@pytest.mark.tensorflow
+def test_images(tmp_path: Path) -> None:
+    if not PYTHON.exists():
+        pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
+    paths = [*SOURCES, str(EXAMPLES), str(EXAMPLES / "keras_resnet" / "src")]
+    done = subprocess.run(
+        [PYTHON, Path(__file__).with_name("keras_images.py"), tmp_path],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr[-3_000:]
+    found = json.loads(done.stdout.splitlines()[-1])
+    mixed, broken = found.pop("mixed"), found.pop("broken")
+    assert found == {
+        "labels": [1, 0],
+        "equal": True,
+        "halved": [[1, 8, 8, 1], 0.5],
+        "crops": [True, False],  # by the seed, the epoch and the image
+        "png": [[1, 16, 16, 3], True],
+    }
+    assert "2.pgm: an image of 1 colours, where" in mixed
+    assert "broken/cat/1.png: no image that TensorFlow can read" in broken
