@@ -66,6 +66,6 @@ class LAMB(LayerWiseOptimizer):
         first, second = (inner_variable(moments[layer.number]) for moments in (self._firsts, self._seconds))
         mean = first.assign_add((1 - self.beta_1) * (layer.gradient - first))
         square = second.assign_add((1 - self.beta_2) * (tf.square(layer.gradient) - second))
-        kind = layer.weight.dtype
-        deviation = tf.sqrt(square / tf.cast(second_correction, kind)) + self.epsilon
-        return mean / tf.cast(first_correction, kind) / deviation
+        # The corrections as two numbers, in the place of two more passes over the layer.
+        root, kind = tf.sqrt(second_correction), layer.weight.dtype
+        return mean * tf.cast(root / first_correction, kind) / (tf.sqrt(square) + tf.cast(self.epsilon * root, kind))
