@@ -1,4 +1,4 @@
-"""A step of LARS and LAMB for Keras, beside the same layer by layer, as Keras's optimizers go, and Keras's SGD and Adam.
+"""A step of LARS and LAMB for Keras, beside the same layer by layer, as Keras goes, and beside its SGD and Adam.
 
 Usage: python benchmarks/optimizers/run_keras.py [--model resnet50|bert-large] [--repeats 7]
 
