@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 
 from herringbone_entry.serve import die_with
@@ -11,6 +12,8 @@ from herringbone_entry.serve import die_with
 def main() -> None:
     """Serve until the workers have left: MXNet does so inside its import, and then exits."""
     die_with(os.getppid())
+    # The scheduler listens there, and MXNet listens at addresses only: a container knows its host by name.
+    os.environ["DMLC_PS_ROOT_URI"] = socket.gethostbyname(os.environ["DMLC_PS_ROOT_URI"])
     try:
         import mxnet  # noqa: F401
     except (ImportError, AttributeError, OSError) as error:

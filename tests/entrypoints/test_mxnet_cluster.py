@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from herringbone_entry.launchers.data_parallel import Meeting
-from herringbone_entry.launchers.mxnet_cluster import environment
+from herringbone_entry.launchers.mxnet_cluster import environment, server_argv
 
 STAND_IN = Path(__file__).with_name("stand_in_mxnet")
 MXNET = {"sagemaker_parameter_server_enabled": True, "sagemaker_parameter_server_framework": "mxnet"}
@@ -46,6 +48,15 @@ def test_processes_of_one_machine_meet_where_nobody_else_can_reach_them() -> Non
 def test_an_interface_that_is_not_known_is_left_to_mxnet() -> None:
     told = environment("worker", Meeting("10.0.0.1", 7000, 7001), hosts=2, on_one_machine=False, interface=None)
     assert told.keys() & {"DMLC_NODE_HOST", "DMLC_INTERFACE"} == set()
+
+
+def test_a_scheduler_that_is_given_a_name_listens_at_its_address(tmp_path: Path) -> None:
+    path = os.pathsep.join([str(STAND_IN), *sys.path])
+    told = environment("scheduler", Meeting("localhost", 7000, 7001), hosts=1, on_one_machine=False, interface="eth0")
+    (tmp_path / "leave").touch()
+    variables = {**os.environ, **told, "PYTHONPATH": path, "ROOT": str(tmp_path)}
+    said = subprocess.run(server_argv(sys.executable), env=variables, capture_output=True, text=True, check=True).stdout
+    assert "DMLC_PS_ROOT_URI=127.0.0.1" in said.split()
 
 
 @pytest.mark.parametrize("over", ["unix", "tcp"])
