@@ -44,6 +44,18 @@ class World:
             dist.all_reduce(together)
         return together.tolist()
 
+    def gather(self, text: str) -> list[str]:
+        """Return the line of text of every rank, on every rank."""
+        if not self.is_launched:
+            return [text]
+        mine = torch.frombuffer(bytearray(text.encode() + b"\n"), dtype=torch.uint8)
+        lengths = [torch.zeros(1, dtype=torch.int64) for _ in range(self.ranks)]
+        dist.all_gather(lengths, torch.tensor([len(mine)]))
+        longest = max(int(length) for length in lengths)
+        parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.ranks)]
+        dist.all_gather(parts, nn.functional.pad(mine, (0, longest - len(mine))))
+        return [part.numpy().tobytes().partition(b"\n")[0].decode() for part in parts]
+
 
 def join() -> World:
     """Meet the other ranks, where this process is one."""

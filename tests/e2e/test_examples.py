@@ -104,6 +104,29 @@ def test_pretraining_has_the_same_losses_on_any_number_of_ranks_in_both_phases(
 
 
 @pytest.mark.e2e
+@pytest.mark.timeout(600)
+def test_mask_rcnn_has_the_same_losses_and_precisions_on_any_number_of_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submit, shapes = load("mask_rcnn", "submit", monkeypatch), load("mask_rcnn", "shapes", monkeypatch)
+    shapes.write(tmp_path / "train", pictures=100, seed=1)
+    shapes.write(tmp_path / "test", pictures=4, seed=2)
+    data = {"training": str(tmp_path / "train"), "test": str(tmp_path / "test")}
+    found, scores = {}, {}
+    for hosts in (1, 2, 4):
+        settings = {**submit.TINY, "epochs": 2}
+        job = submit.train(settings, data, source=submit.HERE / "src", hosts=hosts, ranks=hosts)
+        found[hosts] = losses(job)
+        scores[hosts] = {metric.name: metric.value for metric in job.metrics() if metric.name.startswith("eval")}
+    assert len(found[1]) == 50
+    assert found[2] == pytest.approx(found[1], abs=1e-5)
+    assert found[4] == pytest.approx(found[1], abs=1e-5)
+    assert scores[1].keys() == {"eval_mask_ap", "eval_box_ap"}
+    assert scores[2] == pytest.approx(scores[1], abs=1e-3)
+    assert sum(found[1][-10:]) < sum(found[1][:10])
+
+
+@pytest.mark.e2e
 @pytest.mark.timeout(300)
 def test_a_target_that_is_missed_fails_the_job_when_asked_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submit, digits = load("resnet_imagenet", "submit", monkeypatch), load("common", "digits", monkeypatch)

@@ -1,0 +1,100 @@
+"""Trains a Mask R-CNN on images in COCO's format, on any number of ranks; all settings are hyperparameters."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from coco import Coco, read
+from common.data import DataError
+from common.loop import run
+from common.order import Order
+from common.settings import add_settings
+from common.updates import Updates, build_optimizer
+from common.world import World
+from images import Images
+from models import SIZES, build
+from scoring import average_precision, describe
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from herringbone_parallel.recipes import seeded
+
+Batch = tuple[list[Tensor], list[dict[str, Tensor]]]
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    add_settings(parser, optimizers=("sgd", "lars"))
+    parser.set_defaults(clip=10.0, decay="cosine")
+    parser.add_argument("--model", choices=SIZES, default="resnet50")
+    parser.add_argument("--workers", type=int, default=0, help="processes that read images, for each rank")
+    return parser.parse_known_args()[0]
+
+
+class Training:
+    """One run: `epoch` trains, `evaluate` detects, both on all ranks together."""
+
+    def __init__(self, settings: argparse.Namespace, world: World, train: Path, test: Path) -> None:
+        self._settings, self._world, self.epochs = settings, world, settings.epochs
+        self._data, self._test = read(train), read(test)
+        if self._data.categories != self._test.categories:
+            raise DataError(f"{self._data.file} and {self._test.file} differ in their categories")
+        batches = {"global_batch": settings.global_batch, "rank_batch": settings.rank_batch}
+        self.order = Order(len(self._data.pictures), **batches, ranks=world.ranks, seed=settings.seed)
+        with seeded(settings.seed):
+            self.model = build(settings.model, len(self._data.categories), weights=published())
+        self._parallel = world.wrap(self.model)
+        self._updates = Updates(settings, world, self.model, build_optimizer(settings, self.model), self.order)
+
+    def epoch(self, number: int) -> Iterator[float]:
+        self._parallel.train()
+        steps = self.order.epoch(number, rank=self._world.rank)
+        batches = self._loader(self._data, [part for step in steps for part in step])
+
+        def loss_of(part: list[int]) -> Tensor:
+            # The model draws the boxes that it learns from: the same ones, whichever rank has the part.
+            torch.manual_seed(hash((self._settings.seed, number, *part)))
+            return sum(self._parallel(*next(batches)).values())
+
+        for step in steps:
+            yield self._updates.step(step, loss_of)
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, float]:
+        """Return the average precision of masks and of boxes; each rank looks at its own images."""
+        self.model.eval()
+        mine = range(self._world.rank, len(self._test.pictures), self._world.ranks)
+        detections = []
+        for place, (images, _) in zip(mine, self._loader(self._test, [[place] for place in mine]), strict=True):
+            (found,) = self.model(images)
+            detections += describe(self._test.pictures[place].number, self._test.categories, found)
+        everyone = [each for text in self._world.gather(json.dumps(detections)) for each in json.loads(text)]
+        precision = average_precision(self._test.file, everyone)
+        return {"eval_mask_ap": precision["segm"], "eval_box_ap": precision["bbox"]}
+
+    def _loader(self, data: Coco, parts: list[list[int]]) -> Iterator[Batch]:
+        device, workers = self._world.device, self._settings.workers
+        for part in DataLoader(Images(data), batch_sampler=parts, num_workers=workers, collate_fn=list):
+            targets = [{name: value.to(device) for name, value in target.items()} for _, target in part]
+            yield [image.to(device) for image, _ in part], targets
+
+
+def published() -> Path | None:
+    """Return the file of the channel `weights`, where the job has one."""
+    if "SM_CHANNEL_WEIGHTS" not in os.environ:
+        return None
+    folder = Path(os.environ["SM_CHANNEL_WEIGHTS"])
+    files = sorted(folder.iterdir())
+    if len(files) != 1:
+        raise DataError(f"{folder} has {len(files)} files, and needs one: a state dict as torchvision publishes it")
+    return files[0]
+
+
+if __name__ == "__main__":
+    settings = parse()
+    run(settings, lambda world, train, test: Training(settings, world, train, test))
