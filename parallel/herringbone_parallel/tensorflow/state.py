@@ -12,22 +12,19 @@ from typing import TYPE_CHECKING, Any
 import tensorflow as tf
 
 from herringbone_parallel.allocator import keep_pages
+from herringbone_parallel.core import launch
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.reduce import Engine, join_part, session
 from herringbone_parallel.tensorflow.data_parallel import state as data_parallel
 from herringbone_parallel.tensorflow.timeline import hand_in, open_timeline
 from herringbone_parallel.tensorflow.transport import Transport, connect
 from herringbone_parallel.timeline import Timeline
-from herringbone_spec.contract import Key, RankVariable
 from herringbone_spec.errors import ParallelError
-from herringbone_spec.hyperparameters import decode
 
 if TYPE_CHECKING:
     from herringbone_parallel.tensorflow.model import DistributedModel
     from herringbone_spec.model_parallel import ResolvedModelParallel
 
-# Set by the entry point from the `mp_parameters` hyperparameter.
-_PARAMETERS_VARIABLE = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
 # A step inside a `tf.function` holds one thread while its segments run in others.
 _LEAST_THREADS = 4
 
@@ -114,25 +111,18 @@ def init() -> None:
     global _state
     if _state is not None:
         return
-    settings = _settings()
-    rank, size, local_rank, local_size = (
-        int(_variable(name))
-        for name in (
-            RankVariable.RANK,
-            RankVariable.WORLD_SIZE,
-            RankVariable.LOCAL_RANK,
-            RankVariable.LOCAL_WORLD_SIZE,
-        )
-    )
-    grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
+    settings = launch.model_parallel(os.environ)
+    place = launch.place(os.environ)
+    grid = Grid(place.size, pipeline=settings.partitions, placement=settings.placement)
     _refuse(settings, grid)
     _have_threads()
     if grid.pipeline > 1:
         keep_pages()
-    transport = connect(session.enter(), session.settings()) if size > 1 else None
-    replicas = _join_replicas(settings, grid, rank)
-    timeline = open_timeline(rank, transport, os.environ)
-    _state = State(settings, grid, rank, local_rank, local_size, transport, replicas, timeline=timeline)
+    transport = connect(session.enter(), session.settings()) if place.size > 1 else None
+    replicas = _join_replicas(settings, grid, place.rank)
+    timeline = open_timeline(place.rank, transport, os.environ)
+    where = (place.rank, place.local_rank, place.local_size)
+    _state = State(settings, grid, *where, transport, replicas, timeline=timeline)
     atexit.register(shutdown)
 
 
@@ -164,29 +154,6 @@ def _join_replicas(settings: ResolvedModelParallel, grid: Grid, rank: int) -> En
     engine = join_part(session.current(), grid.group("D", rank))
     data_parallel.serve(engine)
     return engine if grid.data > 1 else None
-
-
-def _variable(name: str) -> str:
-    value = os.environ.get(name)
-    if value is None:
-        raise ParallelError(
-            f"{name} is not set: this process was not launched as a rank. Run the script through an estimator with"
-            " distribution={'smdistributed': {'modelparallel': {...}}, 'mpi': {...}}, or `herringbone run`."
-        )
-    return value
-
-
-def _settings() -> ResolvedModelParallel:
-    raw = os.environ.get(_PARAMETERS_VARIABLE)
-    if raw is None:
-        raise ParallelError(
-            f"{_PARAMETERS_VARIABLE} is not set: the job's distribution has no smdistributed.modelparallel,"
-            " or the script was not started by a launcher"
-        )
-    parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
-    if parameters is None:
-        raise ParallelError(f"{_PARAMETERS_VARIABLE}={raw} does not enable model parallelism")
-    return parameters.resolved()
 
 
 def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:

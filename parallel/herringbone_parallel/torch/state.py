@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from herringbone_parallel.allocator import keep_pages
+from herringbone_parallel.core import launch
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch import deferral
@@ -23,17 +24,13 @@ from herringbone_parallel.torch.replicas import Replicas, job_store
 from herringbone_parallel.torch.shapes import ShapeBook
 from herringbone_parallel.torch.timeline import Timeline, open_timeline
 from herringbone_parallel.torch.transport import NEVER, Transport
-from herringbone_spec.contract import Key, RankVariable
+from herringbone_spec.contract import RankVariable
 from herringbone_spec.errors import ParallelError
-from herringbone_spec.hyperparameters import decode
 
 if TYPE_CHECKING:
     from herringbone_parallel.torch.model import DistributedModel
     from herringbone_parallel.torch.optimizer import DistributedOptimizer
     from herringbone_spec.model_parallel import ResolvedModelParallel
-
-# Set by the entry point from the `mp_parameters` hyperparameter.
-_PARAMETERS_VARIABLE = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
 
 
 @dataclass
@@ -107,22 +104,15 @@ def init() -> None:
     global _state
     if _state is not None:
         return
-    settings = _settings()
-    rank, size, local_rank, local_size = (
-        int(_variable(name))
-        for name in (
-            RankVariable.RANK,
-            RankVariable.WORLD_SIZE,
-            RankVariable.LOCAL_RANK,
-            RankVariable.LOCAL_WORLD_SIZE,
-        )
-    )
+    settings = launch.model_parallel(os.environ)
+    place = launch.place(os.environ)
+    rank, size = place.rank, place.size
     grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
     _refuse(settings, grid)
     device = torch.device("cpu")
     both = "gloo"
     if torch.cuda.is_available():
-        device = torch.device("cuda", local_rank % torch.cuda.device_count())
+        device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
         both = "cpu:gloo,cuda:nccl"
     if not dist.is_initialized():
@@ -136,9 +126,8 @@ def init() -> None:
     if reduction is not None:
         replicas = Replicas(grid.group("D", rank), rank, grid.group("P", rank), reduction, job_store())
     timeline = open_timeline(rank, size, os.environ)
-    _state = State(
-        settings, grid, rank, local_rank, local_size, device, transport, groups, replicas=replicas, timeline=timeline
-    )
+    where = (rank, place.local_rank, place.local_size)
+    _state = State(settings, grid, *where, device, transport, groups, replicas=replicas, timeline=timeline)
     atexit.register(shutdown)
 
 
@@ -162,16 +151,6 @@ def shutdown() -> None:
         dist.destroy_process_group()
 
 
-def _variable(name: str) -> str:
-    value = os.environ.get(name)
-    if value is None:
-        raise ParallelError(
-            f"{name} is not set: this process was not launched as a rank. Run the script through an estimator with"
-            " distribution={'smdistributed': {'modelparallel': {...}}, 'mpi': {...}}, or `herringbone run`."
-        )
-    return value
-
-
 def _meeting_place(settings: ResolvedModelParallel) -> str:
     """Return where the ranks meet: where the launcher says, on the port of `ddp_port` if that is set."""
     if settings.ddp_port is None:
@@ -180,20 +159,7 @@ def _meeting_place(settings: ResolvedModelParallel) -> str:
         raise ParallelError(
             "ddp_port 0: the ranks cannot agree on a port that the system picks; name one, or leave it out"
         )
-    return f"tcp://{_variable(RankVariable.MASTER_ADDRESS)}:{settings.ddp_port}"
-
-
-def _settings() -> ResolvedModelParallel:
-    raw = os.environ.get(_PARAMETERS_VARIABLE)
-    if raw is None:
-        raise ParallelError(
-            f"{_PARAMETERS_VARIABLE} is not set: the job's distribution has no smdistributed.modelparallel,"
-            " or the script was not started by a launcher"
-        )
-    parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
-    if parameters is None:
-        raise ParallelError(f"{_PARAMETERS_VARIABLE}={raw} does not enable model parallelism")
-    return parameters.resolved()
+    return f"tcp://{launch.variable(os.environ, RankVariable.MASTER_ADDRESS)}:{settings.ddp_port}"
 
 
 def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
