@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import queue
 import secrets
 import shutil
@@ -34,6 +35,8 @@ _GOODBYE_SECONDS = 5.0
 _SILENCE_MS = 4000
 # What the kernel may hold of a local connection, so that whoever sends need not wait for who reads. Linux doubles it.
 _UNDER_WAY_BYTES = 4 << 20
+# How often a rank that waits asks whether the others still live.
+_LOOK_SECONDS = 0.5
 
 
 class PeerFailedError(ParallelError):
@@ -72,10 +75,13 @@ class Transport:
         array = transport.take(key)
 
     `post` returns at once; the array is not changed until it has left. Once a rank is lost, `wait` raises
-    `PeerFailedError`, and names it.
+    `PeerFailedError`, and names it. `failure` says why, if so, one is whose connection stands: a process that
+    was stopped.
     """
 
-    def __init__(self, connections: Mapping[int, tuple[str, socket.socket]]) -> None:
+    def __init__(
+        self, connections: Mapping[int, tuple[str, socket.socket]], failure: Callable[[], str | None] = lambda: None
+    ) -> None:
         self._peers: dict[int, _Peer] = {}
         self._changed = threading.Condition()
         self._tensors: dict[Key, tuple[int, Any]] = {}
@@ -87,6 +93,7 @@ class Transport:
         # What others said when a step failed there, by the step.
         self._failed: dict[int, str] = {}
         self._left: set[int] = set()
+        self._failure = failure
         self._closing = False
         self._writers: list[threading.Thread] = []
         for rank, (label, connection) in connections.items():
@@ -143,11 +150,15 @@ class Transport:
             return ready() or self._lost is not None or step in self._failed or bool(self._left & needed())
 
         with self._changed:
-            in_time = self._changed.wait_for(over, seconds)
+            until = math.inf if seconds is None else time.monotonic() + seconds
+            while not self._changed.wait_for(over, max(0.0, min(_LOOK_SECONDS, until - time.monotonic()))):
+                said = self._failure()
+                if said is None and time.monotonic() >= until:
+                    said = f"nothing came from {self._peers[min(needed())].label} within {seconds:.0f} s"
+                if said is not None:
+                    raise PeerFailedError(said)
             if ready():
                 return
-            if not in_time:
-                raise PeerFailedError(f"nothing came from {self._peers[min(needed())].label} within {seconds:.0f} s")
             if step in self._failed:
                 raise PeerFailedError(self._failed[step])
             if self._lost is not None:
@@ -290,7 +301,8 @@ def connect(engine: Engine, settings: Settings) -> Transport:
         shutil.rmtree(folder, ignore_errors=True)
     for connection in found.values():
         watch_over(connection)
-    return Transport({rank: (f"rank {rank} on {roster[rank][0]}", found[rank]) for rank in sorted(found)})
+    labelled = {rank: (f"rank {rank} on {roster[rank][0]}", found[rank]) for rank in sorted(found)}
+    return Transport(labelled, lambda: engine.failure)
 
 
 def watch_over(connection: socket.socket) -> None:

@@ -53,6 +53,12 @@ def test_a_failure_reaches_the_others(ranks: Ranks) -> None:
     assert first.startswith("PeerFailedError: rank 1 on algo-2 failed: ValueError: no such word")
 
 
+def test_a_stopped_rank_is_named_within_5_seconds(ranks: Ranks) -> None:
+    (text, seconds), _ = ranks.run("pipeline_mistakes.rank_1_is_stopped", 2, **ranks.model_parallel(partitions=2))
+    assert "rank 1 on algo-2 stopped answering rank 0 on algo-1: nothing came for 3.5 s" in text
+    assert seconds < 5
+
+
 @pytest.mark.parametrize("in_graph", [False, True])
 def test_a_dead_rank_is_named_within_5_seconds(ranks: Ranks, in_graph: bool) -> None:
     variables = ranks.model_parallel(partitions=2)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
@@ -109,6 +111,21 @@ def rank_1_dies(in_graph: bool) -> Any:
         os._exit(3)
     begin = time.monotonic()
     return said(run, vectors), time.monotonic() - begin
+
+
+def rank_1_is_stopped() -> Any:
+    """Step once, then stop rank 1's process for some time, as a debugger or a full disk may."""
+    smp.init()
+    model = models.CASES["dense"].distributed([0, 1])
+    step = smp.step(lambda inputs: model(inputs))
+    vectors = np.zeros((4, 6), np.float32)
+    step(vectors)
+    smp.barrier()
+    if smp.rank() == 1:
+        subprocess.Popen(["sh", "-c", f"sleep 5; kill -CONT {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    begin = time.monotonic()
+    return said(step, vectors), time.monotonic() - begin
 
 
 def rank_1_fails() -> str:
