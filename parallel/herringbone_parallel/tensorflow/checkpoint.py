@@ -119,7 +119,8 @@ class CheckpointManager:
             shutil.rmtree(unfinished, ignore_errors=True)
         everything = [*before, name]
         kept = everything[-self._kept :] if self._kept else everything
-        tf.compat.v1.train.update_checkpoint_state(str(self._directory), name, kept)
+        # What `tf.train.latest_checkpoint` reads.
+        tf.__internal__.train.update_checkpoint_state(str(self._directory), name, kept)
         for old in everything[: -len(kept)]:
             # The index first: what is left without one is no checkpoint.
             for file in (self._directory / f"{old}.index", *self._directory.glob(f"{old}.data-*")):
