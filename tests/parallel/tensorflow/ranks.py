@@ -30,6 +30,10 @@ _SOURCES = [str(Path(package.__file__).parents[1]) for package in (herringbone_s
 _SHIMS = [str(Path(herringbone_parallel.__file__).parents[1] / name) for name in ("shim", "shim_horovod")]
 
 
+# Generous: on a machine that does much else, a rank may get a tenth of a core.
+_ANSWER_SECONDS = 240
+
+
 class RankFailedError(AssertionError):
     """A rank raised; the message is its traceback."""
 
@@ -128,9 +132,9 @@ class Ranks:
         return process, Connection(here.detach())
 
     def _answer(self, connection: Connection) -> tuple[bool, Any]:
-        if not connection.poll(100):
+        if not connection.poll(_ANSWER_SECONDS):
             self.close()
-            raise RankFailedError("a rank did not answer within 100 s")
+            raise RankFailedError(f"a rank did not answer within {_ANSWER_SECONDS} s")
         try:
             return connection.recv()
         except (EOFError, ConnectionResetError):

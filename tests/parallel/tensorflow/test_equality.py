@@ -34,31 +34,32 @@ MODELS = [
 ]
 # By partitions: the partition of each place of a model; the second of each comes back to a rank that was left.
 PLACEMENTS = {2: [[0, 1, 1, 1], [1, 0, 1, 0]], 3: [[0, 1, 2, 2], [2, 0, 1, 2]]}
+MICROBATCHES = (1, 2, 4)
+WAYS = [(pipeline, microbatches) for pipeline in ("simple", "interleaved") for microbatches in MICROBATCHES]
 
 
-@pytest.mark.parametrize("pipeline", ["simple", "interleaved"])
 @pytest.mark.parametrize("partitions", [2, 3])
 @pytest.mark.parametrize("model", MODELS)
-def test_a_pipeline_is_one_process(ranks: Ranks, model: str, partitions: int, pipeline: str) -> None:
-    places = PLACEMENTS[partitions] if pipeline == "simple" else PLACEMENTS[partitions][::-1]
-    settings = [(pipeline, microbatches, places[number % 2]) for number, microbatches in enumerate((1, 2, 4))]
-    variables = ranks.model_parallel(partitions=partitions)
-    told = ranks.run("pipelines.in_many_ways", partitions, model, settings, **variables)
-    for number, (_, microbatches, placement) in enumerate(settings):
-        expected = _alone(ranks, model, microbatches)
-        compare([rank[number] for rank in told], expected, f"{microbatches} {placement}")
+def test_a_pipeline_is_one_process(ranks: Ranks, model: str, partitions: int) -> None:
+    placements, variables = PLACEMENTS[partitions], ranks.model_parallel(partitions=partitions)
+    told = ranks.run("pipelines.in_all_ways", partitions, model, placements, WAYS, **variables)
+    expected = dict(zip(MICROBATCHES, _alone(ranks, model), strict=True))
+    for place, placement in enumerate(placements):
+        for way, (pipeline, microbatches) in enumerate(WAYS):
+            ours = [rank[place][way] for rank in told]
+            compare(ours, expected[microbatches], f"{pipeline} {microbatches} {placement}")
 
 
 def test_a_step_outside_of_a_function_is_the_same(ranks: Ranks) -> None:
-    told = ranks.run(
-        "pipelines.together", 2, "residual", [0, 1, 0], False, **ranks.model_parallel(partitions=2, microbatches=2)
-    )
-    compare(told, _alone(ranks, "residual", 2), "eager")
+    variables = ranks.model_parallel(partitions=2, microbatches=2)
+    told = ranks.run("pipelines.together", 2, "residual", [0, 1, 0], False, **variables)
+    compare(told, ranks.run("pipelines.alone", 1, "residual", [(8, 2)])[0][0], "eager")
 
 
 @cache
-def _alone(ranks: Ranks, model: str, microbatches: int) -> Any:
-    return ranks.run("pipelines.alone", 1, model, microbatches)[0]
+def _alone(ranks: Ranks, model: str) -> Any:
+    batches = [(2 * microbatches, microbatches) for microbatches in MICROBATCHES]
+    return ranks.run("pipelines.alone", 1, model, batches)[0]
 
 
 def compare(told: list[Any], expected: Any, what: str) -> None:

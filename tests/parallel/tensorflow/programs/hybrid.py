@@ -11,6 +11,7 @@ import keras
 import models
 import msgspec
 import numpy as np
+import pipelines
 import smdistributed.modelparallel.tensorflow as smp
 import tensorflow as tf
 
@@ -27,10 +28,7 @@ def in_ways(name: str, placement: list[int], ways: list[tuple[bool, bool]]) -> l
         here = state.get()
         here.settings = msgspec.structs.replace(here.settings, horovod=by_script)
         told.append(together(name, placement, in_graph))
-        # The connections stay; all else is that of another job.
-        kept = (here.grid, here.rank, here.local_rank, here.local_size, here.transport, here.replicas)
-        state._state = state.State(here.settings, *kept, steps=here.steps)
-        keras.backend.clear_session()
+        pipelines.another_job()
     return told
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import keras
@@ -14,70 +15,81 @@ import tensorflow as tf
 from herringbone_parallel.tensorflow import state
 
 STEPS = 5
+# So long is a microbatch of those that are compared in many ways: a step is then traced once for all of them.
+MICROBATCH = 2
 
 
-def in_many_ways(name: str, settings: list[tuple[str, int, list[int]]]) -> list[Any]:
-    """Train the same model with each of these pipelines, numbers of microbatches, and placements."""
+def in_all_ways(name: str, placements: list[list[int]], ways: list[tuple[str, int]]) -> list[list[Any]]:
+    """Train the same model, from the same weights, in each placement with each of (pipeline, microbatches)."""
     told = []
-    for pipeline, microbatches, placement in settings:
-        smp.init()
+    for placement in placements:
+        training = Training(name, placement)
         here = state.get()
-        changed = {"pipeline": pipeline, "microbatches": microbatches, "active_microbatches": 3}
-        here.settings = msgspec.structs.replace(here.settings, **changed)
-        told.append(together(name, placement))
-        # The connections stay; all else is that of another job.
-        fresh = state.State(
-            here.settings, here.grid, here.rank, here.local_rank, here.local_size, here.transport, steps=here.steps
-        )
-        state._state = fresh
-        keras.backend.clear_session()
+        told.append([])
+        for pipeline, microbatches in ways:
+            changed = {"pipeline": pipeline, "microbatches": microbatches, "active_microbatches": 3}
+            here.settings = msgspec.structs.replace(here.settings, **changed)
+            told[-1].append(training.run(MICROBATCH * microbatches))
+        another_job()
     return told
 
 
 def together(name: str, placement: list[int], in_graph: bool = True) -> Any:
     """Train on this rank's part of the pipeline; return what `alone` does, and which variables are here."""
-    smp.init()
-    case = models.CASES[name]
-    keras.utils.set_random_seed(1)
-    model = case.distributed(placement)
-    optimizer = keras.optimizers.SGD(0.1)
+    return Training(name, placement, in_graph).run(models.BATCH)
 
-    @smp.step
-    def step(inputs: Any, labels: Any) -> Any:
+
+class Training:
+    """A model on this rank's part of the pipeline, which may be trained several times."""
+
+    def __init__(self, name: str, placement: list[int], in_graph: bool = True) -> None:
+        smp.init()
+        self._case = models.CASES[name]
+        keras.utils.set_random_seed(1)
+        self._model = self._case.distributed(placement)
+        self._first: list[Any] = []
+        smp.register_post_partition_hook(
+            lambda: self._first.extend(np.array(variable.value) for variable in self._model.variables)
+        )
+        self._train = tf.function(self._one_step) if in_graph else self._one_step
+        self._optimizer = keras.optimizers.SGD(0.1)
+        self._step = smp.step(self._gradients)
+
+    def _gradients(self, inputs: Any, labels: Any) -> Any:
         with tf.GradientTape() as tape:
-            outputs = model(inputs, training=True)
-            loss = case.loss(labels, outputs)
-        return tape.gradient(loss, model.trainable_variables), loss, outputs
+            outputs = self._model(inputs, training=True)
+            loss = self._case.loss(labels, outputs)
+        return tape.gradient(loss, self._model.trainable_variables), loss, outputs
 
-    def train(inputs: Any, labels: Any) -> Any:
-        gradients, loss, outputs = step(inputs, labels)
+    def _one_step(self, inputs: Any, labels: Any) -> Any:
+        gradients, loss, outputs = self._step(inputs, labels)
         gradients = [gradient.accumulate() for gradient in gradients]
         # A partition may have operations only.
         if gradients:
-            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            self._optimizer.apply_gradients(zip(gradients, self._model.trainable_variables, strict=True))
         merged = tf.nest.map_structure(lambda output: output.merge(), outputs)
         return loss.reduce_mean(), gradients, merged
 
-    run = tf.function(train) if in_graph else train
-    told: dict[str, Any] = {"losses": [], "outputs": [], "gradients": []}
-    for inputs, labels in case.batches(STEPS):
-        loss, gradients, outputs = run(inputs, labels)
-        told["losses"].append(float(loss))
-        told["outputs"].append([np.array(output) for output in tf.nest.flatten(outputs)])
-        told["gradients"].append(
-            {
-                _name(variable, model): np.array(g)
-                for variable, g in zip(model.trainable_variables, gradients, strict=True)
-            }
-        )
-    told["weights"] = {_name(variable, model): np.array(variable.value) for variable in model.variables}
-    told["all"] = [_name(variable, model) for variable in model.all_variables()]
-    told["peak_live"] = state.get().peak_live
-    return told
+    def run(self, batch: int) -> Any:
+        """Train for some steps on batches of this size, from the first weights on."""
+        model = self._model
+        for variable, value in zip(model.variables if self._first else (), self._first, strict=True):
+            variable.assign(value)
+        told: dict[str, Any] = {"losses": [], "outputs": [], "gradients": []}
+        for inputs, labels in _batches(self._case, batch):
+            loss, gradients, outputs = self._train(inputs, labels)
+            told["losses"].append(float(loss))
+            told["outputs"].append([np.array(output) for output in tf.nest.flatten(outputs)])
+            own = zip(model.trainable_variables, gradients, strict=True)
+            told["gradients"].append({_name(variable, model): np.array(gradient) for variable, gradient in own})
+        told["weights"] = {_name(variable, model): np.array(variable.value) for variable in model.variables}
+        told["all"] = [_name(variable, model) for variable in model.all_variables()]
+        told["peak_live"] = state.get().peak_live
+        return told
 
 
-def alone(name: str, microbatches: int) -> Any:
-    """Train the same model on the same microbatches in this process, with plain Keras."""
+def alone(name: str, batches: list[tuple[int, int]]) -> list[Any]:
+    """Train the same model in this process, with plain Keras, on the same microbatches: (batch, microbatches)."""
     case = models.CASES[name]
     keras.utils.set_random_seed(1)
     model = case.plain()
@@ -90,28 +102,47 @@ def alone(name: str, microbatches: int) -> Any:
             loss = case.loss(labels, outputs)
         return tape.gradient(loss, model.trainable_variables), loss, outputs
 
-    told: dict[str, Any] = {"losses": [], "outputs": [], "gradients": []}
-    for inputs, labels in case.batches(STEPS):
-        results = []
-        for index in range(microbatches):
-            part = tf.nest.map_structure(lambda whole: np.split(whole, microbatches)[index], (inputs, labels))  # noqa: B023
-            results.append(backward(*part))
-        gradients = [
-            sum(map(tf.convert_to_tensor, parts)) / microbatches
-            for parts in zip(*(result[0] for result in results), strict=True)
-        ]
-        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-        told["losses"].append(float(sum(result[1] for result in results) / microbatches))
-        outputs = [tf.nest.flatten(result[2]) for result in results]
-        told["outputs"].append([np.concatenate(parts) for parts in zip(*outputs, strict=True)])
-        told["gradients"].append(
-            {
-                _name(variable, model): np.array(g)
-                for variable, g in zip(model.trainable_variables, gradients, strict=True)
-            }
-        )
-    told["weights"] = {_name(variable, model): np.array(variable.value) for variable in model.variables}
-    return told
+    # The variables are made before the first step: their first values are those of each training.
+    model(next(_batches(case, 1))[0])
+    first = [np.array(variable.value) for variable in model.variables]
+    everything = []
+    for batch, microbatches in batches:
+        for variable, value in zip(model.variables, first, strict=True):
+            variable.assign(value)
+        told: dict[str, Any] = {"losses": [], "outputs": [], "gradients": []}
+        for inputs, labels in _batches(case, batch):
+            parts = [_part((inputs, labels), microbatches, number) for number in range(microbatches)]
+            results = [backward(*part) for part in parts]
+            gradients = [
+                sum(map(tf.convert_to_tensor, each)) / microbatches
+                for each in zip(*(result[0] for result in results), strict=True)
+            ]
+            optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+            told["losses"].append(float(sum(result[1] for result in results) / microbatches))
+            outputs = [tf.nest.flatten(result[2]) for result in results]
+            told["outputs"].append([np.concatenate(each) for each in zip(*outputs, strict=True)])
+            own = zip(model.trainable_variables, gradients, strict=True)
+            told["gradients"].append({_name(variable, model): np.array(gradient) for variable, gradient in own})
+        told["weights"] = {_name(variable, model): np.array(variable.value) for variable in model.variables}
+        everything.append(told)
+    return everything
+
+
+def _batches(case: models.Case, batch: int) -> Iterator[Any]:
+    for whole in case.batches(STEPS):
+        yield tf.nest.map_structure(lambda leaf: leaf[:batch], whole)
+
+
+def _part(batch: Any, parts: int, number: int) -> Any:
+    return tf.nest.map_structure(lambda whole: np.split(whole, parts)[number], batch)
+
+
+def another_job() -> None:
+    """Leave nothing of this job but its settings and its connections."""
+    here = state.get()
+    where = (here.grid, here.rank, here.local_rank, here.local_size)
+    state._state = state.State(here.settings, *where, here.transport, here.replicas, steps=here.steps)
+    keras.backend.clear_session()
 
 
 def _name(variable: Any, model: Any) -> str:
