@@ -92,6 +92,14 @@ def test_a_folder_is_a_savedmodel(script) -> None:
     assert said == "save(signatures=): not with Keras 3; use tf.saved_model.save(model, '/2', signatures=...)"
 
 
+def test_weights_are_kept_in_the_old_forms(script) -> None:
+    differences, said = script("weights")
+    assert differences == [0.0] * 5
+    assert "has no weights yet; call it on a batch first" in said[0]
+    assert said[1] == "load_weights('/tf', by_name=True): a checkpoint is loaded by the model's structure"
+    assert said[2] == "save_weights('/old.h5', overwrite=False): the file exists"
+
+
 def test_modules_that_moved_are_found(script) -> None:
     half, same, policy, optimizer, said, rate = script("namespaces")
     assert (half, same, policy, optimizer, rate) == (0.5, True, "mixed_bfloat16", "LossScaleOptimizer", 0.5)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import keras
 
-from herringbone_parallel.tensorflow.keras_compat import layers, models, namespaces, optimizers
+from herringbone_parallel.tensorflow.keras_compat import layers, models, namespaces, optimizers, weights
 from herringbone_parallel.tensorflow.keras_compat.patches import Patches
 from herringbone_spec.errors import ParallelError
 
@@ -28,7 +28,7 @@ def activate() -> None:
         return
     check_version(keras.__version__)
     patches = Patches()
-    for room in (optimizers, models, layers, namespaces):
+    for room in (optimizers, models, layers, namespaces, weights):
         room.patch(patches)
     _active = patches
 

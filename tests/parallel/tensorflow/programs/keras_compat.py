@@ -294,6 +294,37 @@ def saved_models():
         return differences, float(np.abs(whole - wanted).max()), said
 
 
+def weights():
+    """Return how far what was loaded is from what was saved, in each old form, and what is said of an unbuilt model."""
+    model = dense()
+    wanted = model.predict(IMAGES, verbose=0)
+    differences = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name, how in (("tf", {}), ("tf2", {"save_format": "tf"}), ("old.h5", {}), ("new.weights.h5", {})):
+            model.save_weights(f"{folder}/{name}", **how)
+            other = keras.Sequential([keras.Input((6,)), keras.layers.Dense(3)])
+            status = other.load_weights(f"{folder}/{name}")
+            if name.startswith("tf"):
+                status.expect_partial()
+                assert tf.train.latest_checkpoint(folder) == f"{folder}/{name}"
+            differences.append(float(np.abs(other.predict(IMAGES, verbose=0) - wanted).max()))
+        found = []
+        for wrong in (
+            lambda: keras.Sequential([keras.layers.Dense(3)]).load_weights(f"{folder}/tf"),
+            lambda: model.load_weights(f"{folder}/tf", by_name=True),
+            lambda: model.save_weights(f"{folder}/old.h5", overwrite=False),
+        ):
+            try:
+                wrong()
+            except (ValueError, FileExistsError) as error:
+                found.append(str(error).replace(folder, ""))
+        # Keras 3 by itself reads what Keras 2 wrote.
+        deactivate()
+        other.load_weights(f"{folder}/old.h5")
+        differences.append(float(np.abs(other.predict(IMAGES, verbose=0) - wanted).max()))
+    return differences, found
+
+
 def namespaces():
     from tensorflow.keras.layers.experimental import preprocessing
     from tensorflow.keras.layers.experimental.preprocessing import Rescaling
