@@ -22,3 +22,12 @@ def microbatch_size(extent: int, microbatches: int, *, what: str, axis: int = 0)
             f" Use a batch size of {choices}, drop_last=True in the DataLoader, or another `microbatches`."
         )
     return size
+
+
+def most_microbatches(extent: int, most: int) -> int:
+    """Return the largest number of microbatches, up to `most`, that divides a batch.
+
+    >>> most_microbatches(6, 4), most_microbatches(5, 4)
+    (3, 1)
+    """
+    return next(number for number in range(min(most, extent), 0, -1) if extent % number == 0)

@@ -9,14 +9,15 @@ from typing import Any, TypeVar
 import keras
 
 from herringbone_parallel.tensorflow import state
-from herringbone_parallel.tensorflow.saving import input_specs, save_model
+from herringbone_parallel.tensorflow.saving import input_specs, load_weights, save_model, save_weights
 from herringbone_parallel.tensorflow.trace import recorder
+from herringbone_parallel.tensorflow.training import Trainer
 from herringbone_spec.errors import ParallelError
 
 Hook = TypeVar("Hook", bound=Callable[[], Any])
 
 
-class DistributedModel(keras.Model):
+class DistributedModel(Trainer):
     """A Keras model that is split over the ranks of a pipeline; it can be called inside of `@smp.step` only.
 
         class Net(smp.DistributedModel):
@@ -100,6 +101,14 @@ class DistributedModel(keras.Model):
                 " SavedModel folder: model.save_model(folder)"
             )
         self.save_model(path)
+
+    def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Write the weights of the whole model into one file of Keras's; see `saving.save_weights`."""
+        save_weights(self, os.fspath(filepath), *args, **kwargs)
+
+    def load_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
+        """Read the weights of the whole model from one file of Keras's; see `saving.load_weights`."""
+        load_weights(self, os.fspath(filepath), *args, **kwargs)
 
     def all_variables(self) -> list[Any]:
         """Return the variables of all ranks; those of others have a shape and no value."""

@@ -63,7 +63,7 @@ def step(
             step, non_split_inputs=non_split_inputs, input_split_axes=input_split_axes, **function_options
         )
     splitter = Splitter(function, non_split_inputs, input_split_axes or {}, pieces)
-    stepped = _Step(function, splitter, function_options)
+    stepped = Step(function, splitter, function_options)
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -72,7 +72,7 @@ def step(
     return tf.autograph.experimental.do_not_convert(call)
 
 
-class _Step:
+class Step:
     """A step function and its plans, one for each combination of shapes and values that it was called with."""
 
     def __init__(self, function: Any, splitter: Splitter, options: dict[str, Any]) -> None:
@@ -88,13 +88,15 @@ class _Step:
             )
         self._plans: dict[Any, Plan] = {}
 
-    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], microbatches: int | None = None) -> Any:
+        """Run a step, with as many microbatches as the settings say where no number is given."""
         here = state.get()
+        microbatches = microbatches or here.settings.microbatches
         if recorder() is not None:
             raise ParallelError(f"{self._function.__qualname__}: a step inside another step")
-        parts = self._splitter.split(args, kwargs, here.settings.microbatches)
+        parts = self._splitter.split(args, kwargs, microbatches)
         with _told(here, here.steps + 1):
-            plan = self._plan(here, parts[0])
+            plan = self._plan(here, parts[0], microbatches)
         given = [[leaf for leaf in leaves_of(part) if is_tensor(leaf)] for part in parts]
         if tf.executing_eagerly():
             results = plan.at_once(_Told(here, plan), given, summed=here.averages)
@@ -102,9 +104,9 @@ class _Step:
             results = plan.in_graph(functools.partial(_Told, here, plan), given)
         return plan.collect(results, StepOutput)
 
-    def _plan(self, here: state.State, part: Any) -> Plan:
+    def _plan(self, here: state.State, part: Any, microbatches: int) -> Plan:
         leaves = leaves_of(part)
-        specs = self._specs([leaf for leaf in leaves if is_tensor(leaf)], here.settings.microbatches)
+        specs = self._specs([leaf for leaf in leaves if is_tensor(leaf)], microbatches)
         values = tuple(_Same(leaf) for leaf in leaves if not is_tensor(leaf))
         structure = repr([is_tensor(leaf) for leaf in leaves])
         key = (structure, tuple((spec.dtype, tuple(spec.shape.as_list())) for spec in specs), values)

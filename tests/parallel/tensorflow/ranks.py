@@ -30,8 +30,8 @@ _SOURCES = [str(Path(package.__file__).parents[1]) for package in (herringbone_s
 _SHIMS = [str(Path(herringbone_parallel.__file__).parents[1] / name) for name in ("shim", "shim_horovod")]
 
 
-# Generous: on a machine that does much else, a rank may get a tenth of a core.
-_ANSWER_SECONDS = 240
+# Less than pytest waits for a test: where a rank hangs, all of them say where they are.
+_ANSWER_SECONDS = 100
 
 
 class RankFailedError(AssertionError):

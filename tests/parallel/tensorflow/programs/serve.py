@@ -26,7 +26,7 @@ def serve(connection: Connection) -> None:
         os.environ.update(environment)
         module, name = function.rsplit(".", 1)
         # Where each thread is, for whoever reads why the test failed.
-        faulthandler.dump_traceback_later(220)
+        faulthandler.dump_traceback_later(80)
         try:
             connection.send((True, getattr(importlib.import_module(module), name)(*args)))
         except Exception:  # noqa: BLE001  the test hears of it

@@ -1,0 +1,256 @@
+"""Models that Keras's `fit` trains, over the ranks of a pipeline and in one process: both tell the same figures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import models
+import msgspec
+import numpy as np
+import pipelines
+import smdistributed.modelparallel.tensorflow as smp
+import tensorflow as tf
+from keras import layers
+from pipeline_mistakes import said
+
+from herringbone_parallel.tensorflow import state
+
+SAMPLES = 22
+BATCH = 8
+
+
+def penalized(base: Any, at: models.At) -> Any:
+    """A model with all that is added to a loss, and with a mask, on the way through its partitions."""
+    words = keras.Input((5,), dtype="int32")
+    with at(0):
+        hidden = layers.Embedding(11, 6, mask_zero=True, embeddings_regularizer="l2")(words)
+        hidden = layers.LSTM(5, return_sequences=True, activity_regularizer=keras.regularizers.L2(0.1))(hidden)
+    with at(1):
+        out = layers.Dense(3, kernel_regularizer="l1")(hidden)
+    return keras.Model(words, out)
+
+
+def two_outputs(base: Any, at: models.At) -> Any:
+    vectors = keras.Input((6,))
+    with at(0):
+        hidden = layers.Dense(6, activation="relu")(vectors)
+        first = layers.Dense(3, name="first")(hidden)
+    with at(1):
+        second = layers.Dense(3, name="second")(hidden)
+    return keras.Model(vectors, {"first": first, "second": second})
+
+
+def _padded(generator: np.random.Generator) -> Any:
+    # As many words in each: a mean over unmasked words is not one over microbatches otherwise.
+    words = generator.integers(1, 11, (models.BATCH, 5)).astype(np.int32)
+    return words * np.array([1, 1, 1, 1, 0], np.int32)
+
+
+CASES = {
+    **models.CASES,
+    "penalized": models.Case(penalized, 2, _padded, wrapped=True),
+    "two outputs": models.Case(two_outputs, 2, models._vectors, wrapped=True),
+}
+
+
+def _data(name: str) -> Any:
+    """Return inputs, labels in the structure of the outputs, and weights of the samples."""
+    case = CASES[name]
+    generator = np.random.default_rng(3)
+    parts = [case.inputs(generator) for _ in range(SAMPLES // models.BATCH + 1)]
+    inputs = tf.nest.map_structure(lambda *each: np.concatenate(each)[:SAMPLES], *parts)
+    shape = (SAMPLES, 5) if name == "penalized" else (SAMPLES,)
+    labels = generator.integers(0, case.classes, shape).astype(np.int32)
+    weights = generator.uniform(0.5, 2.0, SAMPLES).astype(np.float32)
+    return inputs, {"first": labels, "second": 2 - labels} if name == "two outputs" else labels, weights
+
+
+def _compile(name: str, model: Any, **how: Any) -> None:
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    if name == "two outputs":
+        how.update(loss_weights={"first": 1.0, "second": 0.5}, metrics={"second": ["accuracy"]})
+        loss = {"first": loss, "second": loss}
+    else:
+        how["metrics"] = ["accuracy"]
+        how["weighted_metrics"] = [keras.metrics.SparseCategoricalCrossentropy("weighted", from_logits=True)]
+    # A bias before a BatchNorm has gradients of 0, of which Adam would make steps as large as those of the others.
+    optimizer = keras.optimizers.SGD(0.1) if name == "batch norm" else keras.optimizers.Adam(0.05)
+    model.compile(optimizer=optimizer, loss=loss, **how)
+
+
+def with_arrays(name: str, model: Any) -> Any:
+    """Shuffle, keep a part for validation, weigh classes, change the learning rate, stop early."""
+    inputs, labels, _ = _data(name)
+    _compile(name, model)
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(lambda epoch, rate: rate / (epoch + 1)),
+        keras.callbacks.EarlyStopping("val_loss", min_delta=100.0, patience=1, restore_best_weights=True),
+    ]
+    weights = None if name in ("two outputs", "penalized") else {0: 2.0, 1: 0.5}
+    how = {"batch_size": BATCH, "epochs": 3, "callbacks": callbacks, "class_weight": weights, "verbose": 0}
+    history = model.fit(inputs, labels, validation_split=0.25, **how).history
+    return history, model.evaluate(inputs, labels, batch_size=SAMPLES // 2, verbose=0), _predict(model, inputs)
+
+
+def with_datasets(name: str, model: Any) -> Any:
+    """Read datasets, weigh samples, run two batches at a time, and one more batch by itself."""
+    inputs, labels, weights = _data(name)
+    _compile(name, model, steps_per_execution=2)
+    data = tf.data.Dataset.from_tensor_slices((inputs, labels, weights)).batch(BATCH)
+    history = model.fit(data.repeat(), epochs=2, steps_per_epoch=3, validation_data=data.take(1), verbose=0).history
+    again = model.train_on_batch(inputs, labels, return_dict=True)
+    return {**history, "again": list(again.values())}, model.evaluate(data, verbose=0), _predict(model, inputs)
+
+
+WAYS = {"arrays": with_arrays, "datasets": with_datasets}
+
+
+def _predict(model: Any, inputs: Any) -> list[Any]:
+    return [np.array(output) for output in tf.nest.flatten(model.predict(inputs, batch_size=BATCH, verbose=0))]
+
+
+def together(name: str, ways: list[tuple[str, str, int, list[int]]]) -> list[Any]:
+    """Train once for each (way, pipeline, microbatches, placement) on this rank's part of the pipeline."""
+    told = []
+    for way, pipeline, microbatches, placement in ways:
+        smp.init()
+        here = state.get()
+        here.settings = msgspec.structs.replace(here.settings, pipeline=pipeline, microbatches=microbatches)
+        keras.utils.set_random_seed(1)
+        model = CASES[name].distributed(placement)
+        figures = WAYS[way](name, model)
+        told.append((*figures, {pipelines._name(v, model): np.array(v.value) for v in model.variables}))
+        pipelines.another_job()
+    return told
+
+
+def alone(name: str, ways: list[str]) -> list[Any]:
+    """Train the same model in this process, with plain Keras."""
+    told = []
+    for way in ways:
+        keras.utils.set_random_seed(1)
+        model = CASES[name].plain()
+        figures = WAYS[way](name, model)
+        told.append((*figures, {pipelines._name(v, model): np.array(v.value) for v in model.variables}))
+        keras.backend.clear_session()
+    return told
+
+
+def replicas(alone: bool) -> Any:
+    """Fit this replica's share of the samples, or all of them in this process; return losses and weights."""
+    inputs, labels, _ = _data("functional")
+    data = tf.data.Dataset.from_tensor_slices((inputs, labels)).take(2 * BATCH)
+    keras.utils.set_random_seed(1)
+    if alone:
+        model, shares = CASES["functional"].plain(), 1
+    else:
+        smp.init()
+        model, shares = CASES["functional"].distributed([0, 1, 1]), smp.dp_size()
+        data = data.shard(shares, smp.dp_rank())
+    _compile("functional", model)
+    losses = model.fit(data.batch(BATCH // shares), epochs=2, shuffle=False, verbose=0).history["loss"]
+    return losses, {pipelines._name(v, model): np.array(v.value) for v in model.variables}
+
+
+def _small(placement: list[int]) -> tuple[Any, Any, Any]:
+    keras.utils.set_random_seed(1)
+    inputs, labels, _ = _data("sequential")
+    return models.CASES["sequential"].distributed(placement), inputs, labels
+
+
+def kept_by_callbacks(folder: str) -> Any:
+    """Fit with callbacks that write; return what the files say in a plain model, and what the split one predicts."""
+    smp.init()
+    model, inputs, labels = _small([0, 1])
+    _compile("sequential", model)
+    manager = smp.CheckpointManager(
+        tf.train.Checkpoint(model=model, optimizer=model.optimizer), f"{folder}/checkpoints"
+    )
+    callbacks = [
+        keras.callbacks.ModelCheckpoint(f"{folder}/best.weights.h5", save_weights_only=True, save_best_only=True),
+        keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: manager.save()),
+    ]
+    model.fit(inputs, labels, batch_size=BATCH, epochs=2, validation_split=0.3, callbacks=callbacks, verbose=0)
+    model.save_weights(f"{folder}/last.weights.h5")
+    split = model.predict(inputs, verbose=0)
+    model.save_model(f"{folder}/model")
+    plain = models.CASES["sequential"].plain()
+    plain.build((None, 6))
+    plain.load_weights(f"{folder}/last.weights.h5")
+    difference = float(np.abs(plain.predict(inputs, verbose=0) - split).max())
+    return sorted(path.name for path in Path(folder).rglob("*.h5")), manager.latest_checkpoint, difference
+
+
+def loaded(path: str, early: bool) -> list[float]:
+    """Load weights before the first step or after; return how far predictions are from a plain model's, and a count."""
+    smp.init()
+    model, inputs, _ = _small([1, 0])
+    if not early:
+        keras.utils.set_random_seed(2)
+        model.predict(inputs, verbose=0)
+    model.load_weights(path)
+    split = model.predict(inputs, verbose=0)
+    plain = models.CASES["sequential"].plain()
+    plain.build((None, 6))
+    plain.load_weights(path)
+    return [float(np.abs(plain.predict(inputs, verbose=0) - split).max()), len(model.variables)]
+
+
+def refused(folder: str) -> list[str]:
+    smp.init()
+    model, inputs, labels = _small([0, 1])
+    sums = keras.losses.MeanSquaredError(reduction="sum")
+    found = [
+        said(lambda: model.compile("adam", "mse", jit_compile=True)),
+        said(lambda: model.compile(keras.optimizers.Adam(global_clipnorm=1.0), "mse")),
+        said(lambda: model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), "mse")),
+        said(lambda: model.compile("adam", sums)),
+    ]
+    _compile("sequential", model)
+    for callback in (
+        keras.callbacks.ModelCheckpoint(f"{folder}/model.keras"),
+        keras.callbacks.BackupAndRestore(f"{folder}/backup"),
+        keras.callbacks.TensorBoard(folder, histogram_freq=1),
+    ):
+        found.append(said(lambda callback=callback: model.fit(inputs, labels, callbacks=[callback], verbose=0)))
+    found.append(said(model.save_weights, f"{folder}/checkpoint"))
+    found.append(said(model.load_weights, f"{folder}/none.weights.h5"))
+    return found
+
+
+def other_batches() -> list[str]:
+    """Return what is said of other data on each rank, and of other seeds; then shuffle without a seed."""
+    smp.init()
+    model, inputs, labels = _small([0, 1])
+    _compile("sequential", model)
+    found = [said(lambda: model.fit(inputs + smp.rank(), labels, verbose=0))]
+    tf.keras.utils.set_random_seed(smp.rank())
+    found.append(said(lambda: model.fit(inputs, labels, verbose=0)))
+    tf.random.set_seed(None)
+    found.append(said(lambda: model.fit(inputs, labels, batch_size=4, epochs=2, verbose=0)))
+    return found
+
+
+def a_rank_without_variables() -> Any:
+    """Fit with operations only on one partition, frozen layers on the other; return the counts of iterations."""
+    smp.init()
+    keras.utils.set_random_seed(1)
+
+    class Net(smp.DistributedModel):
+        def __init__(self) -> None:
+            super().__init__()
+            self.frozen, self.out = layers.Dense(6, trainable=False), layers.Dense(3)
+
+        def call(self, vectors: Any) -> Any:
+            with smp.partition(0):
+                hidden = self.out(self.frozen(vectors))
+            with smp.partition(1):
+                return tf.nn.softmax(hidden)
+
+    model = Net()
+    inputs, labels, _ = _data("dense")
+    model.compile("sgd", "sparse_categorical_crossentropy", run_eagerly=True)
+    history = model.fit(inputs, labels, batch_size=BATCH, verbose=0).history
+    return int(model.optimizer.iterations), len(model.trainable_variables), history["loss"]

@@ -1,0 +1,109 @@
+"""Keras's `fit`, `evaluate` and `predict` over the ranks of a pipeline are those of one process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.parallel.tensorflow.ranks import Ranks
+
+pytestmark = pytest.mark.tensorflow
+
+# By model: the partitions, and (way, pipeline, microbatches, placement). Where a model's figures depend on how large a
+# microbatch is, there is one.
+CASES = {
+    "functional": (2, [("arrays", "interleaved", 4, [0, 1, 1]), ("datasets", "simple", 2, [1, 0, 1])]),
+    "sequential": (2, [("datasets", "interleaved", 4, [0, 1])]),
+    "nested": (3, [("arrays", "interleaved", 2, [0, 1, 2, 0])]),
+    "two inputs": (2, [("datasets", "simple", 4, [0, 1, 0])]),
+    "two outputs": (2, [("arrays", "interleaved", 4, [0, 1])]),
+    "penalized": (2, [("arrays", "simple", 2, [0, 1])]),
+    "batch norm": (2, [("datasets", "interleaved", 1, [0, 1, 1])]),
+    "dropout": (2, [("arrays", "interleaved", 1, [0, 1])]),
+}
+
+
+@pytest.mark.parametrize("model", CASES)
+def test_fit_is_that_of_one_process(ranks: Ranks, model: str) -> None:
+    partitions, ways = CASES[model]
+    told = ranks.run("fitting.together", partitions, model, ways, **ranks.model_parallel(partitions=partitions))
+    expected = ranks.run("fitting.alone", 1, model, [way for way, *_ in ways])[0]
+    for number, way in enumerate(ways):
+        history, evaluated, predicted, weights = expected[number]
+        found: dict[str, Any] = {}
+        for rank in told:
+            ours = rank[number]
+            assert set(ours[0]) == set(history)
+            for name, values in history.items():
+                _close(ours[0][name], values, f"{way} {name}")
+            _close(ours[1], evaluated, f"{way} evaluate")
+            for output, wanted in zip(ours[2], predicted, strict=True):
+                _close(output, wanted, f"{way} predict")
+            assert not set(found) & set(ours[3]), "a variable is on one rank only"
+            found.update(ours[3])
+        assert set(found) == set(weights)
+        for name, values in found.items():
+            _close(values, weights[name], f"{way} {name}")
+
+
+def test_replicas_fit_their_shares_as_one_process_does_the_whole(ranks: Ranks) -> None:
+    told = ranks.run("fitting.replicas", 4, False, **ranks.model_parallel(partitions=2, microbatches=2))
+    losses, weights = ranks.run("fitting.replicas", 1, True)[0]
+    _close(np.mean([told[0][0], told[2][0]], axis=0), losses, "losses")
+    for first, second in ((0, 1), (2, 3)):
+        assert told[first][0] == told[second][0]
+        ours = {**told[first][1], **told[second][1]}
+        assert set(ours) == set(weights)
+        for name, values in ours.items():
+            _close(values, weights[name], name)
+
+
+def test_callbacks_write_the_whole_model(ranks: Ranks, tmp_path: Path) -> None:
+    two = ranks.model_parallel(partitions=2, microbatches=2)
+    for files, checkpoint, difference in ranks.run("fitting.kept_by_callbacks", 2, str(tmp_path), **two):
+        assert files == ["best.weights.h5", "last.weights.h5"]
+        assert checkpoint == str(tmp_path / "checkpoints" / "ckpt-2")
+        assert difference <= 1e-6
+    for early in (False, True):
+        for difference, own in ranks.run("fitting.loaded", 2, str(tmp_path / "last.weights.h5"), early, **two):
+            assert difference <= 1e-6
+            assert own == 4
+
+
+def test_what_needs_the_whole_model_is_refused_before_it_starts(ranks: Ranks, tmp_path: Path) -> None:
+    expected = [
+        "ParallelError: compile(jit_compile=True): XLA cannot leave for another rank",
+        "ParallelError: compile: global_clipnorm=1.0 needs the gradients of all ranks",
+        "ParallelError: compile: a LossScaleOptimizer looks for overflows in the gradients of one rank",
+        "ParallelError: compile: MeanSquaredError(reduction='sum') of a batch is not the mean over its microbatches",
+        f"ParallelError: ModelCheckpoint('{tmp_path}/model.keras') saves the model of one rank",
+        "ParallelError: BackupAndRestore saves the optimizer of one rank: use smp.CheckpointManager",
+        "ParallelError: TensorBoard(histogram_freq=...) reads weights that other ranks hold",
+        f"ParallelError: {tmp_path}/checkpoint: the weights of a model on several ranks are a file of Keras's",
+        f"ParallelError: load_weights('{tmp_path}/none.weights.h5'): there is no such file on the first rank's host",
+    ]
+    two = ranks.model_parallel(partitions=2, microbatches=2)
+    for said in ranks.run("fitting.refused", 2, str(tmp_path), **two):
+        for text, start in zip(said, expected, strict=True):
+            assert text.startswith(start)
+
+
+def test_ranks_that_read_other_batches_are_named(ranks: Ranks) -> None:
+    two = ranks.model_parallel(partitions=2, microbatches=2)
+    for data, seeds, without in ranks.run("fitting.other_batches", 2, **two):
+        assert data.startswith("ParallelError: ranks 0 and 1 of a pipeline were given other batches. Every rank")
+        assert seeds.startswith("ParallelError: fit: the ranks of this pipeline shuffle with other seeds, [0, 1].")
+        assert without == "nothing"
+
+
+def test_a_rank_may_have_no_variables(ranks: Ranks) -> None:
+    first, second = ranks.run("fitting.a_rank_without_variables", 2, **ranks.model_parallel(partitions=2))
+    assert first == (3, 2, second[2])
+    assert second[:2] == (3, 0)
+
+
+def _close(ours: Any, theirs: Any, what: str) -> None:
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6, err_msg=what)
