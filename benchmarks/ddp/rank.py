@@ -55,14 +55,28 @@ def variants(name: str) -> tuple[dict[str, Callable[[], Any]], Any]:
     found["sum"] = lambda: engine.all_reduce(flat.data_ptr(), count, "float32", op="average").wait()
     found["gloo_sum"] = lambda: dist.all_reduce(flat, group=gloo)
 
-    def backward() -> float:
-        value = loss(net)
-        began = time.perf_counter()
-        value.backward()
-        return time.perf_counter() - began
-
-    found["backward"] = backward
+    found["backward"] = lambda: backward(loss(net))
     return found, models["ours"]
+
+
+def backward(value: torch.Tensor) -> float:
+    began = time.perf_counter()
+    value.backward()
+    return time.perf_counter() - began
+
+
+def readiness(net: torch.nn.Module, value: torch.Tensor) -> list[tuple[int, float]]:
+    """Return each gradient's bytes and when it is final, in seconds from the start of a backward, in that order."""
+    final: list[tuple[int, float]] = []
+    began = time.perf_counter()
+    hooks = [
+        parameter.register_hook(lambda gradient: final.append((gradient.nbytes, time.perf_counter() - began)))
+        for parameter in net.parameters()
+    ]
+    value.backward()
+    for hook in hooks:
+        hook.remove()
+    return final
 
 
 def main() -> None:
@@ -90,10 +104,12 @@ def main() -> None:
         size = sum(parameter.numel() * parameter.element_size() for parameter in ours.parameters())
         buckets = ours.__dict__.get("bucket_bytes_cap_list") or []
         cost = session.cost()
+        net, loss = build(name, 0)
+        ready = [readiness(net, loss(net)) for _ in range(5)][1:]
         print(
             json.dumps(
-                {"seconds": seconds, "gradient_bytes": size, "buckets": buckets, "alpha_s": cost.alpha_s,
-                 "beta_s": cost.beta_s, "core": session.current().stats().core}
+                {"seconds": seconds, "gradient_bytes": size, "buckets": buckets, "ready": ready,
+                 "alpha_s": cost.alpha_s, "beta_s": cost.beta_s, "core": session.current().stats().core}
             ), flush=True
         )  # fmt: skip
     dist.destroy_process_group()

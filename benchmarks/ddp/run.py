@@ -5,7 +5,8 @@ Usage: python benchmarks/ddp/run.py --model conv|bert [--repeats 30]            
 
 The last line is JSON: medians in seconds of the slowest rank. `ours_over_gloo` is the median of the ratios step by
 step, `best_gloo` gloo with the best of its bucket sizes. With `--mbit`, `overlap` is the part of a lone sum's time that
-a step hides, `ceiling` what a backward of that length could hide.
+a step hides, `ceiling` what a backward of that length could hide, `reachable` what it could with gradients that are
+final when they are: no sum begins before there is one.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class Job:
 
 
 def summary(found: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    seconds = found.pop("seconds")
+    seconds, ready = found.pop("seconds"), found.pop("ready")
     median = {variant: statistics.median(taken) for variant, taken in seconds.items()}
     best = min((variant for variant in median if variant.startswith("gloo_") and variant != "gloo_sum"), key=median.get)
 
@@ -151,6 +152,9 @@ def summary(found: dict[str, Any], arguments: argparse.Namespace) -> dict[str, A
     if arguments.mbit:
         result |= overlaps(seconds, "ours", "sum", "")
         result |= overlaps(seconds, best, "gloo_sum", "gloo_")
+        best_part = reachable_part(ready, median["sum"])
+        result["reachable"] = round(best_part * result["ceiling"], 3)
+        result["of_reachable"] = round(result["overlap"] / (best_part * result["ceiling"]), 3)
     return result
 
 
@@ -164,6 +168,24 @@ def overlaps(seconds: dict[str, list[float]], step: str, lone: str, prefix: str)
         f"{prefix}ceiling": round(statistics.median(ceiling), 3),
         f"{prefix}of_ceiling": round(statistics.median(hidden) / statistics.median(ceiling), 3),
     }
+
+
+def reachable_part(passes: list[list[tuple[int, float]]], sum_s: float) -> float:
+    """Return the part of a backward during which the links could be at work: the median over some passes.
+
+    Each pass has the bytes of each gradient and when it was final. However they are cut into buckets, the last sum is
+    back no earlier than each gradient and all behind it take from when that one is final.
+    """
+    parts = []
+    for final in passes:
+        total = left = sum(size for size, _ in final)
+        backward_s = end_s = final[-1][1]
+        for size, ready_s in final:
+            end_s = max(end_s, ready_s + sum_s * left / total)
+            left -= size
+        # Hidden is what does not come after the backward: 1 - (end - backward) / sum, of at most backward / sum.
+        parts.append((sum_s - (end_s - backward_s)) / min(backward_s, sum_s))
+    return statistics.median(parts)
 
 
 def main() -> int:

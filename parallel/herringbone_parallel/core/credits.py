@@ -17,6 +17,7 @@ from herringbone_spec.errors import ParallelError
 # What did best at 100 and 200 Mbit/s: 64 to 128, by a percent or two of a lone sum; 256 took a tenth less processor.
 MESSAGE_BYTES = 96
 _CHUNK_BYTES = 32 << 10
+_CHUNKS_OF_A_SHARD = 192
 _LEAST_CHUNK_BYTES = 4 << 10
 _MOST_CHUNK_BYTES = 256 << 10
 # A chunk is on its link at least so long, or the host's work for one more message shows: microseconds each.
@@ -74,14 +75,15 @@ def choose_chunk(shard_bytes: int, *, most: int, message: int = MESSAGE_BYTES) -
     """Return how many bytes the chunks of a shard of `shard_bytes` have: a multiple of 512, and at most `most`.
 
     >>> [choose_chunk(size, most=32 << 10) for size in (1000, 164_000, 1_562_500, 6_250_000)]
-    [4096, 4096, 11776, 24064]
+    [4096, 4096, 11776, 32256]
 
     All sums are back later than the bytes alone need, by the time of one round of chunks: a server begins when it has
     the first chunk of everybody. Smaller chunks shorten that, and are more messages. With `message`, the bytes that a
     link carries in the time that one more message costs, chunk + message x shard / chunk is least at
-    sqrt(message x shard).
+    sqrt(message x shard). Of large shards half a percent is given for fewer messages: they are the servers' work.
     """
-    return min(most, max(_LEAST_CHUNK_BYTES, math.isqrt(message * shard_bytes) // 512 * 512))
+    chunk = max(math.isqrt(message * shard_bytes), shard_bytes // _CHUNKS_OF_A_SHARD)
+    return min(most, max(_LEAST_CHUNK_BYTES, chunk // 512 * 512))
 
 
 def choose_window(workers: int, servers: int, *, queue_bytes: int, bandwidth: float, latency: float) -> Window:

@@ -168,8 +168,8 @@ static void listen_to(struct core *core, struct link *link, int listens) {
     core_watch(core, link, EPOLL_CTL_MOD);
 }
 
-static void receive(struct core *core, struct link *link) {
-    if (!link->gone && link_receive(core, link) < 0) broke(core, link);
+static void receive(struct core *core, struct link *link, int all) {
+    if (!link->gone && link_receive(core, link, all) < 0) broke(core, link);
 }
 
 /* A helper takes what it lacks for the next sum, then listens to one alone that keeps it waiting: one wake for a round,
@@ -177,7 +177,7 @@ static void receive(struct core *core, struct link *link) {
 static void complete_rounds(struct core *core) {
     struct link *behind, *asked = NULL;
     while (!core->stopping && (behind = flow_behind(core)) && behind != asked) {
-        receive(core, behind);
+        receive(core, behind, 0);
         flow_run(core);
         asked = behind;
     }
@@ -210,13 +210,13 @@ static void turn(struct core *core) {
             uint64_t rung;
             if (read(core->wake, &rung, sizeof rung) > 0) take_submitted(core);
         } else {
-            receive(core, link);
+            receive(core, link, 0);
         }
     }
     int ticks = at - core->ticked >= TICK || count <= 0;
     for (uint32_t i = 0; i < core->link_count && ticks && !core->stopping; i++)
         /* What was not worth a wake may be a sign of life. */
-        if (core->links[i].deaf || core->links[i].woken_at > 1) receive(core, &core->links[i]);
+        if (core->links[i].deaf || core->links[i].woken_at > 1) receive(core, &core->links[i], 1);
     if (!core->stopping) flow_run(core);
     if (core->member < 0) complete_rounds(core);
     if (ticks) {

@@ -137,7 +137,8 @@ struct core {
     uint8_t *results;
     struct source *sources;
     struct cursor joining, handing, serving, *pushing, *returning, *giving, *given;
-    uint32_t sought; /* of a helper's links: those before it have given the next chunk */
+    uint32_t last;   /* of a helper's links: whose chunk completed the last sum */
+    uint32_t sought; /* from that one on, those before it have given the next chunk */
     uint64_t sought_of;
     int stopping;
     double at, ticked, closed_at, leaving; /* at: when the thread woke last */
@@ -168,7 +169,8 @@ int link_init(struct core *core, struct link *link, const struct hb_link_spec *s
 void link_send(struct core *core, struct link *link, struct header header, const void *body);
 void link_drop(struct link *link);          /* forget what is queued, but for the message that is half on its way */
 int link_flush(struct core *core, struct link *link);  /* send some; 1: the system may take more, -1: the connection is gone */
-int link_receive(struct core *core, struct link *link); /* take what is there; -1: the connection is gone */
+/* Take what is there, or of a helper's link what the next sum lacks, unless `all`; -1: the connection is gone. */
+int link_receive(struct core *core, struct link *link, int all);
 void link_wake(struct core *core, struct link *link);   /* say how much must come for the thread to be woken */
 int link_finish(struct core *core, struct link *link); /* 1: all is sent, and the other side has closed too */
 void link_free(struct link *link);
@@ -182,6 +184,7 @@ void flow_take(struct core *core, struct link *link);
 void flow_late(struct core *core, double at);
 uint64_t flow_due(struct core *core, struct link *link); /* bytes of sums that are worth a wake; 0: one cannot tell */
 struct link *flow_behind(struct core *core);             /* who keeps a helper's next sum waiting; NULL: nobody does */
+int flow_lacks(const struct core *core, const struct link *link); /* whether a helper's next sum lacks that link's chunk */
 
 /* core.c */
 void *core_run(void *core); /* the thread */

@@ -306,6 +306,7 @@ void flow_take(struct core *core, struct link *link) {
         }
         slots_headers(slots, link->arrived.number)[link->index] = *head;
         slots->came[link->arrived.number % slots->most]++;
+        if (core->member < 0 && slots_complete(slots)) core->last = (uint32_t)(link - core->links);
         place_next(&link->arrived, bytes, slots->ring);
         return;
     }
@@ -348,11 +349,18 @@ struct link *flow_behind(struct core *core) {
     const struct slots *slots = &core->served;
     if (core->sought_of != slots->summed.number) core->sought = 0;
     core->sought_of = slots->summed.number;
-    for (; core->sought < core->link_count; core->sought++) {
-        struct link *link = &core->links[core->sought];
-        if (link->arrived.number == slots->summed.number) return slots->came[slots->summed.number % slots->most] ? link : NULL;
+    int begun = slots->came[slots->summed.number % slots->most] > 0;
+    for (uint32_t i = 0; i < core->link_count && !begun; i++) begun = core->links[i].body != NULL;
+    /* Chunks of all come by one link, as a rule in the same order: when the last one's is there, all are. */
+    for (; begun && core->sought < core->link_count; core->sought++) {
+        struct link *link = &core->links[(core->last + core->sought) % core->link_count];
+        if (flow_lacks(core, link)) return link;
     }
     return NULL;
+}
+
+int flow_lacks(const struct core *core, const struct link *link) {
+    return link->arrived.number == core->served.summed.number;
 }
 
 static struct cursor cursor_of(int lane, int server) { return (struct cursor){.lane = lane, .server = server}; }

@@ -145,7 +145,7 @@ void link_wake(struct core *core, struct link *link) {
     setsockopt(link->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
 }
 
-int link_receive(struct core *core, struct link *link) {
+int link_receive(struct core *core, struct link *link, int all) {
     for (int turn = 0; turn < TURN && !core->stopping && !link->gone; turn++) {
         /* What is left of this message's body, if any, and the next header with it. */
         struct header next;
@@ -172,6 +172,8 @@ int link_receive(struct core *core, struct link *link) {
         }
         if (link->head_got == sizeof link->head) begin(core, link);
         if ((size_t)got < wanted) return 0;
+        /* The rest would come in parts: once the sum needs it, it is there as a whole. */
+        if (core->member < 0 && !all && link->body && !flow_lacks(core, link)) return 0;
     }
     return 0;
 }
