@@ -118,17 +118,26 @@ def place(nodes: Sequence[Node], *, default: int) -> list[int]:
     return owners
 
 
-def cut(nodes: Sequence[Node], owners: Sequence[int], ranks: int, results: Callable[[int], Iterable[Output]]) -> Cut:
+def cut(
+    nodes: Sequence[Node],
+    owners: Sequence[int],
+    ranks: int,
+    results: Callable[[int], Iterable[Output]],
+    *,
+    backward_at_once: bool = False,
+) -> Cut:
     """Cut the nodes into each rank's segments; `results(rank)` are the values that a rank must have in the end.
 
-    Nodes that no result and no effect needs are left out.
+    Nodes that no result and no effect needs are left out. With `backward_at_once`, for a schedule that prefers
+    backwards, one that waits for nothing is in one segment with its forward, as on the last rank.
     """
-    return _Cutting(nodes, owners, ranks).cut([list(results(rank)) for rank in range(ranks)])
+    return _Cutting(nodes, owners, ranks, backward_at_once).cut([list(results(rank)) for rank in range(ranks)])
 
 
 class _Cutting:
-    def __init__(self, nodes: Sequence[Node], owners: Sequence[int], ranks: int) -> None:
+    def __init__(self, nodes: Sequence[Node], owners: Sequence[int], ranks: int, backward_at_once: bool) -> None:
         self._nodes, self._owners, self._ranks = nodes, owners, ranks
+        self._backward_at_once = backward_at_once
         # What runs, as (node, rank): a node that all compute may be needed on some.
         self._needed: set[tuple[int, int]] = set()
         self._edges: set[Edge] = set()
@@ -243,7 +252,8 @@ class _Cutting:
                 by_stage.setdefault((stage, phase), Segment(phase)).nodes.append(number)
         arrives = {edge.value: number for edge, number in numbered.items() if edge.target == rank}
         leaves = {number: edge.value for edge, number in numbered.items() if edge.source == rank}
-        segments = self._merged([by_stage[key] for key in sorted(by_stage, key=_when)], arrives, set(leaves.values()))
+        awaited = {edge.value[0] for edge in numbered if edge.source == rank and self._computes_with(edge)}
+        segments = self._merged([by_stage[key] for key in sorted(by_stage, key=_when)], arrives, awaited)
         home = {number: segment for segment in segments for number in segment.nodes}
         for segment in segments:
             self._connect(segment, home, arrives)
@@ -261,20 +271,33 @@ class _Cutting:
                 _add(home[value[0]].gives, value)
         return segments
 
+    def _computes_with(self, edge: Edge) -> bool:
+        """Say whether an edge's target computes with what it gets, and does not only return it."""
+        return any(
+            (number, edge.target) in self._needed and edge.value in node.inputs
+            for number, node in enumerate(self._nodes)
+        )
+
     def _merged(
-        self, segments: Sequence[Segment], arrives: Collection[Output], leaves: Collection[Output]
+        self, segments: Sequence[Segment], arrives: Collection[Output], awaited: Collection[int]
     ) -> list[Segment]:
         """Join a segment that waits for nothing to the one before it, where nobody waits for what that one makes."""
         found: list[Segment] = []
-        sending = {number for number, _ in leaves}
+        here: set[Output] = set()
         for segment in segments:
-            waits = any(value in arrives for number in segment.nodes for value in self._nodes[number].inputs)
+            needed = {value for number in segment.nodes for value in self._nodes[number].inputs if value in arrives}
+            waits = not needed <= here
+            here |= needed
             before = found[-1] if found else None
-            if before is None or before.phase != segment.phase or waits or sending & {*before.nodes}:
+            if before is None or waits or {*awaited} & {*before.nodes} or not self._follows(before, segment):
                 found.append(segment)
             else:
                 before.nodes = sorted([*before.nodes, *segment.nodes])
         return found
+
+    def _follows(self, before: Segment, segment: Segment) -> bool:
+        """Say whether the schedule lets a segment run right after another, when both can."""
+        return before.phase == segment.phase or (self._backward_at_once and before.phase == FORWARD)
 
     def _keep_order(self, segments: Sequence[Segment]) -> None:
         """Let microbatches come to state that changes in the order of their numbers, as in one process.

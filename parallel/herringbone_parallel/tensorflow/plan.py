@@ -197,7 +197,11 @@ def make_plan(
         raise ParallelError("pipeline '_only_forward': the step computes gradients; choose another `pipeline`")
     ranks = here.settings.partitions
     made = cut(
-        nodes, owners, ranks, lambda rank: [outputs[n] for n in range(len(outputs)) if wanted[n] in (None, rank)]
+        nodes,
+        owners,
+        ranks,
+        lambda rank: [outputs[n] for n in range(len(outputs)) if wanted[n] in (None, rank)],
+        backward_at_once=here.settings.pipeline == "interleaved",
     )
     local = [number for number in range(len(outputs)) if wanted[number] in (None, here.pp_rank)]
     arguments = [(placement.number_of[t.op.name], t.value_index) for t in traced.graph.inputs[: len(specs)]]

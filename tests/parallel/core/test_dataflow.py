@@ -47,6 +47,22 @@ def test_a_chain_is_one_forward_and_one_backward_segment_on_each_rank() -> None:
     assert made.arriving(0, [(7, 0), (10, 0)]) == {(7, 0): 1}
 
 
+def test_a_backward_that_follows_at_once_is_one_segment_with_its_forward() -> None:
+    made = cut(
+        CHAIN,
+        place(CHAIN, default=0),
+        2,
+        lambda rank: [(7, 0), (10, 0) if rank == 0 else (8, 0)],
+        backward_at_once=True,
+    )
+    first, second = made.segments
+    # The first rank waits for the second one in between, and the loss is only returned there.
+    assert [(s.phase, s.receives, s.sends) for s in first] == [("forward", [], [0]), ("backward", [2], [])]
+    assert [(s.phase, [n for n in s.nodes if n > 2], s.receives, s.sends) for s in second] == [
+        ("forward", [4, 6, 7, 8, 9], [0], [1, 2])
+    ]
+
+
 def test_what_nobody_needs_is_left_out_unless_it_has_an_effect() -> None:
     nodes = [
         Node(given=True, constant=True),

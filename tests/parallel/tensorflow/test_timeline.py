@@ -26,13 +26,16 @@ def test_a_step_runs_each_segment_once_per_microbatch(ranks: Ranks, tmp_path: Pa
         mine = sorted((e for e in events if (e.rank, e.step) == (rank, step)), key=lambda event: event.start_s)
         assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(mine)), "one at a time"
         ran = [(event.what, event.microbatch) for event in mine]
-        assert sorted(ran) == [(what, number) for what in ("backward", "forward") for number in range(4)]
+        # With `interleaved` the last rank's backward is part of its forward.
+        phases = ["forward"] if (pipeline, rank) == ("interleaved", 1) else ["backward", "forward"]
+        assert sorted(ran) == [(what, number) for what in phases for number in range(4)]
         if pipeline == "simple":
             assert [what for what, _ in ran] == ["forward"] * 4 + ["backward"] * 4
     for number in range(4):
         of = {(event.rank, event.what): event for event in events if (event.step, event.microbatch) == (3, number)}
         assert of[1, "forward"].start_s >= of[0, "forward"].end_s, "the data came from rank 0, by the same clock"
-        assert of[0, "backward"].start_s >= of[1, "backward"].end_s, "and its gradient went back"
+        last = of[1, "forward" if pipeline == "interleaved" else "backward"]
+        assert of[0, "backward"].start_s >= last.end_s, "and its gradient went back"
 
 
 def test_a_step_that_fails_leaves_what_each_rank_had(ranks: Ranks, tmp_path: Path) -> None:
