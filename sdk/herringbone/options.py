@@ -21,6 +21,8 @@ from herringbone_spec.errors import OptionError, UnsupportedError
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 InputMode = Literal["File", "Pipe", "FastFile"]
+# What a line of a failed attempt's log means for the next one; docs/resume.md.
+LogAction = Literal["restart", "exclude_host", "blame_silent_host", "fail"]
 DAY_SECONDS = 86_400
 MAX_METRIC_DEFINITIONS = 40  # the service's limit
 
@@ -55,6 +57,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_wait: Positive | None = None
     use_spot_instances: bool = False
     max_retry_attempts: Positive | None = None
+    min_instance_count: Positive | None = None  # hosts that a job may go on with when it begins anew
+    log_policies: dict[str, LogAction] = {}  # regular expression -> action, before `keeper.retry.DEFAULT_POLICIES`
     keep_alive_period_in_seconds: NotNegative | None = None
     volume_size: Positive = 30
     volume_kms_key: str | None = None
@@ -185,6 +189,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     if options.slurm is not None:
         check_slurm_settings(options.slurm)
     _check_metrics(options.metric_definitions)
+    _check_policies(options.log_policies)
     _check_together(options)
     return options
 
@@ -275,6 +280,16 @@ def _check_metrics(definitions: tuple[MetricDefinition, ...]) -> None:
                 f"metric_definitions: {definition.name}: Regex {definition.regex!r} has no group to take the value "
                 r"from; write for example 'loss=([0-9\.]+)'"
             )
+
+
+def _check_policies(policies: Mapping[str, str]) -> None:
+    for pattern in policies:
+        try:
+            empty = re.compile(pattern).search("") is not None
+        except re.error as error:
+            raise OptionError(f"log_policies: {pattern!r} is no regular expression: {error}") from None
+        if empty:
+            raise OptionError(f"log_policies: {pattern!r} fits every line of a log; write what only the bad one says")
 
 
 def _check_together(options: Options) -> None:

@@ -18,7 +18,7 @@ from herringbone.source import SourceCode
 from herringbone_spec import reduce_servers
 from herringbone_spec.contract import Key, masked
 from herringbone_spec.distribution import Distribution, Launcher, check_layout, with_instance_groups
-from herringbone_spec.errors import InputError, OptionError, UnsupportedError
+from herringbone_spec.errors import DistributionError, InputError, OptionError, UnsupportedError
 from herringbone_spec.hyperparameters import check_limits, encode, encode_values
 from herringbone_spec.masking import masked_hyperparameters
 from herringbone_spec.resources import HOMOGENEOUS_GROUP, host_names
@@ -61,7 +61,8 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     `unused` names the options that were given and mean nothing to this backend. `request` is what a service would be
     sent, unmasked, with `${...}` for what only the account can tell; None where no service runs the job. Paths are
-    absolute, or relative to `folder`, where the plan was made.
+    absolute, or relative to `folder`, where the plan was made. `fewer_hosts` are the counts of hosts, the greatest
+    first, that the job may go on with when it begins anew and not all can be had.
     """
 
     job_name: str
@@ -77,6 +78,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     unused: tuple[str, ...] = ()
     arguments: dict[str, Any] = {}
     request: dict[str, Any] | None = None
+    fewer_hosts: tuple[int, ...] = ()
 
     @property
     def environment(self) -> dict[str, str]:
@@ -157,7 +159,31 @@ def make_plan(
         options=request.options,
         folder=folder,
         arguments=request.arguments,
+        fewer_hosts=_fewer_hosts(request, distribution, hosts),
     )
+
+
+def _fewer_hosts(request: JobRequest, distribution: Distribution, hosts: tuple[HostPlan, ...]) -> tuple[int, ...]:
+    """Return the counts below the job's own, down to `min_instance_count`, that its distribution can be laid out on."""
+    least = request.options.min_instance_count
+    if least is None:
+        return ()
+    if len(request.groups) > 1:
+        raise OptionError("min_instance_count: a job of several instance_groups keeps its hosts; leave it out")
+    if least > len(hosts):
+        raise OptionError(f"min_instance_count: {least} is more than instance_count, {len(hosts)}")
+    ranks = hosts[0].ranks
+    found = []
+    for count in range(len(hosts) - 1, least - 1, -1):
+        try:
+            if ranks is not None:
+                check_layout(distribution, hosts=count, processes_per_host=ranks)
+        except DistributionError as error:
+            if count == least:
+                raise DistributionError(f"min_instance_count: {least}: {error}") from None
+        else:
+            found.append(count)
+    return tuple(found)
 
 
 def steering(request: JobRequest, *, job_name: str | None) -> dict[str, Any]:

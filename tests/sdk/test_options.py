@@ -7,6 +7,7 @@ from herringbone_spec.errors import OptionError, UnsupportedError
 
 # Every name of sagemaker 2.257's EstimatorBase and Framework that a managed-training SDK must or should know.
 # The last line's are our own: containers on this machine need the first two, which the service has no name for;
+# min_instance_count and log_policies say how a job begins anew on hosts of one's own;
 # include_secrets lets through what the SDK holds back; extra_request is for what the service takes and no option names.
 NAMES = """
     instance_groups max_run max_wait use_spot_instances max_retry_attempts keep_alive_period_in_seconds volume_size
@@ -16,7 +17,8 @@ NAMES = """
     framework_version py_version base_job_name tags metric_definitions role sagemaker_session
     enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
     training_repository_access_mode training_repository_credentials_provider_arn
-shm_size bake_requirements include_secrets extra_request slurm
+shm_size bake_requirements include_secrets extra_request slurm min_instance_count
+log_policies
 """
 
 
@@ -102,3 +104,16 @@ def test_switching_off_what_is_not_here_is_taken():
 def test_switching_on_what_is_not_here_is_refused():
     with pytest.raises(UnsupportedError, match="profiler_config: Herringbone has no such machinery"):
         parse_options({"profiler_config": {"x": 1}})
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        ({"ECC (error": "restart"}, r"log_policies: 'ECC \(error' is no regular expression"),
+        ({"x*": "restart"}, "log_policies: 'x\\*' fits every line of a log"),
+        ({"ECC": "exclude"}, "log_policies.*exclude"),
+    ],
+)
+def test_log_policies_that_cannot_be_meant(policies, message):
+    with pytest.raises(OptionError, match=message):
+        parse_options({"log_policies": policies})

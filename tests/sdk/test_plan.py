@@ -106,6 +106,7 @@ def test_the_whole_plan_of_a_job():
         "unused": [],
         "arguments": {"entry_point": "train.py", "source_dir": "/home/me/src"},
         "request": None,
+        "fewer_hosts": [],
     }
 
 
@@ -352,3 +353,17 @@ def test_job_names():
     for name in ("", "-a", "a-", "a_b", "../a", "a" * 64, "a\n", "é"):
         with pytest.raises(JobNameError, match="use 1 to 63 letters, digits and hyphens"):
             check_job_name(name)
+
+
+def test_fewer_hosts_are_those_that_the_distribution_can_be_laid_out_on():
+    assert plan(count=4, min_instance_count=2).fewer_hosts == (3, 2)
+    assert plan(count=4).fewer_hosts == ()
+    halves = {
+        "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2}}},
+        "mpi": {"enabled": True, "processes_per_host": 1},
+    }
+    assert plan(halves, count=6, min_instance_count=2).fewer_hosts == (4, 2)
+    with pytest.raises(DistributionError, match="min_instance_count: 1: "):
+        plan(halves, count=4, min_instance_count=1)
+    with pytest.raises(OptionError, match="min_instance_count: 3 is more than instance_count, 2"):
+        plan(count=2, min_instance_count=3)

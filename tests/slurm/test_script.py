@@ -143,7 +143,7 @@ def test_the_order_takes_along_what_is_no_secret_and_no_node_s_own():
     order = order_of(made, HOME, environ, report=Path("/r.json"))
     steps = order["steps"]
     assert steps["environment"] == {"NAMED_KEY": "secret"}
-    assert steps["retries"] == 1
+    assert order["retries"] == 1
     assert {name: value for name, value in steps["variables"].items() if name in environ} == {
         "PATH": "/bin",
         "HERRINGBONE_HEARTBEAT": "2",
@@ -153,4 +153,4 @@ def test_the_order_takes_along_what_is_no_secret_and_no_node_s_own():
 
 def test_without_requeue_nothing_begins_anew():
     order = order_of(plan(slurm={"requeue": False}), HOME, {}, report=Path("/r.json"))
-    assert order["steps"]["retries"] == 0
+    assert order["retries"] == 0

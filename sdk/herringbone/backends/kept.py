@@ -25,6 +25,7 @@ from herringbone.home import Home
 from herringbone.interrupt import OnInterrupt
 from herringbone.jobs import STOPPED, JobIndex, JobRecord
 from herringbone.keeper.inheritance import KEEPER_SIGNALS
+from herringbone.keeper.retry import policies_of
 from herringbone.logs import FileLogs
 from herringbone.pace import Pace
 from herringbone.processes import identity, is_alive, pid_of
@@ -218,6 +219,8 @@ class KeptBackend(ABC):
             "containers": None,
             "steps": None,
             "run_folder": run_folder,
+            "retries": plan.options.max_retry_attempts or 0,
+            "policies": policies_of(plan.options.log_policies),
             "max_run": plan.options.max_run,
             "warning": 0.0,
             "stop_grace": stop_grace(),

@@ -31,7 +31,7 @@ UNUSED = (
     "volume_size",
     "use_spot_instances",
     "max_wait",
-    "max_retry_attempts",
+    "min_instance_count",
     "keep_alive_period_in_seconds",
     "training_plan",
     "instance_placement_config",
@@ -54,10 +54,16 @@ REFUSED = {
 }
 
 
-def check_served(backend: str, plan: JobPlan, refused: dict[str, str]) -> None:
-    """Raise one `UnsupportedError` with every wish that is not served; `refused` are options, with reasons."""
+def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retries: int = 0) -> None:
+    """Raise one `UnsupportedError` with every wish that is not served; `refused` are options, with reasons.
+
+    `retries` is how often a job begins anew here that says nothing of it.
+    """
     given = given_options(plan.options)
     refusals = {name: why for name, why in {**REFUSED, **refused}.items() if given.get(name)}
+    if not (plan.options.max_retry_attempts or retries):
+        why = "says how a job begins anew, and this one does not: give max_retry_attempts, too"
+        refusals |= {name: why for name in ("log_policies", "min_instance_count") if name in given}
     refuse(backend, refusals | _refused_values(plan))
 
 

@@ -21,11 +21,13 @@ from herringbone_spec.errors import ArchiveError, EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from threading import Thread
+    from typing import Any
 
+    from herringbone.keeper.hosts import Renewal
     from herringbone.keeper.order import ContainerOrder, ContainersOrder, HostOrder, Order
-    from herringbone_spec.failure import Failure
+    from herringbone.keeper.retry import Attempt
 
 _HEADER_BYTES = 8
 _WORD_BYTES = 65_536
@@ -176,6 +178,8 @@ class Containers:
         self._order = containers
         self._engine = Engine(containers["engine"])
         self._tidying: Thread | None = None
+        self.failed: Sequence[Attempt] = ()
+        self.places: dict[str, str] = {}
         self.hosts = [
             ContainerHost(
                 each,
@@ -224,8 +228,11 @@ class Containers:
         self._tidying = Thread(target=self._remove_all)
         self._tidying.start()
 
-    def restarts(self, failure: Failure) -> bool:  # noqa: ARG002 - nobody here starts a job a second time
-        return False
+    def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - no other keeper goes on
+        return {}
+
+    def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:  # noqa: ARG002 - the client made the containers
+        return None
 
     def leave(self) -> None:
         assert self._tidying is not None

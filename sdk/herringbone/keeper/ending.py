@@ -7,10 +7,11 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from herringbone.jobs import FAILED, UPLOADING
 from herringbone.keeper.artifacts import pack
+from herringbone.keeper.attempts import begin_anew
 from herringbone.keeper.hosts import Host
 from herringbone.keeper.order import Order
 from herringbone.keeper.record import record_of
@@ -24,6 +25,7 @@ from herringbone_spec.paths import Paths
 if TYPE_CHECKING:
     from herringbone.keeper.hosts import Site
 
+Conclusion = Literal["well", "failed", "anew"]
 _TAIL_LINES = 20
 _TAIL_BYTES = 32_768
 
@@ -35,19 +37,23 @@ def conclude(
     *,
     stopped: bool,
     max_run_over: bool,
-) -> bool:
-    """Bring the job to its end; `hosts` are in the order of their ends, each with whether it had been told to end.
+) -> Conclusion:
+    """Bring the attempt to its end; `hosts` are in the order of their ends, each with whether it had been told to end.
 
-    Only when nothing is left of the hosts is the job over. Returns whether it failed.
+    Only when nothing is left of the hosts is the job over.
     """
     ends = [_host_end(order, host, ordered) for host, ordered in hosts]
     verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
+    if verdict.failure is not None and not (stopped or max_run_over):
+        renewal = begin_anew(order, site, verdict)
+        if renewal == "here":
+            return "anew"
+        if renewal == "elsewhere":
+            for host, _ in hosts:
+                host.log.close(time.time())
+            return "failed"
     record = record_of(order)
     model = None
-    if verdict.failure is not None and site.restarts(verdict.failure):
-        for host, _ in hosts:
-            host.log.close(time.time())
-        return True
     try:
         if verdict.failure is None:
             record.update(secondary_status=UPLOADING)
@@ -68,7 +74,7 @@ def conclude(
         failure=None if verdict.failure is None else verdict.failure.to_json(),
         model=None if model is None else str(model),
     )
-    return verdict.failure is not None
+    return "well" if verdict.failure is None else "failed"
 
 
 def _host_end(order: Order, host: Host, ordered: bool) -> HostEnd:
@@ -80,18 +86,18 @@ def _host_end(order: Order, host: Host, ordered: bool) -> HostEnd:
     # A host that was killed had no time to write one, or to finish it.
     with contextlib.suppress(OSError, ContractError):
         record = parse_failure(Path(paths.failure_record).read_bytes())
-    tail = _tail(Path(order["logs"]) / f"{host.name}.log")
+    tail = _tail(Path(order["logs"]) / f"{host.name}.log", host.log_begins)
     if record is None and not cause:
         # What the contract asks of every image.
         with contextlib.suppress(OSError):
             cause = Path(paths.failure).read_text(encoding="utf-8", errors="replace")[:MAX_FAILURE_CHARS]
-    return HostEnd(host.name, host.exit_code, ordered, record, tail, cause)
+    return HostEnd(host.name, host.exit_code, ordered, record, tail, cause, host.lost)
 
 
-def _tail(log: Path) -> tuple[str, ...]:
-    """Return the last lines of a log, without their time."""
+def _tail(log: Path, begin: int) -> tuple[str, ...]:
+    """Return the last lines of a log, from the byte `begin` at the earliest, without their time."""
     with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - _TAIL_BYTES))
+        file.seek(max(begin, log.stat().st_size - _TAIL_BYTES))
         lines = file.read().splitlines()[-_TAIL_LINES:]
     return tuple(line[STAMP_CHARS:].decode("utf-8", "replace") for line in lines)
 

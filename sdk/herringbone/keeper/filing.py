@@ -34,6 +34,11 @@ class LogFile:
         self._rest_size = 0
         self.lost = 0
 
+    @property
+    def size(self) -> int:
+        """Bytes filed so far, by whom ever."""
+        return os.fstat(self._file).st_size
+
     def feed(self, chunk: bytes, now: float) -> None:
         cut = chunk.rfind(b"\n") + 1
         if cut:

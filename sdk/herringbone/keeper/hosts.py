@@ -12,11 +12,14 @@ from herringbone.keeper.filing import LogFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Protocol
+    from collections.abc import Iterable, Mapping, Sequence
+    from typing import Any, Literal, Protocol
 
     from herringbone.keeper.order import HostOrder
-    from herringbone_spec.failure import Failure
+    from herringbone.keeper.retry import Attempt
+
+    # Where a job begins anew: under this keeper, or by and by under another one.
+    Renewal = Literal["here", "elsewhere"] | None
 
     class Site(Protocol):
         """The hosts of one job."""
@@ -39,8 +42,19 @@ if TYPE_CHECKING:
         def collect(self) -> None:
             """All hosts have ended: bring what they wrote to their base folders, and begin to tidy up."""
 
-        def restarts(self, failure: Failure) -> bool:
-            """Say whether the job, which failed so, begins anew by and by, under another keeper."""
+        @property
+        def failed(self) -> Sequence[Attempt]:
+            """The attempts of this job that failed before this one."""
+
+        @property
+        def places(self) -> Mapping[str, str]:
+            """What plays each host; nothing where that is one machine."""
+
+        def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:
+            """Return what another keeper has to find of failed attempts, as columns of the record."""
+
+        def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:
+            """Have `hosts` ready for another start, or another keeper start; None where that cannot be."""
 
         def leave(self) -> None:
             """Return when nothing of the site is left."""
@@ -70,6 +84,10 @@ class Host:
         self.ending: int | None = None
         self.cause = ""
         self.called_off = False
+        # It went with its machine, or the machine with it.
+        self.lost = False
+        # Where in its log this attempt begins.
+        self.log_begins = 0
 
     @property
     def over(self) -> bool:
@@ -79,6 +97,20 @@ class Host:
     def signal(self, number: int) -> None:
         """Signal the supervisor; one that is gone is no error."""
         raise NotImplementedError
+
+    def clear(self) -> None:
+        """Remove what an earlier attempt left, but for its checkpoints."""
+        import shutil
+        from pathlib import Path
+
+        from herringbone_spec.paths import Paths
+
+        paths = Paths(Path(self.base))
+        for file in (paths.failure, paths.failure_record, paths.success):
+            Path(file).unlink(missing_ok=True)
+        for folder in (paths.model, paths.output_data):
+            shutil.rmtree(folder, ignore_errors=True)
+            Path(folder).mkdir(parents=True)
 
     def drain(self) -> None:
         """File what has come, once: a host that writes without end must not keep us from all else.

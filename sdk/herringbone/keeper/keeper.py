@@ -1,5 +1,7 @@
 """The keeper's loop: one thread that waits for hosts' output, their ends, signals and deadlines.
 
+           +---------------- the job begins anew ------------------+
+           v                                                       |
 order -> start hosts -> [1] training ---- all hosts over ----> [4] judge, pack, write the end into the index
                             |   |                                  ^
     SIGTERM, max_run -------+   +--- a host failed                 |
@@ -23,6 +25,7 @@ from herringbone.keeper.inheritance import KEEPER_SIGNALS
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from herringbone.keeper.ending import Conclusion
     from herringbone.keeper.hosts import Site
     from herringbone.keeper.order import Order
 
@@ -58,13 +61,24 @@ class Keeper:
     def run(self) -> bool:
         """Keep the job until its end is written down; return whether it failed."""
         wakeup = self._watch_signals()
-        self._start_hosts()
-        from herringbone.keeper import record
+        # Of all attempts together.
+        self._max_run_at = time.monotonic() + self._order["max_run"] - self._order["warning"]
+        first = True
+        while True:
+            self._start_hosts()
+            from herringbone.keeper import record
 
-        record.training(self._order)
-        while not all(host.over for host in self._hosts):
-            self._turn(wakeup)
-        self._site.collect()
+            record.training(self._order, first=first)
+            first = False
+            while not all(host.over for host in self._hosts):
+                self._turn(wakeup)
+            self._site.collect()
+            conclusion = self._conclude()
+            if conclusion != "anew":
+                return conclusion == "failed"
+            self._forget_attempt()
+
+    def _conclude(self) -> Conclusion:
         from herringbone.keeper.ending import conclude
 
         ends = [
@@ -73,6 +87,13 @@ class Keeper:
         ]
         stopped = self._stopped or any(host.called_off for host in self._hosts)
         return conclude(self._order, ends, self._site, stopped=stopped, max_run_over=self._max_run_over)
+
+    def _forget_attempt(self) -> None:
+        """What was told to the hosts of one attempt is nothing to those of the next."""
+        self._hosts = self._site.hosts
+        self._stop_at = self._kill_at = self._end_at = _FAR
+        self._killed = False
+        self._ordered.clear()
 
     def _turn(self, wakeup: int) -> None:
         """Wait for what comes next, and take it in."""
@@ -108,7 +129,6 @@ class Keeper:
         return read_end
 
     def _start_hosts(self) -> None:
-        self._max_run_at = time.monotonic() + self._order["max_run"] - self._order["warning"]
         self._site.start()
         for host in self._hosts:
             for descriptor in (host.output, host.ending):

@@ -55,15 +55,13 @@ class StepsOrder(TypedDict):
     """Hosts that are steps of a Slurm job, each on a node of its own.
 
     `srun` is what srun is told beside where a host goes; `argv` starts a supervisor on its node. `environment` is told
-    to the supervisors in private; `variables` are for all to see. `retries` is how often the job may begin anew after a
-    host was lost.
+    to the supervisors in private; `variables` are for all to see.
     """
 
     srun: list[str]
     argv: list[str]
     environment: dict[str, str]
     variables: dict[str, str]
-    retries: int
 
 
 class Order(TypedDict):
@@ -73,7 +71,8 @@ class Order(TypedDict):
     first host that failed, and `warning` how long before the end of `max_run` they are told to stop. `run_folder` is
     empty where each host makes its own. `output` is the folder for what is packed, `compress` says whether into
     archives; None where somebody else fetches and packs what the hosts leave. What becomes of the job goes into the
-    `index`, or where that lies on another machine, into the file `report`.
+    `index`, or where that lies on another machine, into the file `report`. `retries` is how often the job may begin
+    anew, and `policies` are patterns in its log that decide whether it does, each with its action.
     """
 
     job: str
@@ -85,6 +84,8 @@ class Order(TypedDict):
     containers: ContainersOrder | None
     steps: StepsOrder | None
     run_folder: str
+    retries: int
+    policies: dict[str, str]
     max_run: float
     warning: float
     stop_grace: float

@@ -16,10 +16,12 @@ from herringbone.processes import descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from typing import Any
 
+    from herringbone.keeper.hosts import Renewal
     from herringbone.keeper.order import Order, ProcessesOrder
-    from herringbone_spec.failure import Failure
+    from herringbone.keeper.retry import Attempt
 
 # The keeper's own descriptors are kept above those that a supervisor is given.
 _ABOVE = 10
@@ -78,7 +80,11 @@ class Processes:
 
     def __init__(self, order: Order, processes: ProcessesOrder) -> None:
         self._order = processes
-        self.hosts = [ProcessHost(each, LogFile(f"{order['logs']}/{each['name']}.log")) for each in order["hosts"]]
+        self._entries = order["hosts"]
+        self._run_folder = order["run_folder"]
+        self.hosts = [ProcessHost(each, LogFile(f"{order['logs']}/{each['name']}.log")) for each in self._entries]
+        self.failed: Sequence[Attempt] = ()
+        self.places: dict[str, str] = {}
 
     def start(self) -> None:
         # The write end stays open as long as we live, and nobody else has it.
@@ -121,8 +127,23 @@ class Processes:
     def collect(self) -> None:
         self.sweep()
 
-    def restarts(self, failure: Failure) -> bool:  # noqa: ARG002 - nobody here starts a job a second time
-        return False
+    def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - no other keeper goes on
+        return {}
+
+    def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:
+        """Have new hosts in the old ones' folders; their checkpoints stay."""
+        import shutil
+
+        self.failed = failed
+        os.close(self._lifeline)
+        for host in self.hosts:
+            host.clear()
+        shutil.rmtree(self._run_folder, ignore_errors=True)
+        os.mkdir(self._run_folder, 0o700)  # noqa: PTH102
+        self.hosts = [ProcessHost(each, host.log) for each, host in zip(self._entries, self.hosts, strict=True)]
+        for host in self.hosts:
+            host.log_begins = host.log.size
+        return "here"
 
     def leave(self) -> None:
         pass

@@ -99,9 +99,10 @@ def record_of(order: Order) -> Record:
     return IndexRecord(Path(order["index"]), order["job"])
 
 
-def training(order: Order) -> None:
-    """The hosts have been started."""
-    record_of(order).update(secondary_status=TRAINING, started=time.time())
+def training(order: Order, *, first: bool) -> None:
+    """The hosts have been started, the `first` time under this keeper or once more."""
+    started = {"started": time.time()} if first else {}
+    record_of(order).update(secondary_status=TRAINING, **started)
 
 
 def stopping(order: Order) -> float | None:

@@ -12,16 +12,16 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import time
+from dataclasses import asdict
 from pathlib import Path
 
-from herringbone.jobs import RESTARTING
 from herringbone.keeper.filing import LogFile
 from herringbone.keeper.hosts import Host
-from herringbone.keeper.record import FileRecord, stop_wish
+from herringbone.keeper.record import FileRecord, read_report, stop_wish
+from herringbone.keeper.retry import Attempt, excluded
 from herringbone_spec.contract import BASE_VARIABLE, HostVariable
 from herringbone_spec.errors import ContractError
 from herringbone_spec.failure import exit_code_of, parse_failure
@@ -29,8 +29,10 @@ from herringbone_spec.paths import Paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from typing import Any
 
+    from herringbone.keeper.hosts import Renewal
     from herringbone.keeper.order import HostOrder, Order, StepsOrder
     from herringbone_spec.failure import Failure
 
@@ -59,7 +61,6 @@ class StepHost(Host):
     def __init__(self, order: HostOrder, log: LogFile, node: str) -> None:
         super().__init__(order, log)
         self.node = node
-        self.lost = False
         self._srun: subprocess.Popen[bytes] | None = None
 
     def start(self, argv: list[str], environment: dict[str, str], line: bytes) -> None:
@@ -111,15 +112,6 @@ class StepHost(Host):
         except (OSError, ContractError):
             return None
 
-    def clear(self) -> None:
-        """Remove what an earlier attempt left, but for its checkpoints."""
-        paths = Paths(Path(self.base))
-        for file in (paths.failure, paths.failure_record, paths.success):
-            Path(file).unlink(missing_ok=True)
-        for folder in (paths.model, paths.output_data):
-            shutil.rmtree(folder, ignore_errors=True)
-            Path(folder).mkdir(parents=True)
-
     def _text(self, chunk: bytes) -> bytes:
         self.lost = self.lost or any(trouble in chunk for trouble in _NODE_TROUBLE)
         return chunk
@@ -133,6 +125,7 @@ class Steps:
         self._order = order
         self._steps = steps
         self._record = FileRecord(Path(order["report"]))
+        self.failed = [Attempt(**each) for each in read_report(Path(order["report"])).get("attempts", [])]
         self._id = os.environ["SLURM_JOB_ID"]
         self._attempt = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
         # A cluster that binds no tasks complains of who wants none bound.
@@ -143,10 +136,16 @@ class Steps:
             for each, node in zip(order["hosts"], nodes, strict=True)
         ]
 
+    @property
+    def places(self) -> dict[str, str]:
+        return {host.name: host.node for host in self.hosts}
+
     def start(self) -> None:
-        self._record.begin(attempt=self._attempt, nodes=[host.node for host in self.hosts])
+        nodes = [host.node for host in self.hosts]
+        self._record.begin(attempt=self._attempt, nodes=nodes, **self.told(self.failed))
         for host in self.hosts:
             if self._attempt:
+                host.log_begins = host.log.size
                 host.clear()
                 host.log.say(f"[{host.name}] attempt {self._attempt + 1}", time.time())
             host.log.say(f"[{host.name}] Slurm job {self._id}, node {host.node}", time.time())
@@ -177,22 +176,25 @@ class Steps:
     def collect(self) -> None:
         pass  # what hosts write lies on the shared file system already
 
-    def restarts(self, failure: Failure) -> bool:
-        """Put the job back into the queue where a node was lost, and have Slurm choose others."""
-        lost = [host.node for host in self.hosts if host.lost]
-        if not lost or self._attempt >= self._steps["retries"] or self._wished():
-            return False
-        log = self.hosts[0].log
-        log.say(f"[{self.hosts[0].name}] {failure.what}; the job begins anew, without {', '.join(lost)}", time.time())
-        # Before it happens: from then on there is no time.
-        self._record.update(secondary_status=RESTARTING)
+    def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:
+        return {"attempts": [asdict(each) for each in failed]}
+
+    def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:
+        """Put the job back into the queue, and have Slurm choose other nodes than those lost or excluded."""
+        if self._wished():
+            return None
+        first = self.hosts[0]
+        without = [*excluded(failed), *(host.node for host in self.hosts if host.lost)]
+        if without:
+            first.log.say(f"[{first.name}] the next attempt has other nodes than {', '.join(without)}", time.time())
         try:
             self._ask("scontrol", "requeue", self._id)
         except (OSError, subprocess.SubprocessError) as error:
-            log.say(f"[{self.hosts[0].name}] Slurm does not start the job again: {trouble(error)}", time.time())
-            return False
-        self._exclude(lost)
-        return True
+            first.log.say(f"[{first.name}] Slurm does not start the job again: {trouble(error)}", time.time())
+            return None
+        if without:
+            self._exclude(without)
+        return "elsewhere"
 
     def leave(self) -> None:
         pass

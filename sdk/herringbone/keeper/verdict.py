@@ -14,7 +14,7 @@ class HostEnd:
     """How one host ended. `record` is its `failure.json`; `tail` the last lines of its log.
 
     `ordered` says that the keeper had told it to end, so that its exit code says nothing about the job. `cause` is what
-    ended it, where somebody else than the host knows.
+    ended it, where somebody else than the host knows. `lost` says that it is known to be none of the script's doing.
     """
 
     host: str
@@ -23,15 +23,17 @@ class HostEnd:
     record: Failure | None = None
     tail: tuple[str, ...] = ()
     cause: str = ""
+    lost: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """SageMaker's two states, and the failure when there is one."""
+    """SageMaker's two states, and the failure when there is one; `lost` is the host that the platform lost with it."""
 
     status: str
     secondary_status: str
     failure: Failure | None = None
+    lost: str | None = None
 
 
 def judge(ends: Sequence[HostEnd], *, stopped: bool = False, max_run_over: bool = False) -> Verdict:
@@ -42,7 +44,8 @@ def judge(ends: Sequence[HostEnd], *, stopped: bool = False, max_run_over: bool 
     """
     failed = [end for end in ends if end.exit_code != 0 and not end.ordered]
     if failed:
-        return Verdict(FAILED, FAILED, _first_failure(failed, {e.host: e.record for e in ends if e.record is not None}))
+        failure = _first_failure(failed, {end.host: end.record for end in ends if end.record is not None})
+        return Verdict(FAILED, FAILED, failure, _lost_host(failure, failed))
     if max_run_over:
         return Verdict(STOPPED, MAX_RUNTIME_EXCEEDED)
     if stopped:
@@ -65,6 +68,20 @@ def _first_failure(failed: Sequence[HostEnd], records: Mapping[str, Failure]) ->
         return record
     first = failed[0]
     return Failure(host=first.host, exit_code=first.exit_code, message=first.cause, log_tail=first.tail)
+
+
+def _lost_host(failure: Failure, failed: Sequence[HostEnd]) -> str | None:
+    """Return the host that was lost; None where the script failed, or memory was short.
+
+    A supervisor ends by a signal only when somebody kills it, or its machine.
+    """
+    if failure.rank is not None or failure.exception:
+        return None
+    ends = {end.host: end for end in failed}
+    end = ends.get(failure.host or "")
+    if end is not None and (end.lost or (end.record is None and end.exit_code > 128 and not end.cause)):
+        return end.host
+    return failure.lost_host
 
 
 def _explained(record: Failure, failed: Sequence[HostEnd]) -> Failure:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import msgspec
 
 from herringbone.backends.kept import KEEPER, KeptBackend
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
-from herringbone.home import Home
+from herringbone.home import Home, JobFolder
 from herringbone.remote.cleaning import Uses, note_uses
 from herringbone.remote.start_order import StartOrder, localised
 from herringbone_spec.contract import HostVariable, Key
@@ -58,6 +59,8 @@ def of_one_host(order: Order, start: StartOrder) -> Order:
     """Return the order of a keeper that keeps one of the hosts, and packs nothing; times are those of who submitted."""
     order["hosts"] = [each for each in order["hosts"] if each["name"] == start.host]
     order["output"] = None
+    # Where its host goes next, one machine cannot know.
+    order["retries"] = 0
     order["stop_grace"] = float(start.settings.get(HostVariable.STOP_GRACE, order["stop_grace"]))
     return order
 
@@ -67,6 +70,14 @@ def note(start: StartOrder, folder: Path) -> None:
     (folder / MACHINES).write_text(json.dumps(start.machines))
     data = tuple(each.digest for each in start.data.values() if each.digest is not None)
     note_uses(folder, Uses(code=start.code, data=data, environment=Path(sys.prefix).name))
+
+
+def take_checkpoints(start: StartOrder, home: Home, folder: JobFolder) -> None:
+    """Put what an earlier attempt left into a host's tree: it is this attempt's alone from now on."""
+    if start.checkpoints is not None:
+        place = Path(Paths(folder.host(start.host)).checkpoints)
+        place.rmdir()
+        shutil.move(data_folder(home) / start.checkpoints, place)
 
 
 class Hosting(KeptBackend):
@@ -102,6 +113,8 @@ class Hosting(KeptBackend):
         environment = job_environment(
             here, run_folder=order["run_folder"], cache=self._home.cache, grace=order["stop_grace"]
         )
+        environment[HostVariable.JOB_NAME] = start.job
+        take_checkpoints(start, self._home, folder)
         if start.control is not None:
             environment[HostVariable.CONTROL] = start.control
         order["processes"] = {

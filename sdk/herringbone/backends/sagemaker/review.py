@@ -22,6 +22,8 @@ MAX_CHANNELS = 20
 # Means nothing to a service whose containers nobody of us starts, or to a job whose image is named.
 _UNUSED = ("framework_version", "py_version", "shm_size", "slurm")
 _REFUSED = {
+    "log_policies": "the service decides by its own errors whether a job is tried again (max_retry_attempts)",
+    "min_instance_count": "the service tries a job again on as many hosts as before; leave it out",
     "bake_requirements": "build the image with them: herringbone images build --requirements",
 }
 # The estimator's class -> the framework to build an image of.

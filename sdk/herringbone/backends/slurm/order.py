@@ -17,13 +17,14 @@ from herringbone.backends.slurm.containers import (
     mounts_of,
     without_ours,
 )
+from herringbone.backends.slurm.review import RETRIES
 from herringbone.backends.slurm.script import asks_for_gpus, settings_of, warning_seconds
 from herringbone.home import Home
 from herringbone.keeper.order import Order
+from herringbone.keeper.retry import policies_of
 from herringbone.plan import JobPlan
 from herringbone_spec.contract import BASE_VARIABLE, HostVariable, masked
 
-_RETRIES = 3
 # What is the node's own, or Slurm's to say; and what names no place on another machine.
 _NOT_TAKEN = re.compile(
     r"(SLURM|SBATCH|SRUN|SQUEUE|SINFO|SCANCEL|SALLOC|PMI|PMIX)\w*|(CUDA|ROCR|HIP|NVIDIA)_VISIBLE_DEVICES"
@@ -41,7 +42,7 @@ def order_of(
     """
     folder = home.job(plan.job_name)
     grace = stop_grace()
-    retries = _RETRIES if plan.options.max_retry_attempts is None else plan.options.max_retry_attempts
+    retries = RETRIES if plan.options.max_retry_attempts is None else plan.options.max_retry_attempts
     max_run = plan.options.max_run
     variables = {
         **taken(environ),
@@ -72,9 +73,10 @@ def order_of(
             "argv": container.argv,
             "environment": plan.environment,
             "variables": variables,
-            "retries": retries if settings_of(plan).requeue else 0,
         },
         "run_folder": "",
+        "retries": retries if settings_of(plan).requeue else 0,
+        "policies": policies_of(plan.options.log_policies),
         "max_run": max_run,
         # Slurm's limit is the end: the grace is within it.
         "warning": warning_seconds(max_run, grace),

@@ -14,14 +14,17 @@ from herringbone.plan import JobPlan
 from herringbone_spec.errors import InputError, OptionError, SlurmError, UnsupportedError
 
 _NAME = "slurm"
+# How often a job begins anew that says nothing of it.
+RETRIES = 3
 _UNUSED = ("framework_version", "py_version", "shm_size", "bake_requirements")
 # Of those that mean nothing on one's own machine, these do here.
-_USED = ("slurm", "max_retry_attempts")
+_USED = ("slurm",)
 _REFUSED = {
     "enable_network_isolation": "nodes of a cluster share its network",
     "encrypt_inter_container_traffic": "hosts of a cluster talk unencrypted",
     "container_entry_point": "hosts run a script; give entry_point",
     "container_arguments": "hosts run a script; give hyperparameters",
+    "min_instance_count": "Slurm starts a job again on as many nodes as it asked for; leave it out",
 }
 _SINFO = ("sinfo", "--noheader", "--format=%R|%l|%D|%c|%m|%G")
 # What sbatch says, and whose mistake it is.
@@ -52,7 +55,7 @@ class Partition(NamedTuple):
 
 def check(plan: JobPlan) -> None:
     """Raise the `UsageError` or `ArchiveError` that can be seen without a cluster."""
-    check_served(_NAME, plan, _REFUSED)
+    check_served(_NAME, plan, _REFUSED, retries=RETRIES)
     if plan.source is None:
         raise UnsupportedError(f"image_uri: {_NAME} runs a script, not an image's own program: give entry_point")
     if image_of(plan) is None and settings_of(plan).container_runtime is not None:

@@ -21,7 +21,8 @@ from herringbone.backends.ssh.find import find_jobs
 from herringbone.backends.ssh.following import Following
 from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.logs import RemoteLogs
-from herringbone.backends.ssh.registry import machines_of, service_of
+from herringbone.backends.ssh.registry import Registered, registered, split_attempt
+from herringbone.backends.ssh.renewal import Renewal
 from herringbone.backends.ssh.review import places, review
 from herringbone.backends.ssh.road import SshRoad, control_folder
 from herringbone.backends.ssh.submission import Submission
@@ -30,6 +31,7 @@ from herringbone.interrupt import OnInterrupt
 from herringbone.jobs import STOPPED, STOPPING, TRAINING, JobIndex, JobRecord
 from herringbone.logs import FileLogs
 from herringbone.pace import Pace
+from herringbone.plan import parse_plan
 from herringbone.processes import identity, is_alive
 from herringbone.remote.road import Road
 from herringbone_spec.errors import HostError, InputError
@@ -84,6 +86,8 @@ class SshBackend:
         self._followings: dict[str, Following] = {}
         self._endings: dict[str, Ending] = {}
         self._readers: Counter[str] = Counter()
+        # Unmasked, of the jobs that were submitted here.
+        self._plans: dict[str, JobPlan] = {}
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         return review(plan, read_inventory(inventory_path(plan)))
@@ -115,9 +119,13 @@ class SshBackend:
             machines = {host: machine for host, (machine, _) in started.items()}
             visits = {host: visit for host, (_, visit) in started.items()}
             self._followings[name] = Following(name, machines, self._road, visits=visits)
+            self._plans[name] = plan
+            assert submission.code is not None
+            code = submission.code
+            now = Registered(machines=machines, name=name, code_path=str(code.path), code_digest=code.digest)
             self._index.update(
                 name,
-                service=service_of(machines),
+                service=now.to_json(),
                 started=time.time(),
                 secondary_status=TRAINING,
             )
@@ -131,11 +139,11 @@ class SshBackend:
             return record
         if record.service is None:
             return self._being_submitted(record)
-        if name not in self._endings:
-            following = self._following_of(record)
+        following = self._following_of(record)
+        if following.job not in self._endings:
             following.look()
             if following.is_over:
-                self._endings[name] = Ending(record, following, self._road, self._home)
+                self._endings[following.job] = self._ending_of(record, following)
                 following.close()
         return self._index.get(name)
 
@@ -145,20 +153,20 @@ class SshBackend:
         if record.done or record.service is None:
             return FileLogs(files.log(host["name"]) for host in record.plan_dict["hosts"])
         self._readers[name] += 1
-        return RemoteLogs(self._following_of(record), files.log, close=lambda: self._let_go(name))
+        return RemoteLogs(lambda: self._current(name), files.log, close=lambda: self._let_go(name))
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self._index.get(name)
         if record.done or record.service is None:
             return
         self._index.update(name, unless_done=True, status=STOPPING, secondary_status=STOPPING)
-        self._ask_all(record, {"ask": "stop", "job": name, "grace": grace})
+        self._ask_all(record, {"ask": "stop", "grace": grace})
 
     def kill(self, name: str) -> None:
         record = self._index.get(name)
         if record.done or record.service is None:
             return
-        self._ask_all(record, {"ask": "kill", "job": name})
+        self._ask_all(record, {"ask": "kill"})
         deadline = time.monotonic() + _KILL_SECONDS
         while not self.describe(name).done and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -180,27 +188,33 @@ class SshBackend:
         self._home.make()
         machines = read_inventory(inventory).machines
         found = find_jobs(machines, self._road)
-        known = {record.name for record in self._index.all()}
+        known = {record.name: record for record in self._index.all()}
         for record in found:
-            if record.name not in known:
+            if record.name in known and _goes_on_elsewhere(known[record.name], record):
+                self._index.remove(record.name)
+                self._index.add(record)
+            elif record.name not in known:
                 self._index.add(record)
         return [record.name for record in found]
 
     def _ask_all(self, record: JobRecord, message: dict[str, Any]) -> None:
-        """Ask every machine for something, on visits of their own. Raises `HostError` when none has heard it."""
+        """Ask every machine for something about a job, on visits of their own.
+
+        Raises `HostError` when none has heard it.
+        """
+        now = registered(record)
 
         def ask(machine: Machine) -> HostError | None:
             try:
                 with self._road.visit(machine) as visit:
-                    visit.ask(message)
+                    visit.ask({**message, "job": now.name})
             except HostError as error:
                 return error
             return None
 
-        machines = machines_of(record)
         with ThreadPoolExecutor(_THREADS) as pool:
-            errors = [error for error in pool.map(ask, machines.values()) if error is not None]
-        if len(errors) == len(machines):
+            errors = [error for error in pool.map(ask, now.machines.values()) if error is not None]
+        if len(errors) == len(now.machines):
             raise errors[0]
 
     def _being_submitted(self, record: JobRecord) -> JobRecord:
@@ -212,9 +226,22 @@ class SshBackend:
         return self._index.get(record.name)
 
     def _following_of(self, record: JobRecord) -> Following:
-        if record.name not in self._followings:
-            self._followings[record.name] = Following(record.name, machines_of(record), self._road)
-        return self._followings[record.name]
+        """Return what follows the job's present attempt."""
+        now, following = registered(record), self._followings.get(record.name)
+        if following is None or following.job != now.name:
+            self._close(record.name)
+            following = self._followings[record.name] = Following(now.name, now.machines, self._road)
+        return following
+
+    def _current(self, name: str) -> tuple[Following, Mapping[str, int]]:
+        """Return what follows the job's present attempt, and where in the logs here it begins."""
+        record = self._index.get(name)
+        return self._following_of(record), registered(record).begins
+
+    def _ending_of(self, record: JobRecord, following: Following) -> Ending:
+        plan = self._plans.get(record.name) or parse_plan(record.plan_dict)
+        renewal = Renewal(record, plan, following, self._road, self._home, environ=self._environ)
+        return Ending(record, plan, following, self._road, self._home, renewal=renewal)
 
     def _let_go(self, name: str) -> None:
         """Nobody reads on: who asks next visits the machines anew."""
@@ -236,3 +263,11 @@ class SshBackend:
 
         self._index.remove(name)
         shutil.rmtree(self._home.job(name).path, ignore_errors=True)
+
+
+def _goes_on_elsewhere(known: JobRecord, found: JobRecord) -> bool:
+    """Say whether a job that somebody else submitted is at a later attempt than the one that is known here."""
+    if known.service is None or known.backend != SshBackend.name:
+        return False
+    now = registered(known)
+    return now.code_path is None and split_attempt(registered(found).name)[1] > split_attempt(now.name)[1]

@@ -9,18 +9,20 @@ import contextlib
 import fcntl
 import shutil
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from herringbone.backends.review import output_folder
+from herringbone.backends.ssh.registry import registered
 from herringbone.backends.ssh.verdict import judge_job
 from herringbone.jobs import FAILED, UPLOADING, JobIndex, JobRecord
 from herringbone.keeper.artifacts import pack
 from herringbone.keeper.filing import LogFile
 from herringbone.keeper.verdict import Verdict
-from herringbone.plan import parse_plan
 from herringbone_spec.errors import HerringboneError
 from herringbone_spec.failure import Failure
 from herringbone_spec.paths import Paths
@@ -28,17 +30,30 @@ from herringbone_spec.paths import Paths
 if TYPE_CHECKING:
     from herringbone.backends.ssh.following import Following, HostView
     from herringbone.backends.ssh.inventory import Machine
+    from herringbone.backends.ssh.renewal import Renewal
     from herringbone.home import Home
+    from herringbone.plan import JobPlan
     from herringbone.remote.road import Road
 
 _THREADS = 8
 
 
 class Ending:
-    """Begins at once, in a thread of its own; it is over when the index says how the job ended."""
+    """Begins at once, in a thread of its own; it is over when the index says how the job ended, or where it goes on."""
 
-    def __init__(self, record: JobRecord, following: Following, road: Road[Machine], home: Home) -> None:
-        self._record, self._following, self._road = record, following, road
+    def __init__(
+        self,
+        record: JobRecord,
+        plan: JobPlan,
+        following: Following,
+        road: Road[Machine],
+        home: Home,
+        *,
+        renewal: Renewal,
+    ) -> None:
+        self._record, self._plan, self._following, self._road = record, plan, following, road
+        self._renewal = renewal
+        self._now = registered(record)
         self._folder = home.job(record.name)
         self._index = JobIndex(home.index)
         # Not a daemon: a program that ends meanwhile would leave the result half fetched.
@@ -49,14 +64,24 @@ class Ending:
         self._folder.logs.mkdir(exist_ok=True)
         with (self._folder.path / "ending.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not self._index.get(self._record.name).done:
+            record = self._index.get(self._record.name)
+            # Another process may have brought it to its end, or begun the next attempt.
+            if not record.done and record.service == self._record.service:
                 self._conclude()
 
     def _conclude(self) -> None:
         verdict, model = judge_job(self._following.states), None
+        if verdict.failure is not None:
+            try:
+                self._each(self._fetch_log)
+                if self._renewal.begin(verdict):
+                    return
+            except (HerringboneError, OSError) as error:
+                why = f"{verdict.failure.message}; the job could not begin anew: {error}".removeprefix("; ")
+                verdict = replace(verdict, failure=verdict.failure._replace(message=why))
         self._index.update(self._record.name, unless_done=True, secondary_status=UPLOADING)
         try:
-            self._fetch_all()
+            self._each(self._fetch)
             model = self._pack(with_model=verdict.failure is None)
         except (HerringboneError, OSError) as error:
             if verdict.failure is None:
@@ -71,32 +96,40 @@ class Ending:
             model=None if model is None else str(model),
         )
 
-    def _fetch_all(self) -> None:
+    def _each(self, fetch: Callable[[HostView], None]) -> None:
         # A machine that was given up would be waited for in vain.
         views = [view for view in self._following.views.values() if view.state.done]
         with ThreadPoolExecutor(_THREADS) as pool:
             # All of them, whatever becomes of one.
-            calls = [pool.submit(self._fetch, view) for view in views]
+            calls = [pool.submit(fetch, view) for view in views]
         for call in calls:
             call.result()
 
     def _fetch(self, view: HostView) -> None:
         """Bring a host's log, its model and its output to where a host of this machine has them."""
         assert view.row is not None
-        work, job = view.row["work"], f"jobs/{self._record.name}"
-        fetched = self._folder.logs / f".{view.host}"
-        self._road.fetch(view.machine, f"{work}/{job}/logs", fetched)
-        with contextlib.suppress(FileNotFoundError):
-            (fetched / f"{view.host}.log").replace(self._folder.log(view.host))
-        shutil.rmtree(fetched, ignore_errors=True)
+        self._fetch_log(view)
         for folder in view.left:
-            inside = Path(folder).relative_to(job)
-            self._road.fetch(view.machine, f"{work}/{folder}", self._folder.path / inside)
+            inside = Path(folder).relative_to(f"jobs/{self._now.name}")
+            self._road.fetch(view.machine, f"{view.row['work']}/{folder}", self._folder.path / inside)
+
+    def _fetch_log(self, view: HostView) -> None:
+        """Bring a host's log here, behind those of the attempts before."""
+        assert view.row is not None
+        fetched = self._folder.logs / f".{view.host}"
+        self._road.fetch(view.machine, f"{view.row['work']}/jobs/{self._now.name}/logs", fetched)
+        with (
+            contextlib.suppress(FileNotFoundError),
+            (fetched / f"{view.host}.log").open("rb") as log,
+            self._folder.log(view.host).open("ab") as filed,
+        ):
+            filed.truncate(self._now.begins.get(view.host, 0))
+            shutil.copyfileobj(log, filed)
+        shutil.rmtree(fetched, ignore_errors=True)
 
     def _pack(self, *, with_model: bool) -> Path | None:
-        plan = parse_plan(self._record.plan_dict)
-        output = output_folder(plan, self._folder)
-        compress = not plan.options.disable_output_compression
+        output = output_folder(self._plan, self._folder)
+        compress = not self._plan.options.disable_output_compression
         ending = ".tar.gz" if compress else ""
         bases = [(host, Paths(self._folder.host(host))) for host in self._following.views]
         data = [(host, Path(paths.output_data)) for host, paths in bases]
@@ -116,7 +149,7 @@ class Ending:
 
     def _not_fetched(self, error: Exception) -> Failure:
         places = ", ".join(
-            f"{view.machine.name}:{view.row['work']}/jobs/{self._record.name}"
+            f"{view.machine.name}:{view.row['work']}/jobs/{self._now.name}"
             for view in self._following.views.values()
             if view.row is not None
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 
 from herringbone.backends.ssh.inventory import Machine
-from herringbone.backends.ssh.registry import service_of
+from herringbone.backends.ssh.registry import found_elsewhere, split_attempt
 from herringbone.jobs import TRAINING, JobRecord
 from herringbone.remote.road import Road
 from herringbone_spec.errors import HostError
@@ -28,12 +29,14 @@ def find_jobs(machines: Sequence[Machine], road: Road[Machine]) -> list[JobRecor
     if len(errors) == len(machines):
         raise errors[0]
     found: dict[str, JobRecord] = {}
+    newest: dict[str, int] = {}
     reached = {machine.name: machine for machine in machines}
     for answer in answers:
         for job in [] if isinstance(answer, HostError) else answer:
             record = _row(job, reached)
-            if record is not None:
-                found.setdefault(record.name, record)
+            _, number = split_attempt(job["row"]["name"])
+            if record is not None and number > newest.get(record.name, 0):
+                found[record.name], newest[record.name] = record, number
     return sorted(found.values(), key=lambda record: record.created, reverse=True)
 
 
@@ -55,12 +58,14 @@ def _row(job: dict[str, Any], reached: dict[str, Machine]) -> JobRecord | None:
     if any(machine.name not in reached for machine in submitted.values()):
         return None
     row = job["row"]
+    name, _ = split_attempt(row["name"])
+    machines = {host: reached[machine.name] for host, machine in submitted.items()}
     return JobRecord(
-        name=row["name"],
+        name=name,
         backend="ssh",
-        plan=row["plan"],
+        plan=json.dumps({**json.loads(row["plan"]), "job_name": name}),
         secondary_status=TRAINING,
         created=row["created"],
         started=row["started"],
-        service=service_of({host: reached[machine.name] for host, machine in submitted.items()}),
+        service=found_elsewhere(row["name"], machines).to_json(),
     )

@@ -12,6 +12,8 @@ from herringbone.remote.parcels import is_shared
 from herringbone_spec.errors import UnsupportedError
 
 _NAME = "ssh"
+# Of those that mean nothing on one's own machine, these do here.
+_USED = ("min_instance_count",)
 _UNUSED: dict[Runtime, tuple[str, ...]] = {
     "process": ("framework_version", "py_version", "shm_size", "bake_requirements"),
     "docker": ("py_version",),
@@ -36,7 +38,7 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
         refuse(_NAME, old_tensorflow(plan))
     check_files(_NAME, plan)
     _refuse_unshared(plan, inventory)
-    unused = unused_of(plan, _UNUSED[runtime])
+    unused = [name for name in unused_of(plan, _UNUSED[runtime]) if name not in _USED]
     if plan.arguments.get("image_uri") and not in_containers:
         unused.append("image_uri")
     return tuple(sorted(unused))

@@ -9,9 +9,11 @@ import getpass
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,28 +26,44 @@ from herringbone.backends.ssh.choice import choose, runtime_of
 from herringbone.backends.ssh.inventory import Inventory, Machine
 from herringbone.backends.ssh.meeting import Place, control_of, place_of
 from herringbone.plan import JobPlan
-from herringbone.remote.parcels import Code, Parcel, code_of, parcels_of
+from herringbone.remote.parcels import Code, Parcel, code_of, digest_of, parcels_of
 from herringbone.remote.road import Road
-from herringbone.remote.start_order import StartOrder, plan_to_send
+from herringbone.remote.start_order import Delivery, StartOrder, plan_to_send
 from herringbone.remote.visit import Visit
 from herringbone.remote.wire import Message
 from herringbone_spec.contract import HostVariable
-from herringbone_spec.errors import HerringboneError, HostError
+from herringbone_spec.errors import HerringboneError, HostError, InputError, LaunchError
 
 if TYPE_CHECKING:
     from herringbone.engine import Engine
 
 _SECRET_BYTES = 32
 _THREADS = 32
+_OWN_SECONDS, _POLL_SECONDS = 10.0, 0.1
 # Settings of the supervisor's that a user may have in his own environment.
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
 _Item = TypeVar("_Item")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Again:
+    """What one more attempt needs beside the plan.
+
+    `name` is what machines call the job in this attempt, `code` what all attempts run, `checkpoints` a folder with what
+    the earlier ones left, None for none. `without` are machines that it cannot have, each with why.
+    """
+
+    name: str
+    code: Code
+    checkpoints: Path | None
+    without: Mapping[str, str]
+
+
 class Submission:
     """One job on its way; `scratch` is a folder here for its packed code, `environ` the client's environment.
 
-    `find` finds this machine's container engine, where machines run containers.
+    `find` finds this machine's container engine, where machines run containers. With `again`, a machine that does not
+    answer is one that cannot be had, and fewer hosts may have to do.
     """
 
     def __init__(
@@ -57,10 +75,15 @@ class Submission:
         scratch: Path,
         environ: Mapping[str, str],
         find: Callable[[], Engine],
+        again: Again | None = None,
     ) -> None:
         self._plan, self._inventory, self._road = plan, inventory, road
         self._scratch, self._environ, self._find = scratch, environ, find
         self._have_gpus = False
+        self._again = again
+        self._all_hosts = plan.hosts
+        self._name = plan.job_name if again is None else again.name
+        self.code: Code | None = None if again is None else again.code
         self._visits: dict[str, Visit] = {}
         self._machines: dict[str, Machine] = {}
         self._places: dict[str, Place] = {}
@@ -74,24 +97,50 @@ class Submission:
         with ExitStack() as stack:
             stack.callback(lambda: self._hang_up(kept))
             # The machines take their time to answer: what is to be sent is looked at meanwhile.
-            self._open(choose(self._plan.hosts, self._inventory))
-            assert self._plan.source is not None
-            code = code_of(self._plan.source, self._scratch, but_not=self._scratch.parent)
+            self._open(self._choose({}))
+            if self.code is None:
+                assert self._plan.source is not None
+                self.code = code_of(self._plan.source, self._scratch, but_not=self._scratch.parent)
+            code = self.code
             deliveries, parcels = parcels_of(all_channels(self._plan), self._inventory.shared)
+            checkpoints = self._checkpoints()
+            if checkpoints is not None:
+                parcels[checkpoints.digest] = checkpoints
             self._lock()
             self._compare()
+            if self._again is not None:
+                # Of who began this very attempt, and was killed over it.
+                self._at_once(self._forget, self._machines)
             image = self._provide_image()
             self._at_once(lambda host: self._send(host, code, parcels), self._machines)
-            self._start(code, {name: msgspec.to_builtins(each) for name, each in deliveries.items()}, image)
+            self._start(deliveries, image, checkpoints)
             kept.update(machine.name for machine in self._machines.values())
         return {host: (machine, self._visit(host)) for host, machine in self._machines.items()}
 
+    def _choose(self, busy: Mapping[str, str]) -> dict[str, Machine]:
+        """Choose a machine for each host; for one more attempt, for as many hosts as there are machines for."""
+        if self._again is None:
+            return choose(self._plan.hosts, self._inventory, busy=busy)
+        busy = {**self._again.without, **busy}
+        for count in (len(self._all_hosts), *self._plan.fewer_hosts):
+            try:
+                chosen = choose(self._all_hosts[:count], self._inventory, busy=busy)
+            except (LaunchError, InputError):
+                continue
+            self._plan = msgspec.structs.replace(self._plan, hosts=self._all_hosts[:count])
+            return chosen
+        return choose(self._all_hosts, self._inventory, busy=busy)
+
+    def _checkpoints(self) -> Parcel | None:
+        folder = None if self._again is None else self._again.checkpoints
+        return None if folder is None else Parcel(digest=digest_of(folder, "checkpoints"), path=folder)
+
     def _open(self, machines: Mapping[str, Machine]) -> None:
         """Begin a visit to each machine, without waiting for any."""
-        for host, machine in machines.items():
+        for machine in machines.values():
             if machine.name not in self._visits:
                 self._visits[machine.name] = self._road.visit(machine)
-            self._machines[host] = machine
+        self._machines = dict(machines)
 
     def _lock(self) -> None:
         """Lock a machine for each host; one that another job has is left out, and the next free one taken."""
@@ -100,18 +149,36 @@ class Submission:
         claim = {"ask": "lock", "job": self._plan.job_name, "client": f"{getpass.getuser()}@{platform.node()}"}
         while True:
             wanted = [machine for machine in self._machines.values() if machine.name not in locked]
-            answers = self._at_once(lambda machine: self._visits[machine.name].ask(claim), wanted)
+            answers = self._at_once(lambda machine: self._claim(machine, claim), wanted)
             for machine, answer in zip(wanted, answers, strict=True):
-                if owner := answer.get("owner"):
+                if "lost" in answer:
+                    busy[machine.name] = answer["lost"]
+                elif owner := answer.get("owner"):
                     busy[machine.name] = f"runs {owner['job']} of {owner['client']}"
                 else:
                     locked.add(machine.name)
             if all(machine.name in locked for machine in self._machines.values()):
                 break
-            self._open(choose(self._plan.hosts, self._inventory, busy=busy))
+            self._open(self._choose(busy))
         # A choice without the busy ones may have left out one that was locked before.
         for name in locked - {machine.name for machine in self._machines.values()}:
             self._visits[name].ask({"ask": "unlock"})
+
+    def _claim(self, machine: Machine, claim: Message) -> Message:
+        """Ask a machine for its lock, and return the answer; {"lost": why} where one may do without it."""
+        deadline = time.monotonic() + _OWN_SECONDS
+        try:
+            while True:
+                answer = self._visits[machine.name].ask(claim)
+                owner = answer.get("owner")
+                # What is left of our own last attempt goes by itself.
+                if owner is None or owner["job"] != claim["job"] or time.monotonic() > deadline:
+                    return answer
+                time.sleep(_POLL_SECONDS)
+        except HostError as error:
+            if self._again is None:
+                raise
+            return {"lost": str(error).removeprefix(f"{machine.name}: ")}
 
     def _compare(self) -> None:
         """Ask each machine what it has: none may lack what the inventory promises, or differ from its group."""
@@ -145,14 +212,16 @@ class Submission:
             self._road.send(machine, parcels[digest].path, there)
             visit.ask({"ask": "keep", "digest": digest})
 
-    def _start(self, code: Code, deliveries: Mapping[str, Any], image: str | None) -> None:
+    def _start(self, deliveries: Mapping[str, Delivery], image: str | None, checkpoints: Parcel | None) -> None:
+        assert self.code is not None
+        code = self.code
         first = next(iter(self._machines))
         several = len(self._machines) > 1
         key = os.urandom(_SECRET_BYTES).hex() if several else None
         control = control_of(self._places[first]) if several else None
         settings = {name: self._environ[name] for name in _PASSED_ON if name in self._environ}
         machines = {host: msgspec.to_builtins(machine) for host, machine in self._machines.items()}
-        plan = plan_to_send(self._plan)
+        plan = plan_to_send(msgspec.structs.replace(self._plan, job_name=self._name))
 
         def start(host: str) -> Message:
             order = StartOrder(
@@ -166,6 +235,8 @@ class Submission:
                 machines=machines,
                 settings={**settings, HostVariable.STOP_GRACE: f"{stop_grace():g}"},
                 image=image,
+                job=self._plan.job_name,
+                checkpoints=None if checkpoints is None else checkpoints.digest,
             )
             return self._visit(host).ask({"ask": "start", "order": msgspec.to_builtins(order)})
 
@@ -177,7 +248,7 @@ class Submission:
 
     def _forget(self, host: str) -> None:
         with suppress(HerringboneError):
-            self._visit(host).ask({"ask": "forget", "job": self._plan.job_name})
+            self._visit(host).ask({"ask": "forget", "job": self._name})
 
     def _visit(self, host: str) -> Visit:
         return self._visits[self._machines[host].name]

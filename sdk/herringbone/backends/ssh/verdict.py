@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from herringbone.jobs import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL
@@ -75,8 +75,9 @@ def judge_job(states: Sequence[HostState]) -> Verdict:
         return Verdict(FAILED, FAILED, Failure(host=lost.host, exception="HostError", message=why, exit_code=0))
     if verdict.failure is not None and verdict.failure.host == lost.host:
         message = ": ".join(filter(None, (verdict.failure.message, where)))
-        return Verdict(FAILED, FAILED, verdict.failure._replace(message=message))
-    return verdict
+        verdict = replace(verdict, failure=verdict.failure._replace(message=message))
+    # What others failed with may be no more than that they could not reach it.
+    return verdict if verdict.failure is None else replace(verdict, lost=lost.host)
 
 
 def _end(state: HostState, *, told: bool) -> HostEnd:
@@ -92,7 +93,9 @@ def _end(state: HostState, *, told: bool) -> HostEnd:
             record = parse_failure(state.record)
     # A stop that reached one host reaches the others through it, before their own keepers hear of it.
     ordered = told and record is None and failure.exit_code == _STOPPED_CODE
-    return HostEnd(state.host, failure.exit_code or 1, ordered, record, failure.log_tail, failure.message)
+    # Where no host is named, its keeper died.
+    lost = failure.host is None
+    return HostEnd(state.host, failure.exit_code or 1, ordered, record, failure.log_tail, failure.message, lost)
 
 
 def _failure(row: dict[str, Any]) -> Failure:

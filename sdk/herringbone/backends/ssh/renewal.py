@@ -1,0 +1,203 @@
+"""One more attempt of a job whose attempt failed: by whoever looks at it, on the machines that can be had by then.
+
+logs fetched -> `keeper.retry` decides -> checkpoints fetched -> machines locked, checkpoints sent -> hosts started
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from herringbone.backends.review import checkpoint_folder
+from herringbone.backends.ssh.choice import inventory_path, read_inventory
+from herringbone.backends.ssh.registry import Registered, attempt_name, registered
+from herringbone.backends.ssh.submission import Again, Submission
+from herringbone.home import Home, JobFolder
+from herringbone.jobs import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
+from herringbone.keeper.attempts import newest_file, read_log
+from herringbone.keeper.filing import LogFile
+from herringbone.keeper.retry import Attempt, announcement, decide, described, excluded, find, policies_of
+from herringbone.remote.parcels import Code
+from herringbone_spec.contract import MASK
+from herringbone_spec.errors import HostError
+
+if TYPE_CHECKING:
+    from herringbone.backends.ssh.following import Following, HostView
+    from herringbone.backends.ssh.inventory import Machine
+    from herringbone.keeper.verdict import Verdict
+    from herringbone.options import Options
+    from herringbone.plan import JobPlan
+    from herringbone.remote.road import Road
+
+_THREADS = 8
+_UNFINISHED = ".~tmp~"  # rsync's
+
+
+class Renewal:
+    """The next attempt of a job, after the one that `following` followed.
+
+    >>> Renewal(record, plan, following, road, home, environ=os.environ).begin(verdict)         # doctest: +SKIP
+    True
+
+    `plan` is unmasked where this Python submitted it.
+    """
+
+    def __init__(
+        self,
+        record: JobRecord,
+        plan: JobPlan,
+        following: Following,
+        road: Road[Machine],
+        home: Home,
+        *,
+        environ: Mapping[str, str],
+    ) -> None:
+        self._record, self._plan, self._following = record, plan, following
+        self._road, self._home, self._environ = road, home, environ
+        self._folder: JobFolder = home.job(record.name)
+        self._index = JobIndex(home.index)
+        self._now: Registered = registered(record)
+
+    @property
+    def retries(self) -> int:
+        """How many more attempts than one the job may have."""
+        return self._plan.options.max_retry_attempts or 0
+
+    def begin(self, verdict: Verdict) -> bool:
+        """Begin the next attempt if the job may have one after an attempt that ended so; say whether it did.
+
+        The logs of the failed attempt are here. Raises `HerringboneError` or `OSError` where it should and cannot.
+        """
+        if not self.retries or self._is_stopping():
+            return False
+        logs = {host: read_log(self._folder.log(host), self._now.begins.get(host, 0)) for host in self._now.machines}
+        policies = policies_of(self._plan.options.log_policies)
+        failed = decide(verdict, find(policies, logs), self._now.places, self._now.failed, self.retries)
+        if failed is None:
+            return False
+        self._check()
+        self._index.update(self._record.name, unless_done=True, secondary_status=RESTARTING)
+        checkpoints = self._checkpoints()
+        name = attempt_name(self._record.name, failed.number + 1)
+        plan = msgspec.structs.replace(self._plan, options=self._options())
+        submission = Submission(
+            plan,
+            read_inventory(inventory_path(plan)),
+            self._road,
+            scratch=self._home.cache / "code",
+            environ=self._environ,
+            again=Again(name=name, code=self._code(), checkpoints=checkpoints, without=self._without(failed)),
+        )
+        started = submission.run()
+        for _, visit in started.values():
+            visit.close()
+        self._write_down(name, failed, {host: machine for host, (machine, _) in started.items()}, checkpoints)
+        return True
+
+    def _is_stopping(self) -> bool:
+        return self._index.get(self._record.name).status == STOPPING
+
+    def _options(self) -> Options:
+        """Return the options with what is left of `max_run`, which counts all attempts together."""
+        spent = time.time() - (self._record.started or time.time())
+        left = int(self._plan.options.max_run - spent)
+        if left < 1:
+            raise HostError(f"max_run, {self._plan.options.max_run} s of all attempts together, is over")
+        return msgspec.structs.replace(self._plan.options, max_run=left)
+
+    def _check(self) -> None:
+        """Raise `HostError` where this Python cannot start what another one submitted."""
+        hidden = [name for name, value in self._plan.environment.items() if value == MASK]
+        hidden += [name for name, value in self._plan.hyperparameters.items() if MASK in value]
+        if hidden:
+            raise HostError(
+                f"only the Python that submitted it knows {', '.join(hidden)}, and it is gone; submit the job again, "
+                "and it goes on from its checkpoints where checkpoint_s3_uri names a folder for them"
+            )
+        if self._now.code_path is None:
+            raise HostError("it was submitted elsewhere, and its code is there; look at it from there")
+
+    def _code(self) -> Code:
+        assert self._now.code_path is not None
+        assert self._now.code_digest is not None
+        return Code(digest=self._now.code_digest, path=Path(self._now.code_path))
+
+    def _without(self, failed: Attempt) -> dict[str, str]:
+        """Return the machines that this attempt cannot have: those silent now, and those excluded for good."""
+        silent = {state.machine: f"cannot be reached: {state.lost}" for state in self._following.states if state.lost}
+        return {**silent, **excluded([*self._now.failed, failed])}
+
+    def _checkpoints(self) -> Path | None:
+        """Fetch what the hosts have saved, and return it as one folder; None where they share one, or there is nothing.
+
+        Of files of one name the newest counts, as in a bucket that all hosts write to.
+        """
+        if checkpoint_folder(self._plan) is not None:
+            return None
+        folder = self._folder.path / "checkpoints"
+        views = [view for view in self._following.views.values() if view.state.done]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            for call in [pool.submit(self._fetch_checkpoints, view, folder / view.host) for view in views]:
+                call.result()
+        return gathered(folder)
+
+    def _fetch_checkpoints(self, view: HostView, into: Path) -> None:
+        assert view.row is not None
+        there = JobFolder(Path(view.row["work"], "jobs", self._now.name)).host(view.host) / "checkpoints"
+        self._road.fetch(view.machine, str(there), into)
+
+    def _write_down(self, name: str, failed: Attempt, machines: dict[str, Machine], checkpoints: Path | None) -> None:
+        """Say where the job goes on: in its log, and in the index."""
+        places = {host: machine.name for host, machine in machines.items()}
+        kept = checkpoints or checkpoint_folder(self._plan)
+        newest = None if kept is None else newest_file(kept)
+        failed = replace(failed, announced=announcement(failed, self.retries, places, newest))
+        hosts = [host.name for host in self._plan.hosts]
+        begins = {}
+        for host in hosts:
+            log = LogFile(str(self._folder.log(host)))
+            if host == hosts[0]:
+                log.say(f"[{host}] {failed.announced}", time.time())
+            begins[host] = log.size
+            log.close(time.time())
+        story = (*self._now.failed, failed)
+        now = msgspec.structs.replace(self._now, machines=machines, name=name, failed=story, begins=begins)
+        self._index.update(
+            self._record.name,
+            unless_done=True,
+            service=now.to_json(),
+            secondary_status=STOPPING if self._is_stopping() else TRAINING,
+            description=described(story),
+        )
+        if self._is_stopping():
+            # The stop reached the machines of the attempt before.
+            for machine in machines.values():
+                with self._road.visit(machine) as visit:
+                    visit.ask({"ask": "stop", "job": name, "grace": None})
+
+
+def gathered(folder: Path) -> Path | None:
+    """Return a folder with the files of all hosts' folders in `folder`, the newest of each name; None without any."""
+    into = folder / ".all"
+    shutil.rmtree(into, ignore_errors=True)
+    found: dict[Path, Path] = {}
+    for host in sorted(folder.iterdir()) if folder.is_dir() else []:
+        for file in host.rglob("*"):
+            inside = file.relative_to(host)
+            if not file.is_file() or _UNFINISHED in inside.parts:
+                continue
+            if inside not in found or file.stat().st_mtime_ns > found[inside].stat().st_mtime_ns:
+                found[inside] = file
+    for inside, file in found.items():
+        target = into / inside
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(file, target)
+    return into if found else None

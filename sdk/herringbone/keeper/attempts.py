@@ -1,0 +1,67 @@
+"""What follows a failed attempt, for a keeper: what the logs say is read, the rule asked, the hosts started again."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from herringbone.jobs import RESTARTING
+from herringbone.keeper.record import record_of
+from herringbone.keeper.retry import announcement, decide, described, find
+from herringbone.logs import STAMP_CHARS
+from herringbone_spec.paths import Paths
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from herringbone.keeper.hosts import Host, Renewal, Site
+    from herringbone.keeper.order import Order
+    from herringbone.keeper.verdict import Verdict
+
+# What broke an attempt stands at its end.
+LOG_BYTES = 16 << 20
+
+
+def begin_anew(order: Order, site: Site, verdict: Verdict) -> Renewal:
+    """Have the site begin anew where the job may, and say where; None where it is over."""
+    if verdict.failure is None or not order["retries"]:
+        return None
+    logs = {host.name: read_log(Path(order["logs"], f"{host.name}.log"), host.log_begins) for host in site.hosts}
+    failed = decide(verdict, find(order["policies"], logs), site.places, site.failed, order["retries"])
+    first = site.hosts[0]
+    if failed is None:
+        _say_why_not(first, site, order["retries"])
+        return None
+    checkpoint = newest_file(*(Path(Paths(Path(host.base)).checkpoints) for host in site.hosts))
+    failed = replace(failed, announced=announcement(failed, order["retries"], {}, checkpoint))
+    first.log.say(f"[{first.name}] {failed.announced}", time.time())
+    story = [*site.failed, failed]
+    # Before it happens: where another keeper goes on, there is no time from then on.
+    record_of(order).update(secondary_status=RESTARTING, **site.told(story), description=described(story))
+    return site.begin_anew(story)
+
+
+def newest_file(*folders: Path) -> str | None:
+    """Return the name, within its folder, of the file that was written last; None where there is none."""
+    found = [(file.stat().st_mtime_ns, file.relative_to(folder)) for folder in folders for file in _files(folder)]
+    return max(found)[1].as_posix() if found else None
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")]
+
+
+def read_log(path: Path, begin: int = 0) -> str:
+    """Return the end of a log, from the byte `begin` at the earliest, without the times; "" where there is none."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
+            return "\n".join(line[STAMP_CHARS:].decode("utf-8", "replace") for line in file.read().splitlines())
+    except FileNotFoundError:
+        return ""
+
+
+def _say_why_not(first: Host, site: Site, retries: int) -> None:
+    if len(site.failed) >= retries:
+        first.log.say(f"[{first.name}] attempt {retries + 1} of {retries + 1} has failed, too", time.time())

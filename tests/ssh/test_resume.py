@@ -1,0 +1,118 @@
+"""A machine goes away in mid-job: the job begins anew on those that are there, from what was saved last."""
+
+import json
+import os
+import signal
+import tarfile
+
+import pytest
+
+from .conftest import expect
+
+pytestmark = pytest.mark.ssh
+
+# Ranks share out twelve samples a step, whatever their number; rank 0 adds up their gradients and saves now and then.
+# Without torch, whose import takes longer than all else here.
+TRAINS = """
+import json, os, random, socket, time
+rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+def connect():
+    while True:
+        try:
+            return socket.create_connection(address)
+        except OSError:
+            time.sleep(0.05)
+if rank == 0:
+    server = socket.create_server(("", address[1]))
+    others = [server.accept()[0] for _ in range(size - 1)]
+else:
+    others = [connect()]
+ends = [(other.makefile("r"), other.makefile("w")) for other in others]
+def say(value):
+    for _, write in ends:
+        print(json.dumps(value), file=write, flush=True)
+def hear():
+    return [json.loads(read.readline()) for read, _ in ends]
+saved = Path(os.environ["SAGEMAKER_BASE_DIR"], "checkpoints", "state.json")
+step, weights = json.loads(saved.read_text()) if saved.exists() else (0, [1.0] * 8)
+print("from step", step, "of", size, flush=True)
+began = step
+while step < 30:
+    mine = [0.0] * 8
+    for sample in range(rank, 12, size):
+        values = random.Random(step * 12 + sample)
+        mine = [old + values.gauss(0, 1) * weight for old, weight in zip(mine, weights)]
+    if rank == 0:
+        total = [sum(column) for column in zip(mine, *hear())]
+        say(total)
+    else:
+        say(mine)
+        (total,) = hear()
+    weights = [weight - 0.01 * gradient for weight, gradient in zip(weights, total)]
+    step += 1
+    if rank == 0 and step % 5 == 0:
+        saved.with_suffix(".new").write_text(json.dumps([step, weights]))
+        saved.with_suffix(".new").replace(saved)
+    print("step", step, flush=True)
+    while f"{began}:{step}" in os.environ["HOLDS"].split():
+        time.sleep(1)
+if rank == 0:
+    Path(os.environ["SM_MODEL_DIR"], "weights.json").write_text(json.dumps(weights))
+"""
+
+
+def weights(job):
+    with tarfile.open(job.model_data.removeprefix("file://")) as archive:
+        return json.load(archive.extractfile("weights.json"))
+
+
+def texts(job):
+    return [line.text for line in job.logs(host="algo-1")]
+
+
+@pytest.fixture
+def train(submit):
+    """Submits the training; an attempt that began at step A stands still at step B where `holds` say "A:B"."""
+
+    def start(name, *, holds="", **given):
+        return submit(TRAINS, name=name, environment={"HOLDS": holds}, **given)
+
+    return start
+
+
+@pytest.fixture
+def undisturbed(train):
+    return weights(train("undisturbed").wait())
+
+
+def lose_supervisor(machines, name):
+    for pid in machines.pids(name, "-m herringbone_entry"):
+        os.kill(pid, signal.SIGKILL)
+
+
+def test_a_lost_supervisor_and_a_cut_cable_end_attempts_and_not_the_job(train, machines, undisturbed):
+    # Nobody else has algo-1's checkpoints: they travel to whoever plays it next.
+    job = train("disturbed", holds="0:7 5:12", max_retry_attempts=2, min_instance_count=2)
+    expect(job, "step 7")
+    lose_supervisor(machines, "h-1")
+    expect(job, "from step 5 of 3", "step 12")
+    machines.cut("h-3")
+    try:
+        followed = [line.text for line in job.logs(follow=True, host="algo-1")]
+        assert job.wait(timeout=60).status == "Completed", job.failure
+    finally:
+        machines.mend("h-3")
+    assert weights(job) == pytest.approx(undisturbed, abs=1e-6)
+    told = [text for text in texts(job) if text.startswith("attempt")]
+    assert told[0] == (
+        "attempt 2 of 3: algo-1 on h-1 was lost (exit code 137, killed by SIGKILL); beginning anew on h-1, h-2, h-3; "
+        "newest checkpoint: state.json"
+    )
+    assert told[1].startswith("attempt 3 of 3: algo-3 on h-3 was lost (")
+    assert "beginning anew on h-1, h-2; newest checkpoint: state.json" in told[1]
+    # One who follows sees each line of each attempt once.
+    assert followed == texts(job)
+    assert "from step 10 of 2" in texts(job)
+    hosts = [attempt["Hosts"] for attempt in job.describe()["Attempts"]]
+    assert hosts == [{"algo-1": "h-1", "algo-2": "h-2", "algo-3": "h-3"}] * 2
