@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from herringbone.engine import Engine, EngineRefusal
+from herringbone.engine import Engine, EngineRefusal, hijack, read_head, send
 from herringbone.keeper.filing import LogFile
 from herringbone.keeper.hosts import Host
 from herringbone_spec.errors import ArchiveError, EngineError
@@ -22,6 +22,7 @@ from herringbone_spec.errors import ArchiveError, EngineError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from socket import socket
     from threading import Thread
     from typing import Any
 
@@ -148,11 +149,11 @@ class ContainerHost(Host):
                 time.sleep(0.02)
             self.cause = f"out of memory: {self._limit()}"
         except EngineError:
-            self.cause = _ENGINE_GONE
+            self._miss_engine()
 
     def _ending_untold(self) -> int:
         """The connection broke, so the engine was stopped, or the network to it is gone."""
-        self.cause = _ENGINE_GONE
+        self._miss_engine()
         try:
             state = self.state()
         except EngineError:
@@ -160,6 +161,9 @@ class ContainerHost(Host):
         code = state.get("ExitCode")
         # A container that lost its keeper's connection stops by itself: nothing is to be had from it any more.
         return code if isinstance(code, int) and code else _KILLED_CODE
+
+    def _miss_engine(self) -> None:
+        self.cause, self.lost = _ENGINE_GONE, True
 
     def _limit(self) -> str:
         limit = int(self._engine.get(f"/containers/{self.id}/json")["HostConfig"].get("Memory") or 0)
@@ -177,6 +181,7 @@ class Containers:
     def __init__(self, order: Order, containers: ContainersOrder) -> None:
         self._order = containers
         self._engine = Engine(containers["engine"])
+        self._entries, self._retries = order["hosts"], order["retries"]
         self._tidying: Thread | None = None
         self.failed: Sequence[Attempt] = ()
         self.places: dict[str, str] = {}
@@ -187,12 +192,13 @@ class Containers:
                 containers["containers"][each["name"]],
                 self._engine,
             )
-            for each in order["hosts"]
+            for each in self._entries
         ]
 
     def start(self) -> None:
-        for container in self._order["containers"].values():
-            for descriptor in (container["stream"], container["ending"]):
+        for host in self.hosts:
+            for descriptor in (host.output, host.ending):
+                assert descriptor is not None
                 os.set_blocking(descriptor, False)
                 os.set_inheritable(descriptor, False)
 
@@ -214,7 +220,7 @@ class Containers:
                     print(f"{host.name}: {error}", file=sys.stderr)
 
     def collect(self) -> None:
-        """Ask why hosts failed, fetch what they wrote, and have the containers removed meanwhile."""
+        """Ask why hosts failed, fetch what they wrote, and have containers that no attempt needs removed meanwhile."""
         from threading import Thread
 
         for host in self.hosts:
@@ -225,21 +231,42 @@ class Containers:
             except (EngineError, ArchiveError) as error:
                 host.cause = host.cause or str(error)
                 host.exit_code = host.exit_code or 1
-        self._tidying = Thread(target=self._remove_all)
-        self._tidying.start()
+        if len(self.failed) >= self._retries:
+            self._tidying = Thread(target=self._remove_all)
+            self._tidying.start()
 
     def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - no other keeper goes on
         return {}
 
-    def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:  # noqa: ARG002 - the client made the containers
-        return None
+    def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:
+        """Start the same containers once more, over new connections."""
+        self.failed = failed
+        try:
+            self.hosts = [self._started_again(host) for host in self.hosts]
+        except (EngineError, OSError) as error:
+            self.hosts[0].log.say(f"[{self.hosts[0].name}] it cannot begin anew: {error}", time.time())
+            return None
+        return "here"
 
     def leave(self) -> None:
-        assert self._tidying is not None
-        self._tidying.join()
+        if self._tidying is None:
+            self._remove_all()
+        else:
+            self._tidying.join()
 
     def abandon(self) -> None:
         self._remove_all()
+
+    def _started_again(self, host: ContainerHost) -> ContainerHost:
+        host.clear()
+        with self._engine.open() as stream, self._engine.open() as ending:
+            start_container(self._engine, host.id, stream, ending, self._order["line"].encode())
+            connections = {"stream": stream.detach(), "ending": ending.detach()}
+        container: ContainerOrder = {**self._order["containers"][host.name], **connections}  # type: ignore[typeddict-item]
+        entry = next(each for each in self._entries if each["name"] == host.name)
+        again = ContainerHost(entry, host.log, container, self._engine)
+        again.log_begins = host.log.size
+        return again
 
     def _fetch(self, host: ContainerHost) -> None:
         folders = self._order["containers"][host.name]["fetched"]
@@ -268,6 +295,19 @@ class Containers:
             remove(self._engine, name)
         except EngineError as error:
             print(error, file=sys.stderr)
+
+
+def start_container(engine: Engine, container: str, stream: socket, ending: socket, line: bytes) -> None:
+    """Start a container, its output and its end to come over these connections; `line` is told to it first.
+
+    Attach first, so that not a byte is lost, and ask for the end before there can be one.
+    """
+    path = f"/containers/{container}"
+    hijack(stream, f"{path}/attach", {"stream": True, "stdin": True, "stdout": True, "stderr": True})
+    stream.sendall(line)
+    send(ending, "POST", f"{path}/wait", {"condition": "next-exit"})
+    read_head(ending)  # comes at once, and says that the engine watches; the rest comes at the end
+    engine.post(f"{path}/start")
 
 
 def remove_container(engine: Engine, container: str) -> None:

@@ -44,10 +44,11 @@ class ContainerOrder(TypedDict):
 
 
 class ContainersOrder(TypedDict):
-    """Hosts that are containers, by their names, and the network between them."""
+    """Hosts that are containers, by their names, and the network between them; each is told `line` in private."""
 
     engine: str
     network: str | None
+    line: str
     containers: dict[str, ContainerOrder]
 
 

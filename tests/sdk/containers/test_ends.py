@@ -252,3 +252,29 @@ def test_threads_may_submit_at_once(image, script):
     for thread in threads:
         thread.join(60)
     assert found == ["Completed"] * 3
+
+
+def test_a_host_that_is_killed_is_started_again_with_what_it_had_saved(submit, engine):
+    job = submit(
+        "import os, pathlib, time\n"
+        "saved = pathlib.Path('/opt/ml/checkpoints/saved')\n"
+        "if saved.exists():\n"
+        "    pathlib.Path('/opt/ml/model', os.environ['SM_CURRENT_HOST']).write_text(os.environ['TOKEN'])\n"
+        "else:\n"
+        "    saved.touch(); print('ready', flush=True); time.sleep(60)",
+        instance_count=2,
+        environment={"TOKEN": "told again in private"},
+        max_retry_attempts=1,
+    )
+    ready(job, 2)
+    engine.kill(f"{job.name}-algo-2")
+    assert job.wait(timeout=30).status == "Completed"
+    said = [line.text for line in job.logs() if line.rank is None]
+    assert any(text.startswith("attempt 2 of 2: algo-2 was lost (exit code 137") for text in said)
+    folder = job.download_model("model")
+    assert [path.read_text() for path in sorted(folder.iterdir())] == ["told again in private"] * 2
+
+
+def test_attempts_on_an_engine_elsewhere_are_refused(submit, by_tcp):
+    with pytest.raises(UnsupportedError, match="max_retry_attempts: what a host has saved lies in its container"):
+        submit(SLEEP, max_retry_attempts=1)

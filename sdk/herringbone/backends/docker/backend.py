@@ -124,14 +124,16 @@ class DockerBackend(KeptBackend):
                 at_once(makings)
             if not self._engine.is_here:
                 at_once([partial(self._copy_files, plan, host, made) for host in hosts])
+            line = self._private_line(plan) if image.is_ours else ""
             with interrupt_later():
-                self._start_hosts(hosts, made, lent, self._private_line(plan) if image.is_ours else b"")
+                self._start_hosts(hosts, made, lent, line.encode())
         except BaseException:
             made.undo()
             raise
         order["containers"] = {
             "engine": self._engine.address,
             "network": meeting.network,
+            "line": line,
             "containers": {
                 host.name: {
                     "id": made.ids[host.name],
@@ -211,9 +213,9 @@ class DockerBackend(KeptBackend):
             passed_on={name: self._environ[name] for name in _PASSED_ON if name in self._environ},
         )
 
-    def _private_line(self, plan: JobPlan) -> bytes:
+    def _private_line(self, plan: JobPlan) -> str:
         """Return what each supervisor is told in private."""
-        return json.dumps(self._secrets(plan)).encode() + b"\n"
+        return json.dumps(self._secrets(plan)) + "\n"
 
     def _secrets(self, plan: JobPlan) -> dict[str, object]:
         """Return the user's environment and the job's key."""

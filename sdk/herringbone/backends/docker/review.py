@@ -52,6 +52,11 @@ def check_image(plan: JobPlan, image: Image) -> None:
 
 def check_engine(plan: JobPlan, engine: Engine) -> None:
     """Raise `UnsupportedError` for a wish that an engine elsewhere cannot serve."""
+    if plan.options.max_retry_attempts is not None and not engine.is_here:
+        raise UnsupportedError(
+            f"max_retry_attempts: what a host has saved lies in its container at {engine.address} and goes with it; "
+            "leave it out, or run where the engine is"
+        )
     shared = plan.hyperparameters.get("model_dir") == json.dumps(SHARED_MODEL_DIR)
     if shared and len(plan.hosts) > 1 and not engine.is_here:
         raise UnsupportedError(

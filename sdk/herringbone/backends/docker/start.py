@@ -10,8 +10,8 @@ from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.docker.request import container_name, network_name, network_request
-from herringbone.engine import Engine, EngineRefusal, hijack, read_head, send
-from herringbone.keeper.containers import remove_container, remove_network
+from herringbone.engine import Engine, EngineRefusal
+from herringbone.keeper.containers import remove_container, remove_network, start_container
 from herringbone_spec.errors import EngineError, ImageError, JobNameError, LaunchError
 
 if TYPE_CHECKING:
@@ -83,14 +83,8 @@ class Made:
             raise self._taken(error, name) from error
 
     def start(self, host: HostPlan, stream: socket.socket, ending: socket.socket, line: bytes) -> None:
-        """Attach first, so that not a byte is lost, and ask for the end before there can be one."""
-        path = f"/containers/{self.ids[host.name]}"
-        hijack(stream, f"{path}/attach", {"stream": True, "stdin": True, "stdout": True, "stderr": True})
-        stream.sendall(line)
-        send(ending, "POST", f"{path}/wait", {"condition": "next-exit"})
-        read_head(ending)  # comes at once, and says that the engine watches; the rest comes at the end
         try:
-            self._engine.post(f"{path}/start")
+            start_container(self._engine, self.ids[host.name], stream, ending, line)
         except EngineRefusal as error:
             raise _not_started(error, host) from error
 
