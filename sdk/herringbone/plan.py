@@ -86,6 +86,12 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return self.options.environment
 
     @property
+    def told_name(self) -> str:
+        """The job's name as its script knows it, in every attempt the same."""
+        told = self.hyperparameters.get(Key.JOB_NAME)
+        return self.job_name if told is None else str(json.loads(told))
+
+    @property
     def advice(self) -> str | None:
         """What would be better about a plan that is not wrong."""
         helpers = sum(host.helper for host in self.hosts)

@@ -63,6 +63,7 @@ if rank == 0:
 
 
 def weights(job):
+    assert job.status == "Completed", job.failure.render()
     with tarfile.open(job.model_data.removeprefix("file://")) as archive:
         return json.load(archive.extractfile("weights.json"))
 

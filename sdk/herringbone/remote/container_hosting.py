@@ -17,8 +17,8 @@ from herringbone.backends.docker.gpus import find_gpus
 from herringbone.backends.docker.image import Image, find_image
 from herringbone.backends.docker.request import Meeting
 from herringbone.engine import Engine, Upload
-from herringbone.home import Home
-from herringbone.remote.hosting import note, of_one_host, plan_here, unplaced
+from herringbone.home import Home, JobFolder
+from herringbone.remote.hosting import note, of_one_host, plan_here, take_checkpoints, unplaced
 from herringbone.remote.start_order import StartOrder
 from herringbone_spec.errors import EngineError, ImageError
 
@@ -58,6 +58,9 @@ class ContainerHosting(DockerBackend):
         start = self._start_order
         super()._start(plan_here(start, self._home), order, lent, keeper)
         note(start, self._home.job(plan.job_name).path)
+
+    def _add_files(self, folder: JobFolder) -> None:
+        take_checkpoints(self._start_order, self._home, folder)
 
     def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
         return [host for host in plan.hosts if host.name == self._start_order.host]

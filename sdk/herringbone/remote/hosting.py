@@ -113,7 +113,6 @@ class Hosting(KeptBackend):
         environment = job_environment(
             here, run_folder=order["run_folder"], cache=self._home.cache, grace=order["stop_grace"]
         )
-        environment[HostVariable.JOB_NAME] = start.job
         take_checkpoints(start, self._home, folder)
         if start.control is not None:
             environment[HostVariable.CONTROL] = start.control

@@ -29,9 +29,8 @@ class StartOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     `plan` is the whole job's, unmasked. `control` is where its supervisors meet and `key` what they know, None for a
     lone host. `code` is the digest of its packed code, `data` its channels' by their names. `interface` leads to the
     other hosts. `machines` says which machine plays which host, for who attaches later. `settings` are variables for
-    the supervisor. `job` is the job's name, where the plan's is that of one attempt, and `checkpoints` the digest of
-    what an earlier attempt left, None for none. `image` is the id of a container's, None for a process. It travels
-    through a pipe: nothing of it is on a disk or a command line there.
+    the supervisor. `checkpoints` is the digest of what an earlier attempt left, None for none. `image` is the id of a
+    container's, None for a process. It travels through a pipe: nothing of it is on a disk or a command line there.
     """
 
     plan: dict[str, Any]
@@ -43,8 +42,7 @@ class StartOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     interface: str
     machines: dict[str, Any]
     settings: dict[str, str]
-    job: str
-    checkpoints: str | None
+    checkpoints: str | None = None
     image: str | None = None
 
 

@@ -25,7 +25,7 @@ from herringbone.backends.docker.sweep import labels_of, sweep
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
 from herringbone.engine import ANSWER_SECONDS, Engine
-from herringbone.home import Home, find_home
+from herringbone.home import Home, JobFolder, find_home
 from herringbone_spec.contract import HostVariable
 from herringbone_spec.errors import HerringboneError, UnsupportedError
 from herringbone_spec.paths import Paths
@@ -99,6 +99,9 @@ class DockerBackend(KeptBackend):
         review.check_image(plan, image)
         return review.unused(plan)
 
+    def _add_files(self, folder: JobFolder) -> None:
+        """Add to the hosts' trees what else they find."""
+
     def _lend(self, plan: JobPlan) -> list[int]:
         return [self._engine.open().detach() for _ in range(2 * len(self._hosts(plan)))]
 
@@ -106,6 +109,7 @@ class DockerBackend(KeptBackend):
         folder, hosts, meeting = self._home.job(plan.job_name), self._hosts(plan), self._meeting(plan)
         for host in hosts:
             fill_host(plan, host, folder, interface=meeting.interface, but_not=self._home.path)
+        self._add_files(folder)
         image = self._image(plan)
         if plan.options.bake_requirements:
             codes = [Path(Paths(folder.host(host.name)).code) for host in hosts]

@@ -41,7 +41,7 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path
 def job_environment(plan: JobPlan, *, run_folder: str, cache: Path, grace: float) -> dict[str, str]:
     """Return the variables that every host of the job gets."""
     environment = {
-        HostVariable.JOB_NAME: plan.job_name,
+        HostVariable.JOB_NAME: plan.told_name,
         HostVariable.RUN_FOLDER: run_folder,
         HostVariable.CACHE: str(cache),
         HostVariable.STOP_GRACE: f"{grace:g}",

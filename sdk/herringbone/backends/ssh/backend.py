@@ -240,7 +240,7 @@ class SshBackend:
 
     def _ending_of(self, record: JobRecord, following: Following) -> Ending:
         plan = self._plans.get(record.name) or parse_plan(record.plan_dict)
-        renewal = Renewal(record, plan, following, self._road, self._home, environ=self._environ)
+        renewal = Renewal(record, plan, following, self._road, self._home, environ=self._environ, find=self._find)
         return Ending(record, plan, following, self._road, self._home, renewal=renewal)
 
     def _let_go(self, name: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +32,7 @@ from herringbone_spec.errors import HostError
 if TYPE_CHECKING:
     from herringbone.backends.ssh.following import Following, HostView
     from herringbone.backends.ssh.inventory import Machine
+    from herringbone.engine import Engine
     from herringbone.keeper.verdict import Verdict
     from herringbone.options import Options
     from herringbone.plan import JobPlan
@@ -44,7 +45,7 @@ _UNFINISHED = ".~tmp~"  # rsync's
 class Renewal:
     """The next attempt of a job, after the one that `following` followed.
 
-    >>> Renewal(record, plan, following, road, home, environ=os.environ).begin(verdict)         # doctest: +SKIP
+    >>> Renewal(record, plan, following, road, home, environ=os.environ, find=find).begin(verdict)   # doctest: +SKIP
     True
 
     `plan` is unmasked where this Python submitted it.
@@ -59,9 +60,10 @@ class Renewal:
         home: Home,
         *,
         environ: Mapping[str, str],
+        find: Callable[[], Engine],
     ) -> None:
         self._record, self._plan, self._following = record, plan, following
-        self._road, self._home, self._environ = road, home, environ
+        self._road, self._home, self._environ, self._find = road, home, environ, find
         self._folder: JobFolder = home.job(record.name)
         self._index = JobIndex(home.index)
         self._now: Registered = registered(record)
@@ -94,6 +96,7 @@ class Renewal:
             self._road,
             scratch=self._home.cache / "code",
             environ=self._environ,
+            find=self._find,
             again=Again(name=name, code=self._code(), checkpoints=checkpoints, without=self._without(failed)),
         )
         started = submission.run()

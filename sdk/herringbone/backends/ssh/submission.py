@@ -235,7 +235,6 @@ class Submission:
                 machines=machines,
                 settings={**settings, HostVariable.STOP_GRACE: f"{stop_grace():g}"},
                 image=image,
-                job=self._plan.job_name,
                 checkpoints=None if checkpoints is None else checkpoints.digest,
             )
             return self._visit(host).ask({"ask": "start", "order": msgspec.to_builtins(order)})
