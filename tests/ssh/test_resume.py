@@ -15,6 +15,7 @@ pytestmark = pytest.mark.ssh
 # Without torch, whose import takes longer than all else here.
 TRAINS = """
 import json, os, random, socket, time
+from pathlib import Path
 rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 def connect():
