@@ -4,8 +4,13 @@ import json
 import os
 import signal
 import tarfile
+import time
 
 import pytest
+
+from herringbone import TrainingJob
+from herringbone.backends.ssh.backend import SshBackend
+from herringbone.backends.ssh.renewal import gathered
 
 from .conftest import expect
 
@@ -97,12 +102,18 @@ def test_a_lost_supervisor_and_a_cut_cable_end_attempts_and_not_the_job(train, m
     # Nobody else has algo-1's checkpoints: they travel to whoever plays it next.
     job = train("disturbed", holds="0:7 5:12", max_retry_attempts=2, min_instance_count=2)
     expect(job, "step 7")
+    began = time.monotonic()
     lose_supervisor(machines, "h-1")
-    expect(job, "from step 5 of 3", "step 12")
+    expect(job, "from step 5 of 3")
+    print(f"a supervisor killed, the next attempt's first line after {time.monotonic() - began:.1f} s")
+    expect(job, "step 12")
+    began = time.monotonic()
     machines.cut("h-3")
     try:
+        expect(job, "from step 10 of 2")
+        print(f"a cable cut, the next attempt's first line after {time.monotonic() - began:.1f} s")
         followed = [line.text for line in job.logs(follow=True, host="algo-1")]
-        assert job.wait(timeout=60).status == "Completed", job.failure
+        assert job.wait(timeout=60).status == "Completed", job.failure.render()
     finally:
         machines.mend("h-3")
     assert weights(job) == pytest.approx(undisturbed, abs=1e-6)
@@ -118,3 +129,53 @@ def test_a_lost_supervisor_and_a_cut_cable_end_attempts_and_not_the_job(train, m
     assert "from step 10 of 2" in texts(job)
     hosts = [attempt["Hosts"] for attempt in job.describe()["Attempts"]]
     assert hosts == [{"algo-1": "h-1", "algo-2": "h-2", "algo-3": "h-3"}] * 2
+
+
+def test_a_machine_whose_log_says_so_is_left_out(submit):
+    job = submit(
+        "import os, sys, time\n"
+        "print(os.environ['TRAINING_JOB_NAME'], os.uname().nodename, flush=True)\n"
+        "if os.uname().nodename == 'h-2':\n"
+        "    sys.exit('CUDA error: uncorrectable ECC error encountered')\n",
+        hosts=2,
+        name="bad-gpu",
+        max_retry_attempts=1,
+    )
+    assert job.wait(timeout=60).status == "Completed", job.failure.render()
+    (attempt,) = job.describe()["Attempts"]
+    assert attempt["ExcludedHosts"] == ["h-2"]
+    (told,) = [text for text in texts(job) if text.startswith("attempt")]
+    assert "exclude_host by the log of algo-2 on h-2" in told
+    assert "beginning anew on h-1, h-3, without h-2 from now on; there is no checkpoint" in told
+    # One name to the script, whatever machines call an attempt; the log holds both.
+    second = [line.text for line in job.logs(host="algo-2") if line.text.startswith("bad-gpu")]
+    assert second == ["bad-gpu h-2", "bad-gpu h-3"]
+
+
+def test_a_python_that_does_not_know_the_secrets_says_so(submit, machines, home, road):
+    job = submit(
+        "import time; print('ready', flush=True); time.sleep(600)",
+        hosts=1,
+        name="secret",
+        environment={"API_TOKEN": "x"},
+        max_retry_attempts=1,
+    )
+    expect(job, "ready")
+    job._backend._close("secret")
+    lose_supervisor(machines, "h-1")
+    other = TrainingJob("secret", SshBackend(home, road))
+    assert other.wait(timeout=60).status == "Failed"
+    assert "only the Python that submitted it knows API_TOKEN, and it is gone" in other.failure.message
+
+
+def test_of_what_hosts_saved_the_newest_of_each_name_is_taken(tmp_path):
+    saved = {"algo-1/state": 5, "algo-2/state": 1, "algo-2/tag/part_1": 3, ".algo-3/not-fetched-whole": 0}
+    for name, age in saved.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+        os.utime(file, (1_000 - age, 1_000 - age))
+    folder = gathered(tmp_path)
+    found = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if file.is_file()}
+    assert found == {"state": "algo-2/state", "tag/part_1": "algo-2/tag/part_1"}
+    assert gathered(tmp_path / "nowhere") is None

@@ -27,7 +27,7 @@ def begin_anew(order: Order, site: Site, verdict: Verdict) -> Renewal:
     """Have the site begin anew where the job may, and say where; None where it is over."""
     if verdict.failure is None or not order["retries"]:
         return None
-    logs = {host.name: read_log(Path(order["logs"], f"{host.name}.log"), host.log_begins) for host in site.hosts}
+    logs = {host.name: read_log(Path(order["logs"]), host.name, host.log_begins) for host in site.hosts}
     failed = decide(verdict, find(order["policies"], logs), site.places, site.failed, order["retries"])
     first = site.hosts[0]
     if failed is None:
@@ -52,14 +52,19 @@ def _files(folder: Path) -> list[Path]:
     return [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")]
 
 
-def read_log(path: Path, begin: int = 0) -> str:
-    """Return the end of a log, from the byte `begin` at the earliest, without the times; "" where there is none."""
+def read_log(logs: Path, host: str, begin: int) -> str:
+    """Return what a host's ranks said last, from the byte `begin` of its log at the earliest; "" where there is none.
+
+    Supervisors and keepers say what happened elsewhere, and no more about their own host.
+    """
+    others = f"[{host}] ".encode()
     try:
-        with path.open("rb") as file:
+        with (logs / f"{host}.log").open("rb") as file:
             file.seek(max(begin, os.fstat(file.fileno()).st_size - LOG_BYTES))
-            return "\n".join(line[STAMP_CHARS:].decode("utf-8", "replace") for line in file.read().splitlines())
+            lines = [line[STAMP_CHARS:] for line in file.read().splitlines()]
     except FileNotFoundError:
         return ""
+    return "\n".join(line.decode("utf-8", "replace") for line in lines if not line.startswith(others))
 
 
 def _say_why_not(first: Host, site: Site, retries: int) -> None:

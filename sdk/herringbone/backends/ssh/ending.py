@@ -72,8 +72,10 @@ class Ending:
     def _conclude(self) -> None:
         verdict, model = judge_job(self._following.states), None
         if verdict.failure is not None:
-            try:
+            # A machine that went away since has no say in whether the job goes on.
+            with contextlib.suppress(HerringboneError):
                 self._each(self._fetch_log)
+            try:
                 if self._renewal.begin(verdict):
                     return
             except (HerringboneError, OSError) as error:

@@ -5,6 +5,7 @@ logs fetched -> `keeper.retry` decides -> checkpoints fetched -> machines locked
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from herringbone.remote.road import Road
 
 _THREADS = 8
-_UNFINISHED = ".~tmp~"  # rsync's
 
 
 class Renewal:
@@ -80,7 +80,7 @@ class Renewal:
         """
         if not self.retries or self._is_stopping():
             return False
-        logs = {host: read_log(self._folder.log(host), self._now.begins.get(host, 0)) for host in self._now.machines}
+        logs = {host: read_log(self._folder.logs, host, self._now.begins.get(host, 0)) for host in self._now.machines}
         policies = policies_of(self._plan.options.log_policies)
         failed = decide(verdict, find(policies, logs), self._now.places, self._now.failed, self.retries)
         if failed is None:
@@ -141,7 +141,8 @@ class Renewal:
     def _checkpoints(self) -> Path | None:
         """Fetch what the hosts have saved, and return it as one folder; None where they share one, or there is nothing.
 
-        Of files of one name the newest counts, as in a bucket that all hosts write to.
+        Of files of one name the newest counts, as in a bucket that all hosts write to. Of a machine that went away
+        meanwhile, what an earlier attempt brought has to do.
         """
         if checkpoint_folder(self._plan) is not None:
             return None
@@ -155,7 +156,12 @@ class Renewal:
     def _fetch_checkpoints(self, view: HostView, into: Path) -> None:
         assert view.row is not None
         there = JobFolder(Path(view.row["work"], "jobs", self._now.name)).host(view.host) / "checkpoints"
-        self._road.fetch(view.machine, str(there), into)
+        # Whole or not at all.
+        fetched = into.with_name(f".{into.name}")
+        with contextlib.suppress(HostError):
+            self._road.fetch(view.machine, str(there), fetched)
+            shutil.rmtree(into, ignore_errors=True)
+            fetched.replace(into)
 
     def _write_down(self, name: str, failed: Attempt, machines: dict[str, Machine], checkpoints: Path | None) -> None:
         """Say where the job goes on: in its log, and in the index."""
@@ -192,10 +198,11 @@ def gathered(folder: Path) -> Path | None:
     into = folder / ".all"
     shutil.rmtree(into, ignore_errors=True)
     found: dict[Path, Path] = {}
-    for host in sorted(folder.iterdir()) if folder.is_dir() else []:
+    hosts = [each for each in sorted(folder.iterdir()) if not each.name.startswith(".")] if folder.is_dir() else []
+    for host in hosts:
         for file in host.rglob("*"):
             inside = file.relative_to(host)
-            if not file.is_file() or _UNFINISHED in inside.parts:
+            if not file.is_file():
                 continue
             if inside not in found or file.stat().st_mtime_ns > found[inside].stat().st_mtime_ns:
                 found[inside] = file
