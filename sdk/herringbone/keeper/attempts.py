@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 # What broke an attempt stands at its end.
 LOG_BYTES = 16 << 20
+# By what names go that are to be others when they are whole.
+_UNFINISHED = (".tmp", ".new", ".part", ".partial", ".unfinished")
 
 
 def begin_anew(order: Order, site: Site, verdict: Verdict) -> Renewal:
@@ -49,7 +51,8 @@ def newest_file(*folders: Path) -> str | None:
 
 
 def _files(folder: Path) -> list[Path]:
-    return [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")]
+    found = (file for file in folder.rglob("*") if file.is_file() and file.suffix not in _UNFINISHED)
+    return [file for file in found if not file.name.startswith(".")]
 
 
 def read_log(logs: Path, host: str, begin: int) -> str:
