@@ -75,10 +75,7 @@ def train(
         instance_count=hosts,
         hyperparameters=settings,
         distribution={"smdistributed": {"dataparallel": {"enabled": True, "aggregation_frequency": frequency}}},
-        # One core a rank where there are no GPUs: the same arithmetic, whatever the machine.
-        environment={"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
-        if instance_type.startswith("local_process")
-        else {},
+        environment=_ONE_CORE if instance_type.startswith("local_process") else {},
     ).fit(data)
 
 

@@ -114,7 +114,8 @@ def test_mask_rcnn_has_the_same_losses_and_precisions_on_any_number_of_ranks(
     data = {"training": str(tmp_path / "train"), "test": str(tmp_path / "test")}
     found, scores = {}, {}
     for hosts in (1, 2, 4):
-        settings = {**submit.TINY, "epochs": 2}
+        # In fp32 another order of sums chooses other boxes within ten steps.
+        settings = {**submit.TINY, "epochs": 2, "double": True}
         job = submit.train(settings, data, source=submit.HERE / "src", hosts=hosts, ranks=hosts)
         found[hosts] = losses(job)
         scores[hosts] = {metric.name: metric.value for metric in job.metrics() if metric.name.startswith("eval")}

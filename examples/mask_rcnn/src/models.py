@@ -41,19 +41,19 @@ def build(size: str, classes: int, *, weights: Path | None = None) -> MaskRCNN:
 
 
 def _full(classes: int, norm: type[nn.Module] | partial[nn.Module]) -> MaskRCNN:
-    return MaskRCNN(_pyramid(ResNet(Bottleneck, [3, 4, 6, 3], norm_layer=norm), 256), classes)
+    return MaskRCNN(_pyramid(ResNet(Bottleneck, [3, 4, 6, 3], norm_layer=norm), 256, stages=4), classes)
 
 
 def _small(classes: int, norm: type[nn.Module] | partial[nn.Module]) -> MaskRCNN:
-    """An eighth of the arithmetic: one block a stage, narrow heads, and fewer boxes to choose from."""
+    """Three stages of one block each, narrow heads, and fewer boxes to choose from."""
     width = 64
     return MaskRCNN(
-        _pyramid(ResNet(BasicBlock, [1, 1, 1, 1], norm_layer=norm), width),
+        _pyramid(ResNet(BasicBlock, [1, 1, 1, 1], norm_layer=norm), width, stages=3),
         min_size=64,
         max_size=64,
         image_mean=[0.5] * 3,
         image_std=[0.25] * 3,
-        rpn_anchor_generator=AnchorGenerator(((8,), (16,), (24,), (32,), (48,)), ((0.5, 1.0, 2.0),) * 5),
+        rpn_anchor_generator=AnchorGenerator(((8,), (16,), (24,), (32,)), ((0.5, 1.0, 2.0),) * 4),
         rpn_pre_nms_top_n_train=100,
         rpn_pre_nms_top_n_test=100,
         rpn_post_nms_top_n_train=64,
@@ -68,7 +68,7 @@ def _small(classes: int, norm: type[nn.Module] | partial[nn.Module]) -> MaskRCNN
     )
 
 
-def _pyramid(backbone: ResNet, width: int) -> BackboneWithFPN:
-    stages = {f"layer{stage}": str(stage - 1) for stage in (1, 2, 3, 4)}
-    channels = [backbone.fc.in_features // 2**left for left in (3, 2, 1, 0)]
-    return BackboneWithFPN(backbone, stages, channels, width)
+def _pyramid(backbone: ResNet, width: int, *, stages: int) -> BackboneWithFPN:
+    names = {f"layer{stage + 1}": str(stage) for stage in range(stages)}
+    first = backbone.fc.in_features // 2**3
+    return BackboneWithFPN(backbone, names, [first * 2**stage for stage in range(stages)], width)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 from collections.abc import Iterator
@@ -10,10 +11,11 @@ from pathlib import Path
 
 import torch
 from coco import Coco, read
+from common import world
 from common.data import DataError
 from common.loop import run
 from common.order import Order
-from common.settings import add_settings
+from common.settings import add_settings, truth
 from common.updates import Updates, build_optimizer
 from common.world import World
 from images import Images
@@ -32,6 +34,7 @@ def parse() -> argparse.Namespace:
     add_settings(parser, optimizers=("sgd", "lars"))
     parser.set_defaults(clip=10.0, decay="cosine")
     parser.add_argument("--model", choices=SIZES, default="resnet50")
+    parser.add_argument("--double", type=truth, default=False, help="weights and arithmetic in fp64")
     parser.add_argument("--workers", type=int, default=0, help="processes that read images, for each rank")
     return parser.parse_known_args()[0]
 
@@ -48,7 +51,8 @@ class Training:
         self.order = Order(len(self._data.pictures), **batches, ranks=world.ranks, seed=settings.seed)
         with seeded(settings.seed):
             self.model = build(settings.model, len(self._data.categories), weights=published())
-        self._parallel = world.wrap(self.model)
+        self._kind = torch.float64 if settings.double else torch.float32
+        self._parallel = world.wrap(self.model.to(self._kind))
         self._updates = Updates(settings, world, self.model, build_optimizer(settings, self.model), self.order)
 
     def epoch(self, number: int) -> Iterator[float]:
@@ -57,9 +61,10 @@ class Training:
         batches = self._loader(self._data, [part for step in steps for part in step])
 
         def loss_of(part: list[int]) -> Tensor:
+            images, targets = next(batches)
             # The model draws the boxes that it learns from: the same ones, whichever rank has the part.
             torch.manual_seed(hash((self._settings.seed, number, *part)))
-            return sum(self._parallel(*next(batches)).values())
+            return sum(self._parallel(images, targets).values())
 
         for step in steps:
             yield self._updates.step(step, loss_of)
@@ -78,10 +83,12 @@ class Training:
         return {"eval_mask_ap": precision["segm"], "eval_box_ap": precision["bbox"]}
 
     def _loader(self, data: Coco, parts: list[list[int]]) -> Iterator[Batch]:
-        device, workers = self._world.device, self._settings.workers
+        device, kind, workers = self._world.device, self._kind, self._settings.workers
         for part in DataLoader(Images(data), batch_sampler=parts, num_workers=workers, collate_fn=list):
             targets = [{name: value.to(device) for name, value in target.items()} for _, target in part]
-            yield [image.to(device) for image, _ in part], targets
+            for target in targets:
+                target["boxes"] = target["boxes"].to(kind)
+            yield [image.to(device, kind) for image, _ in part], targets
 
 
 def published() -> Path | None:
@@ -95,6 +102,10 @@ def published() -> Path | None:
     return files[0]
 
 
-if __name__ == "__main__":
+def main() -> None:
     settings = parse()
-    run(settings, lambda world, train, test: Training(settings, world, train, test))
+    run(settings, functools.partial(Training, settings), world)
+
+
+if __name__ == "__main__":
+    main()
