@@ -43,8 +43,8 @@ def main() -> None:
     where = {"hosts": arguments.hosts, "ranks": ranks_of(arguments), "instance_type": arguments.instance_type}
     with tempfile.TemporaryDirectory() as folder:
         if not arguments.train:
-            shapes.write(Path(folder) / "train", pictures=200, seed=1)
-            shapes.write(Path(folder) / "test", pictures=40, seed=2)
+            shapes.write(Path(folder) / "train", pictures=100, seed=1)
+            shapes.write(Path(folder) / "test", pictures=20, seed=2)
         data = {"training": arguments.train or f"{folder}/train", "test": arguments.test or f"{folder}/test"}
         if arguments.weights:
             data["weights"] = arguments.weights

@@ -143,13 +143,17 @@ def test_a_target_that_is_missed_fails_the_job_when_asked_to(tmp_path: Path, mon
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-def test_gpt_in_two_pipelines_has_the_losses_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt_in_one_pipeline_and_in_two_has_the_losses_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     submit = load("gpt_pipeline", "submit", monkeypatch)
     text = tmp_path / "text"
     text.mkdir()
     submit.write_text(text)
     settings = {"steps": 50, "depth": 2, "width": 32, "context": 32}
-    split, alone = (submit.losses(submit.train(settings, str(text), partitions=ways, replicas=ways)) for ways in (2, 1))
-    assert len(split) == 50
-    assert split == pytest.approx(alone, abs=1e-5)
-    assert split[-1] < split[0] - 0.5
+    alone, pipeline, pipelines = (
+        submit.losses(submit.train(settings, str(text), partitions=partitions, replicas=replicas))
+        for partitions, replicas in ((1, 1), (2, 1), (2, 2))
+    )
+    assert len(alone) == 50
+    assert pipeline == pytest.approx(alone, abs=1e-5)
+    assert pipelines == pytest.approx(alone, abs=1e-5)
+    assert alone[-1] < alone[0] - 0.5

@@ -1,4 +1,4 @@
-"""The image for TensorFlow is built and can run jobs."""
+"""The images for TensorFlow and MXNet are built and can run jobs."""
 
 import pytest
 
@@ -8,8 +8,9 @@ from herringbone.images.check import Verdict, check
 pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def test_it_is_built_and_passes(engine, build_image):
-    image = build_image("tensorflow")
+@pytest.mark.parametrize(("framework", "version"), [("tensorflow", "2."), ("mxnet", "1.9.")])
+def test_it_is_built_and_passes(framework, version, engine, build_image):
+    image = build_image(framework)
     found = {finding.subject: finding for finding in check(engine, image)}
     assert {subject: finding.detail for subject, finding in found.items() if finding.verdict is not Verdict.OK} == {}
-    assert found["framework"].detail.startswith("tensorflow 2.")
+    assert found["framework"].detail.startswith(f"{framework} {version}")
