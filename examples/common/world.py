@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from herringbone_parallel.recipes import require_equal
+
+# Torch 2.13 has a new name for it.
+_NAMES = inspect.signature(DistributedDataParallel).parameters
+_SYNCHRONIZE_BUFFERS = "forward_sync_buffers" if "forward_sync_buffers" in _NAMES else "broadcast_buffers"
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,7 @@ class World:
         if not self.is_launched:
             return model
         # Each rank keeps BatchNorm's statistics of its own examples; the script averages them before it evaluates.
-        return DistributedDataParallel(model, broadcast_buffers=False)
+        return DistributedDataParallel(model, **{_SYNCHRONIZE_BUFFERS: False})
 
     def total(self, *values: Any) -> list[float]:
         """Return the sum of each value over the ranks."""

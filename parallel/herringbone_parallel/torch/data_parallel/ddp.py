@@ -64,7 +64,7 @@ def _prepare(given: dict[str, Any], engine: Engine) -> None:
     parameters = [(name, parameter) for name, parameter in module.named_parameters() if name not in ignored]
     agreement.require_alike(engine, parameters)
     if "init_sync" in _signature.parameters and "init_sync" not in given:
-        buffers = module.named_buffers() if given.get("broadcast_buffers", True) else ()
+        buffers = module.named_buffers() if given.get("broadcast_buffers") is not False else ()
         tensors = [*parameters, *((name, buffer) for name, buffer in buffers if name not in ignored)]
         given["init_sync"] = not agreement.are_equal(engine, tensors)
     cost = session.cost()
