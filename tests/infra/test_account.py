@@ -40,7 +40,7 @@ def test_a_second_plan_changes_nothing(account: Account) -> None:
 
 
 def test_nothing_is_left_after_destroy(account: Account) -> None:
-    assert len(account.made) == 25
+    assert len(account.made) == 27
     assert account.left == {kind: [] for kind in account.left}
 
 
@@ -58,7 +58,7 @@ def test_outputs_are_options_as_they_are(account: Account) -> None:
     assert account.outputs["checkpoints"] == f"s3://{NAME}/herringbone/checkpoints"
     registry = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com"
     assert account.outputs["registry"] == registry
-    pushed = [repository("pytorch"), repository("tensorflow")]
+    pushed = [repository(framework) for framework in ("pytorch", "tensorflow", "mxnet")]
     assert account.outputs["repositories"] == {name: f"{registry}/{name}" for name in pushed}
     assert account.outputs["caller_policy_arn"] == f"arn:aws:iam::{ACCOUNT}:policy/herringbone-{REGION}-caller"
 
@@ -112,7 +112,7 @@ def test_repositories_scan_and_never_change_a_tag(account: Account) -> None:
         assert made["image_scanning_configuration"] == [{"scan_on_push": True}]
         assert made["force_delete"] is False
     policies = [json.loads(made["policy"])["rules"] for made in _each(account, "aws_ecr_lifecycle_policy")]
-    assert [[rule["selection"]["countNumber"] for rule in rules] for rules in policies] == [[14, 50], [14, 50]]
+    assert [[rule["selection"]["countNumber"] for rule in rules] for rules in policies] == [[14, 50]] * 3
 
 
 def test_the_network_leads_to_s3_and_other_hosts_alone(account: Account) -> None:
