@@ -94,8 +94,8 @@ def test_a_machine_that_others_lost_and_that_answers_has_its_say(world):
     assert judge_job(world.following.states).failure.render() == "algo-2: exit code 137, killed by SIGKILL"
 
 
-def test_silent_machines_are_said_to_be_waited_for_and_all_of_them_are_not_lost(world):
-    logs = RemoteLogs(world.following, filed=lambda host: None, close=lambda: None)
+def test_silent_machines_are_said_to_be_waited_for_and_all_of_them_are_not_lost(world, tmp_path):
+    logs = RemoteLogs(lambda: (world.following, {}), filed=lambda host: tmp_path / host, close=lambda: None)
     gone = HostError("h-1: no way leads to it")
     world.hear("h-1", gone)
     world.hear("h-2", HostError("h-2: no way leads to it"))
