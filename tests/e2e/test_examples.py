@@ -143,7 +143,9 @@ def test_a_target_that_is_missed_fails_the_job_when_asked_to(tmp_path: Path, mon
 
 @pytest.mark.e2e
 @pytest.mark.timeout(300)
-def test_gpt_in_one_pipeline_and_in_two_has_the_losses_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpt_in_one_pipeline_and_in_two_has_the_losses_of_one_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     submit = load("gpt_pipeline", "submit", monkeypatch)
     text = tmp_path / "text"
     text.mkdir()
