@@ -17,7 +17,7 @@ import topics
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common.submitting import arguments_of, ranks_of, report, settings_of, train  # noqa: E402  the examples' own
+from common.submitting import arguments_of, report, settings_of, train, where_of  # noqa: E402  the examples' own
 
 # BERT-large in two phases as arXiv 1904.00962 has them: 65,536 pairs of 128 tokens, then 32,768 of 512, LAMB with a
 # warm-up in both, rates by the square root of the batch. Of Wikipedia's 3 billion tokens an epoch is about 400 and 200
@@ -41,12 +41,12 @@ def main() -> None:
     parser.add_argument("--data", help="a folder with train/ and test/, as documents.py describes them; or its address")
     arguments = parser.parse_args()
     settings = settings_of(arguments, FULL if arguments.data else TINY)
-    where = {"hosts": arguments.hosts, "ranks": ranks_of(arguments), "instance_type": arguments.instance_type}
     with tempfile.TemporaryDirectory() as folder:
         if not arguments.data:
             topics.write(Path(folder))
         data = arguments.data or folder
-        job = train(settings, {"training": f"{data}/train", "test": f"{data}/test"}, source=HERE / "src", **where)
+        channels = {"training": f"{data}/train", "test": f"{data}/test"}
+        job = train(settings, channels, source=HERE / "src", **where_of(arguments))
     report(job, ("eval_accuracy", "eval_next_accuracy", "eval_loss"), as_json=arguments.json)
 
 

@@ -17,7 +17,7 @@ import made
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common.submitting import arguments_of, ranks_of, report, settings_of, train  # noqa: E402  the examples' own
+from common.submitting import arguments_of, report, settings_of, train, where_of  # noqa: E402  the examples' own
 
 # Determined AI's published settings for bert-base: 12 examples on each of 8 GPUs, two epochs, no warm-up.
 FULL = {
@@ -38,13 +38,12 @@ def main() -> None:
     if (arguments.train is None) != (arguments.test is None):
         sys.exit("--train and --test come together")
     settings = settings_of(arguments, FULL if arguments.train else TINY)
-    where = {"hosts": arguments.hosts, "ranks": ranks_of(arguments), "instance_type": arguments.instance_type}
     with tempfile.TemporaryDirectory() as folder:
         if not arguments.train:
             made.write(Path(folder) / "train", paragraphs=200, seed=1)
             made.write(Path(folder) / "test", paragraphs=40, seed=2)
         data = {"training": arguments.train or f"{folder}/train", "test": arguments.test or f"{folder}/test"}
-        job = train(settings, data, source=HERE / "src", **where)
+        job = train(settings, data, source=HERE / "src", **where_of(arguments))
     report(job, ("eval_f1", "eval_exact_match"), as_json=arguments.json)
 
 

@@ -29,14 +29,16 @@ def arguments_of(description: str) -> argparse.ArgumentParser:
     return parser
 
 
-def ranks_of(arguments: argparse.Namespace) -> int:
-    return arguments.ranks or arguments.hosts
+def where_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return what the command line says of hosts and ranks, as `train` takes it."""
+    ranks = arguments.ranks or arguments.hosts
+    return {"hosts": arguments.hosts, "ranks": ranks, "instance_type": arguments.instance_type}
 
 
 def settings_of(arguments: argparse.Namespace, chosen: Settings) -> Settings:
     """Return the hyperparameters: what the example chose, and what the command line says."""
     settings = dict(chosen)
-    settings.setdefault("global-batch", settings["rank-batch"] * ranks_of(arguments))
+    settings.setdefault("global-batch", settings["rank-batch"] * where_of(arguments)["ranks"])
     for pair in arguments.set:
         name, equals, value = pair.partition("=")
         if not equals:

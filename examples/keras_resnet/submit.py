@@ -17,7 +17,7 @@ from herringbone import TensorFlow
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common.submitting import arguments_of, ranks_of, report, settings_of, train  # noqa: E402  the examples' own
+from common.submitting import arguments_of, report, settings_of, train, where_of  # noqa: E402  the examples' own
 
 # As in ../resnet_imagenet. TensorFlow reads images with as many threads as there are.
 FULL = {
@@ -38,7 +38,6 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="the small network, for --data of images of 8 x 8")
     arguments = parser.parse_args()
     settings = settings_of(arguments, FULL if arguments.data and not arguments.tiny else TINY)
-    where = {"hosts": arguments.hosts, "ranks": ranks_of(arguments), "instance_type": arguments.instance_type}
     with tempfile.TemporaryDirectory() as folder:
         if not arguments.data:
             from common import digits  # needs scikit-learn
@@ -46,7 +45,7 @@ def main() -> None:
             digits.write(Path(folder))
         data = arguments.data or folder
         channels = {"training": f"{data}/train", "test": f"{data}/test"}
-        job = train(settings, channels, source=HERE / "src", framework=TensorFlow, **where)
+        job = train(settings, channels, source=HERE / "src", framework=TensorFlow, **where_of(arguments))
     report(job, ("eval_accuracy",), as_json=arguments.json)
 
 

@@ -17,7 +17,7 @@ import shapes
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common.submitting import arguments_of, ranks_of, report, settings_of, train  # noqa: E402  the examples' own
+from common.submitting import arguments_of, report, settings_of, train, where_of  # noqa: E402  the examples' own
 
 # torchvision's published settings, two images on each of 8 GPUs, but for the decay: a cosine instead of two steps.
 FULL = {
@@ -40,7 +40,6 @@ def main() -> None:
     if (arguments.train is None) != (arguments.test is None):
         sys.exit("--train and --test come together")
     settings = settings_of(arguments, FULL if arguments.train else TINY)
-    where = {"hosts": arguments.hosts, "ranks": ranks_of(arguments), "instance_type": arguments.instance_type}
     with tempfile.TemporaryDirectory() as folder:
         if not arguments.train:
             shapes.write(Path(folder) / "train", pictures=100, seed=1)
@@ -48,7 +47,7 @@ def main() -> None:
         data = {"training": arguments.train or f"{folder}/train", "test": arguments.test or f"{folder}/test"}
         if arguments.weights:
             data["weights"] = arguments.weights
-        job = train(settings, data, source=HERE / "src", **where)
+        job = train(settings, data, source=HERE / "src", **where_of(arguments))
     report(job, ("eval_mask_ap", "eval_box_ap"), as_json=arguments.json)
 
 

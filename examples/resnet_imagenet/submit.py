@@ -16,7 +16,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from common import digits  # noqa: E402  the examples' own
-from common.submitting import arguments_of, ranks_of, report, settings_of, train  # noqa: E402
+from common.submitting import arguments_of, report, settings_of, train, where_of  # noqa: E402
 
 # The recipe of arXiv 1903.12650 (ResNet-50 in 74.7 s): half precision with updates in fp32, LARS, warm-up, label
 # smoothing, tuned BatchNorm, equal weights from one seed. Its rates were not published; these begin a search.
@@ -37,12 +37,12 @@ def main() -> None:
     parser.add_argument("--data", help="a folder with train/ and test/, as images.py describes them; or its address")
     arguments = parser.parse_args()
     settings = settings_of(arguments, FULL if arguments.data else TINY)
-    where = {"hosts": arguments.hosts, "ranks": ranks_of(arguments), "instance_type": arguments.instance_type}
     with tempfile.TemporaryDirectory() as folder:
         if not arguments.data:
             digits.write(Path(folder))
         data = arguments.data or folder
-        job = train(settings, {"training": f"{data}/train", "test": f"{data}/test"}, source=HERE / "src", **where)
+        channels = {"training": f"{data}/train", "test": f"{data}/test"}
+        job = train(settings, channels, source=HERE / "src", **where_of(arguments))
     report(job, ("eval_accuracy",), as_json=arguments.json)
 
 
