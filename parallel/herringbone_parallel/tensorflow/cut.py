@@ -2,15 +2,34 @@
 
 from __future__ import annotations
 
+import functools
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any
 
 import tensorflow as tf
 
-from herringbone_parallel.core.dataflow import Cut, Output, Segment
+from herringbone_parallel.core.dataflow import Cut, Node, Output, Segment
+from herringbone_parallel.core.deferral import Deferring, defer, group_size
+from herringbone_parallel.tensorflow.deferral import TracedProduct, bytes_of, find
+from herringbone_parallel.tensorflow.functions import Flat, as_array, flat
 from herringbone_spec.errors import ParallelError
+
+
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """What a segment leaves for later: `takes` of `size` microbatches at once, which make the sums of `gives`.
+
+    `function(count)` is for as many microbatches as there are; it takes each value of all of them, and then the next.
+    It adds those that have a variable to it, and returns the others.
+    """
+
+    takes: tuple[Output, ...]
+    gives: tuple[Output, ...]
+    size: int
+    function: Callable[[int], Flat]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +42,12 @@ class Piece:
 
     phase: str
     behind: int
-    function: Any
+    function: Flat
     takes: tuple[Output, ...]
     gives: tuple[Output, ...]
     receives: tuple[tuple[Output, int, int], ...]
     sends: tuple[tuple[int, int, int], ...]
+    put_off: PutOff | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +92,7 @@ class Sums:
 
     def read(self, value: Output) -> Any:
         """Return a sum, as an array."""
-        return self.variables[value].numpy()
+        return as_array(self.variables[value].read_value())
 
     def _fill(self, number: Any) -> None:
         # Of a number that it knows TensorFlow makes constants, which stay in memory, and are copied.
@@ -86,8 +106,10 @@ class Cutter:
     program = Cutter(graph, operations, owners, cut).program(rank, arguments, results)
     """
 
-    def __init__(self, graph: Any, operations: Sequence[Any], owners: Sequence[int], cut: Cut) -> None:
-        self._operations = operations
+    def __init__(
+        self, graph: Any, nodes: Sequence[Node], operations: Sequence[Any], owners: Sequence[int], cut: Cut
+    ) -> None:
+        self._nodes, self._operations = nodes, operations
         self._definition = graph.as_graph_def()
         self._captured = {inner.name: outer for outer, inner in graph.captures}
         self._owners, self._cut = owners, cut
@@ -95,33 +117,80 @@ class Cutter:
             (operation.type, owner, [str(tensor.shape) for tensor in operation.outputs])
             for operation, owner in zip(self._operations, owners, strict=True)
         ]
+        self._number_of = {operation.name: number for number, operation in enumerate(operations)}
         edges = [(edge.value, edge.source, edge.target) for edge in cut.edges]
         self._number = zlib.crc32(repr((shape, edges)).encode())
         for edge in cut.edges:
             self._refuse_what_cannot_travel(self._tensor(edge.value), edge.source, edge.target)
 
     def program(
-        self, rank: int, arguments: Sequence[Output], results: Sequence[Output], summed: Collection[Output] = ()
+        self,
+        rank: int,
+        arguments: Sequence[Output],
+        results: Sequence[Output],
+        summed: Collection[Output] = (),
+        microbatches: int = 1,
     ) -> Program:
         """Return the program of a rank; values of `summed` are added up, and are not among the results."""
-        segments = self._cut.segments[rank]
+        found = {value: find(self._tensor(value), self._number_of) for value in summed}
+        products = {value: product for value, product in found.items() if product is not None}
+        deferring, group = self._defer(rank, products, microbatches)
+        segments = [one.segment for one in deferring]
         results = [value for value in results if value not in summed]
-        sums = Sums({value: self._tensor(value) for value in summed})
-        needed = {*results, *(value for segment in segments for value in segment.takes)}
+        # Sums that one call makes, of all microbatches, are in no variable.
+        whole = {value for one in deferring for value in one.puts_off if group == microbatches}
+        sums = Sums({value: self._tensor(value) for value in summed if value not in whole})
+        needed = {*results, *(value for one in deferring for value in (*one.segment.takes, *one.takes))}
         needed.update(self._cut.edges[edge].value for segment in segments for edge in segment.sends)
-        pieces = tuple(self._piece(segment, sums, needed) for segment in segments)
+        put_off = [self._put_off(one, products, sums, group) if one.puts_off else None for one in deferring]
+        pieces = tuple(map(self._piece, segments, repeat(sums), repeat(needed), put_off))
         arriving = self._cut.arriving(rank, [*results, *summed])
         uses: dict[Output, int] = {}
-        for value in [*(value for piece in pieces for value in piece.takes), *results]:
+        takes = [value for piece in pieces for value in (*piece.takes, *(piece.put_off.takes if piece.put_off else ()))]
+        for value in [*takes, *results]:
             uses[value] = uses.get(value, 0) + 1
         early = {value for piece in pieces for value, _, _ in piece.receives}
         late = [(value, edge, self._cut.edges[edge].source) for value, edge in arriving.items() if value not in early]
         return Program(self._number, pieces, tuple(arguments), tuple(results), tuple(late), uses, sums)
 
+    def _defer(
+        self, rank: int, found: Mapping[Output, TracedProduct], microbatches: int
+    ) -> tuple[list[Deferring], int]:
+        """Return a rank's segments without the products that are put off, and for how many microbatches those are."""
+        products = {value: one.product for value, one in found.items()}
+        kept = {value for product in products.values() for value in product.joined}
+        kept_bytes, sum_bytes = (sum(bytes_of(self._tensor(value)) for value in values) for values in (kept, products))
+        group = group_size(kept_bytes, sum_bytes, microbatches)
+        sent = [edge.value for edge in self._cut.edges if edge.source == rank]
+        return defer(self._nodes, self._cut.segments[rank], sent, products, group=group), group
+
+    def _put_off(
+        self, deferring: Deferring, products: Mapping[Output, TracedProduct], sums: Sums, group: int
+    ) -> PutOff:
+        takes = deferring.takes
+        returned = [value for value in deferring.puts_off if value not in sums.variables]
+
+        def compute(*tensors: Any) -> Any:
+            count = len(tensors) // len(takes)
+            parts = {value: tensors[number * count : (number + 1) * count] for number, value in enumerate(takes)}
+            made = {value: products[value].sum_of(parts) for value in deferring.puts_off}
+            for value in made.keys() - {*returned}:
+                sums.variables[value].assign_add(made[value], read_value=False)
+            return [made[value] for value in returned]
+
+        @functools.cache
+        def function(count: int) -> Flat:
+            tensors = [self._tensor(value) for value in takes for _ in range(count)]
+            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+            with tf.init_scope():
+                return flat(tf.function(compute, autograph=False).get_concrete_function(*specs))
+
+        return PutOff(tuple(takes), tuple(returned), group, function)
+
     def _tensor(self, value: Output) -> Any:
         return self._operations[value[0]].outputs[value[1]]
 
-    def _piece(self, segment: Segment, sums: Sums, needed: set[Output]) -> Piece:
+    def _piece(self, segment: Segment, sums: Sums, needed: set[Output], put_off: PutOff | None) -> Piece:
         given = [value for value in segment.takes if self._tensor(value).name in self._captured]
         takes = [value for value in segment.takes if value not in given]
         names = [self._tensor(value).name for value in takes]
@@ -144,7 +213,7 @@ class Cutter:
 
         specs = [tf.TensorSpec(self._tensor(value).shape, self._tensor(value).dtype) for value in takes]
         with tf.init_scope():
-            function = tf.function(compute, autograph=False).get_concrete_function(*specs)
+            function = flat(tf.function(compute, autograph=False).get_concrete_function(*specs))
         edges = {edge: self._cut.edges[edge] for edge in segment.sends}
         return Piece(
             segment.phase,
@@ -154,6 +223,7 @@ class Cutter:
             tuple(gives),
             tuple((self._cut.edges[edge].value, edge, self._cut.edges[edge].source) for edge in segment.receives),
             tuple((gives.index(edge.value), number, edge.target) for number, edge in edges.items()),
+            put_off,
         )
 
     def _part(self, segment: Segment) -> Any:

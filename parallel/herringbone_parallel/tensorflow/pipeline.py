@@ -8,17 +8,14 @@ in the order of their numbers, so that state changes in the same order as in one
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import tensorflow as tf
-from tensorflow.python.eager import context
-from tensorflow.python.framework.ops import EagerTensor
-
 from herringbone_parallel.core.dataflow import Output
-from herringbone_parallel.core.schedule import BACKWARD, FORWARD, Ready, make_schedule
-from herringbone_parallel.tensorflow.cut import Piece, Program
+from herringbone_parallel.core.schedule import BACKWARD, FORWARD, WEIGHT, Ready, make_schedule
+from herringbone_parallel.tensorflow.cut import Piece, Program, PutOff
+from herringbone_parallel.tensorflow.functions import as_array, as_tensor
 from herringbone_parallel.tensorflow.messages import Key
 from herringbone_parallel.tensorflow.transport import Transport
 
@@ -53,6 +50,36 @@ class _Microbatch:
         return self._values[value] if self._left[value] else self._values.pop(value)
 
 
+class _Later:
+    """What has been put off: for each segment the microbatches of one group, and the groups that are full.
+
+    Groups are of the same microbatches whatever comes when, and are added up in their order: sums are the same each time.
+    """
+
+    def __init__(self) -> None:
+        # Sums that one group makes, and no variable has.
+        self.sums: dict[Output, Any] = {}
+        self._open: dict[int, list[Sequence[Any]]] = {}
+        self._full: deque[tuple[PutOff, int, list[Sequence[Any]]]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._full)
+
+    def keep(self, put_off: PutOff, microbatch: int, values: Sequence[Any], *, last: bool) -> None:
+        """Keep what a microbatch has; `last` is the last of the step."""
+        group = self._open.setdefault(id(put_off), [])
+        group.append(values)
+        if last or len(group) == put_off.size:
+            self._full.append((put_off, microbatch, self._open.pop(id(put_off))))
+
+    def compute(self) -> int:
+        """Compute the oldest group that is full; return its last microbatch."""
+        put_off, microbatch, group = self._full.popleft()
+        made = put_off.function(len(group))([value for values in zip(*group, strict=True) for value in values])
+        self.sums.update(zip(put_off.gives, made, strict=True))
+        return microbatch
+
+
 class Run:
     """One step of one rank.
 
@@ -76,6 +103,7 @@ class Run:
         self._schedule = make_schedule(pipeline, active=active)
         self.peak_live = 0
         self.sums: dict[Output, Any] = {}
+        self._later = _Later()
 
     def run(self, microbatches: Sequence[Sequence[Any]], summed: Sequence[Output] = ()) -> list[list[Any]]:
         """Run all microbatches, given the arguments of each; return the program's results of each.
@@ -89,15 +117,20 @@ class Run:
             arrived = self._transport.arrived if self._transport is not None else 0
             choice = self._schedule.send(self._ready(everyone))
             if choice is None:
-                self._wait(everyone, arrived)
+                if self._later:
+                    self._compute_put_off()
+                else:
+                    self._wait(everyone, arrived)
                 continue
             chosen = everyone[choice]
             chosen.started = True
             self.peak_live = max(self.peak_live, sum(m.started and m.piece is not None for m in everyone))
             while self._able(chosen, everyone):
-                phase = self._compute(chosen)
+                phase = self._compute(chosen, last=choice == len(everyone) - 1)
                 if chosen.piece is None or chosen.piece.phase != phase:
                     break
+        while self._later:
+            self._compute_put_off()
         for microbatch in everyone:
             for value, edge, source in self._program.arriving:
                 self._receive(microbatch, value, edge, source)
@@ -108,8 +141,10 @@ class Run:
     def _sum(self, value: Output, results: Sequence[Sequence[Any]]) -> Any:
         if value in self._program.sums.variables:
             return self._program.sums.read(value)
+        if value in self._later.sums:
+            return as_array(self._later.sums[value])
         place = self._program.results.index(value)
-        first, *others = [leaves[place].numpy() for leaves in results]
+        first, *others = [as_array(leaves[place]) for leaves in results]
         total = first.copy() if others else first
         for other in others:
             total += other
@@ -162,23 +197,35 @@ class Run:
         }
         transport.wait(lambda: transport.arrived != arrived, lambda: sources, self._step)
 
-    def _compute(self, microbatch: _Microbatch) -> str:
+    def _compute(self, microbatch: _Microbatch, *, last: bool) -> str:
         piece = microbatch.piece
         assert piece is not None
         for value, edge, _ in piece.receives:
             self._receive(microbatch, value, edge, None)
         start = time.monotonic()
-        given = piece.function(*[microbatch.use(value) for value in piece.takes])
+        given = piece.function([microbatch.use(value) for value in piece.takes])
         if self._note is not None:
             self._note(self._step, piece.phase, microbatch.number, start, time.monotonic())
         for place, edge, target in piece.sends:
             assert self._transport is not None
             key = Key(self._step, microbatch.number, edge)
-            self._transport.post(self._partitions[target], self._program.number, key, given[place].numpy())
+            self._transport.post(self._partitions[target], self._program.number, key, as_array(given[place]))
         for value, tensor in zip(piece.gives, given, strict=True):
             microbatch.keep(value, tensor)
+        if piece.put_off is not None:
+            kept = [microbatch.use(value) for value in piece.put_off.takes]
+            self._later.keep(piece.put_off, microbatch.number, kept, last=last)
+            if len(self._later) > 1:
+                # For two groups at once there is no memory.
+                self._compute_put_off()
         microbatch.passed += 1
         return piece.phase
+
+    def _compute_put_off(self) -> None:
+        start = time.monotonic()
+        microbatch = self._later.compute()
+        if self._note is not None:
+            self._note(self._step, WEIGHT, microbatch, start, time.monotonic())
 
     def _receive(self, microbatch: _Microbatch, value: Output, edge: int, source: int | None) -> None:
         """Keep what an edge brought, or add it to its sum; with a `source` it may still be on its way."""
@@ -190,14 +237,3 @@ class Run:
         microbatch.keep(value, tensor)
         if value in self._program.sums.variables:
             self._program.sums.variables[value].assign_add(tensor, read_value=False)
-
-
-def as_tensor(array: Any) -> Any:
-    """Return an array as a tensor in the same memory, where it is aligned for TensorFlow; nobody changes it after.
-
-    `tf.convert_to_tensor` copies an array first, and then once more where it is not aligned.
-    """
-    if not isinstance(array, np.ndarray):
-        return tf.convert_to_tensor(array)
-    context.ensure_initialized()
-    return EagerTensor(array, context.context().device_name, None)

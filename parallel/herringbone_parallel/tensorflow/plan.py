@@ -14,6 +14,7 @@ import tensorflow as tf
 from herringbone_parallel.core.dataflow import Output, cut, place
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.tensorflow.cut import Cutter, Program
+from herringbone_parallel.tensorflow.functions import as_array
 from herringbone_parallel.tensorflow.output import SummedOutput
 from herringbone_parallel.tensorflow.partitioning import agree
 from herringbone_parallel.tensorflow.placement import Placement
@@ -35,8 +36,8 @@ class Plan:
     `template` is the step's result with a `Place` in the place of each tensor that this rank gets.
     """
 
-    # Makes a program that adds up these values as they come.
-    make: Callable[[Collection[Output]], Program]
+    # Makes a program that adds up these values over so many microbatches.
+    make: Callable[[Collection[Output], int], Program]
     results: list[Output]
     # The places of the arguments that this rank uses.
     used: list[int]
@@ -49,12 +50,12 @@ class Plan:
     variables: list[Any]
     # How often it has begun.
     runs: int = 0
-    _programs: dict[bool, Program] = field(default_factory=dict)
+    _programs: dict[int, Program] = field(default_factory=dict)
 
-    def program(self, *, adds: bool) -> Program:
-        """Return the program, which adds up gradients or returns them one by one."""
+    def program(self, adds: int) -> Program:
+        """Return the program, which adds up gradients over so many microbatches or, with 0, returns them one by one."""
         if adds not in self._programs:
-            self._programs[adds] = self.make([self.results[spot] for spot in self.summed] if adds else ())
+            self._programs[adds] = self.make([self.results[spot] for spot in self.summed] if adds else (), adds)
         return self._programs[adds]
 
     def at_once(self, run: Run, given: Sequence[Sequence[Any]], *, summed: bool) -> list[list[Any]]:
@@ -82,14 +83,14 @@ class Plan:
         call = _Call()
 
         def run_flat(*flat: Any) -> list[Any]:
-            run = make_run(adds=not call.one_by_one)
+            run = make_run(adds=0 if call.one_by_one else count)
             parts = [flat[number * width : (number + 1) * width] for number in range(count)]
             results = run.run(parts, [self.results[spot] for spot in self.summed])
             if call.one_by_one:
                 call.keep([[leaves[spot] for spot in self.summed] for leaves in results])
                 results = [[leaves[spot] for spot in plain] for leaves in results]
             sums = [run.sums[self.results[spot]] for spot in self.summed]
-            return [np.int64(call.ticket), *sums, *(tensor.numpy() for leaves in results for tensor in leaves)]
+            return [np.int64(call.ticket), *sums, *(as_array(tensor) for leaves in results for tensor in leaves)]
 
         types = [tf.int64, *(self.specs[spot].dtype for spot in self.summed)]
         types += [self.specs[spot].dtype for spot in plain] * count
@@ -124,7 +125,7 @@ class Plan:
         spec = self.specs[self.summed[number]]
 
         def fetch(ticket: Any) -> list[Any]:
-            return [leaves[number].numpy() for leaves in call.kept[int(ticket)]]
+            return [as_array(leaves[number]) for leaves in call.kept[int(ticket)]]
 
         parts = tf.numpy_function(fetch, [ticket], [spec.dtype] * count, stateful=True)
         for part in [parts] if isinstance(parts, tf.Tensor) else parts:
@@ -206,7 +207,7 @@ def make_plan(
     local = [number for number in range(len(outputs)) if wanted[number] in (None, here.pp_rank)]
     arguments = [(placement.number_of[t.op.name], t.value_index) for t in traced.graph.inputs[: len(specs)]]
     results = [outputs[number] for number in local]
-    cutter = Cutter(traced.graph, placement.operations, owners, made)
+    cutter = Cutter(traced.graph, nodes, placement.operations, owners, made)
     here_made = made.segments[here.pp_rank]
     taken = {*results, *(value for segment in here_made for value in segment.takes)}
     used = [number for number, value in enumerate(arguments) if value in taken]

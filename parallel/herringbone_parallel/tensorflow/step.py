@@ -14,7 +14,8 @@ from herringbone_parallel.core.split import Splitter
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.tensorflow import state
 from herringbone_parallel.tensorflow.output import StepOutput
-from herringbone_parallel.tensorflow.pipeline import Run, as_tensor
+from herringbone_parallel.tensorflow.functions import as_tensor
+from herringbone_parallel.tensorflow.pipeline import Run
 from herringbone_parallel.tensorflow.plan import Plan, make_plan
 from herringbone_parallel.tensorflow.replicas import average, check_alike
 from herringbone_parallel.tensorflow.split import is_tensor, pieces
@@ -165,12 +166,12 @@ class _Same:
 class _Told(Run):
     """A run of the pipeline whose failure the other ranks hear of."""
 
-    def __init__(self, here: state.State, plan: Plan, *, adds: bool = False) -> None:
+    def __init__(self, here: state.State, plan: Plan, *, adds: int = 0) -> None:
         here.steps += 1
         settings = here.settings
         active = settings.active_microbatches
         note = None if here.timeline is None else here.timeline.note
-        program = plan.program(adds=adds)
+        program = plan.program(adds)
         super().__init__(program, here.steps, here.transport, here.pipeline, settings.pipeline, active, note)
         self._here, self._plan = here, plan
 

@@ -1,0 +1,88 @@
+"""Gradients of weights as the products that `core.deferral` puts off: which tensors are, and how to compute a sum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from herringbone_parallel.core.dataflow import Output
+from herringbone_parallel.core.deferral import Product
+
+# Operations whose results of several microbatches add up to that of all of them: their inputs are joined along these
+# axes, and None is the shape of the result.
+_OF_BATCHES: dict[str, tuple[int | None, ...]] = {
+    "Conv2DBackpropFilter": (0, None, 0),
+    "Conv3DBackpropFilterV2": (0, None, 0),
+    "DepthwiseConv2dNativeBackpropFilter": (0, None, 0),
+}
+# What a product may go through and still be one; so it may a change of type.
+_RESHAPES = frozenset({"Identity", "Reshape"})
+
+
+@dataclass(frozen=True, slots=True)
+class TracedProduct:
+    """A gradient that is a product: the operation, the axes along which its inputs are joined, and what it makes."""
+
+    product: Product
+    operation: Any
+    axes: tuple[int | None, ...]
+    result: Any
+
+    def sum_of(self, values: Mapping[Output, Sequence[Any]]) -> Any:
+        """Add to the graph that is being traced the sum over microbatches, given what each has of the joined values."""
+        joined = iter(self.product.joined)
+        inputs: list[Any] = []
+        for axis in self.axes:
+            if axis is None:
+                inputs.append(tf.constant(self.operation.outputs[0].shape.as_list(), tf.int32))
+            else:
+                parts = values[next(joined)]
+                inputs.append(tf.concat(parts, axis) if len(parts) > 1 else parts[0])
+        definition = tf.compat.v1.GraphDef()
+        node = definition.node.add()
+        node.CopyFrom(self.operation.node_def)
+        node.attr.pop("_class", None)
+        names = [f"given{number}" for number in range(len(inputs))]
+        node.input[:] = names
+        mapping = {f"{name}:0": given for name, given in zip(names, inputs, strict=True)}
+        (made,) = tf.graph_util.import_graph_def(
+            definition, input_map=mapping, return_elements=[f"{node.name}:0"], name=""
+        )
+        return tf.reshape(tf.cast(made, self.result.dtype), self.result.shape)
+
+
+def find(tensor: Any, number_of: Mapping[str, int]) -> TracedProduct | None:
+    """Return the product that a tensor is, None where it is none or a shape is not known."""
+    operation = tensor.op
+    nodes = {number_of[operation.name]}
+    while operation.type in _RESHAPES or _changes_type(operation):
+        operation = operation.inputs[0].op
+        nodes.add(number_of[operation.name])
+    axes = _axes_of(operation)
+    joined = [given for given, axis in zip(operation.inputs, axes, strict=False) if axis is not None]
+    if not axes or not all(one.shape.is_fully_defined() for one in [*joined, operation.outputs[0], tensor]):
+        return None
+    values = tuple((number_of[one.op.name], one.value_index) for one in joined)
+    return TracedProduct(Product(frozenset(nodes), values), operation, axes, tensor)
+
+
+def _changes_type(operation: Any) -> bool:
+    """Say whether an operation changes the type of what it gets; in 16 bits a sum over microbatches may be too large."""
+    types = {*(tensor.dtype for tensor in (*operation.inputs, *operation.outputs))}
+    return operation.type == "Cast" and tf.float16 not in types
+
+
+def _axes_of(operation: Any) -> tuple[int | None, ...]:
+    if operation.type == "MatMul":
+        definition = operation.node_def.attr
+        return (0 if definition["transpose_a"].b else 1, 1 if definition["transpose_b"].b else 0)
+    return _OF_BATCHES.get(operation.type, ())
+
+
+def bytes_of(tensor: Any) -> int:
+    """Return the memory that a tensor of a known shape takes."""
+    return int(math.prod(tensor.shape.as_list()) * tensor.dtype.size)
