@@ -10,6 +10,7 @@ rank waits for. Source of the second: Qi et al. 2023, arXiv 2401.10241.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -57,29 +58,29 @@ def defer(
     ([0, 1], [(1, 0)], [(0, 0), (1, 0)])
     """
     home = {number: segment for segment in segments for number in segment.nodes if not nodes[number].constant}
-    travelling = {number for number, _ in sent}
-    put_off: dict[int, dict[Output, Product]] = {id(segment): {} for segment in segments}
-    for value, product in products.items():
-        homes = {id(home[number]) for number in product.nodes if number in home}
-        whole = len(homes) == 1 and all(number in home for number in product.nodes)
-        if not whole or product.nodes & travelling or _has_users(nodes, home, product):
-            continue
-        here = home[value[0]]
-        if group == 1 and not here.sends:
-            continue
-        if all(joined[0] in home or _comes(nodes, here, joined) for joined in product.joined):
-            put_off[id(here)][value] = product
-    everything = {id(segment): _without(nodes, segment, put_off[id(segment)]) for segment in segments}
-    # What a product needs may have been made in a segment before its own.
-    needed = {value for products in put_off.values() for product in products.values() for value in product.joined}
-    for segment in everything.values():
-        inside = set(segment.nodes)
-        segment.gives += sorted(
-            value
-            for value in needed
-            if value[0] in inside and not nodes[value[0]].constant and value not in segment.gives
-        )
-    return [Deferring(everything[id(segment)], put_off[id(segment)]) for segment in segments]
+    elsewhere = {number for number, _ in sent}
+    users = _users(nodes, segments)
+
+    def is_free(value: Output, product: Product) -> bool:
+        segment = home.get(value[0])
+        if segment is None or any(home.get(number) is not segment for number in product.nodes):
+            return False
+        wanted = elsewhere | {number for number, place in segment.gives if (number, place) != value}
+        used = any(number in wanted or users[number] - product.nodes for number in product.nodes)
+        come = all(joined[0] in home or _comes(nodes, segment, joined) for joined in product.joined)
+        return not used and come and (group > 1 or bool(segment.sends))
+
+    free = {value: product for value, product in products.items() if is_free(value, product)}
+    needed = {value for product in free.values() for value in product.joined}
+    found: list[Deferring] = []
+    for segment in segments:
+        puts_off = {value: product for value, product in free.items() if home[value[0]] is segment}
+        left = _without(nodes, segment, puts_off)
+        # What a product needs may have been made in a segment before its own.
+        made = {value for value in needed if home.get(value[0]) is segment} - {*left.gives}
+        left.gives += sorted(made)
+        found.append(Deferring(left, puts_off))
+    return found
 
 
 def _comes(nodes: Sequence[Node], segment: Segment, value: Output) -> bool:
@@ -87,13 +88,14 @@ def _comes(nodes: Sequence[Node], segment: Segment, value: Output) -> bool:
     return value in segment.takes and not nodes[value[0]].captured
 
 
-def _has_users(nodes: Sequence[Node], home: Mapping[int, Segment], product: Product) -> bool:
-    """Say whether anything else on this rank computes with a product, or waits for it."""
-    return any(
-        number not in product.nodes
-        and (any(before in product.nodes for before, _ in nodes[number].inputs) or product.nodes & {*nodes[number].waits})
-        for number in home
-    )
+def _users(nodes: Sequence[Node], segments: Sequence[Segment]) -> dict[int, set[int]]:
+    """Return which nodes of the segments compute with each node, or wait for it."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for segment in segments:
+        for number in segment.nodes:
+            for before in (*(before for before, _ in nodes[number].inputs), *nodes[number].waits):
+                found[before].add(number)
+    return found
 
 
 def _without(nodes: Sequence[Node], segment: Segment, products: Mapping[Output, Product]) -> Segment:

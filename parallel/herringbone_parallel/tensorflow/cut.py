@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from herringbone_parallel.core.dataflow import Cut, Node, Output, Segment
 from herringbone_parallel.core.deferral import Deferring, defer, group_size
+from herringbone_parallel.tensorflow.arrays import as_array
 from herringbone_parallel.tensorflow.deferral import TracedProduct, bytes_of, find
-from herringbone_parallel.tensorflow.functions import Flat, as_array, flat
 from herringbone_spec.errors import ParallelError
 
 
@@ -29,7 +29,7 @@ class PutOff:
     takes: tuple[Output, ...]
     gives: tuple[Output, ...]
     size: int
-    function: Callable[[int], Flat]
+    function: Callable[[int], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Piece:
 
     phase: str
     behind: int
-    function: Flat
+    function: Any
     takes: tuple[Output, ...]
     gives: tuple[Output, ...]
     receives: tuple[tuple[Output, int, int], ...]
@@ -179,11 +179,11 @@ class Cutter:
             return [made[value] for value in returned]
 
         @functools.cache
-        def function(count: int) -> Flat:
+        def function(count: int) -> Any:
             tensors = [self._tensor(value) for value in takes for _ in range(count)]
             specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
             with tf.init_scope():
-                return flat(tf.function(compute, autograph=False).get_concrete_function(*specs))
+                return tf.function(compute, autograph=False).get_concrete_function(*specs)
 
         return PutOff(tuple(takes), tuple(returned), group, function)
 
@@ -213,7 +213,7 @@ class Cutter:
 
         specs = [tf.TensorSpec(self._tensor(value).shape, self._tensor(value).dtype) for value in takes]
         with tf.init_scope():
-            function = flat(tf.function(compute, autograph=False).get_concrete_function(*specs))
+            function = tf.function(compute, autograph=False).get_concrete_function(*specs)
         edges = {edge: self._cut.edges[edge] for edge in segment.sends}
         return Piece(
             segment.phase,

@@ -71,7 +71,7 @@ def find(tensor: Any, number_of: Mapping[str, int]) -> TracedProduct | None:
 
 
 def _changes_type(operation: Any) -> bool:
-    """Say whether an operation changes the type of what it gets; in 16 bits a sum over microbatches may be too large."""
+    """Say whether an operation changes a type; for float16 the sum over several microbatches may be too large."""
     types = {*(tensor.dtype for tensor in (*operation.inputs, *operation.outputs))}
     return operation.type == "Cast" and tf.float16 not in types
 

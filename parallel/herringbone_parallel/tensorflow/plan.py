@@ -13,8 +13,8 @@ import tensorflow as tf
 
 from herringbone_parallel.core.dataflow import Output, cut, place
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
+from herringbone_parallel.tensorflow.arrays import as_array
 from herringbone_parallel.tensorflow.cut import Cutter, Program
-from herringbone_parallel.tensorflow.functions import as_array
 from herringbone_parallel.tensorflow.output import SummedOutput
 from herringbone_parallel.tensorflow.partitioning import agree
 from herringbone_parallel.tensorflow.placement import Placement

@@ -13,8 +13,8 @@ from herringbone_parallel.core.dataflow import Output
 from herringbone_parallel.core.split import Splitter
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.tensorflow import state
+from herringbone_parallel.tensorflow.arrays import as_tensor
 from herringbone_parallel.tensorflow.output import StepOutput
-from herringbone_parallel.tensorflow.functions import as_tensor
 from herringbone_parallel.tensorflow.pipeline import Run
 from herringbone_parallel.tensorflow.plan import Plan, make_plan
 from herringbone_parallel.tensorflow.replicas import average, check_alike

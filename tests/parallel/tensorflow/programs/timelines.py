@@ -14,7 +14,7 @@ from herringbone_parallel.tensorflow import state
 STEPS = 3
 
 
-def train(fails: bool) -> Any:
+def train(fails: bool, width: int = 6) -> Any:
     """Train two layers on two ranks; return how often the step was traced, and how many tensors came.
 
     It may be told to fail in the last step.
@@ -23,7 +23,7 @@ def train(fails: bool) -> Any:
     layers = []
     for partition in range(2):
         with smp.partition(partition):
-            layers.append(keras.layers.Dense(6))
+            layers.append(keras.layers.Dense(width))
     model = smp.DistributedModel(keras.Sequential(layers))
     traced = []
 
@@ -43,6 +43,6 @@ def train(fails: bool) -> Any:
     transport = state.get().transport
     assert transport is not None
     for number in range(STEPS):
-        step(tf.fill((8, 6), np.inf if fails and number == STEPS - 1 else 1.0))
+        step(tf.fill((8, width), np.inf if fails and number == STEPS - 1 else 1.0))
     smp.shutdown()
     return len(traced), transport.arrived

@@ -1,32 +1,13 @@
-"""TensorFlow's functions and tensors without copies, and without what a call does for nested arguments."""
+"""TensorFlow's tensors as numpy's arrays, and back, without a copy."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 from tensorflow.python.framework.ops import EagerTensor
-
-# A function of tensors: takes and returns flat lists.
-Flat = Callable[[Sequence[Any]], Sequence[Any]]
-
-
-def flat(concrete: Any) -> Flat:
-    """Return a concrete function as one of flat lists.
-
-    Called as it is, it binds arguments, checks and casts each and records for gradient tapes: a third of a
-    millisecond for what is checked already, and that no tape sees.
-    """
-    captured = concrete.captured_inputs
-    inference = concrete.inference_fn
-
-    def call(tensors: Sequence[Any]) -> Sequence[Any]:
-        return inference.call_flat(*tensors, *captured) or ()
-
-    return call
 
 
 def as_tensor(array: Any) -> Any:
