@@ -66,7 +66,7 @@ def median(said: list[dict[str, Any]], case: str, what: str) -> float:
 
 def summary(arguments: argparse.Namespace, said: list[dict[str, Any]]) -> dict[str, Any]:
     m = arguments.microbatches
-    ours, single, both = (median(said, case, "seconds") for case in ("ours", "single", "both"))
+    ours, single, both, at_once = (median(said, case, "seconds") for case in ("ours", "single", "both", "at_once"))
     cpu = [median([rank], "ours", "cpu_s") for rank in said]
     theory, efficiency = m / (m + RANKS - 1), single / (RANKS * ours)
     return {
@@ -80,6 +80,9 @@ def summary(arguments: argparse.Namespace, said: list[dict[str, Any]]) -> dict[s
         "efficiency": round(efficiency, 3),
         "theory": round(theory, 3),
         "share_of_theory": round(efficiency / theory, 3),
+        # One process with the whole batch and no microbatches, if its memory allows that.
+        "at_once_s": round(at_once, 4),
+        "speedup_over_at_once": round(at_once / ours, 3),
         # One process beside another of its kind, over one alone: two cores are worth 2 / contention.
         "contention": round(both / single, 3),
         "share_of_both": round(both / (RANKS * ours) / theory, 3),

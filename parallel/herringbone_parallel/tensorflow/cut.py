@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import zlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -14,22 +13,9 @@ import tensorflow as tf
 from herringbone_parallel.core.dataflow import Cut, Node, Output, Segment
 from herringbone_parallel.core.deferral import Deferring, defer, group_size
 from herringbone_parallel.tensorflow.arrays import as_array
-from herringbone_parallel.tensorflow.deferral import TracedProduct, bytes_of, find
+from herringbone_parallel.tensorflow.deferral import PutOff, TracedProduct, bytes_of, find, make_put_off
+from herringbone_parallel.tensorflow.functions import Flat, flat
 from herringbone_spec.errors import ParallelError
-
-
-@dataclass(frozen=True, slots=True)
-class PutOff:
-    """What a segment leaves for later: `takes` of `size` microbatches at once, which make the sums of `gives`.
-
-    `function(count)` is for as many microbatches as there are; it takes each value of all of them, and then the next.
-    It adds those that have a variable to it, and returns the others.
-    """
-
-    takes: tuple[Output, ...]
-    gives: tuple[Output, ...]
-    size: int
-    function: Callable[[int], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +28,7 @@ class Piece:
 
     phase: str
     behind: int
-    function: Any
+    function: Flat
     takes: tuple[Output, ...]
     gives: tuple[Output, ...]
     receives: tuple[tuple[Output, int, int], ...]
@@ -142,7 +128,10 @@ class Cutter:
         sums = Sums({value: self._tensor(value) for value in summed if value not in whole})
         needed = {*results, *(value for one in deferring for value in (*one.segment.takes, *one.takes))}
         needed.update(self._cut.edges[edge].value for segment in segments for edge in segment.sends)
-        put_off = [self._put_off(one, products, sums, group) if one.puts_off else None for one in deferring]
+        put_off = [
+            make_put_off(one, products, self._tensor, sums.variables, group) if one.puts_off else None
+            for one in deferring
+        ]
         pieces = tuple(map(self._piece, segments, repeat(sums), repeat(needed), put_off))
         arriving = self._cut.arriving(rank, [*results, *summed])
         uses: dict[Output, int] = {}
@@ -163,29 +152,6 @@ class Cutter:
         group = group_size(kept_bytes, sum_bytes, microbatches)
         sent = [edge.value for edge in self._cut.edges if edge.source == rank]
         return defer(self._nodes, self._cut.segments[rank], sent, products, group=group), group
-
-    def _put_off(
-        self, deferring: Deferring, products: Mapping[Output, TracedProduct], sums: Sums, group: int
-    ) -> PutOff:
-        takes = deferring.takes
-        returned = [value for value in deferring.puts_off if value not in sums.variables]
-
-        def compute(*tensors: Any) -> Any:
-            count = len(tensors) // len(takes)
-            parts = {value: tensors[number * count : (number + 1) * count] for number, value in enumerate(takes)}
-            made = {value: products[value].sum_of(parts) for value in deferring.puts_off}
-            for value in made.keys() - {*returned}:
-                sums.variables[value].assign_add(made[value], read_value=False)
-            return [made[value] for value in returned]
-
-        @functools.cache
-        def function(count: int) -> Any:
-            tensors = [self._tensor(value) for value in takes for _ in range(count)]
-            specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
-            with tf.init_scope():
-                return tf.function(compute, autograph=False).get_concrete_function(*specs)
-
-        return PutOff(tuple(takes), tuple(returned), group, function)
 
     def _tensor(self, value: Output) -> Any:
         return self._operations[value[0]].outputs[value[1]]
@@ -213,7 +179,7 @@ class Cutter:
 
         specs = [tf.TensorSpec(self._tensor(value).shape, self._tensor(value).dtype) for value in takes]
         with tf.init_scope():
-            function = tf.function(compute, autograph=False).get_concrete_function(*specs)
+            function = flat(tf.function(compute, autograph=False).get_concrete_function(*specs))
         edges = {edge: self._cut.edges[edge] for edge in segment.sends}
         return Piece(
             segment.phase,

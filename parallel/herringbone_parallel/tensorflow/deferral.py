@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
 
 from herringbone_parallel.core.dataflow import Output
-from herringbone_parallel.core.deferral import Product
+from herringbone_parallel.core.deferral import Deferring, Product
+from herringbone_parallel.tensorflow.functions import Flat, flat
 
 # Operations whose results of several microbatches add up to that of all of them: their inputs are joined along these
 # axes, and None is the shape of the result.
@@ -55,6 +57,20 @@ class TracedProduct:
         return tf.reshape(tf.cast(made, self.result.dtype), self.result.shape)
 
 
+@dataclass(frozen=True, slots=True)
+class PutOff:
+    """What a segment leaves for later: `takes` of `size` microbatches at once, which make the sums of `gives`.
+
+    `function(count)` is for as many microbatches as there are; it takes each value of all of them, and then the next.
+    It adds those that have a variable to it, and returns the others.
+    """
+
+    takes: tuple[Output, ...]
+    gives: tuple[Output, ...]
+    size: int
+    function: Callable[[int], Flat]
+
+
 def find(tensor: Any, number_of: Mapping[str, int]) -> TracedProduct | None:
     """Return the product that a tensor is, None where it is none or a shape is not known."""
     operation = tensor.op
@@ -86,3 +102,33 @@ def _axes_of(operation: Any) -> tuple[int | None, ...]:
 def bytes_of(tensor: Any) -> int:
     """Return the memory that a tensor of a known shape takes."""
     return int(math.prod(tensor.shape.as_list()) * tensor.dtype.size)
+
+
+def make_put_off(
+    deferring: Deferring,
+    products: Mapping[Output, TracedProduct],
+    tensor_of: Callable[[Output], Any],
+    variables: Mapping[Output, Any],
+    group: int,
+) -> PutOff:
+    """Return what a segment leaves for later; the sums with a variable are added to it."""
+    takes = deferring.takes
+    returned = [value for value in deferring.puts_off if value not in variables]
+
+    def compute(*tensors: Any) -> Any:
+        count = len(tensors) // len(takes)
+        parts = {value: tensors[number * count : (number + 1) * count] for number, value in enumerate(takes)}
+        made = {value: products[value].sum_of(parts) for value in deferring.puts_off}
+        for value, total in made.items():
+            if value in variables:
+                variables[value].assign_add(total, read_value=False)
+        return [made[value] for value in returned]
+
+    @functools.cache
+    def function(count: int) -> Flat:
+        tensors = [tensor_of(value) for value in takes for _ in range(count)]
+        specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+        with tf.init_scope():
+            return flat(tf.function(compute, autograph=False).get_concrete_function(*specs))
+
+    return PutOff(tuple(takes), tuple(returned), group, function)

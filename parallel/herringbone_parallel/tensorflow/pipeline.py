@@ -15,7 +15,8 @@ from typing import Any
 from herringbone_parallel.core.dataflow import Output
 from herringbone_parallel.core.schedule import BACKWARD, FORWARD, WEIGHT, Ready, make_schedule
 from herringbone_parallel.tensorflow.arrays import as_array, as_tensor
-from herringbone_parallel.tensorflow.cut import Piece, Program, PutOff
+from herringbone_parallel.tensorflow.cut import Piece, Program
+from herringbone_parallel.tensorflow.deferral import PutOff
 from herringbone_parallel.tensorflow.messages import Key
 from herringbone_parallel.tensorflow.transport import Transport
 
@@ -75,7 +76,7 @@ class _Later:
     def compute(self) -> int:
         """Compute the oldest group that is full; return its last microbatch."""
         put_off, microbatch, group = self._full.popleft()
-        made = put_off.function(len(group))(*[value for values in zip(*group, strict=True) for value in values])
+        made = put_off.function(len(group))([value for values in zip(*group, strict=True) for value in values])
         self.sums.update(zip(put_off.gives, made, strict=True))
         return microbatch
 
@@ -203,7 +204,7 @@ class Run:
         for value, edge, _ in piece.receives:
             self._receive(microbatch, value, edge, None)
         start = time.monotonic()
-        given = piece.function(*[microbatch.use(value) for value in piece.takes])
+        given = piece.function([microbatch.use(value) for value in piece.takes])
         if self._note is not None:
             self._note(self._step, piece.phase, microbatch.number, start, time.monotonic())
         for place, edge, target in piece.sends:
