@@ -1,0 +1,61 @@
+"""Gradients of layers, microbatch by microbatch and as one product of what the microbatches have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from herringbone_parallel.tensorflow.deferral import find
+
+MICROBATCHES = 3
+LAYERS = {
+    "dense": (keras.layers.Dense, (5,), {}),
+    "dense of sequences": (keras.layers.Dense, (4, 5), {}),
+    "convolution": (keras.layers.Conv2D, (6, 6, 2), {"kernel_size": 3, "strides": 2}),
+    "convolution of sequences": (keras.layers.Conv1D, (6, 2), {"kernel_size": 3, "padding": "same"}),
+    "convolution of volumes": (keras.layers.Conv3D, (4, 4, 4, 2), {"kernel_size": 2}),
+    "depthwise": (keras.layers.DepthwiseConv2D, (6, 6, 2), {"kernel_size": 3}),
+}
+
+
+def compare(name: str, policy: str = "float32") -> Any:
+    """Return the kernel's gradient added up over microbatches, and as one sum; None where it is no product."""
+    kind, shape, how = LAYERS[name]
+    units = {} if kind is keras.layers.DepthwiseConv2D else {"units" if kind is keras.layers.Dense else "filters": 4}
+    layer = kind(**units, **how, use_bias=False, dtype=policy)
+    layer.build((None, *shape))
+    kernel = layer.trainable_variables[0]
+
+    def gradient(inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.square(tf.cast(layer(inputs), tf.float32)))
+        return tape.gradient(loss, kernel.value)
+
+    concrete = tf.function(gradient).get_concrete_function(tf.TensorSpec((2, *shape)))
+    graph = concrete.graph
+    (result,) = graph.outputs
+    operations = graph.get_operations()
+    found = find(result, {operation.name: number for number, operation in enumerate(operations)})
+    if found is None:
+        return None
+    factors = [operations[number].outputs[place] for number, place in found.product.joined]
+    microbatches = np.random.default_rng(1).normal(size=(MICROBATCHES, 2, *shape)).astype(np.float32)
+    captured = [outer for outer, _ in graph.captures]
+    inner = [inside for _, inside in graph.captures]
+    values = tf.compat.v1.wrap_function(
+        lambda *given: tf.graph_util.import_graph_def(
+            graph.as_graph_def(),
+            input_map={one.name: value for one, value in zip([graph.inputs[0], *inner], given, strict=True)},
+            return_elements=[one.name for one in factors],
+            name="",
+        ),
+        [tf.TensorSpec((2, *shape)), *(tf.TensorSpec(one.shape, one.dtype) for one in inner)],
+    )
+    kept = [values(tf.constant(microbatch), *captured) for microbatch in microbatches]
+    together = tf.function(lambda parts: found.sum_of(dict(zip(found.product.joined, parts, strict=True))))(
+        list(map(list, zip(*kept, strict=True)))
+    )
+    return sum(np.array(concrete(tf.constant(one))) for one in microbatches), np.array(together)
