@@ -61,7 +61,7 @@ class CheckpointManager:
         """
         own = self._own("save")
         here = state.get()
-        mine = {named.name: named.variable.numpy() for named in own if not named.shared or here.rank == 0}
+        mine = {named.name: named.variable.numpy() for named in own if named.speaker in (None, here.pp_rank)}
         parts: list[Mapping[str, Any]] = [mine]
         # Replicas hold the same: the first one's is saved.
         first_pipeline = here.grid.group("P", 0)

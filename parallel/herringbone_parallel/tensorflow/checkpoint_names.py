@@ -17,11 +17,11 @@ from herringbone_spec.errors import ParallelError
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A variable of this rank under its name; `shared` ones are on every rank, with the same value."""
+    """A variable of this rank under its name; one on every rank is written by the partition `speaker`."""
 
     name: str
     variable: Any
-    shared: bool
+    speaker: int | None
 
 
 def named_variables(objects: Mapping[str, Any], model: DistributedModel) -> list[Named]:
@@ -38,13 +38,13 @@ def named_variables(objects: Mapping[str, Any], model: DistributedModel) -> list
         if value is model:
             # What no step has used yet is on every rank.
             here = state.get()
-            found += [Named(f"{key}/{name}", v, here.owner_of(v) is None) for name, v in _own_of(model)]
+            found += [Named(f"{key}/{name}", v, 0 if here.owner_of(v) is None else None) for name, v in _own_of(model)]
         elif isinstance(value, keras.optimizers.Optimizer):
             found += _of_optimizer(key, value, model)
         elif isinstance(value, tf.Variable | keras.Variable):
-            found.append(Named(key, value, True))
+            found.append(Named(key, value, 0))
         elif isinstance(value, keras.layers.Layer | keras.metrics.Metric):
-            found += [Named(f"{key}/{place}:{v.path}", v, True) for place, v in enumerate(value.variables)]
+            found += [Named(f"{key}/{place}:{v.path}", v, 0) for place, v in enumerate(value.variables)]
         else:
             raise ParallelError(
                 f"the checkpoint's {key!r} is a {type(value).__qualname__}: smp.CheckpointManager keeps models,"
@@ -70,17 +70,20 @@ def _of_optimizer(key: str, optimizer: Any, model: DistributedModel) -> list[Nam
     owners: defaultdict[str, list[tuple[str, Any]]] = defaultdict(list)
     for name, variable in _own_of(model):
         owners[variable.path.replace("/", "_")].append((name, variable))
+    # A partition that has nothing to apply does not count its steps.
+    here = state.get()
+    speaker = min((here.owner_of(variable) or 0 for variable in model.all_variables() if variable.trainable), default=0)
     seen: Counter[str] = Counter()
     found = []
     for variable in optimizer.variables:
         group, _, last = variable.path.rpartition("/")
         owner = max((path for path in owners if last.startswith(f"{path}_")), key=len, default=None)
         if owner is None:
-            found.append(Named(f"{key}/{group}/{last}", variable, True))
+            found.append(Named(f"{key}/{group}/{last}", variable, speaker))
             continue
         name, _ = _nth(owners[owner], seen[variable.path])
         seen[variable.path] += 1
-        found.append(Named(f"{key}/{group}/{last.removeprefix(f'{owner}_')}/{name}", variable, False))
+        found.append(Named(f"{key}/{group}/{last.removeprefix(f'{owner}_')}/{name}", variable, None))
     return found
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import keras
 import tensorflow as tf
 
+from herringbone_parallel.tensorflow.patches import Patches
 from herringbone_spec.errors import ParallelError
 
 # What a mean over microbatches keeps: the mean over a batch is the mean of those of its equal parts.
@@ -16,18 +18,8 @@ _MEANS = ("sum_over_batch_size", "mean")
 
 def refuse_compiled(model: Any, microbatches: int) -> None:
     """Raise `ParallelError` for an optimizer or a loss that needs more than this rank's gradients, or than a mean."""
-    optimizer = model.optimizer
-    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-        raise ParallelError(
-            "compile: a LossScaleOptimizer looks for overflows in the gradients of one rank, and each would come to a"
-            " scale of its own. Use the policy 'mixed_bfloat16', which needs no scale; or a fixed one, with"
-            " compile(Adam(loss_scale_factor=1024), auto_scale_loss=False)"
-        )
-    if getattr(optimizer, "global_clipnorm", None) is not None:
-        raise ParallelError(
-            f"compile: global_clipnorm={optimizer.global_clipnorm} needs the gradients of all ranks, and each has those"
-            " of its own variables. Use clipnorm, which is per variable, or clipvalue"
-        )
+    refuse_dynamic_scale(model.optimizer, "compile", ", with compile(..., auto_scale_loss=False)")
+    refuse_global_norm(model.optimizer, "compile")
     if microbatches == 1:
         return
     for loss in _leaves(model.loss):
@@ -37,6 +29,40 @@ def refuse_compiled(model: Any, microbatches: int) -> None:
                 f"compile: {type(loss).__name__}(reduction={reduction!r}) of a batch is not the mean over its"
                 " microbatches. Use 'sum_over_batch_size', and scale the learning rate; or one microbatch"
             )
+
+
+def refuse_dynamic_scale(optimizer: Any, where: str, also: str = "") -> None:
+    """Raise `ParallelError` for an optimizer that changes its scale as it finds overflows."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ParallelError(
+            f"{where}: a LossScaleOptimizer looks for overflows in the gradients of one rank, and each would come to a"
+            " scale of its own. Use the policy 'mixed_bfloat16', which needs no scale; or a fixed one,"
+            f" keras.optimizers.Adam(loss_scale_factor=1024){also}"
+        )
+
+
+def refuse_global_norm(optimizer: Any, where: str) -> None:
+    """Raise `ParallelError` for an optimizer that clips by a norm over all gradients."""
+    norm = getattr(optimizer, "global_clipnorm", None)
+    if norm is not None:
+        raise ParallelError(
+            f"{where}: global_clipnorm={norm} needs the gradients of all ranks, and each has those of its own"
+            " variables. Use clipnorm, which is per variable, or clipvalue; or tf.clip_by_global_norm inside of the"
+            " step, which clips the gradients of a microbatch"
+        )
+
+
+def watch_optimizers(patches: Patches) -> None:
+    """Have every optimizer refuse to apply what `compile` refuses; until `patches` are undone."""
+    base = next(each for each in keras.optimizers.Optimizer.__mro__ if "apply" in vars(each))
+    apply = base.apply
+
+    @functools.wraps(apply)
+    def checked(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        refuse_global_norm(self, f"{type(self).__name__}.apply")
+        return apply(self, grads, trainable_variables)
+
+    patches.set(base, "apply", checked)
 
 
 def refuse_callbacks(callbacks: Any) -> None:

@@ -16,6 +16,8 @@ from herringbone_parallel.core import launch
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.reduce import Engine, join_part, session
 from herringbone_parallel.tensorflow.data_parallel import state as data_parallel
+from herringbone_parallel.tensorflow.patches import Patches
+from herringbone_parallel.tensorflow.refusals import watch_optimizers
 from herringbone_parallel.tensorflow.timeline import hand_in, open_timeline
 from herringbone_parallel.tensorflow.transport import Transport, connect
 from herringbone_parallel.timeline import Timeline
@@ -58,6 +60,8 @@ class State:
     # What the model takes: the arguments of its first call, as shapes for any batch.
     signature: Any = None
     timeline: Timeline | None = None
+    # What Keras does otherwise until `shutdown`.
+    patches: Patches = field(default_factory=Patches)
     # The most microbatches that were live at once in the last step.
     peak_live: int = 0
 
@@ -123,6 +127,8 @@ def init() -> None:
     timeline = open_timeline(place.rank, transport, os.environ)
     where = (place.rank, place.local_rank, place.local_size)
     _state = State(settings, grid, *where, transport, replicas, timeline=timeline)
+    if grid.pipeline > 1:
+        watch_optimizers(_state.patches)
     atexit.register(shutdown)
 
 
@@ -132,6 +138,7 @@ def shutdown() -> None:
     if _state is None:
         return
     state, _state = _state, None
+    state.patches.undo()
     atexit.unregister(shutdown)
     if state.replicas is not None or state.settings.horovod:
         data_parallel.shutdown()

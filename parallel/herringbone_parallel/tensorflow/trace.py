@@ -16,6 +16,8 @@ import tensorflow as tf
 from tensorflow.python.framework.func_graph import FuncGraph, func_graph_from_py_func
 from tensorflow.python.ops.resource_variable_ops import UninitializedVariable
 
+from herringbone_parallel.tensorflow.patches import Patches
+from herringbone_parallel.tensorflow.refusals import refuse_dynamic_scale
 from herringbone_spec.errors import ParallelError
 
 
@@ -109,14 +111,20 @@ class _Recorder:
             found = recorder.gradients(gradients, tf.nest.flatten(target), tf.nest.flatten(sources), (), kwargs)
             return tf.nest.pack_sequence_as(sources, found)
 
+        def refused_scale(optimizer: Any, _: Any) -> Any:
+            refuse_dynamic_scale(optimizer, "scale_loss")
+
+        patches = Patches()
         before, _recorder = _recorder, self
-        keras.layers.Layer.__call__, tf.gradients = watched_call, watched_gradients
-        tf.GradientTape.gradient = gradient_in_graph
         try:
+            patches.set(keras.layers.Layer, "__call__", watched_call)
+            patches.set(tf, "gradients", watched_gradients)
+            patches.set(tf.GradientTape, "gradient", gradient_in_graph)
+            patches.set(keras.optimizers.LossScaleOptimizer, "scale_loss", refused_scale)
             yield
         finally:
             _recorder = before
-            keras.layers.Layer.__call__, tf.gradients, tf.GradientTape.gradient = call, gradients, gradient
+            patches.undo()
 
     def gradients(self, compute: Any, ys: Any, xs: Any, args: Any, kwargs: Any) -> list[Any]:
         """Compute gradients in the graph, and remember of which variables they are."""
@@ -140,8 +148,8 @@ class _Recorder:
         if halves and any(tensor.op.type != "Mul" for tensor in tf.nest.flatten(ys)):
             raise ParallelError(
                 f"layer {halves[0].name!r} computes in float16, and the gradients are of a loss that is not scaled:"
-                " most of them would be 0. Wrap the optimizer in keras.optimizers.LossScaleOptimizer, and take those"
-                " of optimizer.scale_loss(loss); or use the policy 'mixed_bfloat16', which needs no scaling."
+                " most of them would be 0. Take those of optimizer.scale_loss(loss), with a scale that is fixed:"
+                " keras.optimizers.Adam(loss_scale_factor=1024); or use the policy 'mixed_bfloat16', which needs none."
             )
 
     def make_variable(self, make: Callable[..., Any], **how: Any) -> Any:

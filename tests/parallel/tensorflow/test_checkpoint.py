@@ -12,11 +12,17 @@ from tests.parallel.tensorflow.ranks import Ranks
 pytestmark = pytest.mark.tensorflow
 
 
-@pytest.mark.parametrize(("model", "optimizer"), [("reused state", "adam"), ("tied", "rmsprop")])
-def test_losses_go_on_on_two_partitions_and_on_one(ranks: Ranks, tmp_path: Path, model: str, optimizer: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "optimizer", "placement"),
+    [("reused state", "adam", [0, 1, 0]), ("tied", "rmsprop", [0, 1, 0]), ("functional", "adam", [1, 1, 1])],
+    ids=["reused state", "tied", "first rank without variables"],
+)
+def test_losses_go_on_on_two_partitions_and_on_one(
+    ranks: Ranks, tmp_path: Path, model: str, optimizer: str, placement: list[int]
+) -> None:
     two = ranks.model_parallel(partitions=2, microbatches=2)
     folder = str(tmp_path / "not there yet")
-    told = ranks.run("checkpoints.undisturbed", 2, model, [0, 1, 0], folder, optimizer, 5, 2, **two)
+    told = ranks.run("checkpoints.undisturbed", 2, model, placement, folder, optimizer, 5, 2, **two)
     losses, path = told[0]
     assert told[1] == told[0]
     one = ranks.model_parallel(partitions=1, microbatches=2)

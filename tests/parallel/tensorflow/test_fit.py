@@ -105,5 +105,20 @@ def test_a_rank_may_have_no_variables(ranks: Ranks) -> None:
     assert second[:2] == (3, 0)
 
 
+def test_half_precision_trains_with_a_fixed_scale(ranks: Ranks) -> None:
+    expected = ranks.run("fitting.in_half_precision", 1, None)[0]
+    assert expected[-1] < expected[0] - 0.01
+    told = ranks.run("fitting.in_half_precision", 2, [0, 1], **ranks.model_parallel(partitions=2, microbatches=4))
+    assert told[0] == told[1]
+    np.testing.assert_allclose(told[0], expected, rtol=0, atol=2e-3)
+
+
+def test_a_train_step_may_be_of_ones_own(ranks: Ranks) -> None:
+    expected = ranks.run("fitting.by_a_step_of_its_own", 1, False)[0]
+    two = ranks.model_parallel(partitions=2, microbatches=4)
+    for losses in ranks.run("fitting.by_a_step_of_its_own", 2, True, **two):
+        _close(losses, expected, "losses")
+
+
 def _close(ours: Any, theirs: Any, what: str) -> None:
     np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6, err_msg=what)

@@ -36,9 +36,18 @@ def test_a_cut_inside_a_loop_is_refused_by_name(ranks: Ranks) -> None:
 
 
 def test_half_precision_needs_a_scaled_loss(ranks: Ranks) -> None:
-    for unscaled, scaled in ranks.run("pipeline_mistakes.half_precision", 2, **ranks.model_parallel(partitions=2)):
+    told = ranks.run("pipeline_mistakes.half_precision", 2, **ranks.model_parallel(partitions=2))
+    for unscaled, fixed, dynamic in told:
         assert "computes in float16, and the gradients are of a loss that is not scaled" in unscaled
-        assert scaled == "nothing"
+        assert fixed == "nothing"
+        assert "scale_loss: a LossScaleOptimizer looks for overflows in the gradients of one rank" in dynamic
+
+
+def test_a_norm_over_all_gradients_is_refused_when_they_are_applied(ranks: Ranks) -> None:
+    told = ranks.run("pipeline_mistakes.clipped_by_the_norm_of_all", 2, **ranks.model_parallel(partitions=2))
+    for text, works_again in told:
+        assert "ParallelError: SGD.apply: global_clipnorm=1.0 needs the gradients of all ranks" in text
+        assert works_again
 
 
 def test_ranks_with_other_shapes_are_told(ranks: Ranks) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import keras
 
 from herringbone_parallel.tensorflow.keras_compat import layers, models, namespaces, optimizers, weights
-from herringbone_parallel.tensorflow.keras_compat.patches import Patches
+from herringbone_parallel.tensorflow.patches import Patches
 from herringbone_spec.errors import ParallelError
 
 _KERAS = 3

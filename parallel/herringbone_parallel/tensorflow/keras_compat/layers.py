@@ -10,7 +10,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow.keras_compat.patches import Patches
+from herringbone_parallel.tensorflow.patches import Patches
 
 
 def patch(patches: Patches) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from herringbone_parallel.tensorflow.keras_compat.patches import Patches
+from herringbone_parallel.tensorflow.patches import Patches
 
 # Where each of the old methods went, and its arguments in their order.
 _GENERATORS = {

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow.keras_compat.patches import Patches
+from herringbone_parallel.tensorflow.patches import Patches
 
 # `keras`, and the two that TensorFlow makes of it: `tf.keras` and what `import tensorflow.keras` finds.
 _ROOTS = ("keras", "keras._tf_keras.keras", "tensorflow.keras")

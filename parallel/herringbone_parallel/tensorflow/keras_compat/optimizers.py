@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow.keras_compat.patches import Patches
+from herringbone_parallel.tensorflow.patches import Patches
 
 
 class CallableList(list[Any]):

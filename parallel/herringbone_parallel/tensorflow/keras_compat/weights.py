@@ -13,7 +13,7 @@ import keras
 import tensorflow as tf
 from keras.src.legacy.saving import legacy_h5_format
 
-from herringbone_parallel.tensorflow.keras_compat.patches import Patches
+from herringbone_parallel.tensorflow.patches import Patches
 
 # What Keras 3 writes by itself, and what Keras 2 took for a file of its own.
 _KERAS_3 = (".weights.h5", ".weights.json")

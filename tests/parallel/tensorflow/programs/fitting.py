@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -231,6 +232,64 @@ def other_batches() -> list[str]:
     tf.random.set_seed(None)
     found.append(said(lambda: model.fit(inputs, labels, batch_size=4, epochs=2, verbose=0)))
     return found
+
+
+def in_half_precision(placement: list[int] | None) -> Any:
+    """Fit in float16 with a fixed scale, on the ranks or, with no placement, in this process; return the losses."""
+    keras.config.set_dtype_policy("mixed_float16")
+    try:
+        keras.utils.set_random_seed(1)
+        if placement is None:
+            model = models.CASES["sequential"].plain()
+        else:
+            smp.init()
+            model = models.CASES["sequential"].distributed(placement)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1, loss_scale_factor=256.0), loss, auto_scale_loss=False)
+        inputs, labels, _ = _data("sequential")
+        return model.fit(inputs, labels, batch_size=BATCH, epochs=4, shuffle=False, verbose=0).history["loss"]
+    finally:
+        keras.config.set_dtype_policy("float32")
+
+
+def by_a_step_of_its_own(split: bool) -> Any:
+    """Fit a model with a `train_step` of its own, of a step on the ranks or of a tape in this process."""
+    base = smp.DistributedModel if split else keras.Model
+    if split:
+        smp.init()
+    keras.utils.set_random_seed(1)
+
+    def gradients_of(model: Any, inputs: Any, labels: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(keras.losses.sparse_categorical_crossentropy(labels, model(inputs), from_logits=True))
+        return tape.gradient(loss, model.trainable_variables), loss
+
+    class Net(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = layers.Dense(6, activation="relu"), layers.Dense(3)
+
+        def call(self, vectors: Any) -> Any:
+            with smp.partition(0) if split else nullcontext():
+                hidden = self.first(vectors)
+            with smp.partition(1) if split else nullcontext():
+                return self.second(hidden)
+
+        def train_step(self, data: Any) -> Any:
+            if split:
+                gradients, loss = step(*data)
+                gradients, loss = [gradient.accumulate() for gradient in gradients], loss.reduce_mean()
+            else:
+                gradients, loss = gradients_of(self, *data)
+            self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+            return {"own": loss}
+
+    model = Net()
+    step = smp.step(lambda inputs, labels: gradients_of(model, inputs, labels))
+    inputs, labels, _ = _data("dense")
+    model.compile(keras.optimizers.Adam(0.05))
+    data = tf.data.Dataset.from_tensor_slices((inputs, labels)).batch(BATCH, drop_remainder=True)
+    return model.fit(data, epochs=3, verbose=0).history["own"]
 
 
 def a_rank_without_variables() -> Any:

@@ -85,18 +85,43 @@ def half_precision() -> list[str]:
     keras.config.set_dtype_policy("mixed_float16")
     try:
         model = models.CASES["dense"].distributed([0, 1])
-        optimizer = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
+        fixed = keras.optimizers.SGD(0.1, loss_scale_factor=128.0)
+        dynamic = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1))
 
-        def step(inputs: Any, scaled: bool) -> Any:
+        def step(inputs: Any, optimizer: Any) -> Any:
             with tf.GradientTape() as tape:
                 loss = tf.reduce_mean(tf.cast(model(inputs), tf.float32))
-                loss = optimizer.scale_loss(loss) if scaled else loss
+                loss = loss if optimizer is None else optimizer.scale_loss(loss)
             return tape.gradient(loss, model.trainable_variables)
 
         vectors = np.zeros((4, 6), np.float32)
-        return [said(smp.step(step), vectors, scaled) for scaled in (False, True)]
+        return [said(smp.step(step), vectors, optimizer) for optimizer in (None, fixed, dynamic)]
     finally:
         keras.config.set_dtype_policy("float32")
+
+
+def clipped_by_the_norm_of_all() -> tuple[str, bool]:
+    """Return what is said of an optimizer that clips so, and whether it may when the job is over."""
+    smp.init()
+    model = models.CASES["dense"].distributed([0, 1])
+    optimizer = keras.optimizers.SGD(0.1, global_clipnorm=1.0)
+
+    @smp.step
+    def step(inputs: Any) -> Any:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(model(inputs))
+        return tape.gradient(loss, model.trainable_variables)
+
+    @tf.function
+    def train(inputs: Any) -> None:
+        gradients = [gradient.accumulate() for gradient in step(inputs)]
+        optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
+
+    text = said(train, np.zeros((4, 6), np.float32))
+    smp.shutdown()
+    variable = keras.Variable(3.0)
+    keras.optimizers.SGD(1.0, global_clipnorm=1.0).apply([tf.constant(5.0)], [variable])
+    return text, float(variable) == 2.0
 
 
 def rank_1_dies(in_graph: bool) -> Any:
