@@ -21,6 +21,8 @@ _OF_BATCHES: dict[str, tuple[int | None, ...]] = {
     "Conv3DBackpropFilterV2": (0, None, 0),
     "DepthwiseConv2dNativeBackpropFilter": (0, None, 0),
 }
+# The product of a layer over sequences (`EinsumDense`, so attention): one for each sample, of which the sum is taken.
+_BATCHED = "BatchMatMulV2"
 # What a product may go through and still be one; so it may a change of type.
 _RESHAPES = frozenset({"Identity", "Reshape"})
 
@@ -36,6 +38,10 @@ class TracedProduct:
 
     def sum_of(self, values: Mapping[Output, Sequence[Any]]) -> Any:
         """Add to the graph that is being traced the sum over microbatches, given what each has of the joined values."""
+        if self.operation.type == _BATCHED:
+            first, second = (tf.concat(list(values[value]), 0) for value in self.product.joined)
+            rows = [tf.reshape(factor, [-1, factor.shape[-1]]) for factor in (first, second)]
+            return self._shaped(tf.matmul(*rows, transpose_a=True))
         joined = iter(self.product.joined)
         inputs: list[Any] = []
         for axis in self.axes:
@@ -54,6 +60,9 @@ class TracedProduct:
         (made,) = tf.graph_util.import_graph_def(
             definition, input_map=mapping, return_elements=[f"{node.name}:0"], name=""
         )
+        return self._shaped(made)
+
+    def _shaped(self, made: Any) -> Any:
         return tf.reshape(tf.cast(made, self.result.dtype), self.result.shape)
 
 
@@ -78,7 +87,12 @@ def find(tensor: Any, number_of: Mapping[str, int]) -> TracedProduct | None:
     while operation.type in _RESHAPES or _changes_type(operation):
         operation = operation.inputs[0].op
         nodes.add(number_of[operation.name])
-    axes = _axes_of(operation)
+    if _sums_samples(operation):
+        operation = operation.inputs[0].op
+        nodes.add(number_of[operation.name])
+        axes: tuple[int | None, ...] = (0, 0)
+    else:
+        axes = _axes_of(operation)
     joined = [given for given, axis in zip(operation.inputs, axes, strict=False) if axis is not None]
     if not axes or not all(one.shape.is_fully_defined() for one in [*joined, operation.outputs[0], tensor]):
         return None
@@ -90,6 +104,18 @@ def _changes_type(operation: Any) -> bool:
     """Say whether an operation changes a type; for float16 the sum over several microbatches may be too large."""
     types = {*(tensor.dtype for tensor in (*operation.inputs, *operation.outputs))}
     return operation.type == "Cast" and tf.float16 not in types
+
+
+def _sums_samples(operation: Any) -> bool:
+    """Say whether an operation adds up the products of all samples, each the first factor's transpose by the second."""
+    if operation.type != "Sum" or operation.inputs[0].op.type != _BATCHED:
+        return False
+    products, samples = operation.inputs[0].op, operation.inputs[1].op
+    first, second = (given.shape for given in products.inputs)
+    transposed = products.node_def.attr["adj_x"].b and not products.node_def.attr["adj_y"].b
+    # What a sum is over is computed in the graph: where it undoes that a weight was the same for all samples.
+    undone = samples.type == "BroadcastGradientArgs" and operation.outputs[0].shape.rank == 2
+    return bool(transposed and undone and first.is_fully_defined() and first[:-1] == second[:-1])
 
 
 def _axes_of(operation: Any) -> tuple[int | None, ...]:

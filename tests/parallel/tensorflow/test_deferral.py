@@ -12,6 +12,7 @@ pytestmark = pytest.mark.tensorflow
 LAYERS = [
     "dense",
     "dense of sequences",
+    "sum of products",
     "convolution",
     "convolution of sequences",
     "convolution of volumes",

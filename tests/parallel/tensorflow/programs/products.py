@@ -12,11 +12,12 @@ from herringbone_parallel.tensorflow.deferral import find
 
 MICROBATCHES = 3
 LAYERS = {
-    "dense": (keras.layers.Dense, (5,), {}),
-    "dense of sequences": (keras.layers.Dense, (4, 5), {}),
-    "convolution": (keras.layers.Conv2D, (6, 6, 2), {"kernel_size": 3, "strides": 2}),
-    "convolution of sequences": (keras.layers.Conv1D, (6, 2), {"kernel_size": 3, "padding": "same"}),
-    "convolution of volumes": (keras.layers.Conv3D, (4, 4, 4, 2), {"kernel_size": 2}),
+    "dense": (keras.layers.Dense, (5,), {"units": 4}),
+    "dense of sequences": (keras.layers.Dense, (4, 5), {"units": 4}),
+    "sum of products": (keras.layers.EinsumDense, (4, 5), {"equation": "abc,cde->abde", "output_shape": (None, 2, 3)}),
+    "convolution": (keras.layers.Conv2D, (6, 6, 2), {"filters": 4, "kernel_size": 3, "strides": 2}),
+    "convolution of sequences": (keras.layers.Conv1D, (6, 2), {"filters": 4, "kernel_size": 3, "padding": "same"}),
+    "convolution of volumes": (keras.layers.Conv3D, (4, 4, 4, 2), {"filters": 4, "kernel_size": 2}),
     "depthwise": (keras.layers.DepthwiseConv2D, (6, 6, 2), {"kernel_size": 3}),
 }
 
@@ -24,8 +25,7 @@ LAYERS = {
 def compare(name: str, policy: str = "float32") -> Any:
     """Return the kernel's gradient added up over microbatches, and as one sum; None where it is no product."""
     kind, shape, how = LAYERS[name]
-    units = {} if kind is keras.layers.DepthwiseConv2D else {"units" if kind is keras.layers.Dense else "filters": 4}
-    layer = kind(**units, **how, use_bias=False, dtype=policy)
+    layer = kind(**how, dtype=policy)
     layer.build((None, *shape))
     kernel = layer.trainable_variables[0]
 
