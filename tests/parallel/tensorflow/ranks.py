@@ -126,7 +126,8 @@ class Ranks:
         with there:
             process = subprocess.Popen(
                 [PYTHON, Path(__file__).parent / "programs" / "serve.py", str(there.fileno())],
-                env=_environment(),
+                # TensorFlow writes files there, and a rank that is killed leaves them.
+                env=_environment(TMPDIR=str(self._token.parent)),
                 pass_fds=[there.fileno()],
             )
         return process, Connection(here.detach())
