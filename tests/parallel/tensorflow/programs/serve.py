@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import os
 import sys
@@ -20,6 +21,9 @@ def serve(connection: Connection) -> None:
     from herringbone_parallel.tensorflow.data_parallel import state
 
     tf.config.threading.set_inter_op_parallelism_threads(2)
+    # Each job of a test ends with a collection, which need not go through all of TensorFlow.
+    gc.collect()
+    gc.freeze()
     while True:
         function, environment, args = connection.recv()
         before = dict(os.environ)
