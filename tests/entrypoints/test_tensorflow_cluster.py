@@ -83,7 +83,15 @@ def test_mirrored_ranks_find_each_other(make_job, over: str) -> None:
 
 @pytest.mark.parametrize("over", ["unix", "tcp"])
 def test_workers_and_parameter_servers_end_with_the_chief(make_job, over: str) -> None:
-    script = "time.sleep(60 if task['type'] == 'worker' else 0)"
+    # The chief ends when both workers have said who they are.
+    script = """
+if task["type"] == "worker":
+    sys.stdout.flush()
+    open(os.environ["ROOT"] + f"/works-{task['index']}", "w").close()
+    time.sleep(60)
+while not all(os.path.exists(os.environ["ROOT"] + f"/works-{number}") for number in range(2)):
+    time.sleep(0.01)
+"""
     job = made(make_job, script, hosts=3, over=over, **PARAMETER_SERVER)
     ended = job.run(timeout=20.0)
     assert [(result.code, result.success) for result in ended.values()] == [(0, True)] * 3
