@@ -1,6 +1,6 @@
 """Models that are trained over the ranks of a pipeline are the same models trained in one process.
 
-Gradients, loss, outputs and weights of five steps, for 15 kinds of models. The microbatches are the same, so the
+Gradients, loss, outputs and weights of five steps, for 16 kinds of models. The microbatches are the same, so the
 figures are too, to the last bits of what is added up in another order.
 """
 
@@ -27,6 +27,7 @@ MODELS = [
         "dict output",
         "batch norm",
         "lstm",
+        "attention",
         "tied",
         "functional",
     ),

@@ -235,6 +235,25 @@ def lstm(base: Any, at: At) -> Any:
     return Lstm()
 
 
+def attention(base: Any, at: At) -> Any:
+    class Attention(base):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = layers.MultiHeadAttention(2, 3, dropout=0.0)
+            self.norm, self.second = layers.LayerNormalization(), layers.MultiHeadAttention(1, 4)
+            self.out = layers.Dense(3)
+
+        def call(self, sequences: Any, training: Any = None) -> Any:
+            with at(0):
+                hidden = sequences + self.first(sequences, sequences, use_causal_mask=True)
+            with at(1):
+                hidden = self.second(self.norm(hidden), sequences)
+            with at(2):
+                return self.out(tf.reduce_mean(hidden, axis=1))
+
+    return Attention()
+
+
 def tied(base: Any, at: At) -> Any:
     class Tied(base):
         def __init__(self) -> None:
@@ -349,6 +368,7 @@ CASES = {
     "dict output": Case(dict_output, 2, _vectors),
     "batch norm": Case(batch_norm, 3, _vectors),
     "lstm": Case(lstm, 3, _sequences),
+    "attention": Case(attention, 3, _sequences),
     "tied": Case(tied, 3, _words, classes=11),
     "functional": Case(functional, 3, _vectors, wrapped=True),
     "sequential": Case(sequential, 4, _vectors, wrapped=True),
