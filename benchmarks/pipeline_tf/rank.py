@@ -17,19 +17,52 @@ import tensorflow as tf
 import herringbone_parallel.tensorflow as smp
 from herringbone_parallel.tensorflow import state
 
-# Layers, width, batch. Of the large one a stage takes more than 50 ms per microbatch.
-WORKLOADS = {"small": (8, 1024, 512), "large": (8, 1024, 4096)}
+
+class Block(keras.layers.Layer):
+    """A block of a transformer's encoder."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.attention = keras.layers.MultiHeadAttention(8, width // 8)
+        self.norms = [keras.layers.LayerNormalization() for _ in range(2)]
+        self.inner, self.outer = keras.layers.Dense(4 * width, activation="gelu"), keras.layers.Dense(width)
+
+    def call(self, hidden: Any) -> Any:
+        first, second = self.norms
+        normed = first(hidden)
+        hidden = hidden + self.attention(normed, normed)
+        return hidden + self.outer(self.inner(second(hidden)))
 
 
-def build(base: Any, layers: int, width: int, at: Callable[[int], Any]) -> Any:
+class Workload(NamedTuple):
+    """Layers of a kind, and the shape of a batch."""
+
+    layer: Callable[[int], Any]
+    layers: int
+    batch: tuple[int, ...]
+
+
+def dense(width: int) -> Any:
+    return keras.layers.Dense(width, activation="relu")
+
+
+# Of the large one a stage takes more than 50 ms per microbatch.
+WORKLOADS = {
+    "small": Workload(dense, 8, (512, 1024)),
+    "large": Workload(dense, 8, (4096, 1024)),
+    "encoder": Workload(Block, 4, (64, 64, 512)),
+}
+
+
+def build(base: Any, workload: Workload, at: Callable[[int], Any]) -> Any:
     class Net(base):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
-            self.dense = [keras.layers.Dense(width, activation="relu") for _ in range(layers)]
+            self.parts = [workload.layer(workload.batch[-1]) for _ in range(workload.layers)]
 
         def call(self, hidden: Any, training: Any = None) -> Any:  # noqa: ARG002
-            for number, layer in enumerate(self.dense):
-                with at(number * 2 // layers):
+            for number, layer in enumerate(self.parts):
+                with at(number * 2 // workload.layers):
                     hidden = layer(hidden)
             return hidden
 
@@ -70,14 +103,14 @@ def peak() -> int:
 
 
 def main() -> None:
-    layers, width, batch = WORKLOADS[sys.argv[1]]
+    workload = WORKLOADS[sys.argv[1]]
     microbatches, repeats = int(sys.argv[2]), int(sys.argv[3])
     tf.config.threading.set_intra_op_parallelism_threads(1)
     smp.init()
     generator = np.random.default_rng(0)
-    inputs = tf.constant(generator.normal(size=(batch, width)).astype(np.float32))
-    target = tf.constant(generator.normal(size=(batch, width)).astype(np.float32))
-    model = build(smp.DistributedModel, layers, width, smp.partition)
+    inputs = tf.constant(generator.normal(size=workload.batch).astype(np.float32))
+    target = tf.constant(generator.normal(size=workload.batch).astype(np.float32))
+    model = build(smp.DistributedModel, workload, smp.partition)
     split = smp.step(gradients_of(model))
 
     @tf.function
@@ -89,7 +122,7 @@ def main() -> None:
     ours()
     # A step's memory is known before the other model is there.
     peak_bytes = peak()
-    whole = build(keras.Model, layers, width, lambda place: nullcontext())  # noqa: ARG005
+    whole = build(keras.Model, workload, lambda place: nullcontext())  # noqa: ARG005
     one = gradients_of(whole)
 
     @tf.function

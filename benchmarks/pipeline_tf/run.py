@@ -99,7 +99,7 @@ def summary(arguments: argparse.Namespace, said: list[dict[str, Any]]) -> dict[s
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--workload", choices=["large", "small"], default="large")
+    parser.add_argument("--workload", choices=["encoder", "large", "small"], default="large")
     parser.add_argument("--microbatches", type=int, default=8)
     parser.add_argument("--pipeline", choices=["simple", "interleaved"], default="interleaved")
     parser.add_argument("--repeats", type=int, default=9)
