@@ -217,7 +217,7 @@ class Run:
             kept = [microbatch.use(value) for value in piece.put_off.takes]
             self._later.keep(piece.put_off, microbatch.number, kept, last=last)
             if len(self._later) > 1:
-                # For two groups at once there is no memory.
+                # There is memory for one full group and for one that fills.
                 self._compute_put_off()
         microbatch.passed += 1
         return piece.phase
