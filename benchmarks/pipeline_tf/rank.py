@@ -138,14 +138,9 @@ def main() -> None:
         return one(inputs, target)[0]
 
     # What one process takes by itself, and while the other core does the same: what two cores of a machine share.
-    idle = lambda: None  # noqa: E731
-    lone = smp.rank() == 0
-    cases = {
-        "ours": ours,
-        "single": single if lone else idle,
-        "both": single,
-        "at_once": at_once if lone else idle,
-    }
+    cases = {"ours": ours, "both": single}
+    for name, alone in {"single": single, "at_once": at_once}.items():
+        cases[name] = alone if smp.rank() == 0 else lambda: None
     found: dict[str, list[Spent]] = {name: [] for name in cases}
     for counted in range(-1, repeats):
         for name in sorted(cases, reverse=counted % 2 == 0):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from typing import Any
 
 import tensorflow as tf
@@ -118,8 +117,7 @@ class Cutter:
         microbatches: int = 1,
     ) -> Program:
         """Return the program of a rank; values of `summed` are added up, and are not among the results."""
-        found = {value: find(self._tensor(value), self._number_of) for value in summed}
-        products = {value: product for value, product in found.items() if product is not None}
+        products = {value: one for value in summed if (one := find(self._tensor(value), self._number_of)) is not None}
         deferring, group = self._defer(rank, products, microbatches)
         segments = [one.segment for one in deferring]
         results = [value for value in results if value not in summed]
@@ -132,7 +130,9 @@ class Cutter:
             make_put_off(one, products, self._tensor, sums.variables, group) if one.puts_off else None
             for one in deferring
         ]
-        pieces = tuple(map(self._piece, segments, repeat(sums), repeat(needed), put_off))
+        pieces = tuple(
+            self._piece(segment, sums, needed, later) for segment, later in zip(segments, put_off, strict=True)
+        )
         arriving = self._cut.arriving(rank, [*results, *summed])
         uses: dict[Output, int] = {}
         takes = [value for piece in pieces for value in (*piece.takes, *(piece.put_off.takes if piece.put_off else ()))]

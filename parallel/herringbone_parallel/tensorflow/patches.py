@@ -9,6 +9,15 @@ from typing import Any
 _ABSENT = object()
 
 
+def defining(kind: type, name: str) -> Any:
+    """Return the class, among those that a class is made of, which has an attribute itself.
+
+    >>> defining(bool, "real").__name__
+    'int'
+    """
+    return next(each for each in kind.__mro__ if name in vars(each))
+
+
 class Patches:
     """Remembers what it replaces.
 

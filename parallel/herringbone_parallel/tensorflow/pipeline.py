@@ -57,8 +57,9 @@ class _Later:
     Groups are of the same microbatches whatever comes when, and are added up in their order: sums stay the same.
     """
 
-    def __init__(self) -> None:
-        # Sums that one group makes, and no variable has.
+    def __init__(self, microbatches: int) -> None:
+        self._last = microbatches - 1
+        # Sums that one group makes, and no variable has, as arrays.
         self.sums: dict[Output, Any] = {}
         self._open: dict[int, list[Sequence[Any]]] = {}
         self._full: deque[tuple[PutOff, int, list[Sequence[Any]]]] = deque()
@@ -66,18 +67,18 @@ class _Later:
     def __len__(self) -> int:
         return len(self._full)
 
-    def keep(self, put_off: PutOff, microbatch: int, values: Sequence[Any], *, last: bool) -> None:
-        """Keep what a microbatch has; `last` is the last of the step."""
+    def keep(self, put_off: PutOff, microbatch: int, values: Sequence[Any]) -> None:
+        """Keep what a microbatch has."""
         group = self._open.setdefault(id(put_off), [])
         group.append(values)
-        if last or len(group) == put_off.size:
+        if microbatch == self._last or len(group) == put_off.size:
             self._full.append((put_off, microbatch, self._open.pop(id(put_off))))
 
     def compute(self) -> int:
         """Compute the oldest group that is full; return its last microbatch."""
         put_off, microbatch, group = self._full.popleft()
         made = put_off.function(len(group))([value for values in zip(*group, strict=True) for value in values])
-        self.sums.update(zip(put_off.gives, made, strict=True))
+        self.sums.update(zip(put_off.gives, map(as_array, made), strict=True))
         return microbatch
 
 
@@ -104,7 +105,6 @@ class Run:
         self._schedule = make_schedule(pipeline, active=active)
         self.peak_live = 0
         self.sums: dict[Output, Any] = {}
-        self._later = _Later()
 
     def run(self, microbatches: Sequence[Sequence[Any]], summed: Sequence[Output] = ()) -> list[list[Any]]:
         """Run all microbatches, given the arguments of each; return the program's results of each.
@@ -112,6 +112,7 @@ class Run:
         Afterwards `sums` has the sums of `summed` over the microbatches, in the order of their numbers, as arrays.
         """
         self._program.sums.clear()
+        self._later = _Later(len(microbatches))
         everyone = [_Microbatch(number, self._program, given) for number, given in enumerate(microbatches)]
         while any(microbatch.piece is not None for microbatch in everyone):
             # What comes from here on may change the answer.
@@ -127,7 +128,7 @@ class Run:
             chosen.started = True
             self.peak_live = max(self.peak_live, sum(m.started and m.piece is not None for m in everyone))
             while self._able(chosen, everyone):
-                phase = self._compute(chosen, last=choice == len(everyone) - 1)
+                phase = self._compute(chosen)
                 if chosen.piece is None or chosen.piece.phase != phase:
                     break
         while self._later:
@@ -143,7 +144,7 @@ class Run:
         if value in self._program.sums.variables:
             return self._program.sums.read(value)
         if value in self._later.sums:
-            return as_array(self._later.sums[value])
+            return self._later.sums[value]
         place = self._program.results.index(value)
         first, *others = [as_array(leaves[place]) for leaves in results]
         total = first.copy() if others else first
@@ -198,7 +199,7 @@ class Run:
         }
         transport.wait(lambda: transport.arrived != arrived, lambda: sources, self._step)
 
-    def _compute(self, microbatch: _Microbatch, *, last: bool) -> str:
+    def _compute(self, microbatch: _Microbatch) -> str:
         piece = microbatch.piece
         assert piece is not None
         for value, edge, _ in piece.receives:
@@ -215,7 +216,7 @@ class Run:
             microbatch.keep(value, tensor)
         if piece.put_off is not None:
             kept = [microbatch.use(value) for value in piece.put_off.takes]
-            self._later.keep(piece.put_off, microbatch.number, kept, last=last)
+            self._later.keep(piece.put_off, microbatch.number, kept)
             if len(self._later) > 1:
                 # There is memory for one full group and for one that fills.
                 self._compute_put_off()

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow.patches import Patches
+from herringbone_parallel.tensorflow.patches import Patches, defining
 from herringbone_spec.errors import ParallelError
 
 # What a mean over microbatches keeps: the mean over a batch is the mean of those of its equal parts.
@@ -54,7 +54,7 @@ def refuse_global_norm(optimizer: Any, where: str) -> None:
 
 def watch_optimizers(patches: Patches) -> None:
     """Have every optimizer refuse to apply what `compile` refuses; until `patches` are undone."""
-    base = next(each for each in keras.optimizers.Optimizer.__mro__ if "apply" in vars(each))
+    base = defining(keras.optimizers.Optimizer, "apply")
     apply = base.apply
 
     @functools.wraps(apply)

@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow.patches import Patches
+from herringbone_parallel.tensorflow.patches import Patches, defining
 
 
 class CallableList(list[Any]):
@@ -22,7 +22,7 @@ class CallableList(list[Any]):
 
 def patch(patches: Patches) -> None:
     # Above it stands what is TensorFlow's own; the rest of Keras's class is here.
-    base = next(each for each in keras.optimizers.Optimizer.__mro__ if "apply_gradients" in vars(each))
+    base = defining(keras.optimizers.Optimizer, "apply_gradients")
     variables = vars(base)["variables"].fget
     patches.set(base, "__init__", _understanding(base.__init__))
     patches.set(base, "variables", property(lambda self: CallableList(variables(self))))
