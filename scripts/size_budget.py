@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = ("spec", "sdk", "entrypoints", "parallel", "scripts", "examples", "benchmarks", "tests")
+FOLDERS = ("contract", "sdk", "entrypoints", "parallel", "scripts", "examples", "benchmarks", "tests")
 MAX_FILE_LINES = 400
 MAX_FUNCTION_LINES = 60
 MAX_PARAMETERS = 8

@@ -12,8 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from herringbone.images.engine import connect
-from herringbone_spec.errors import HerringboneError
+from herringbone.engine.docker_py import connect
+from herringbone_contract.errors import HerringboneError
 
 DOCKER = Path(__file__).parent / "docker"
 _NAMED = "HERRINGBONE_TEST_IMAGE"

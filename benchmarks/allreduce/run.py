@@ -23,7 +23,7 @@ from typing import Any
 from network import Network
 from world import OPENMPI, World, ours_helpers
 
-from herringbone_parallel.core.shards import busiest_share
+from herringbone_parallel.core.sums.shards import busiest_share
 
 # Of the cap, what a TCP stream carries here; measured, as the bounds of the literature have it.
 GOODPUT = 0.951

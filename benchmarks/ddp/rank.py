@@ -18,7 +18,7 @@ from models import build
 from torch.nn.parallel import DistributedDataParallel
 
 from herringbone_parallel.reduce import session
-from herringbone_parallel.torch.data_parallel import install
+from herringbone_parallel.torch.data_parallel.api import install
 
 # DistributedDataParallel's own 25 MiB, and the sizes that do better on models this small.
 GLOO_BUCKETS_MB = (25, 4, 1)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from herringbone_parallel.torch.data_parallel import install
+from herringbone_parallel.torch.data_parallel.api import install
 
 _WARM_UP = 3
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import floor
 
-from herringbone.images.engine import connect
+from herringbone.engine.docker_py import connect
 from herringbone.images.find import find
 
 HERE = Path(__file__).resolve().parent

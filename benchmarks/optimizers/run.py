@@ -18,7 +18,7 @@ import shapes
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from herringbone_parallel.recipes import LAMB, LARS
+from herringbone_parallel.torch.recipes.api import LAMB, LARS
 
 
 class Loop:

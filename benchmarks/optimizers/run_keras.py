@@ -20,7 +20,7 @@ import shapes
 import tensorflow as tf
 from keras import ops
 
-from herringbone_parallel.tensorflow.recipes import LAMB, LARS
+from herringbone_parallel.tensorflow.recipes.api import LAMB, LARS
 
 
 class LarsByLayer(keras.optimizers.SGD):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 
-from herringbone_parallel.core.costs import CostNode, CostTree
-from herringbone_parallel.core.partition_problem import make_problem
+from herringbone_parallel.core.partition.costs import CostNode, CostTree
+from herringbone_parallel.core.partition.problem import make_problem
 
 
 def equal_layers(tree: CostTree, partitions: int, memory_weight: float) -> list[int]:

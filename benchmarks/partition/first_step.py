@@ -20,7 +20,7 @@ import torch
 from benchmarks.pipeline.ranks import Ranks
 from torch import nn
 
-import herringbone_parallel.torch as smp
+import herringbone_parallel.torch.model_parallel.api as smp
 
 BLOCKS, WIDTH, BATCH = 200, 32, 8
 

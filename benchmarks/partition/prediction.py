@@ -22,8 +22,8 @@ import torch
 from benchmarks.pipeline.ranks import Ranks
 from torch import nn
 
-import herringbone_parallel.torch as smp
-from herringbone_spec.partition_file import PartitionFile, parse
+import herringbone_parallel.torch.model_parallel.api as smp
+from herringbone_contract.partition_file import PartitionFile, parse
 
 
 def transformer() -> tuple[nn.Module, torch.Tensor]:

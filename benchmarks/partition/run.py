@@ -19,9 +19,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.partition.baselines import equal_layers, smp_greedy
 from benchmarks.partition.shapes import bert_large, gpt2, resnet50, thousand_modules
 
-from herringbone_parallel.core.costs import CostTree
-from herringbone_parallel.core.partition import decide
-from herringbone_parallel.core.partition_problem import make_problem, weigh
+from herringbone_parallel.core.partition.costs import CostTree
+from herringbone_parallel.core.partition.decide import decide
+from herringbone_parallel.core.partition.problem import make_problem, weigh
 
 MODELS = {"resnet50": resnet50, "bert_large": bert_large, "gpt2": gpt2, "thousand_modules": thousand_modules}
 REPEATS = 3

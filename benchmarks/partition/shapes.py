@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from herringbone_parallel.core.costs import CostNode, CostTree, Link, Value
+from herringbone_parallel.core.partition.costs import CostNode, CostTree, Link, Value
 
 # A V100-like device in fp32, and one NVLink 2 between two of them, which is what SMP v1's machines had.
 OPERATIONS_PER_SECOND = 10e12

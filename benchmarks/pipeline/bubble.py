@@ -25,9 +25,9 @@ import torch.distributed as dist
 from ranks import Ranks
 from torch import nn
 
-import herringbone_parallel.torch as smp
-from herringbone_parallel.core.simulate import Link, Segment, Simulation, simulate
-from herringbone_parallel.core.timeline import Event, read_trace, side_by_side, write_trace
+import herringbone_parallel.torch.model_parallel.api as smp
+from herringbone_parallel.core.pipeline.simulate import Link, Segment, Simulation, simulate
+from herringbone_parallel.core.pipeline.trace import Event, read_trace, side_by_side, write_trace
 
 MARGIN = 0.02
 ROWS, WIDTH = 4, 256

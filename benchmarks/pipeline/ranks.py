@@ -17,7 +17,7 @@ _ANSWER_SECONDS = 300
 def _serve(rank: int, connection: Any) -> None:
     import torch
 
-    import herringbone_parallel.torch as smp
+    import herringbone_parallel.torch.model_parallel.api as smp
 
     torch.set_num_threads(1)
     while (order := connection.recv()) is not None:

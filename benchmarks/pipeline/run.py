@@ -22,7 +22,7 @@ import workload
 from torch import nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
-import herringbone_parallel.torch as smp
+import herringbone_parallel.torch.model_parallel.api as smp
 
 THEIRS = {"simple": ScheduleGPipe, "interleaved": Schedule1F1B}
 

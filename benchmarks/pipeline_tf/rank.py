@@ -14,8 +14,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import herringbone_parallel.tensorflow as smp
-from herringbone_parallel.tensorflow import state
+import herringbone_parallel.tensorflow.model_parallel.api as smp
+from herringbone_parallel.tensorflow.model_parallel import state
 
 
 class Block(keras.layers.Layer):

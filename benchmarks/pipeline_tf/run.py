@@ -16,7 +16,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from herringbone_entry.port import ReservedPort
+from herringbone_entry.channel.reserved_port import ReservedPort
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -38,7 +38,7 @@ def start(rank: int, port: int, token: bytes, arguments: argparse.Namespace) -> 
     }
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("spec", "parallel")),
+        "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("contract", "parallel")),
         "RANK": str(rank),
         "WORLD_SIZE": str(RANKS),
         "LOCAL_RANK": str(rank),

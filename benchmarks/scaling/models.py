@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from benchmarks.partition.shapes import BYTES_PER_PARAMETER, OPERATIONS_PER_SECOND, resnet50, transformer
 
-from herringbone_parallel.core.costs import CostTree
-from herringbone_parallel.core.simulate_reduce import Sum
+from herringbone_parallel.core.partition.costs import CostTree
+from herringbone_parallel.core.sums.simulate import Sum
 
 GRADIENT_BYTES = 2  # fp16, as in both publications
 

@@ -18,9 +18,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.scaling.models import Workload, bert_large, resnet_50
 from benchmarks.scaling.plot import Panel, draw
 
-from herringbone_parallel.core.advisor import HELPERS, MIXED, RING, SHARDED, TREE, advise
-from herringbone_parallel.core.cluster import Cluster
-from herringbone_parallel.core.links import HostLink
+from herringbone_parallel.core.sums.advisor import HELPERS, MIXED, RING, SHARDED, TREE, advise
+from herringbone_parallel.core.sums.cluster import Cluster
+from herringbone_parallel.core.sums.links import HostLink
 
 HOSTS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 GPUS_PER_HOST = 8

@@ -25,8 +25,8 @@ from tests.ssh.machines import Machines, missing, stopped_masters  # noqa: E402
 
 from herringbone import Estimator, TrainingJob  # noqa: E402 - found on the path of the line above
 from herringbone.backends.ssh.backend import SshBackend  # noqa: E402
-from herringbone.backends.ssh.road import SshRoad  # noqa: E402
-from herringbone.home import Home  # noqa: E402
+from herringbone.backends.ssh.openssh import SshRoad  # noqa: E402
+from herringbone.jobs.home import Home  # noqa: E402
 
 NUM_MACHINES = 3
 SCRIPT = "print('first line', flush=True)\n"

@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-import herringbone_parallel.tensorflow.data_parallel as sdp
+import herringbone_parallel.tensorflow.data_parallel.api as sdp
 from herringbone_parallel.tensorflow.data_parallel import state
 
 LAYERS, WIDTH = 8, 1024

@@ -30,7 +30,7 @@ def start(network: Network, rank: int, token: bytes, arguments: argparse.Namespa
     os.close(writes)
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("spec", "parallel")),
+        "PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("contract", "parallel")),
         "RANK": str(rank),
         "WORLD_SIZE": str(RANKS),
         "HERRINGBONE_REDUCE_MEET": f"{network.address(0)}:7601",

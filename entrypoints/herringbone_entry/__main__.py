@@ -11,10 +11,11 @@ def main() -> NoReturn:
     """Take part in the job that this host's files describe, and exit with its code."""
     # The first process of a container ignores a signal that it does not handle, and imports take a while.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
-    from herringbone_entry import inheritance, spare
+    from herringbone_entry import inherited
+    from herringbone_entry.ranks import prewarm
 
-    inheritance.keep_descriptors(os.environ)
-    waiting = spare.start(os.environ)
+    inherited.keep_descriptors(os.environ)
+    waiting = prewarm.start(os.environ)
     from herringbone_entry.job import run
 
     # Nothing is left to tidy or to flush, and the interpreter's own farewell takes milliseconds.

@@ -9,8 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from herringbone_entry.inheritance import inherited
-from herringbone_spec.contract import (
+from herringbone_contract.constants import (
     BASE_VARIABLE,
     DEFAULT_BASE,
     DEFAULT_HEARTBEAT_SECONDS,
@@ -19,10 +18,11 @@ from herringbone_spec.contract import (
     HostVariable,
     Key,
 )
-from herringbone_spec.errors import ContractError
-from herringbone_spec.hyperparameters import decode_values, split
-from herringbone_spec.paths import Paths
-from herringbone_spec.resources import ResourceConfig, parse_resource_config
+from herringbone_contract.errors import ContractError
+from herringbone_contract.hyperparameters import decode_values, split
+from herringbone_contract.paths import Paths
+from herringbone_contract.resources import ResourceConfig, parse_resource_config
+from herringbone_entry.inherited import inherited
 
 
 class Host(NamedTuple):

@@ -14,21 +14,22 @@ from collections.abc import MutableMapping
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
-from herringbone_entry import failure, process
-from herringbone_entry.coordinator import STOPPED_CODE
+from herringbone_contract.errors import HerringboneError
+from herringbone_entry import processes
 from herringbone_entry.host import Host, base_paths, read_host, take_key
-from herringbone_entry.loop import Loop
-from herringbone_entry.output import Output
-from herringbone_entry.party import FirstHost, OtherHost, Party
-from herringbone_entry.prepare import prepare
+from herringbone_entry.preparation.prepare import prepare
 from herringbone_entry.private import Private, read_private
-from herringbone_entry.rank_starter import RankStarter
+from herringbone_entry.ranks.output import Output
+from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
-from herringbone_entry.supervisor import Supervisor
-from herringbone_spec.errors import HerringboneError
+from herringbone_entry.supervisor import failure
+from herringbone_entry.supervisor.coordinator import STOPPED_CODE
+from herringbone_entry.supervisor.event_loop import Loop
+from herringbone_entry.supervisor.membership import FirstHost, OtherHost, Party
+from herringbone_entry.supervisor.supervisor import Supervisor
 
 if TYPE_CHECKING:
-    from herringbone_entry.spare import Spare
+    from herringbone_entry.ranks.prewarm import Spare
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -104,7 +105,7 @@ class Job:
     def run(self) -> int:
         """Prepare, take part, and return the exit code."""
         # Before there is anything to leave behind: who is orphaned sooner is nobody's, and outlives us.
-        process.adopt_orphans()
+        processes.adopt_orphans()
         try:
             self._prepare()
         except HerringboneError as error:

@@ -12,8 +12,8 @@ import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from herringbone_spec.contract import HostVariable
-from herringbone_spec.errors import ContractError
+from herringbone_contract.constants import HostVariable
+from herringbone_contract.errors import ContractError
 
 _READ_BYTES = 65_536
 # Above those that a child is given.

@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from herringbone_spec.errors import LaunchError
+from herringbone_contract.errors import LaunchError
 
 _OWN = "/tmp"  # noqa: S108 - what is made there is ours alone
 

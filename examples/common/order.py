@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from herringbone_parallel.core.large_batch import aggregation_for
+from herringbone_parallel.core.recipes.large_batch import aggregation_for
 
 
 def permutation(count: int, seed: int) -> list[int]:

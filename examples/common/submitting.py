@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from herringbone import Estimator, PyTorch, TrainingJob, attach
-from herringbone_parallel.core.large_batch import aggregation_for
+from herringbone_parallel.core.recipes.large_batch import aggregation_for
 
 Settings = dict[str, Any]
 # For each rank where there are no GPUs: the same arithmetic, whatever the machine.

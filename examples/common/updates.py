@@ -11,7 +11,8 @@ from torch import nn
 
 from common.order import Order
 from common.world import World
-from herringbone_parallel.recipes import LAMB, LARS, Precision, Schedule, scale_learning_rate, weight_groups
+from herringbone_parallel.torch.recipes import weight_groups
+from herringbone_parallel.torch.recipes.api import LAMB, LARS, Precision, Schedule, scale_learning_rate
 
 Part = TypeVar("Part")
 

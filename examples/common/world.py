@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from herringbone_parallel.recipes import require_equal
+from herringbone_parallel.torch.recipes.api import require_equal
 
 # Torch 2.13 has a new name for it.
 _NAMES = inspect.signature(DistributedDataParallel).parameters

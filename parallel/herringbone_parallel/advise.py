@@ -11,11 +11,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from herringbone_parallel.core.advisor import advise, evenly
-from herringbone_parallel.core.cluster import Cluster
-from herringbone_parallel.core.links import HostLink
-from herringbone_parallel.core.spoken_advice import spoken_advice
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.sums.advice import spoken_advice
+from herringbone_parallel.core.sums.advisor import advise, evenly
+from herringbone_parallel.core.sums.cluster import Cluster
+from herringbone_parallel.core.sums.links import HostLink
 
 # Of a link, what is left for the elements.
 _GOODPUT = 0.951

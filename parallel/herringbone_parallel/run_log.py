@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from herringbone_spec.errors import ParallelError
-from herringbone_spec.mllog import POINT, START, START_ENDING, STOP, STOP_ENDING, Event, render
+from herringbone_contract.errors import ParallelError
+from herringbone_contract.mllog import POINT, START, START_ENDING, STOP, STOP_ENDING, Event, render
 
 
 class RunLog:

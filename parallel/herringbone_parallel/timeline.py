@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from herringbone_parallel.core.timeline import Event, write_trace
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.pipeline.trace import Event, write_trace
 
 VARIABLE = "SMP_TIMELINE"
 

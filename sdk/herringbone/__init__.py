@@ -13,12 +13,12 @@ from __future__ import annotations
 # `typing` would cost more than all the rest of this module; type checkers know the name.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from herringbone.estimator import Estimator
-    from herringbone.frameworks import MXNet, PyTorch, TensorFlow
-    from herringbone.inputs import FileSystemInput, ShuffleConfig, TrainingInput
-    from herringbone.job import TrainingJob, attach
-    from herringbone.options import InstanceGroup
-    from herringbone_spec.errors import (
+    from herringbone.estimators.estimator import Estimator
+    from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
+    from herringbone.estimators.inputs import FileSystemInput, ShuffleConfig, TrainingInput
+    from herringbone.estimators.options import InstanceGroup
+    from herringbone.jobs.job import TrainingJob, attach
+    from herringbone_contract.errors import (
         ArchiveError,
         AwsAccessError,
         AwsCredentialsError,
@@ -80,16 +80,16 @@ __all__ = [
 ]
 
 _ROOMS = {
-    "Estimator": "herringbone.estimator",
-    "PyTorch": "herringbone.frameworks",
-    "TensorFlow": "herringbone.frameworks",
-    "MXNet": "herringbone.frameworks",
-    "InstanceGroup": "herringbone.options",
-    "ShuffleConfig": "herringbone.inputs",
-    "TrainingInput": "herringbone.inputs",
-    "FileSystemInput": "herringbone.inputs",
-    "TrainingJob": "herringbone.job",
-    "attach": "herringbone.job",
+    "Estimator": "herringbone.estimators.estimator",
+    "PyTorch": "herringbone.estimators.frameworks",
+    "TensorFlow": "herringbone.estimators.frameworks",
+    "MXNet": "herringbone.estimators.frameworks",
+    "InstanceGroup": "herringbone.estimators.options",
+    "ShuffleConfig": "herringbone.estimators.inputs",
+    "TrainingInput": "herringbone.estimators.inputs",
+    "FileSystemInput": "herringbone.estimators.inputs",
+    "TrainingJob": "herringbone.jobs.job",
+    "attach": "herringbone.jobs.job",
 }
 
 
@@ -98,7 +98,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'herringbone' has no attribute {name!r}")
     import importlib
 
-    value: object = getattr(importlib.import_module(_ROOMS.get(name, "herringbone_spec.errors")), name)
+    value: object = getattr(importlib.import_module(_ROOMS.get(name, "herringbone_contract.errors")), name)
     globals()[name] = value
     return value
 

@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from herringbone import JobFailedError, TrainingJob
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -158,7 +158,7 @@ def server_of(job: str) -> int:
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            is_server = b"herringbone_entry.serve" in (folder / "cmdline").read_bytes()
+            is_server = b"herringbone_entry.sidecars.reduce_server" in (folder / "cmdline").read_bytes()
             if is_server and f"TRAINING_JOB_NAME={job}".encode() in (folder / "environ").read_bytes():
                 found.append(int(folder.name))
     (pid,) = found

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 import herringbone
+import herringbone_contract
 import herringbone_entry
 import herringbone_parallel
-import herringbone_spec
 
 # Ours, and nothing of this Python's own packages.
 SOURCES = [
     str(Path(package.__file__).parents[1])
-    for package in (herringbone, herringbone_entry, herringbone_parallel, herringbone_spec)
+    for package in (herringbone, herringbone_entry, herringbone_parallel, herringbone_contract)
 ]
 PYTHON = Path(__file__).parents[2] / ".venv-tf" / "bin" / "python"
 

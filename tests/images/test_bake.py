@@ -6,7 +6,7 @@ import pytest
 
 from herringbone.images.bake import bake
 from herringbone.images.wheel import pack
-from herringbone_spec.errors import ImageError, InputError
+from herringbone_contract.errors import ImageError, InputError
 
 pytestmark = pytest.mark.docker
 

@@ -6,7 +6,7 @@ import pytest
 
 from herringbone.images.build import build
 from herringbone.images.recipe import make_recipe
-from herringbone_spec.errors import ImageError
+from herringbone_contract.errors import ImageError
 
 pytestmark = pytest.mark.docker
 

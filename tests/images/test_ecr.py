@@ -18,7 +18,7 @@ from tests.aws_mock import mock_aws
 from herringbone.aws.session import AwsSession
 from herringbone.images.ecr import Ecr
 from herringbone.images.push import push
-from herringbone_spec.errors import AwsAccessError, ImageError
+from herringbone_contract.errors import AwsAccessError, ImageError
 
 REGION = "eu-central-1"
 ADDRESS = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/team"

@@ -5,8 +5,8 @@ import socket
 
 import pytest
 
-from herringbone.images.engine import Place, connect, explain, places
-from herringbone_spec.errors import EngineError, UnsupportedError
+from herringbone.engine.docker_py import Place, connect, explain, places
+from herringbone_contract.errors import EngineError, UnsupportedError
 
 
 def addresses(environ, home):

@@ -8,7 +8,7 @@ import urllib.request
 import pytest
 
 from herringbone.images.push import push
-from herringbone_spec.errors import ImageError
+from herringbone_contract.errors import ImageError
 
 pytestmark = pytest.mark.docker
 

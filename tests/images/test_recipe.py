@@ -3,7 +3,7 @@
 import pytest
 
 from herringbone.images.recipe import make_recipe
-from herringbone_spec.errors import InputError, OptionError
+from herringbone_contract.errors import InputError, OptionError
 
 CERTIFICATE = "-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone.images.trouble import explain
+from herringbone.images.build_errors import explain
 
 RUN_FAILED = "The command '/bin/sh -c sh /build/framework/install' returned a non-zero code: 1"
 

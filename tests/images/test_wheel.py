@@ -24,15 +24,15 @@ def test_the_same_sources_give_the_same_bytes():
 
 def test_all_four_packages_the_shim_and_the_dockerfiles_are_in(packed):
     for file in (
-        "herringbone_spec/contract.py",
-        "herringbone/images/trials/survey.py",
+        "herringbone_contract/constants.py",
+        "herringbone/images/trials/contents.py",
         "herringbone/_containers/pytorch/Dockerfile",
-        "herringbone_entry/supervisor.py",
-        "herringbone_parallel/torch/step.py",
+        "herringbone_entry/supervisor/supervisor.py",
+        "herringbone_parallel/torch/model_parallel/step.py",
         "herringbone_parallel/reduce/native/core.c",
         "herringbone_parallel/_shim/smdistributed/modelparallel/torch/__init__.py",
         "herringbone_parallel/_shim_horovod/horovod/tensorflow/__init__.py",
-        "herringbone_spec/py.typed",
+        "herringbone_contract/py.typed",
     ):
         assert file in packed, file
     assert not [name for name in packed if name.endswith(".pyc")]

@@ -8,7 +8,7 @@ import pytest
 from tests.interop.conftest import read_model
 
 from herringbone import Estimator
-from herringbone_spec.errors import JobFailedError
+from herringbone_contract.errors import JobFailedError
 
 pytestmark = [pytest.mark.docker, pytest.mark.interop]
 

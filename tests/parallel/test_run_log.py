@@ -7,9 +7,9 @@ from itertools import count
 
 import pytest
 
+from herringbone_contract.errors import ParallelError
+from herringbone_contract.mllog import parse
 from herringbone_parallel.run_log import RunLog
-from herringbone_spec.errors import ParallelError
-from herringbone_spec.mllog import parse
 
 
 def ticking(start: float = 100.0) -> Iterator[float]:

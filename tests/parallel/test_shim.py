@@ -22,7 +22,7 @@ def test_the_shim_is_not_importable_outside_a_launched_rank() -> None:
 
 def test_the_shim_shows_the_whole_public_list() -> None:
     program = (
-        "import smdistributed.modelparallel.torch as smp, herringbone_parallel.torch as ours\n"
+        "import smdistributed.modelparallel.torch as smp, herringbone_parallel.torch.model_parallel.api as ours\n"
         "assert smp.__all__ == ours.__all__ and all(getattr(smp, n) is getattr(ours, n) for n in ours.__all__)\n"
         "try: smp.init()\n"
         "except Exception as error: print(type(error).__name__, error)"

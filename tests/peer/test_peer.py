@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from herringbone_spec.distribution import parse
-from herringbone_spec.errors import DistributionError
-from herringbone_spec.hyperparameters import decode, decode_values, encode, encode_values
+from herringbone_contract.distribution import parse
+from herringbone_contract.errors import DistributionError
+from herringbone_contract.hyperparameters import decode, decode_values, encode, encode_values
 
 HERE = Path(__file__).parent
 PEER_PYTHON = HERE.parent.parent / ".venv-peer" / "bin" / "python"

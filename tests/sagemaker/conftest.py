@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from herringbone.backends.sagemaker.backend import SageMakerBackend
-from herringbone.home import Home
-from herringbone.jobs import JobIndex
-from herringbone.pace import Pace
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import JobIndex
+from herringbone.jobs.polling import Pace
 from tests.aws_mock import mock_aws
 from tests.sagemaker.account import Wire, make_role
 from tests.sagemaker.service import Service, serving

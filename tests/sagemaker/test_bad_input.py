@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from herringbone_spec.errors import AwsAccessError, AwsCredentialsError, ImageError, InputError, OptionError
+from herringbone_contract.errors import AwsAccessError, AwsCredentialsError, ImageError, InputError, OptionError
 from tests.sagemaker.account import (
     ACCOUNT,
     BUCKET,

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from herringbone.backends.sagemaker.claim import Standing, differences, standing
-from herringbone.jobs import JobRecord
+from herringbone.jobs.index import JobRecord
 
 REQUEST = {
     "TrainingJobName": "a",

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 import pytest
 
 from herringbone.backends.sagemaker.description import failure_of, row_of
-from herringbone_spec.failure import Failure, Frame, parse_failure, summary
+from herringbone_contract.failure import Failure, Frame, parse_failure, summary
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 STARTING = {

@@ -13,11 +13,11 @@ from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.claim import Standing, standing
 from herringbone.backends.sagemaker.create import UnknownOutcomeError, create_job
 from herringbone.backends.sagemaker.lookup import look_up
-from herringbone.backends.sagemaker.model import check_request
 from herringbone.backends.sagemaker.progress import Progress
+from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Submission
 from herringbone.processes import is_alive
-from herringbone_spec.errors import AwsCredentialsError, AwsUnavailableError, HerringboneError, LaunchError
+from herringbone_contract.errors import AwsCredentialsError, AwsUnavailableError, HerringboneError, LaunchError
 from tests.sagemaker.account import IMAGE, XML, Wire, answer, estimator, fit, job_names, keys
 
 pytest.importorskip("boto3", reason="the extra aws is not installed")

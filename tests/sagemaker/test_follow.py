@@ -9,12 +9,12 @@ import pytest
 
 from herringbone import Estimator, JobFailedError, JobNotFoundError, TensorFlow, TrainingJob, attach
 from herringbone.backends.sagemaker.backend import SageMakerBackend
-from herringbone.console import Console
-from herringbone.jobs import JobIndex, JobRecord
-from herringbone.listing import all_jobs
+from herringbone.jobs.console import Console
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.listing import all_jobs
 from herringbone.processes import identity
-from herringbone_spec.errors import AwsCredentialsError, InputError, OptionError, UnsupportedError
-from herringbone_spec.failure import Failure, Frame, summary
+from herringbone_contract.errors import AwsCredentialsError, InputError, OptionError, UnsupportedError
+from herringbone_contract.failure import Failure, Frame, summary
 from tests.sagemaker.conftest import REGION
 from tests.sagemaker.service import described, life
 

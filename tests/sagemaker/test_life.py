@@ -16,7 +16,7 @@ from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.fetch import fetch_model
 from herringbone.backends.sagemaker.progress import Progress
 from herringbone.cli.__main__ import main
-from herringbone.console import Console
+from herringbone.jobs.console import Console
 from tests.sagemaker.account import ACCOUNT, IMAGE, REGION, estimator, make_role
 from tests.sagemaker.service import described, life, serving
 

@@ -6,8 +6,8 @@ import pytest
 
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.logs import CloudWatchLogs
-from herringbone.pace import Pace
-from herringbone_spec.errors import AwsAccessError, AwsCredentialsError
+from herringbone.jobs.polling import Pace
+from herringbone_contract.errors import AwsAccessError, AwsCredentialsError
 from tests.sagemaker.service import PAGE_EVENTS
 
 HURRY = Pace(0.01, 0.05, 1.5)

@@ -7,14 +7,14 @@ import sys
 import pytest
 
 from herringbone import Estimator
-from herringbone.backends.sagemaker.model import check_request
-from herringbone_spec.errors import OptionError
+from herringbone.backends.sagemaker.service_model import check_request
+from herringbone_contract.errors import OptionError
 from tests.sagemaker.planning import IMAGE
 
 WITHOUT = """
 import sys; sys.modules["botocore"] = None
-from herringbone.backends.sagemaker.model import check_request
-from herringbone_spec.errors import UnsupportedError
+from herringbone.backends.sagemaker.service_model import check_request
+from herringbone_contract.errors import UnsupportedError
 try: check_request({})
 except UnsupportedError as error: print(error)
 """

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 import herringbone
-from herringbone.backends.sagemaker.model import check_request
 from herringbone.backends.sagemaker.request import AccountNames, training_job_request
-from herringbone.inputs import ShuffleConfig
-from herringbone_spec.errors import OptionError
+from herringbone.backends.sagemaker.service_model import check_request
+from herringbone.estimators.inputs import ShuffleConfig
+from herringbone_contract.errors import OptionError
 from tests.sagemaker.planning import planned
 
 HERE = Path(__file__).parent

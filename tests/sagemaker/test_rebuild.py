@@ -10,8 +10,8 @@ import pytest
 import herringbone
 from herringbone.backends.sagemaker.rebuild import ANSWERED, rebuild
 from herringbone.backends.sagemaker.request import training_job_request
-from herringbone.options import given_options
-from herringbone.plan import parse_plan
+from herringbone.estimators.options import given_options
+from herringbone.planning.plan import parse_plan
 from tests.sagemaker.planning import planned
 from tests.sagemaker.service import described
 from tests.sagemaker.test_peer import CASES, NAMES, fields, here, meaning, ours, theirs  # noqa: F401 - `here` is used

@@ -5,9 +5,9 @@ import pytest
 from herringbone import PyTorch, TensorFlow, TrainingInput
 from herringbone.backends.sagemaker.merge import merge
 from herringbone.backends.sagemaker.request import AccountNames, training_job_request
-from herringbone.inputs import ShuffleConfig
-from herringbone.plan import parse_plan
-from herringbone_spec.errors import HyperparameterError, OptionError
+from herringbone.estimators.inputs import ShuffleConfig
+from herringbone.planning.plan import parse_plan
+from herringbone_contract.errors import HyperparameterError, OptionError
 from tests.sagemaker.planning import IMAGE, planned
 
 ROLE = "arn:aws:iam::123456789012:role/train"

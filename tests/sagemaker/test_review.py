@@ -3,7 +3,7 @@
 import pytest
 
 from herringbone import Estimator, FileSystemInput, PyTorch, TrainingInput
-from herringbone_spec.errors import InputError, JobNameError, OptionError, UnsupportedError
+from herringbone_contract.errors import InputError, JobNameError, OptionError, UnsupportedError
 from tests.sagemaker.planning import IMAGE, planned
 
 DATA_PARALLEL = {"smdistributed": {"dataparallel": {"enabled": True}}}

@@ -4,7 +4,7 @@ import pytest
 
 from herringbone.aws.session import Caller
 from herringbone.backends.sagemaker.role import named_role, trusts_sagemaker
-from herringbone_spec.errors import OptionError
+from herringbone_contract.errors import OptionError
 
 ACCOUNT = "123456789012"
 USER = Caller(account=ACCOUNT, arn=f"arn:aws:iam::{ACCOUNT}:user/me")

@@ -8,16 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from herringbone.aws.errors import explain
 from herringbone.aws.session import AwsSession, ServicePlace
-from herringbone.aws.trouble import explain
 from herringbone.backends.sagemaker.lookup import look_up
-from herringbone_spec.errors import (
-    AwsAccessError,
-    AwsCredentialsError,
-    AwsError,
-    AwsUnavailableError,
-    OptionError,
-)
+from herringbone_contract.errors import AwsAccessError, AwsCredentialsError, AwsError, AwsUnavailableError, OptionError
 from tests.sagemaker.conftest import REGION
 
 boto3 = pytest.importorskip("boto3", reason="the extra aws is not installed")

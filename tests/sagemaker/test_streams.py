@@ -4,7 +4,7 @@ import random
 from datetime import datetime, timezone
 
 from herringbone.backends.sagemaker.streams import Streams, host_of, lines_of
-from herringbone.pace import Pace
+from herringbone.jobs.polling import Pace
 
 PACE = Pace(2, 10, 2)
 

@@ -11,12 +11,7 @@ from io import BytesIO
 import pytest
 
 from herringbone.backends.sagemaker.claim import differences
-from herringbone_spec.errors import (
-    AwsError,
-    AwsUnavailableError,
-    InputError,
-    JobNameError,
-)
+from herringbone_contract.errors import AwsError, AwsUnavailableError, InputError, JobNameError
 from tests.sagemaker.account import (
     ACCOUNT,
     BUCKET,

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
+import herringbone_contract
 import herringbone_entry
-import herringbone_spec
 from herringbone.backends.slurm.containers import container_of, find_runtime, image_of, mounts_of
-from herringbone.backends.slurm.order import order_of
+from herringbone.backends.slurm.controller_config import order_of
 from herringbone.backends.slurm.script import Place, batch_script
-from herringbone_spec.errors import InputError, OptionError, SlurmError, UnsupportedError
+from herringbone_contract.errors import InputError, OptionError, SlurmError, UnsupportedError
 from tests.slurm.conftest import said
 from tests.slurm.test_script import HOME, plan
 
@@ -129,7 +129,7 @@ os.execvp(words[0], words)
 def test_each_supervisor_starts_in_the_image(submit, home, cluster, tmp_path, monkeypatch):
     (tmp_path / "inside").mkdir()
     train = tmp_path / "inside" / "train"
-    roots = [str(Path(str(package.__file__)).parents[1]) for package in (herringbone_spec, herringbone_entry)]
+    roots = [str(Path(str(package.__file__)).parents[1]) for package in (herringbone_contract, herringbone_entry)]
     train.write_text(
         f"#!{sys.executable}\nimport sys\nsys.path[:0] = {roots}\nfrom herringbone_entry.__main__ import main\nmain()\n"
     )

@@ -12,7 +12,7 @@ import pytest
 
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.slurm.backend import SlurmBackend
-from herringbone_spec.errors import SlurmError
+from herringbone_contract.errors import SlurmError
 from tests.slurm.conftest import said
 from tests.ssh.machines import Machines, missing
 

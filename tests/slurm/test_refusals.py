@@ -13,8 +13,8 @@ from herringbone.backends.slurm.backend import SlurmBackend
 from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.review import explain, parse_sinfo
 from herringbone.backends.slurm.shared import check_shared, kind_of_file_system
-from herringbone.home import Home
-from herringbone.jobs import JobRecord
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import JobRecord
 from tests.slurm.test_script import plan
 
 MOUNTS = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\ntmpfs /home/me/my\\040disk tmpfs rw 0 0\n"

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator
-from herringbone.backends.slurm.order import order_of
+from herringbone.backends.slurm.controller_config import order_of
 from herringbone.backends.slurm.script import Place, batch_script, partition_of, sbatch_words, warning_seconds
-from herringbone.home import Home, JobFolder
-from herringbone.inputs import parse_inputs
-from herringbone.plan import make_plan
-from herringbone_spec.errors import OptionError, UnsupportedError
+from herringbone.estimators.inputs import parse_inputs
+from herringbone.jobs.home import Home, JobFolder
+from herringbone.planning.plan import make_plan
+from herringbone_contract.errors import OptionError, UnsupportedError
 
 HOME = Home(Path("/shared/me/.herringbone"))
 
@@ -53,7 +53,7 @@ def test_a_job_that_asks_for_much():
 
 # The keeper starts one supervisor on each node, in an srun of its own, and plays the platform for them.
 export PYTHONPATH='/shared/my libs'
-exec /shared/venv/bin/python -m herringbone.keeper digits-1 < /shared/me/.herringbone/jobs/digits-1/order.json
+exec /shared/venv/bin/python -m herringbone.controller digits-1 < /shared/me/.herringbone/jobs/digits-1/order.json
 """
     )
 
@@ -76,7 +76,7 @@ def test_a_hostile_folder_is_one_word_for_the_shell(tmp_path, name):
     place = Place(JobFolder(folder), str(python), {"PYTHONPATH": name})
     text = batch_script(plan(), place, grace=110.0)
     done = subprocess.run(["bash"], input=text, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout == f"-m herringbone.keeper digits-1\nthe order{name}"
+    assert done.stdout == f"-m herringbone.controller digits-1\nthe order{name}"
     assert not (tmp_path / "owned").exists()
     words = sbatch_words(JobFolder(folder))
     assert words[2] == f"--chdir={folder}"

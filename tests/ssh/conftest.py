@@ -14,8 +14,8 @@ import yaml
 
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.backends.ssh.road import SshRoad
-from herringbone.home import Home
+from herringbone.backends.ssh.openssh import SshRoad
+from herringbone.jobs.home import Home
 
 from .machines import Machines, missing, stopped_masters
 
@@ -59,7 +59,7 @@ def await_silence(machines: Machines, name: str) -> list[str]:
     deadline = time.monotonic() + 10
     while True:
         found = [commands_of(pid) for pid in machines.pids(name, "herringbone")]
-        left = [command for command in found if "herringbone.remote.desk" not in command]
+        left = [command for command in found if "herringbone.backends.ssh.agent" not in command]
         if not left or time.monotonic() > deadline:
             return left
         time.sleep(0.05)

@@ -13,8 +13,8 @@ from typing import Any
 
 import msgspec
 
+import herringbone_contract
 import herringbone_entry
-import herringbone_spec
 
 _LEFT_OUT = ("test", "idlelib", "lib2to3", "tkinter", "turtledemo", "ensurepip", "site-packages", "__pycache__")
 _PREFIX = "opt/python"
@@ -36,7 +36,7 @@ def _content() -> bytes:
     with tarfile.open(fileobj=held, mode="w") as archive:
         archive.add(program, f"{_PREFIX}/bin/python3")
         archive.add(stdlib, library, filter=_without_extras)
-        for package in (msgspec, herringbone_spec, herringbone_entry):
+        for package in (msgspec, herringbone_contract, herringbone_entry):
             folder = Path(str(package.__file__)).parent
             archive.add(folder, f"{library}/site-packages/{folder.name}", filter=_without_extras)
         for path in _shared_libraries([program, *(stdlib / "lib-dynload").glob("*.so")]):

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from herringbone.backends.ssh.agent.bandwidth import take_part
 from herringbone.backends.ssh.check import MachineReport, Pair, check, problems, rounds
 from herringbone.backends.ssh.inventory import parse_inventory
 from herringbone.cli.hosts import table
-from herringbone.remote.measure import take_part
 
 
 def test_every_pair_meets_once_and_nobody_twice_in_a_round():

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from herringbone.backends.ssh.agent.cleanup import Leftover, Uses, clean, note_uses, size_of
 from herringbone.backends.ssh.clean import clean as clean_machines
 from herringbone.backends.ssh.clean import parse_age
 from herringbone.backends.ssh.inventory import Machine, parse_inventory
 from herringbone.cli.hosts import cleaned_table
-from herringbone.home import Home
-from herringbone.jobs import COMPLETED, IN_PROGRESS, JobIndex, JobRecord
-from herringbone.remote.cleaning import Leftover, Uses, clean, note_uses, size_of
-from herringbone_spec.errors import OptionError
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import COMPLETED, IN_PROGRESS, JobIndex, JobRecord
+from herringbone_contract.errors import OptionError
 
 from .conftest import expect
 from .test_jobs import WAIT

@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from herringbone import Estimator, TrainingJob
-from herringbone.backends.docker.engine import find_engine
 from herringbone.backends.ssh.backend import SshBackend
 from herringbone.backends.ssh.check import check
 from herringbone.backends.ssh.inventory import parse_inventory
-from herringbone.engine import Engine
-from herringbone_spec.errors import HostError, ImageError
+from herringbone.engine.client import Engine
+from herringbone.engine.locate import find_engine
+from herringbone_contract.errors import HostError, ImageError
 
 from .conftest import await_silence, expect, members
 from .small_image import make_small_image
@@ -132,7 +132,7 @@ def test_a_stop_and_a_failure_leave_no_container(submit, engines):
 def test_a_container_whose_keeper_is_killed_ends_and_is_removed(submit, machines, engines):
     job = submit(WAIT)
     expect(job, "waits", "waits")
-    for pid in machines.pids("h-2", "-m herringbone.keeper"):
+    for pid in machines.pids("h-2", "-m herringbone.controller"):
         os.kill(pid, signal.SIGKILL)
     assert job.wait().status == "Failed"
     assert "its keeper died" in job.failure.render()

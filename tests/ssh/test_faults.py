@@ -13,7 +13,7 @@ import yaml
 
 from herringbone import TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.jobs import JobIndex
+from herringbone.jobs.index import JobIndex
 
 from .conftest import await_silence, expect
 from .test_jobs import WAIT
@@ -48,9 +48,9 @@ def kill(machines, name, holding):
 @pytest.mark.parametrize(
     ("holding", "failure"),
     [
-        ("herringbone_entry.rank", "rank 2 on algo-3: exit code 137, killed by SIGKILL"),
+        ("herringbone_entry.ranks.rank", "rank 2 on algo-3: exit code 137, killed by SIGKILL"),
         ("-m herringbone_entry", "algo-3: exit code 137, killed by SIGKILL"),
-        ("-m herringbone.keeper", "its keeper died"),
+        ("-m herringbone.controller", "its keeper died"),
     ],
 )
 def test_a_killed_process_ends_the_job_and_is_named(submit, machines, holding, failure):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from herringbone.backends.ssh.following import ANSWER_SECONDS, Following
+from herringbone.backends.ssh.follow import ANSWER_SECONDS, Following
 from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.job_state import judge_job
 from herringbone.backends.ssh.logs import RemoteLogs
-from herringbone.backends.ssh.verdict import judge_job
-from herringbone_spec.errors import HostError
-from herringbone_spec.failure import lost_contact
+from herringbone_contract.errors import HostError
+from herringbone_contract.failure import lost_contact
 
 TRAINING = {"status": "InProgress", "secondary_status": "Training", "ended": None, "failure": None}
 LOST = {

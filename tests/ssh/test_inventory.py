@@ -6,10 +6,10 @@ import pytest
 import yaml
 
 from herringbone import Estimator
-from herringbone.backends.ssh.choice import choose, split_type
+from herringbone.backends.ssh.host_selection import choose, split_type
 from herringbone.backends.ssh.inventory import Machine, parse_inventory
-from herringbone.plan import HostPlan
-from herringbone_spec.errors import InputError, LaunchError, UnsupportedError
+from herringbone.planning.plan import HostPlan
+from herringbone_contract.errors import InputError, LaunchError, UnsupportedError
 
 
 def test_settings_for_all_hold_where_a_machine_has_none_of_its_own():

@@ -9,8 +9,8 @@ import pytest
 
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.home import Home
-from herringbone.jobs import JobIndex
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import JobIndex
 
 from .conftest import expect, members
 

@@ -10,7 +10,7 @@ import pytest
 
 from herringbone import TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.backends.ssh.renewal import gathered
+from herringbone.backends.ssh.retry import gathered
 
 from .conftest import expect
 

@@ -1,7 +1,7 @@
 """How a job ended, from what its machines told."""
 
-from herringbone.backends.ssh.verdict import HostState, is_over, judge_job
-from herringbone_spec.failure import Failure
+from herringbone.backends.ssh.job_state import HostState, is_over, judge_job
+from herringbone_contract.failure import Failure
 
 
 def state(number: int, status: str = "Completed", *, ended: float = 1.0, ahead: float = 0.0, **failure) -> HostState:

@@ -8,10 +8,10 @@ import sys
 
 import pytest
 
-from herringbone.remote.lock import MachineLock
-from herringbone.remote.visit import Visit, Wheel, remote_words
-from herringbone.remote.wire import Unpacker, WireError, pack
-from herringbone_spec.errors import HostError
+from herringbone.backends.ssh.agent.lock import MachineLock
+from herringbone.backends.ssh.agent.messages import Unpacker, WireError, pack
+from herringbone.backends.ssh.connection import Visit, Wheel, remote_words
+from herringbone_contract.errors import HostError
 
 WHEEL = Wheel()
 
@@ -119,6 +119,15 @@ def test_messages_arrive_whole_however_they_are_cut():
 
 
 def test_the_front_needs_nothing_but_the_standard_library():
-    code = "import sys, herringbone.remote.front as f; print(sorted(n for n in sys.modules if 'herringbone' in n))"
+    code = (
+        "import sys, herringbone.backends.ssh.agent.bootstrap\n"
+        "print(sorted(name for name in sys.modules if 'herringbone' in name))"
+    )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert json.loads(said.replace("'", '"')) == ["herringbone", "herringbone.remote", "herringbone.remote.front"]
+    assert json.loads(said.replace("'", '"')) == [
+        "herringbone",
+        "herringbone.backends",
+        "herringbone.backends.ssh",
+        "herringbone.backends.ssh.agent",
+        "herringbone.backends.ssh.agent.bootstrap",
+    ]

@@ -8,14 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from herringbone_contract.constants import ReduceVariable
 from herringbone_entry.launchers.tensorflow_cluster import Servers
-from herringbone_spec.contract import ReduceVariable
 
 if TYPE_CHECKING:
-    from herringbone_spec.strategies import DataParallel
+    from herringbone_contract.strategies import DataParallel
 
-# As in `direct`: no folder of the user's stands first on sys.path.
-_START = "import sys; sys.path = [*filter(None, sys.path)]; from herringbone_entry.serve import main; main()"
+# As in `plain`: no folder of the user's stands first on sys.path.
+_START = (
+    "import sys; sys.path = [*filter(None, sys.path)]; "
+    "from herringbone_entry.sidecars.reduce_server import main; main()"
+)
 
 
 class Meeting(NamedTuple):
@@ -36,7 +39,7 @@ class Meeting(NamedTuple):
 def settings(strategy: DataParallel | None) -> dict[str, str]:
     """Return the variables that carry what the `distribution` says of the library.
 
-    >>> from herringbone_spec.strategies import DataParallel
+    >>> from herringbone_contract.strategies import DataParallel
     >>> settings(DataParallel(enabled=True, wire="bf16", rails=("eth0", "eth1")))
     {'HERRINGBONE_REDUCE_WIRE': 'bf16', 'HERRINGBONE_REDUCE_RAILS': 'eth0,eth1'}
     """

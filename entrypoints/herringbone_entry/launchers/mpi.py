@@ -14,9 +14,9 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from herringbone_entry import attach
-from herringbone_entry.layout import Layout
-from herringbone_spec.errors import LaunchError
+from herringbone_contract.errors import LaunchError
+from herringbone_entry.ranks import attach
+from herringbone_entry.ranks.layout import Layout
 
 OVERRIDE = "HERRINGBONE_MPIRUN"
 # Without its clean-up MPICH kills nobody when a rank dies, so the rank that ends first is the one to blame; with it,

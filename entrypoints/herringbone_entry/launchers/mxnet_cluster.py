@@ -16,8 +16,10 @@ from herringbone_entry.launchers.data_parallel import Meeting
 Role = Literal["worker", "server", "scheduler"]
 
 _LOOPBACK = "127.0.0.1"
-# As in `direct`: no folder of the user's stands first on sys.path.
-_START = "import sys; sys.path = [*filter(None, sys.path)]; from herringbone_entry.serve_mxnet import main; main()"
+# As in `plain`: no folder of the user's stands first on sys.path.
+_START = (
+    "import sys; sys.path = [*filter(None, sys.path)]; from herringbone_entry.sidecars.mxnet_server import main; main()"
+)
 
 
 def environment(

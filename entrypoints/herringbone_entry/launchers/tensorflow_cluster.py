@@ -12,13 +12,16 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from herringbone_spec.launcher import Launcher
+from herringbone_contract.launcher import Launcher
 
 VARIABLE = "TF_CONFIG"
 # How many of TensorFlow's servers a host has under each launcher, and so how many ports.
 NUM_SERVERS = {Launcher.MULTI_WORKER_MIRRORED: 1, Launcher.PARAMETER_SERVER: 2}
-# As in `direct`: no folder of the user's stands first on sys.path.
-_START = "import sys; sys.path = [*filter(None, sys.path)]; from herringbone_entry.serve_parameters import main; main()"
+# As in `plain`: no folder of the user's stands first on sys.path.
+_START = (
+    "import sys; sys.path = [*filter(None, sys.path)]; "
+    "from herringbone_entry.sidecars.parameter_server import main; main()"
+)
 
 
 class Servers(NamedTuple):

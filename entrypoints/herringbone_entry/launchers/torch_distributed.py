@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from herringbone_entry.layout import Place
+from herringbone_entry.ranks.layout import Place
 
 ROLE = "default"
 

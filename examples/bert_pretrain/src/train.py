@@ -26,7 +26,7 @@ from models import build
 from pairs import SHOWN, Corpus, Example, Pair, example, pair_up
 from torch.nn import functional
 
-from herringbone_parallel.recipes import seeded
+from herringbone_parallel.torch.recipes.api import seeded
 
 # Scores, [n, choices], and which is right.
 Scored = tuple[torch.Tensor, torch.Tensor]

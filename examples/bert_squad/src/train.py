@@ -21,7 +21,7 @@ from squad import Question, read
 from torch import nn
 from windows import Window, best, cut
 
-from herringbone_parallel.recipes import seeded
+from herringbone_parallel.torch.recipes.api import seeded
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from gpt import Text, build, loss_of, parse
 
-from herringbone_parallel.recipes import Schedule
+from herringbone_parallel.torch.recipes.api import Schedule
 
 
 def main() -> None:

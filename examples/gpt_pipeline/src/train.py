@@ -9,8 +9,8 @@ import smdistributed.modelparallel.torch as smp
 import torch
 from gpt import Text, build, loss_of, parse
 
-from herringbone_parallel.recipes import Schedule
 from herringbone_parallel.run_log import RunLog
+from herringbone_parallel.torch.recipes.api import Schedule
 
 
 @smp.step

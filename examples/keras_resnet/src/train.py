@@ -19,7 +19,7 @@ from common.settings import add_settings, truth
 from images import Images
 from resnet import MODELS
 
-from herringbone_parallel.tensorflow.recipes import (
+from herringbone_parallel.tensorflow.recipes.api import (
     LARS,
     Schedule,
     ScheduledRate,

@@ -24,7 +24,7 @@ from scoring import average_precision, describe
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from herringbone_parallel.recipes import seeded
+from herringbone_parallel.torch.recipes.api import seeded
 
 Batch = tuple[list[Tensor], list[dict[str, Tensor]]]
 

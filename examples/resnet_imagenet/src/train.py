@@ -20,7 +20,7 @@ from resnet import MODELS
 from torch import nn
 from torch.utils.data import DataLoader
 
-from herringbone_parallel.recipes import average_batch_norm, seeded, tune_batch_norm
+from herringbone_parallel.torch.recipes.api import average_batch_norm, seeded, tune_batch_norm
 
 Batch = tuple[torch.Tensor, torch.Tensor]
 

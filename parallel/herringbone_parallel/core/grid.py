@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
 
 AXES = "DPT"
 

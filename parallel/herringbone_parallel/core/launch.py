@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from herringbone_spec.contract import Key, RankVariable
-from herringbone_spec.errors import ParallelError
-from herringbone_spec.hyperparameters import decode
-from herringbone_spec.model_parallel import ResolvedModelParallel
+from herringbone_contract.constants import Key, RankVariable
+from herringbone_contract.errors import ParallelError
+from herringbone_contract.hyperparameters import decode
+from herringbone_contract.model_parallel import ResolvedModelParallel
 
 # Set by the entry point from the `mp_parameters` hyperparameter.
 _PARAMETERS = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.elements import Array
-from herringbone_spec.errors import ParallelError
 
 # What the engine adds up as it is.
 SUMMED = ("float16", "float32", "float64", "int32", "int64", "uint8")

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.mxnet.arrays import SUMMED, element_of, fetched, store
-from herringbone_parallel.reduce import all_gather
-from herringbone_parallel.reduce import broadcast as _broadcast
+from herringbone_parallel.reduce.collectives import all_gather
+from herringbone_parallel.reduce.collectives import broadcast as _broadcast
 from herringbone_parallel.reduce.elements import Array
 from herringbone_parallel.reduce.horovod import Op, chosen_op, engine
-from herringbone_spec.errors import ParallelError
 
 
 def allreduce(

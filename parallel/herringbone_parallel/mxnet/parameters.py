@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.mxnet.arrays import fetched, store
-from herringbone_parallel.reduce import broadcast
+from herringbone_parallel.reduce.collectives import broadcast
 from herringbone_parallel.reduce.comparison import are_equal
 from herringbone_parallel.reduce.horovod import engine
-from herringbone_spec.errors import ParallelError
 
 
 def broadcast_parameters(params: Mapping[str, Any], root_rank: int = 0, prefix: str | None = None) -> None:  # noqa: ARG001

@@ -9,14 +9,15 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.mxnet.arrays import element_of, fetched, store
 from herringbone_parallel.mxnet.parameters import data_of
-from herringbone_parallel.reduce import Engine, session
+from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.comparison import Comparison
 from herringbone_parallel.reduce.elements import Array
+from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.fused import Bucket, Spec, cut
 from herringbone_parallel.reduce.horovod import Compression, engine
-from herringbone_spec.errors import ParallelError
 
 _REMEDY = (
     "call hvd.broadcast_parameters(net.collect_params(), root_rank=0) before the first step, or set the same seed"

@@ -8,14 +8,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from herringbone_parallel.core.cluster import Cluster
-from herringbone_parallel.core.links import Cost, HostLink, host_link
-from herringbone_parallel.core.shards import busiest_share
-from herringbone_parallel.core.simulate_reduce import Sum
-from herringbone_parallel.core.spoken_advice import spoken_advice
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.sums.advice import spoken_advice
+from herringbone_parallel.core.sums.cluster import Cluster
+from herringbone_parallel.core.sums.links import Cost, HostLink, host_link
+from herringbone_parallel.core.sums.shards import busiest_share
+from herringbone_parallel.core.sums.simulate import Sum
 from herringbone_parallel.reduce.elements import Element
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_spec.errors import ParallelError
 
 # The first step makes what later ones use again.
 _SEEN = 3

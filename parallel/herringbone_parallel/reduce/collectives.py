@@ -6,9 +6,9 @@ import hashlib
 
 import numpy as np
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.elements import Array
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_spec.errors import ParallelError
 
 
 def broadcast(engine: Engine, array: Array, root: int = 0, timeout: float | None = None) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.collectives import agree, all_gather
 from herringbone_parallel.reduce.elements import Array
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_spec.errors import ParallelError
 
 
 def digest(arrays: Sequence[Array]) -> bytes:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
 
 Array = npt.NDArray[Any]
 

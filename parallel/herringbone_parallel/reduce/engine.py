@@ -13,16 +13,16 @@ from typing import Protocol
 
 import numpy as np
 
-from herringbone_parallel.core.credits import Window
-from herringbone_parallel.core.links import Cost
-from herringbone_parallel.reduce import cores
-from herringbone_parallel.reduce.core import Core, CoreConfig, LinkCount, Submission
-from herringbone_parallel.reduce.cut import cut_lanes, most_elements
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.sums.credits import Window
+from herringbone_parallel.core.sums.links import Cost
+from herringbone_parallel.reduce.cores import select as cores
+from herringbone_parallel.reduce.cores.base import Core, CoreConfig, LinkCount, Submission
+from herringbone_parallel.reduce.cores.cut import cut_lanes, most_elements
 from herringbone_parallel.reduce.elements import Array, Element
-from herringbone_parallel.reduce.settings import Settings
-from herringbone_parallel.reduce.topology import Topology
-from herringbone_parallel.reduce.windows import suited_window
-from herringbone_spec.errors import ParallelError
+from herringbone_parallel.reduce.join.settings import Settings
+from herringbone_parallel.reduce.join.topology import Topology
+from herringbone_parallel.reduce.join.windows import suited_window
 
 OPS = ("sum", "average")
 

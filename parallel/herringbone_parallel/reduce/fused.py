@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from herringbone_parallel.core.buckets import cut_buckets, final_times, plan_buckets
-from herringbone_parallel.core.links import Cost
+from herringbone_parallel.core.sums.buckets import cut_buckets, final_times, plan_buckets
+from herringbone_parallel.core.sums.links import Cost
 
 Array = npt.NDArray[Any]
 

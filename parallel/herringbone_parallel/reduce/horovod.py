@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.collectives import barrier as _barrier
 from herringbone_parallel.reduce.collectives import broadcast as _broadcast
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_spec.errors import ParallelError
 
 _engine: Engine | None = None
 

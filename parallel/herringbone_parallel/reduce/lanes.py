@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from herringbone_parallel.reduce.door import listen
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.joining import join
+from herringbone_parallel.reduce.join.join import join
+from herringbone_parallel.reduce.join.listener import listen
 
 
 def join_lane(engine: Engine, publish: Callable[[str, str], object], find: Callable[[str], str]) -> Engine:

@@ -7,7 +7,7 @@ import time
 
 import numpy as np
 
-from herringbone_parallel.core.links import Cost, fit_shaped, next_probe
+from herringbone_parallel.core.sums.links import Cost, fit_shaped, next_probe
 from herringbone_parallel.reduce.collectives import broadcast
 from herringbone_parallel.reduce.elements import Array
 from herringbone_parallel.reduce.engine import Engine

@@ -17,14 +17,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from herringbone_parallel.reduce import cores, handshake
-from herringbone_parallel.reduce.core import Core, CoreConfig, Limit, LinkSpec, Role, in_turn
-from herringbone_parallel.reduce.door import Door, listen
-from herringbone_parallel.reduce.fabric import fabric_rails
-from herringbone_parallel.reduce.rails import Rails
-from herringbone_parallel.reduce.settings import CORE_VARIABLE, host_name, rails_of, read_token
-from herringbone_spec.contract import ReduceVariable
-from herringbone_spec.errors import HerringboneError, ParallelError
+from herringbone_contract.constants import ReduceVariable
+from herringbone_contract.errors import HerringboneError, ParallelError
+from herringbone_parallel.reduce.cores import select
+from herringbone_parallel.reduce.cores.base import Core, CoreConfig, Limit, LinkSpec, Role, in_turn
+from herringbone_parallel.reduce.join import handshake
+from herringbone_parallel.reduce.join.fabric import fabric_rails
+from herringbone_parallel.reduce.join.listener import Door, listen
+from herringbone_parallel.reduce.join.rails import Rails
+from herringbone_parallel.reduce.join.settings import CORE_VARIABLE, host_name, rails_of, read_token
 
 _SHARED = ("server", "members", "chunk_bytes", "ring", "most", "silence", "late")
 
@@ -50,7 +51,7 @@ class Server:
     def __init__(
         self, host: str, listener: socket.socket, token: bytes, core: str | None = None, rails: Sequence[str] = ()
     ) -> None:
-        self._host, self._core = host, cores.choose(core)
+        self._host, self._core = host, select.choose(core)
         # Interfaces are the ranks' to choose: their calls come in at any address.
         self._rails = tuple(rails) if fabric_rails(rails) else ()
         # What is not there is said before ranks come.
@@ -127,7 +128,7 @@ class Server:
             links.append(LinkSpec(carried.detach(), Role.PEER, member, str(said["label"])))
         rails.start()
         hello = group.hello
-        return cores.make(
+        return select.make(
             self._core,
             CoreConfig(
                 label=f"the server on {self._host}",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import atexit
 import threading
 
-from herringbone_parallel.core.links import Cost
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.sums.links import Cost
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.joining import join
+from herringbone_parallel.reduce.join.join import join
+from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.probing import measure
-from herringbone_parallel.reduce.settings import Settings
-from herringbone_spec.errors import ParallelError
 
 _lock = threading.Lock()
 _settings: Settings | None = None

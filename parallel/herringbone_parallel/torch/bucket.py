@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
 
 
 class Bucket:

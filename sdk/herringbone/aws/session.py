@@ -13,9 +13,9 @@ from typing import Any
 
 import msgspec
 
-from herringbone.aws.models import shared_loader
-from herringbone.aws.trouble import explain, no_region
-from herringbone_spec.errors import OptionError, UnsupportedError
+from herringbone.aws.errors import explain, no_region
+from herringbone.aws.service_models import shared_loader
+from herringbone_contract.errors import OptionError, UnsupportedError
 
 # `standard` waits with jitter, longer each time, and asks again only where that can help.
 _ATTEMPTS = 5

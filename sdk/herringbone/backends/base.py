@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from herringbone.interrupt import OnInterrupt
-    from herringbone.jobs import JobRecord
-    from herringbone.logs import LogLine
-    from herringbone.pace import Pace
-    from herringbone.plan import JobPlan
+    from herringbone.jobs.index import JobRecord
+    from herringbone.jobs.interrupt import OnInterrupt
+    from herringbone.jobs.logs import LogLine
+    from herringbone.jobs.polling import Pace
+    from herringbone.planning.plan import JobPlan
 
 
 class LogSource(Protocol):

@@ -6,11 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
-from herringbone.backends.review import all_channels
-from herringbone.inputs import Channel
-from herringbone.plan import HostPlan, JobPlan
-from herringbone_spec.paths import Paths
-from herringbone_spec.resources import HostGroup, ResourceConfig
+from herringbone.estimators.inputs import Channel
+from herringbone.planning.checks import all_channels
+from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone_contract.paths import Paths
+from herringbone_contract.resources import HostGroup, ResourceConfig
 
 
 def make_folders(paths: Paths) -> None:

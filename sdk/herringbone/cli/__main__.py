@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from herringbone.cli import clean, convert, describe, download, hosts, images, logs, ls, partition, plan, run, stop
-from herringbone_spec.errors import HerringboneError, JobNotFoundError, UsageError
+from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
 
 _VERBS = (run, plan, ls, logs, stop, describe, download, clean, convert, partition, images, hosts)
 OK, JOB_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130

@@ -7,7 +7,7 @@ import json
 import os
 from pathlib import Path
 
-from herringbone.listing import all_jobs
+from herringbone.jobs.listing import all_jobs
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,9 +17,9 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from herringbone.backends.docker.engine import find_engine
-    from herringbone.backends.docker.sweep import sweep
-    from herringbone.home import find_home
+    from herringbone.backends.docker.cleanup import sweep
+    from herringbone.engine.locate import find_engine
+    from herringbone.jobs.home import find_home
 
     # Looking at a job writes down its keeper's death, and removes its temporary folder.
     all_jobs()

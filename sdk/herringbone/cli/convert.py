@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from herringbone_spec.errors import InputError
+from herringbone_contract.errors import InputError
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -7,7 +7,7 @@ import json
 
 import yaml
 
-from herringbone.job import attach
+from herringbone.jobs.job import attach
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 
-from herringbone.job import attach
+from herringbone.jobs.job import attach
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -50,8 +50,8 @@ def _check(args: argparse.Namespace) -> int:
     import msgspec
 
     from herringbone.backends.ssh.check import check
-    from herringbone.backends.ssh.choice import read_inventory
-    from herringbone.backends.ssh.road import SshRoad, control_folder
+    from herringbone.backends.ssh.host_selection import read_inventory
+    from herringbone.backends.ssh.openssh import SshRoad, control_folder
 
     report = check(read_inventory(args.inventory), SshRoad(control=control_folder()), seconds=_MEASURE_SECONDS)
     print(json.dumps(msgspec.to_builtins(report)) if args.json else "\n".join(table(report)))
@@ -103,9 +103,9 @@ def _jobs(args: argparse.Namespace) -> int:
 def _clean(args: argparse.Namespace) -> int:
     import msgspec
 
-    from herringbone.backends.ssh.choice import read_inventory
     from herringbone.backends.ssh.clean import clean, parse_age
-    from herringbone.backends.ssh.road import SshRoad, control_folder
+    from herringbone.backends.ssh.host_selection import read_inventory
+    from herringbone.backends.ssh.openssh import SshRoad, control_folder
 
     older = parse_age(args.older_than)
     machines = read_inventory(args.inventory).machines

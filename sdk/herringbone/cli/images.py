@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.cli.table import aligned
 from herringbone.images.labels import CONTRACT, Label
-from herringbone_spec.errors import OptionError
+from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:
     from herringbone.images.build import Image
@@ -70,9 +70,9 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
 
 
 def _build(args: argparse.Namespace) -> int:
+    from herringbone.engine.docker_py import asking, connect
     from herringbone.images.bake import bake, gather
     from herringbone.images.build import build
-    from herringbone.images.engine import asking, connect
     from herringbone.images.push import push
     from herringbone.images.recipe import make_recipe
 
@@ -113,7 +113,7 @@ def _report(args: argparse.Namespace, image: Image, pushed: str | None, seconds:
 
 
 def _ls(args: argparse.Namespace) -> int:
-    from herringbone.images.engine import asking, connect
+    from herringbone.engine.docker_py import asking, connect
 
     with asking("which images it has"):
         found = connect().images(filters={"label": f"{Label.CONTRACT}={CONTRACT}"})
@@ -148,8 +148,8 @@ def _row(described: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _test(args: argparse.Namespace) -> int:
+    from herringbone.engine.docker_py import connect
     from herringbone.images.check import Verdict, check
-    from herringbone.images.engine import connect
 
     findings = []
     for finding in check(connect(), args.image):
@@ -162,7 +162,7 @@ def _test(args: argparse.Namespace) -> int:
 
 
 def _push(args: argparse.Namespace) -> int:
-    from herringbone.images.engine import connect
+    from herringbone.engine.docker_py import connect
     from herringbone.images.push import push
 
     pushed = push(connect(), args.image, args.registry, _speaker(args))
@@ -171,8 +171,8 @@ def _push(args: argparse.Namespace) -> int:
 
 
 def _clean(args: argparse.Namespace) -> int:
+    from herringbone.engine.docker_py import connect
     from herringbone.images.clean import clean
-    from herringbone.images.engine import connect
 
     if args.keep < 0:
         raise OptionError(f"--keep {args.keep}: at least 0")

@@ -7,9 +7,9 @@ import json
 import sys
 
 from herringbone.cli.on_interrupt import add_on_interrupt
-from herringbone.console import Console
-from herringbone.interrupt import stops, ways_back
-from herringbone.job import attach
+from herringbone.jobs.console import Console
+from herringbone.jobs.interrupt import stops, ways_back
+from herringbone.jobs.job import attach
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

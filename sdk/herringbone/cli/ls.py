@@ -9,9 +9,9 @@ import time
 from datetime import datetime
 
 from herringbone.cli.table import aligned
-from herringbone.console import Console
-from herringbone.jobs import JobRecord
-from herringbone.listing import all_jobs
+from herringbone.jobs.console import Console
+from herringbone.jobs.index import JobRecord
+from herringbone.jobs.listing import all_jobs
 
 _HEAD = ("NAME", "STATUS", "CREATED", "SECONDS", "HOSTS")
 

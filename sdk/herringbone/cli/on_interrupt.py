@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from herringbone.interrupt import CHOICES
+from herringbone.jobs.interrupt import CHOICES
 
 
 def add_on_interrupt(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:

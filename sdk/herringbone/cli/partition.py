@@ -6,8 +6,8 @@ import argparse
 import json
 from pathlib import Path
 
-from herringbone_spec.errors import InputError, ParallelError
-from herringbone_spec.partition_file import PartitionFile, parse, to_text
+from herringbone_contract.errors import InputError, ParallelError
+from herringbone_contract.partition_file import PartitionFile, parse, to_text
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 

@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import yaml
 
-from herringbone.estimator import Estimator
-from herringbone.frameworks import MXNet, PyTorch, TensorFlow
-from herringbone.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput
-from herringbone_spec.errors import InputError, OptionError
+from herringbone.estimators.estimator import Estimator
+from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
+from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput
+from herringbone_contract.errors import InputError, OptionError
 
 EPILOG = """\
 what to run:

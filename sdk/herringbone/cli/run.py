@@ -8,9 +8,9 @@ import sys
 
 from herringbone.cli.on_interrupt import add_on_interrupt
 from herringbone.cli.request import EPILOG, add_arguments, read_request
-from herringbone.console import Console
-from herringbone.job import TrainingJob
-from herringbone.jobs import COMPLETED, STOPPED
+from herringbone.jobs.console import Console
+from herringbone.jobs.index import COMPLETED, STOPPED
+from herringbone.jobs.job import TrainingJob
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

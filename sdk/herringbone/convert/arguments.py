@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import msgspec
 
-from herringbone.backends import backend_for
-from herringbone.backends.review import REFUSED, UNUSED
-from herringbone.options import ESTIMATOR_ARGUMENTS, LEFT_OUT, RENAMED, parse_options
-from herringbone_spec.distribution import Framework, parse
-from herringbone_spec.errors import DistributionError, OptionError, UnsupportedError
+from herringbone.backends.registry import backend_for
+from herringbone.estimators.options import ESTIMATOR_ARGUMENTS, LEFT_OUT, RENAMED, parse_options
+from herringbone.planning.checks import REFUSED, UNUSED
+from herringbone_contract.distribution import Framework, parse
+from herringbone_contract.errors import DistributionError, OptionError, UnsupportedError
 
 # The order of `sagemaker.estimator.Estimator`, whose first argument is the image; ours is the script.
 ESTIMATOR_ORDER = ("image_uri", "role", "instance_count", "instance_type")

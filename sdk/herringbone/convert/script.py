@@ -13,8 +13,8 @@ import msgspec
 from herringbone.convert.arguments import ESTIMATOR_ORDER, Note, review_argument
 from herringbone.convert.edits import Edits
 from herringbone.convert.names import ACCOUNT, COUNTERPARTS, Bindings, is_aws, why_left
-from herringbone.options import RENAMED
-from herringbone_spec.errors import InputError
+from herringbone.estimators.options import RENAMED
+from herringbone_contract.errors import InputError
 
 _ESTIMATORS = ("Estimator", "PyTorch", "TensorFlow")
 
@@ -150,7 +150,7 @@ class _Conversion:
 
     def _check_methods(self, estimators: dict[int, str]) -> None:
         """Name the methods of estimators that have none of that name here."""
-        from herringbone.estimator import Estimator
+        from herringbone.estimators.estimator import Estimator
 
         variables = {
             target.id

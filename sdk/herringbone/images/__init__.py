@@ -1,7 +1,7 @@
 """Container images that run jobs: find one here, make one, prove that one can.
 
     from herringbone.images.build import build
-    from herringbone.images.engine import connect
+    from herringbone.engine.docker_py import connect
     from herringbone.images.recipe import make_recipe
 
     build(connect(), make_recipe("pytorch"), print)

@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from herringbone.engine.docker_py import asking
 from herringbone.images.build import Image, inspect, root_folder, split_name
+from herringbone.images.build_errors import explain
 from herringbone.images.context import Context
-from herringbone.images.engine import asking
 from herringbone.images.labels import REPOSITORY, Label, repository
-from herringbone.images.trouble import explain
-from herringbone_spec.errors import ImageError, InputError
+from herringbone_contract.errors import ImageError, InputError
 
 _FOLDER = "/tmp/herringbone-requirements"  # noqa: S108 - a folder of the container that installs them
 _HASH_CHARS = 12

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from herringbone.images.engine import asking, missing
+from herringbone.engine.docker_py import asking, missing
+from herringbone.images.build_errors import explain
 from herringbone.images.recipe import Recipe
-from herringbone.images.trouble import explain
-from herringbone_spec.errors import EngineError, ImageError
+from herringbone_contract.errors import EngineError, ImageError
 
 _LAYER_STATES = ("Pull complete", "Already exists")
 
@@ -104,7 +104,7 @@ def check_architecture(base: Mapping[str, Any], name: str, version: Mapping[str,
 
     >>> check_architecture({"Os": "linux", "Architecture": "arm64"}, "base", {"Os": "linux", "Arch": "amd64"})
     Traceback (most recent call last):
-    herringbone_spec.errors.ImageError: the base image base is for linux/arm64, this engine runs linux/amd64: ...
+    herringbone_contract.errors.ImageError: the base image base is for linux/arm64, this engine runs linux/amd64: ...
     """
     is_for = f"{base['Os']}/{base['Architecture']}"
     runs = f"{version['Os']}/{version['Arch']}"

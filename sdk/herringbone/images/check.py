@@ -11,8 +11,8 @@ from typing import Any
 from herringbone.images.build import inspect
 from herringbone.images.labels import CONTRACT, Label
 from herringbone.images.trial import Outcome, Setting, trial
-from herringbone_spec.contract import Key
-from herringbone_spec.errors import EngineError, ImageError
+from herringbone_contract.constants import Key
+from herringbone_contract.errors import EngineError, ImageError
 
 # A uid that no image knows by name.
 _STRANGER = "47110:47110"

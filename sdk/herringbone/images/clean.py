@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from herringbone.images.engine import asking
+from herringbone.engine.docker_py import asking
 from herringbone.images.labels import CONTRACT, Label, repository
 
 # Between the tag of the image that requirements were baked into, and their own part.

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from herringbone_spec.errors import AwsAccessError, AwsError, ImageError
+from herringbone_contract.errors import AwsAccessError, AwsError, ImageError
 
 if TYPE_CHECKING:
     from herringbone.aws.session import AwsSession

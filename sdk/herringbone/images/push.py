@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from herringbone.engine.docker_py import asking
 from herringbone.images.build import inspect, split_name
 from herringbone.images.ecr import PUSH_PERMISSIONS, Ecr
-from herringbone.images.engine import asking
-from herringbone_spec.errors import ImageError
+from herringbone_contract.errors import ImageError
 
 _SHOWN = ("Pushed", "Layer already exists")
 

@@ -11,7 +11,7 @@ from herringbone.images.context import Context, digest_of
 from herringbone.images.labels import repository
 from herringbone.images.lock import Lock, Wheel, usable
 from herringbone.images.wheel import find_containers, pack_herringbone
-from herringbone_spec.errors import InputError, OptionError
+from herringbone_contract.errors import InputError, OptionError
 
 DEVICES = ("cpu", "cuda")
 _HASH_CHARS = 12

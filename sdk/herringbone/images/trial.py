@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from herringbone.images.engine import asking, missing
-from herringbone_spec.contract import Key
+from herringbone.engine.docker_py import asking, missing
+from herringbone_contract.constants import Key
 
 BASE = "/opt/ml"
 HOST = "algo-1"

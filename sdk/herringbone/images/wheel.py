@@ -16,9 +16,9 @@ from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from importlib.util import find_spec
 from pathlib import Path
 
-from herringbone_spec.errors import ImageError
+from herringbone_contract.errors import ImageError
 
-PACKAGES = ("herringbone_spec", "herringbone", "herringbone_entry", "herringbone_parallel")
+PACKAGES = ("herringbone_contract", "herringbone", "herringbone_entry", "herringbone_parallel")
 _DATE = (1980, 1, 1, 0, 0, 0)
 _FILE_MODE = 0o100644 << 16
 _TAG = "py3-none-any"

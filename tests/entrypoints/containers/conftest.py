@@ -66,7 +66,7 @@ class ContainerJob:
             self.engine.start(self.containers[host])
 
     def _create(self, host: str, user: str | None, settings: dict[str, Any]) -> None:
-        rooms = [f"{SOURCES / room}:/src/{room}:ro" for room in ("spec", "entrypoints", "parallel")]
+        rooms = [f"{SOURCES / room}:/src/{room}:ro" for room in ("contract", "entrypoints", "parallel")]
         binds = [f"{self.base(host)}:/opt/ml", f"{self.root}:/shared", *rooms, *self.mounts]
         made = self.engine.create_container(
             self.image,
@@ -79,7 +79,7 @@ class ContainerJob:
             environment={
                 "TRAINING_JOB_NAME": self.name,
                 "HERRINGBONE_PRIVATE_FD": "0",
-                "PYTHONPATH": "/src/spec:/src/entrypoints:/src/parallel",
+                "PYTHONPATH": "/src/contract:/src/entrypoints:/src/parallel",
                 "PYTHONDONTWRITEBYTECODE": "1",
                 **({"HERRINGBONE_CONTROL": f"tcp:{self.hosts[0]}:{PORT}"} if self.network else {}),
             },

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.grid import Grid
-from herringbone_spec.errors import ParallelError
 
 
 def test_cluster_keeps_a_pipeline_together() -> None:

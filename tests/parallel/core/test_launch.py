@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core import launch
-from herringbone_spec.errors import ParallelError
 
 ENVIRONMENT = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 

@@ -15,12 +15,16 @@ from typing import Any
 
 import pytest
 
-from herringbone_entry.port import ReservedPort
-from herringbone_parallel.reduce import Engine, Settings, build, join, native
-from herringbone_parallel.reduce.door import listen
+from herringbone_contract.constants import RankVariable, ReduceVariable
+from herringbone_contract.reduce_servers import ReduceServer
+from herringbone_entry.channel.reserved_port import ReservedPort
+from herringbone_parallel.reduce import build
+from herringbone_parallel.reduce.cores import native
+from herringbone_parallel.reduce.engine import Engine
+from herringbone_parallel.reduce.join.join import join
+from herringbone_parallel.reduce.join.listener import listen
+from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.server import Server
-from herringbone_spec.contract import RankVariable, ReduceVariable
-from herringbone_spec.reduce_servers import ReduceServer
 
 if native.library() is None:
     # A tree that was not installed: compile as an editable install does.

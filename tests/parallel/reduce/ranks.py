@@ -12,8 +12,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from herringbone_parallel.reduce import Engine, Settings, barrier, join
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.reduce.collectives import barrier
+from herringbone_parallel.reduce.engine import Engine
+from herringbone_parallel.reduce.join.join import join
+from herringbone_parallel.reduce.join.settings import Settings
 
 
 def say(**what: object) -> None:

@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import doctest
 
-from herringbone_parallel.core.simulate_reduce import Sum
-from herringbone_parallel.reduce import advising, windows
+from herringbone_parallel.core.sums.simulate import Sum
+from herringbone_parallel.reduce import advising
 from herringbone_parallel.reduce.advising import Starts, Step
+from herringbone_parallel.reduce.join import windows
 
 
 def test_the_usages() -> None:

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from herringbone_parallel.reduce import agree, all_gather, barrier, broadcast
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.reduce.collectives import agree, all_gather, barrier, broadcast
 
 
 def test_a_broadcast_keeps_every_bit(world):

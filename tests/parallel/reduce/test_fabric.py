@@ -13,16 +13,16 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from herringbone_entry.port import ReservedPort
-from herringbone_parallel.reduce import native
-from herringbone_parallel.reduce.door import listen
-from herringbone_parallel.reduce.fabric import FabricRail, Relay, fabric_rails
-from herringbone_parallel.reduce.rails import Rails
+from herringbone_contract.errors import ParallelError
+from herringbone_entry.channel.reserved_port import ReservedPort
+from herringbone_parallel.reduce.cores import native
+from herringbone_parallel.reduce.join.fabric import FabricRail, Relay, fabric_rails
+from herringbone_parallel.reduce.join.listener import listen
+from herringbone_parallel.reduce.join.rails import Rails
+from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.server import Server
-from herringbone_parallel.reduce.settings import Settings
-from herringbone_spec.errors import ParallelError
 from tests.parallel.reduce.conftest import KINDS
-from tests.parallel.reduce.test_joining import errors_of, settings
+from tests.parallel.reduce.test_join import errors_of, settings
 
 TCP = ("fabric:tcp",)
 NOTICED_SECONDS = 5.0

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
 from tests.parallel.reduce.conftest import KINDS
 
 NOTICED_SECONDS = 5.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from herringbone_parallel.core.links import Cost
+from herringbone_parallel.core.sums.links import Cost
 from herringbone_parallel.reduce.fused import Bucket, Spec, cut
 
 SPECS = [Spec("a", "float32", (2, 3)), Spec("b", "float32", ()), Spec("c", "float16", (5,)), Spec("d", "float32", (0,))]

@@ -7,9 +7,9 @@ import doctest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from herringbone_parallel.reduce import ring
-from herringbone_parallel.reduce.core import Limit, LinkSpec, Role, in_turn
-from herringbone_parallel.reduce.ring import Place
+from herringbone_parallel.reduce.cores import ring
+from herringbone_parallel.reduce.cores.base import Limit, LinkSpec, Role, in_turn
+from herringbone_parallel.reduce.cores.ring import Place
 
 
 def test_the_usages() -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from herringbone_parallel.core.credits import Window
-from herringbone_parallel.core.shards import busiest_share
-from herringbone_parallel.reduce import barrier, build
-from herringbone_spec.contract import ReduceVariable
-from herringbone_spec.reduce_servers import ReduceServer
+from herringbone_contract.constants import ReduceVariable
+from herringbone_contract.reduce_servers import ReduceServer
+from herringbone_parallel.core.sums.credits import Window
+from herringbone_parallel.core.sums.shards import busiest_share
+from herringbone_parallel.reduce import build
+from herringbone_parallel.reduce.collectives import barrier
 from tests.parallel.reduce.conftest import KINDS, start
 
 COUNT = 500_000

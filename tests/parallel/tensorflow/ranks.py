@@ -19,14 +19,14 @@ from typing import Any
 
 import pytest
 
+import herringbone_contract
 import herringbone_parallel
-import herringbone_spec
-from herringbone_entry.port import ReservedPort
-from herringbone_spec.contract import REDUCE_SERVER_MODULE, RankVariable, ReduceVariable
-from herringbone_spec.reduce_servers import ReduceServer, encode
+from herringbone_contract.constants import REDUCE_SERVER_MODULE, RankVariable, ReduceVariable
+from herringbone_contract.reduce_servers import ReduceServer, encode
+from herringbone_entry.channel.reserved_port import ReservedPort
 
 PYTHON = Path(__file__).parents[3] / ".venv-tf" / "bin" / "python"
-_SOURCES = [str(Path(package.__file__).parents[1]) for package in (herringbone_spec, herringbone_parallel)]
+_SOURCES = [str(Path(package.__file__).parents[1]) for package in (herringbone_contract, herringbone_parallel)]
 _SHIMS = [str(Path(herringbone_parallel.__file__).parents[1] / name) for name in ("shim", "shim_horovod")]
 
 

@@ -11,7 +11,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch
 import torch._dynamo  # noqa: F401 - which the first optimizer of a process would import
 
-import herringbone_parallel.torch  # noqa: F401
+import herringbone_parallel.torch.model_parallel.api  # noqa: F401
 
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload([__name__])

@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from herringbone_entry.port import ReservedPort
+from herringbone_entry.channel.reserved_port import ReservedPort
 from tests.parallel.torch.processes import PROCESSES
 
 
@@ -38,7 +38,7 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), SM_HP_MP_PARAMETERS=json.dumps(parameters),
             GLOO_SOCKET_IFNAME="lo",
         )  # fmt: skip
-        from herringbone_parallel.torch import state
+        from herringbone_parallel.torch.model_parallel import state
 
         try:
             state.init()

@@ -18,7 +18,8 @@ from weakref import WeakValueDictionary
 import keras
 import tensorflow as tf
 
-from herringbone_parallel.core.aggregation import Aggregation
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.sums.aggregation import Aggregation
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.gradients import (
     Travel,
@@ -28,7 +29,6 @@ from herringbone_parallel.tensorflow.data_parallel.gradients import (
     reduce_gradients,
 )
 from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted
-from herringbone_spec.errors import ParallelError
 
 # By the identity of a variable: who adds up its gradients.
 _of_variable: WeakValueDictionary[int, Aggregator] = WeakValueDictionary()

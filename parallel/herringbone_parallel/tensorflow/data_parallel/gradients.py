@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.reduce import all_gather
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.fused import Array, cut
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import NoneCompressor
@@ -22,7 +23,6 @@ from herringbone_parallel.tensorflow.data_parallel.reduction import (
     start_in_order,
 )
 from herringbone_parallel.tensorflow.data_parallel.weights import compare, is_readable
-from herringbone_spec.errors import ParallelError
 
 
 class ReduceOp(Enum):

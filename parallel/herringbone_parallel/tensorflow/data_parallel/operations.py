@@ -7,14 +7,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.reduce import Engine, all_gather
-from herringbone_parallel.reduce import broadcast as broadcast_array
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.reduce.collectives import all_gather
+from herringbone_parallel.reduce.collectives import broadcast as broadcast_array
+from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
 from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, densified
 from herringbone_parallel.tensorflow.data_parallel.reduction import UnderWay, not_converted, start_in_order
-from herringbone_spec.errors import ParallelError
 
 
 @not_converted

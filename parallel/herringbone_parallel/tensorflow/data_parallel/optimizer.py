@@ -8,7 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow.absent import require_keras_on_tensorflow
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
 from herringbone_parallel.tensorflow.data_parallel.gradients import (
@@ -19,7 +19,7 @@ from herringbone_parallel.tensorflow.data_parallel.gradients import (
     refuse_devices,
 )
 from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted
-from herringbone_spec.errors import ParallelError
+from herringbone_parallel.tensorflow.require import require_keras_on_tensorflow
 
 
 def DistributedOptimizer(  # noqa: N802 - AWS's name

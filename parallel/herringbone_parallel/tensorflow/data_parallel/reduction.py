@@ -23,11 +23,11 @@ from typing import Any, TypeVar
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.reduce import Engine, Handle
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.advising import Starts
 from herringbone_parallel.reduce.comparison import Comparison
+from herringbone_parallel.reduce.engine import Engine, Handle
 from herringbone_parallel.reduce.fused import Array, Bucket, Spec
-from herringbone_spec.errors import ParallelError
 
 # What runs in the background has to start in the same order on every rank: a graph keeps the last operation that did in
 # this collection.

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from herringbone_parallel.core.aggregation import Aggregation, aggregation
-from herringbone_parallel.core.links import Cost
-from herringbone_parallel.reduce import Engine, session
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.sums.aggregation import Aggregation, aggregation
+from herringbone_parallel.core.sums.links import Cost
+from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.advising import Starts, begin
+from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.fused import Bucket
 from herringbone_parallel.reduce.probing import measure
-from herringbone_spec.errors import ParallelError
 
 
 @dataclass

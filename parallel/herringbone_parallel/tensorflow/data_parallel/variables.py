@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.reduce import agree, broadcast
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.reduce.collectives import agree, broadcast
 from herringbone_parallel.reduce.comparison import are_equal
 from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.gradients import inner_variable, name_of
 from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted, start_in_order
-from herringbone_spec.errors import ParallelError
 
 
 @not_converted

@@ -7,10 +7,10 @@ from typing import Any
 import keras
 import numpy as np
 
-from herringbone_parallel.reduce import agree
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.reduce.collectives import agree
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.variables import broadcast_variables
-from herringbone_spec.errors import ParallelError
 
 __all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback", "LearningRateWarmupCallback"]
 

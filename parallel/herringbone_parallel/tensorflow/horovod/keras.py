@@ -7,7 +7,17 @@ from typing import Any
 import keras
 
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
-from herringbone_parallel.tensorflow.horovod import (
+from herringbone_parallel.tensorflow.data_parallel.state import (
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+from herringbone_parallel.tensorflow.data_parallel.variables import broadcast_global_variables, broadcast_variables
+from herringbone_parallel.tensorflow.horovod import callbacks
+from herringbone_parallel.tensorflow.horovod.api import (
     Average,
     DistributedOptimizer,
     Max,
@@ -16,17 +26,8 @@ from herringbone_parallel.tensorflow.horovod import (
     allgather,
     allreduce,
     broadcast,
-    broadcast_global_variables,
     broadcast_object,
-    broadcast_variables,
-    callbacks,
     init,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
 )
 
 # ranks

@@ -8,11 +8,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.core.large_batch import scale_batch_norm_momentum
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.recipes.large_batch import scale_batch_norm_momentum
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp
 from herringbone_parallel.tensorflow.data_parallel.operations import oob_allreduce
-from herringbone_spec.errors import ParallelError
 
 _REFUSED = {
     "renorm": "has statistics of another kind, which are not handled here",

@@ -8,14 +8,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from herringbone_parallel.core.layerwise import require_lamb
+from herringbone_parallel.core.recipes.layerwise import require_lamb
 from herringbone_parallel.tensorflow.data_parallel.gradients import inner_variable
 from herringbone_parallel.tensorflow.recipes.layerwise import Layer, LayerWiseOptimizer, rates, with_decay
 
 
 @keras.saving.register_keras_serializable(package="herringbone")
 class LAMB(LayerWiseOptimizer):
-    """Layer-wise adaptive moments, all layers at once; step by step that of `herringbone_parallel.recipes`.
+    """Layer-wise adaptive moments, all layers at once; step by step that of `herringbone_parallel.torch.recipes`.
 
         model.compile(LAMB(2e-3, weight_decay=0.01), loss=...)
 

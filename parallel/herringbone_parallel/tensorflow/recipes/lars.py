@@ -8,14 +8,14 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from herringbone_parallel.core.layerwise import require_lars
+from herringbone_parallel.core.recipes.layerwise import require_lars
 from herringbone_parallel.tensorflow.data_parallel.gradients import inner_variable
 from herringbone_parallel.tensorflow.recipes.layerwise import Layer, LayerWiseOptimizer, rates, with_decay
 
 
 @keras.saving.register_keras_serializable(package="herringbone")
 class LARS(LayerWiseOptimizer):
-    """Layer-wise adaptive rate scaling, all layers at once; step by step that of `herringbone_parallel.recipes`.
+    """Layer-wise adaptive rate scaling, all layers at once; step by step that of `herringbone_parallel.torch.recipes`.
 
         model.compile(LARS(3.2, weight_decay=5e-5), loss=...)
 

@@ -13,10 +13,10 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from herringbone_parallel.core.layerwise import is_matrix
-from herringbone_parallel.tensorflow.absent import require_keras_on_tensorflow
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.recipes.layerwise import is_matrix
 from herringbone_parallel.tensorflow.data_parallel.gradients import densified, inner_variable, name_of
-from herringbone_spec.errors import ParallelError
+from herringbone_parallel.tensorflow.require import require_keras_on_tensorflow
 
 Formula = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 

@@ -10,8 +10,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.core.learning_rate import Schedule
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.recipes.learning_rate import Schedule
 
 
 @keras.saving.register_keras_serializable(package="herringbone")

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
-from herringbone_parallel.core.simulate_reduce import Sum
+from herringbone_parallel.core.sums.simulate import Sum
 from herringbone_parallel.reduce.advising import Step
 from herringbone_parallel.torch.data_parallel.aggregation import after_backward
 

@@ -21,8 +21,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _find_tensors
 
-from herringbone_parallel.core.aggregation import Aggregation
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.sums.aggregation import Aggregation
 
 
 class Aggregator:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, PrefixStore, ProcessGroup, ProcessGroupGloo, Store
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.lanes import join_lane
@@ -19,7 +20,6 @@ from herringbone_parallel.torch.data_parallel.device import Cuda
 from herringbone_parallel.torch.data_parallel.inside import Inside
 from herringbone_parallel.torch.data_parallel.staging import Stager
 from herringbone_parallel.torch.data_parallel.work import KEEPS_WORKS, WatchedWork, sum_work
-from herringbone_spec.errors import ParallelError
 
 NAME = "smddp"
 _SUMMED = (torch.float32, torch.float16, torch.bfloat16, torch.float64)

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
-from herringbone_parallel.core.buckets import cut_buckets, final_times, plan_buckets
-from herringbone_parallel.core.links import Cost
+from herringbone_parallel.core.sums.buckets import cut_buckets, final_times, plan_buckets
+from herringbone_parallel.core.sums.links import Cost
 
 # What torch itself takes for one bucket more: its future, our callback, a turn of the interpreter's lock.
 _TORCHS_SECONDS = 1e-4

@@ -18,7 +18,7 @@ from typing import Any
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from herringbone_parallel.core.aggregation import aggregation
+from herringbone_parallel.core.sums.aggregation import aggregation
 from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.advising import begin
 from herringbone_parallel.reduce.engine import Engine

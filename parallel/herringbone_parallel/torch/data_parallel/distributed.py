@@ -16,10 +16,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from herringbone_parallel.torch.data_parallel import install
+from herringbone_contract.constants import RankVariable
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.data_parallel.api import install
 from herringbone_parallel.torch.data_parallel.backend import NAME
-from herringbone_spec.contract import RankVariable
-from herringbone_spec.errors import ParallelError
 
 __all__ = [
     "is_available", "init_process_group", "is_initialized", "get_world_size", "get_rank", "get_local_rank",

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as _Torchs
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.data_parallel.backend import ReduceGroup
-from herringbone_spec.errors import ParallelError
 
 # v1's default, and what its own examples pass: no wish of the user's.
 _USUAL_CAP_MB = 25

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.engine import Engine, Handle
 from herringbone_parallel.torch.data_parallel.device import Device, Wait
 from herringbone_parallel.torch.data_parallel.inside import Inside
 from herringbone_parallel.torch.data_parallel.work import work_of
-from herringbone_spec.errors import ParallelError
 
 # By then the engine of all ranks has noticed what that of a lane has.
 _NEWS_SECONDS = 1.0

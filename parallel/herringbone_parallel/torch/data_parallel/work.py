@@ -14,8 +14,8 @@ from torch._C._distributed_c10d import (  # type: ignore[attr-defined]  # not in
     _create_work_from_future,
 )
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.engine import Engine, Handle
-from herringbone_spec.errors import ParallelError
 
 # Older ones keep only the C++ half of a work that their own C++ has asked for, and it would lose its methods.
 KEEPS_WORKS = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 8)

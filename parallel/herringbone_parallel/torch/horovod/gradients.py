@@ -8,12 +8,12 @@ from functools import partial
 import torch
 from torch import nn
 
-from herringbone_parallel.core.buckets import cut_buckets
-from herringbone_parallel.reduce import Engine, session
-from herringbone_parallel.reduce.engine import Handle
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.sums.buckets import cut_buckets
+from herringbone_parallel.reduce import session
+from herringbone_parallel.reduce.engine import Engine, Handle
 from herringbone_parallel.torch.bucket import Bucket
 from herringbone_parallel.torch.data_parallel.bucket_sizes import plan
-from herringbone_spec.errors import ParallelError
 
 
 class Gradients:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from herringbone_parallel.reduce import broadcast as _broadcast
+from herringbone_parallel.reduce.collectives import broadcast as _broadcast
 from herringbone_parallel.reduce.horovod import broadcast_object, engine
 from herringbone_parallel.torch.data_parallel.agreement import are_equal
 

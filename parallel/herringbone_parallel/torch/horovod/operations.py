@@ -9,11 +9,11 @@ from functools import reduce
 
 import torch
 
-from herringbone_parallel.reduce import all_gather
-from herringbone_parallel.reduce import broadcast as _broadcast
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.reduce.collectives import all_gather
+from herringbone_parallel.reduce.collectives import broadcast as _broadcast
 from herringbone_parallel.reduce.engine import Handle
 from herringbone_parallel.reduce.horovod import Compression, Op, chosen_op, engine
-from herringbone_spec.errors import ParallelError
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from herringbone_parallel.core.aggregation import aggregation
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.sums.aggregation import aggregation
 from herringbone_parallel.reduce.horovod import Average, Compression, Op, Sum, engine
 from herringbone_parallel.torch.data_parallel import agreement
 from herringbone_parallel.torch.horovod.gradients import Gradients
-from herringbone_spec.errors import ParallelError
 
 Named = Iterable[tuple[str, nn.Parameter]]
 

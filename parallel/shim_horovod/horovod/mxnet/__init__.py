@@ -3,5 +3,5 @@
 The folder above has no `__init__.py`: a real `horovod` package, wherever it lies, comes before it.
 """
 
-from herringbone_parallel.mxnet import *  # noqa: F403
-from herringbone_parallel.mxnet import __all__ as __all__
+from herringbone_parallel.mxnet.api import *  # noqa: F403
+from herringbone_parallel.mxnet.api import __all__ as __all__

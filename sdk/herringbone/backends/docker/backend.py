@@ -15,27 +15,27 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from herringbone.backends.detached import KEEPER, PATIENCE_SECONDS, KeptBackend
 from herringbone.backends.docker import review
-from herringbone.backends.docker.engine import find_engine
+from herringbone.backends.docker.cleanup import labels_of, sweep
 from herringbone.backends.docker.gpus import find_gpus, list_gpus, split_gpus
 from herringbone.backends.docker.image import Image, choose_image, with_requirements
 from herringbone.backends.docker.request import Meeting, Surroundings, container_request, meeting_here
 from herringbone.backends.docker.start import Made, at_once, interrupt_later
-from herringbone.backends.docker.sweep import labels_of, sweep
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
-from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend
-from herringbone.engine import ANSWER_SECONDS, Engine
-from herringbone.home import Home, JobFolder, find_home
-from herringbone_spec.contract import HostVariable
-from herringbone_spec.errors import HerringboneError, UnsupportedError
-from herringbone_spec.paths import Paths
+from herringbone.engine.client import ANSWER_SECONDS, Engine
+from herringbone.engine.locate import find_engine
+from herringbone.jobs.home import Home, JobFolder, find_home
+from herringbone_contract.constants import HostVariable
+from herringbone_contract.errors import HerringboneError, UnsupportedError
+from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
     import subprocess
 
-    from herringbone.jobs import JobRecord
-    from herringbone.keeper.order import Order
-    from herringbone.plan import HostPlan, JobPlan
+    from herringbone.controller.config import Order
+    from herringbone.jobs.index import JobRecord
+    from herringbone.planning.plan import HostPlan, JobPlan
 
 _SECRET_BYTES = 32
 _ID_CHARS = 16
@@ -173,7 +173,7 @@ class DockerBackend(KeptBackend):
 
     def _copy_files(self, plan: JobPlan, host: HostPlan, made: Made) -> None:
         """Give a container, made by an engine that cannot see them, the files that it would see mounted."""
-        from herringbone.backends.docker.copy import write_tar
+        from herringbone.backends.docker.tree_archive import write_tar
 
         mounts = mounts_of(plan, host, self._home.job(plan.job_name))
         fill = partial(write_tar, mounts, user=self._user, group=self._group)

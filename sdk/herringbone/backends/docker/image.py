@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.console import Console
-from herringbone.engine import Engine, EngineRefusal
+from herringbone.engine.client import Engine, EngineRefusal
 from herringbone.images.find import choose, filters
 from herringbone.images.labels import CONTRACT, Label
-from herringbone_spec.errors import ImageError
+from herringbone.jobs.console import Console
+from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
-    from herringbone.plan import JobPlan
+    from herringbone.planning.plan import JobPlan
 
 _NOT_FOUND = 404
 # The estimator's class -> the framework whose image it wants; None takes any.
@@ -85,8 +85,8 @@ def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str,
     listed = codes[0] / "requirements.txt"
     if not listed.is_file():
         return image
+    from herringbone.engine.docker_py import connect
     from herringbone.images.bake import bake
-    from herringbone.images.engine import connect
 
     client = connect(environ)
     try:

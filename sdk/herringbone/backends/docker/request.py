@@ -8,9 +8,9 @@ from typing import Any
 
 from herringbone.backends.docker.image import Image
 from herringbone.backends.docker.tree import CACHE, Mount
-from herringbone.options import size_in_bytes
-from herringbone.plan import HostPlan, JobPlan
-from herringbone_spec.contract import HostVariable
+from herringbone.estimators.options import size_in_bytes
+from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone_contract.constants import HostVariable
 
 # Inside the job's own network nothing else listens.
 CONTROL_PORT = 7590

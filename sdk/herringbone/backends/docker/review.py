@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 
 from herringbone.backends.docker.image import Image
-from herringbone.backends.review import check_files, check_served, unused_of
-from herringbone.backends.tensorflow import old_tensorflow
-from herringbone.engine import Engine
-from herringbone.frameworks import SHARED_MODEL_DIR
-from herringbone.plan import JobPlan, refuse
-from herringbone_spec.contract import Key
-from herringbone_spec.errors import UnsupportedError
+from herringbone.engine.client import Engine
+from herringbone.estimators.frameworks import SHARED_MODEL_DIR
+from herringbone.planning.checks import check_files, check_served, unused_of
+from herringbone.planning.plan import JobPlan, refuse
+from herringbone.planning.tensorflow import old_tensorflow
+from herringbone_contract.constants import Key
+from herringbone_contract.errors import UnsupportedError
 
 _NAME = "local"
 _REFUSED = {

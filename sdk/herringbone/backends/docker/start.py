@@ -10,12 +10,12 @@ from threading import Thread, current_thread, main_thread
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.docker.request import container_name, network_name, network_request
-from herringbone.engine import Engine, EngineRefusal
-from herringbone.keeper.containers import remove_container, remove_network, start_container
-from herringbone_spec.errors import EngineError, ImageError, JobNameError, LaunchError
+from herringbone.controller.containers import remove_container, remove_network, start_container
+from herringbone.engine.client import Engine, EngineRefusal
+from herringbone_contract.errors import EngineError, ImageError, JobNameError, LaunchError
 
 if TYPE_CHECKING:
-    from herringbone.plan import HostPlan, JobPlan
+    from herringbone.planning.plan import HostPlan, JobPlan
 
 _CONFLICT = 409
 

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from herringbone.backends.host_tree import channels_of, make_folders, place_of, write_config, write_json
-from herringbone.backends.review import checkpoint_folder
-from herringbone.home import JobFolder
-from herringbone.inputs import Channel, share
-from herringbone.plan import HostPlan, JobPlan
-from herringbone.source import copy_source
-from herringbone_spec.contract import DEFAULT_BASE, Key
-from herringbone_spec.paths import Paths
+from herringbone.code.source import copy_source
+from herringbone.estimators.inputs import Channel, share
+from herringbone.jobs.home import JobFolder
+from herringbone.planning.checks import checkpoint_folder
+from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone_contract.constants import DEFAULT_BASE, Key
+from herringbone_contract.paths import Paths
 
 # A channel of which a host gets a part is mounted whole here, and the part is linked.
 WHOLE_CHANNELS = PurePosixPath("/opt/herringbone-data")

@@ -7,15 +7,15 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from herringbone.backends.kept import KEEPER, PATIENCE_SECONDS, KeptBackend, search_path
+from herringbone.backends.detached import KEEPER, PATIENCE_SECONDS, KeptBackend, search_path
 from herringbone.backends.process.review import review
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
-from herringbone.home import Home, find_home
-from herringbone_spec.errors import UnsupportedError
+from herringbone.jobs.home import Home, find_home
+from herringbone_contract.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from herringbone.keeper.order import Order
-    from herringbone.plan import JobPlan
+    from herringbone.controller.config import Order
+    from herringbone.planning.plan import JobPlan
 
 
 def make_backend() -> ProcessBackend:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from herringbone.backends.mxnet import Installed, installed_mxnet, missing_mxnet
-from herringbone.backends.review import check_files, check_served, unused_of
-from herringbone.backends.tensorflow import installed_tensorflow, missing_tensorflow
-from herringbone.plan import JobPlan, refuse
-from herringbone_spec.errors import UnsupportedError
+from herringbone.planning.checks import check_files, check_served, unused_of
+from herringbone.planning.mxnet import Installed, installed_mxnet, missing_mxnet
+from herringbone.planning.plan import JobPlan, refuse
+from herringbone.planning.tensorflow import installed_tensorflow, missing_tensorflow
+from herringbone_contract.errors import UnsupportedError
 
 _NAME = "local_process"
 _UNUSED = ("framework_version", "py_version", "shm_size", "bake_requirements")

@@ -8,15 +8,15 @@ import sys
 from pathlib import Path
 
 from herringbone.backends.host_tree import channels_of, make_folders, place_of, write_config, write_json
-from herringbone.backends.review import checkpoint_folder
-from herringbone.frameworks import MODEL_DIR, SHARED_MODEL_DIR
-from herringbone.home import JobFolder
-from herringbone.inputs import Channel, share
-from herringbone.keeper.inheritance import KEY_FD, LIFELINE_FD
-from herringbone.plan import HostPlan, JobPlan
-from herringbone.source import copy_source
-from herringbone_spec.contract import BASE_VARIABLE, HostVariable
-from herringbone_spec.paths import Paths
+from herringbone.code.source import copy_source
+from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD
+from herringbone.estimators.frameworks import MODEL_DIR, SHARED_MODEL_DIR
+from herringbone.estimators.inputs import Channel, share
+from herringbone.jobs.home import JobFolder
+from herringbone.planning.checks import checkpoint_folder
+from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone_contract.constants import BASE_VARIABLE, HostVariable
+from herringbone_contract.paths import Paths
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 

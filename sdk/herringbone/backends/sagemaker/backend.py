@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.aws.session import AwsSession
-from herringbone.backends.review import all_channels
-from herringbone.backends.sagemaker.model import check_request
 from herringbone.backends.sagemaker.progress import Progress
 from herringbone.backends.sagemaker.request import AccountNames, training_job_request
 from herringbone.backends.sagemaker.review import review
+from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Submission
 from herringbone.backends.sagemaker.submitted import SubmittedJobs
-from herringbone.home import Home, find_home
-from herringbone.interrupt import OnInterrupt
-from herringbone.pace import Pace
-from herringbone_spec.errors import AwsError, JobNotFoundError, OptionError, UnsupportedError
+from herringbone.jobs.home import Home, find_home
+from herringbone.jobs.interrupt import OnInterrupt
+from herringbone.jobs.polling import Pace
+from herringbone.planning.checks import all_channels
+from herringbone_contract.errors import AwsError, JobNotFoundError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource
-    from herringbone.jobs import JobRecord
-    from herringbone.plan import JobPlan
+    from herringbone.jobs.index import JobRecord
+    from herringbone.planning.plan import JobPlan
 
 
 def make_backend() -> SageMakerBackend:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from herringbone.aws.session import AwsSession
-from herringbone_spec.errors import AwsAccessError, AwsError, OptionError
+from herringbone_contract.errors import AwsAccessError, AwsError, OptionError
 
 _FIRST_REGION = "us-east-1"  # the one whose name S3 does not take for a location
 _MISSING = ("404", "NoSuchBucket")

@@ -10,8 +10,8 @@ import enum
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from herringbone.jobs import JobRecord
-from herringbone_spec.masking import is_mask
+from herringbone.jobs.index import JobRecord
+from herringbone_contract.masking import is_mask
 
 
 class Standing(enum.Enum):

@@ -9,7 +9,7 @@ from typing import Any
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.claim import differences
 from herringbone.backends.sagemaker.lookup import look_up
-from herringbone_spec.errors import AwsError, AwsUnavailableError, JobNameError
+from herringbone_contract.errors import AwsError, AwsUnavailableError, JobNameError
 
 # How long the network may be away between a request and the question what came of it.
 _LOOKS = 6

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from herringbone.jobs import COMPLETED, FAILED, STOPPED, TERMINAL
-from herringbone_spec.contract import masked
-from herringbone_spec.failure import Failure
-from herringbone_spec.failure_text import parse_summary
-from herringbone_spec.masking import masked_hyperparameters
+from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, TERMINAL
+from herringbone_contract.constants import masked
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_summary
+from herringbone_contract.masking import masked_hyperparameters
 
 # "AlgorithmError: what the container left in /opt/ml/output/failure, exit code: 1"; other kinds end without a code.
 _REASON = re.compile(r"(?P<kind>[A-Z][A-Za-z]+): (?P<text>.*?)(?:, exit code: (?P<code>\d+))?", re.DOTALL)

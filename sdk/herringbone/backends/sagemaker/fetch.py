@@ -10,7 +10,7 @@ from typing import Any
 
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.progress import Progress
-from herringbone_spec.errors import ArchiveError, AwsError, InputError
+from herringbone_contract.errors import ArchiveError, AwsError, InputError
 
 _ARCHIVE = ".tar.gz"
 _PART_BYTES = 8 << 20

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from herringbone.aws.session import AwsSession
-from herringbone_spec.errors import AwsAccessError, AwsError, ImageError
+from herringbone_contract.errors import AwsAccessError, AwsError, ImageError
 
 _NAME = re.compile(
     r"(?P<registry>(?P<account>\d{12})\.dkr\.ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(?:\.cn)?)/"

@@ -8,11 +8,11 @@ from email.utils import parsedate_to_datetime
 from typing import Any
 
 from herringbone.aws.session import AwsSession
-from herringbone.backends.sagemaker.renewal import renewed
+from herringbone.backends.sagemaker.credentials import renewed
 from herringbone.backends.sagemaker.streams import Stream, Streams
-from herringbone.logs import LogLine
-from herringbone.pace import Pace
-from herringbone_spec.errors import AwsError
+from herringbone.jobs.logs import LogLine
+from herringbone.jobs.polling import Pace
+from herringbone_contract.errors import AwsError
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 _NOT_THERE = "ResourceNotFoundException"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from herringbone.aws.session import AwsSession
-from herringbone_spec.errors import AwsError
+from herringbone_contract.errors import AwsError
 
 # DescribeTrainingJob has no error of its own for this; the text tells it from a malformed question.
 _ABSENT = ("not found", "could not find", "does not exist")

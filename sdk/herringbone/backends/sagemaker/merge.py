@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from herringbone_spec.errors import OptionError
+from herringbone_contract.errors import OptionError
 
 
 def merge(request: Mapping[str, Any], extra: Mapping[str, Any], *, place: str = "") -> dict[str, Any]:

@@ -14,20 +14,20 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from herringbone.archive import pack_code
 from herringbone.aws.session import AwsSession
-from herringbone.backends.review import all_channels
 from herringbone.backends.sagemaker.bucket import Place, default_bucket, is_there, parse_place
+from herringbone.backends.sagemaker.channel_files import ChannelData, read_data, read_file
 from herringbone.backends.sagemaker.create import taken
 from herringbone.backends.sagemaker.image import check_image
 from herringbone.backends.sagemaker.lookup import look_up
-from herringbone.backends.sagemaker.meeting import KEY_NAME, needs_key
+from herringbone.backends.sagemaker.rendezvous import KEY_NAME, needs_key
 from herringbone.backends.sagemaker.request import AccountNames, code_uri, data_uri, key_folder, training_job_request
 from herringbone.backends.sagemaker.role import find_role
 from herringbone.backends.sagemaker.upload import Upload
-from herringbone.data_files import ChannelData, read_data, read_file
-from herringbone.plan import JobPlan
-from herringbone_spec.errors import OptionError
+from herringbone.code.archive import pack_code
+from herringbone.planning.checks import all_channels
+from herringbone.planning.plan import JobPlan
+from herringbone_contract.errors import OptionError
 
 
 class Prepared(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.bill import hourly_price
-from herringbone_spec.errors import HerringboneError
+from herringbone_contract.errors import HerringboneError
 
 # One of the few regions that answer for all.
 _REGION = "us-east-1"

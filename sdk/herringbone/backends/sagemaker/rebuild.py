@@ -11,17 +11,17 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.sagemaker.meeting import is_ours, without
+from herringbone.backends.sagemaker.rendezvous import is_ours, without
 from herringbone.backends.sagemaker.request import CODE_CHANNEL, MODEL_TYPE
-from herringbone.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
-from herringbone.options import InstanceGroup, Options, parse_options
-from herringbone.plan import JobPlan, lay_out_hosts
-from herringbone.source import SourceCode
-from herringbone_spec.contract import STEERING_PREFIX, Key
-from herringbone_spec.distribution import Distribution, parse
-from herringbone_spec.errors import DistributionError, HyperparameterError, UnsupportedError
-from herringbone_spec.hyperparameters import carries_distribution, decode, decode_values
-from herringbone_spec.resources import HOMOGENEOUS_GROUP
+from herringbone.code.source import SourceCode
+from herringbone.estimators.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
+from herringbone.estimators.options import InstanceGroup, Options, parse_options
+from herringbone.planning.plan import JobPlan, lay_out_hosts
+from herringbone_contract.constants import STEERING_PREFIX, Key
+from herringbone_contract.distribution import Distribution, parse
+from herringbone_contract.errors import DistributionError, HyperparameterError, UnsupportedError
+from herringbone_contract.hyperparameters import carries_distribution, decode, decode_values
+from herringbone_contract.resources import HOMOGENEOUS_GROUP
 
 # Where each option stands in the request.
 _PLACES = {

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from herringbone.backends.review import all_channels
-from herringbone.backends.sagemaker.meeting import key_channel, needs_key, variables
 from herringbone.backends.sagemaker.merge import merge
-from herringbone.frameworks import SHARED_MODEL_DIR
-from herringbone.inputs import Channel, FileSystemInput
-from herringbone.plan import JobPlan
-from herringbone_spec.contract import STEERING_PREFIX, Key
-from herringbone_spec.hyperparameters import check_limits
+from herringbone.backends.sagemaker.rendezvous import key_channel, needs_key, variables
+from herringbone.estimators.frameworks import SHARED_MODEL_DIR
+from herringbone.estimators.inputs import Channel, FileSystemInput
+from herringbone.planning.checks import all_channels
+from herringbone.planning.plan import JobPlan
+from herringbone_contract.constants import STEERING_PREFIX, Key
+from herringbone_contract.hyperparameters import check_limits
 
 # Where an isolated container, which cannot fetch, finds its code: a channel of its own.
 CODE_CHANNEL = "code"

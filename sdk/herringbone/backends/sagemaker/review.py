@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from herringbone.backends.review import all_channels
-from herringbone.backends.sagemaker.meeting import CHANNEL as KEY_CHANNEL
-from herringbone.backends.sagemaker.meeting import needs_key
+from herringbone.backends.sagemaker.rendezvous import CHANNEL as KEY_CHANNEL
+from herringbone.backends.sagemaker.rendezvous import needs_key
 from herringbone.backends.sagemaker.request import CODE_CHANNEL
-from herringbone.home import find_home
-from herringbone.inputs import Channel
-from herringbone.options import given_options
-from herringbone.plan import JobPlan, refuse
-from herringbone.source import check_source
-from herringbone_spec.errors import InputError, OptionError, UnsupportedError
-from herringbone_spec.launcher import Launcher
+from herringbone.code.source import check_source
+from herringbone.estimators.inputs import Channel
+from herringbone.estimators.options import given_options
+from herringbone.jobs.home import find_home
+from herringbone.planning.checks import all_channels
+from herringbone.planning.plan import JobPlan, refuse
+from herringbone_contract.errors import InputError, OptionError, UnsupportedError
+from herringbone_contract.launcher import Launcher
 
 _NAME = "sagemaker"
 MAX_CHANNELS = 20

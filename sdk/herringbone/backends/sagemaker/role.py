@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from herringbone.aws.session import AwsSession, Caller
-from herringbone_spec.errors import AwsAccessError, AwsError, OptionError
+from herringbone_contract.errors import AwsAccessError, AwsError, OptionError
 
 _TRUSTED = "sagemaker.amazonaws.com"
 _ROLE = re.compile(r"arn:(?P<partition>[\w-]+):iam::(?P<account>\d{12}):role/(?:.*/)?(?P<name>[\w+=,.@-]+)")

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from typing import Any
 
-from herringbone.logs import LogLine
-from herringbone.pace import Pace
-from herringbone_spec.contract import split_line
+from herringbone.jobs.logs import LogLine
+from herringbone.jobs.polling import Pace
+from herringbone_contract.constants import split_line
 
 # Of the 25 requests a second that an account may send, what one who waits may take.
 _REQUESTS_PER_SECOND = 5.0

@@ -23,11 +23,11 @@ from herringbone.backends.sagemaker.create import UnknownOutcomeError, create_jo
 from herringbone.backends.sagemaker.preparation import Prepared, prepare
 from herringbone.backends.sagemaker.progress import Progress
 from herringbone.backends.sagemaker.upload import Uploader
-from herringbone.home import Home
-from herringbone.jobs import JobIndex, JobRecord
-from herringbone.plan import JobPlan
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.planning.plan import JobPlan
 from herringbone.processes import identity
-from herringbone_spec.errors import AwsError, HerringboneError, LaunchError
+from herringbone_contract.errors import AwsError, HerringboneError, LaunchError
 
 _KEY_BYTES = 32
 

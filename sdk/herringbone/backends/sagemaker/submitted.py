@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from herringbone.aws.session import AwsSession, ServicePlace
 from herringbone.backends.sagemaker.bill import bill_of
 from herringbone.backends.sagemaker.claim import Standing, standing
+from herringbone.backends.sagemaker.credentials import renewed
 from herringbone.backends.sagemaker.description import row_of
 from herringbone.backends.sagemaker.fetch import fetch_model
 from herringbone.backends.sagemaker.logs import CloudWatchLogs
@@ -19,13 +20,12 @@ from herringbone.backends.sagemaker.lookup import look_up
 from herringbone.backends.sagemaker.price import Prices
 from herringbone.backends.sagemaker.progress import Progress
 from herringbone.backends.sagemaker.rebuild import rebuild
-from herringbone.backends.sagemaker.renewal import renewed
-from herringbone.home import Home
-from herringbone.jobs import FAILED, STOPPING, JobIndex, JobRecord
-from herringbone.logs import FileLogs
-from herringbone.pace import Pace
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import FAILED, STOPPING, JobIndex, JobRecord
+from herringbone.jobs.logs import FileLogs
+from herringbone.jobs.polling import Pace
 from herringbone.processes import is_alive
-from herringbone_spec.errors import (
+from herringbone_contract.errors import (
     AwsAccessError,
     AwsError,
     InputError,
@@ -33,7 +33,7 @@ from herringbone_spec.errors import (
     JobNotFoundError,
     UnsupportedError,
 )
-from herringbone_spec.failure import Failure
+from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource

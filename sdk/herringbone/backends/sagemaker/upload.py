@@ -14,7 +14,7 @@ import msgspec
 from herringbone.aws.session import AwsSession
 from herringbone.backends.sagemaker.bucket import Place
 from herringbone.backends.sagemaker.progress import Progress
-from herringbone_spec.errors import AwsError, InputError
+from herringbone_contract.errors import AwsError, InputError
 
 # From here on a file is sent in parts, several at once; S3 takes 10,000 parts.
 _PART_BYTES = 8 << 20

@@ -1,7 +1,7 @@
 """`slurm:PARTITION`: hosts are nodes of a Slurm cluster, and the job's keeper is its batch script.
 
 client    folder, order, script -> sbatch; then asks Slurm and reads what the keeper writes into the job's folder
-keeper    on the first node (herringbone.keeper.steps): one srun a host, log, max_run, stop, verdict, model
+keeper    on the first node (herringbone.controller.slurm_steps): one srun a host, log, max_run, stop, verdict, model
 Slurm     queue, nodes, limits; starts the job again when a node goes down
 """
 
@@ -18,12 +18,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.kept import search_path, stop_grace
+from herringbone.backends.detached import search_path, stop_grace
 from herringbone.backends.process.tree import LOOPBACK, fill_host
 from herringbone.backends.slurm import review
 from herringbone.backends.slurm.commands import SlurmCommands, SlurmMissingError
 from herringbone.backends.slurm.containers import Runtime, find_runtime, image_of
-from herringbone.backends.slurm.order import order_of
+from herringbone.backends.slurm.controller_config import order_of
 from herringbone.backends.slurm.script import (
     Place,
     batch_script,
@@ -34,18 +34,18 @@ from herringbone.backends.slurm.script import (
 )
 from herringbone.backends.slurm.shared import check_shared
 from herringbone.backends.slurm.states import SACCT, SQUEUE, SlurmJob, columns_of, parse_sacct, parse_squeue, sure
-from herringbone.home import Home, find_home
-from herringbone.interrupt import OnInterrupt
-from herringbone.jobs import JobIndex, JobRecord
-from herringbone.keeper.record import read_report, stop_wish, wish_path
-from herringbone.logs import FileLogs
-from herringbone.pace import Pace
+from herringbone.controller.record import read_report, stop_wish, wish_path
+from herringbone.jobs.home import Home, find_home
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.interrupt import OnInterrupt
+from herringbone.jobs.logs import FileLogs
+from herringbone.jobs.polling import Pace
 from herringbone.processes import identity, is_alive
-from herringbone_spec.errors import InputError, JobNameError, LaunchError, SlurmError
-from herringbone_spec.failure import Failure
+from herringbone_contract.errors import InputError, JobNameError, LaunchError, SlurmError
+from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
-    from herringbone.plan import JobPlan
+    from herringbone.planning.plan import JobPlan
 
 # The log is a file; Slurm itself is asked less often.
 _PACE = Pace(shortest=0.1, longest=1.0, slower=1.2)

@@ -6,7 +6,7 @@ import shlex
 import subprocess
 from collections.abc import Callable, Mapping
 
-from herringbone_spec.errors import SlurmError
+from herringbone_contract.errors import SlurmError
 
 # A controller that restarts answers within it.
 _ANSWER_SECONDS = 60.0

@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from herringbone.backends.review import all_channels, checkpoint_folder
-from herringbone_spec.errors import InputError, SlurmError, UnsupportedError
+from herringbone.planning.checks import all_channels, checkpoint_folder
+from herringbone_contract.errors import InputError, SlurmError, UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.backends.slurm.commands import SlurmCommands
-    from herringbone.home import Home
-    from herringbone.plan import JobPlan
+    from herringbone.jobs.home import Home
+    from herringbone.planning.plan import JobPlan
 
 Runtime = Literal["pyxis", "apptainer", "singularity", "enroot"]
 # One word without what parts lists of mounts; nothing that would be taken for an option.

@@ -6,12 +6,12 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from herringbone.backends.review import check_files, check_served, unused_of
 from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.containers import image_of
 from herringbone.backends.slurm.script import minutes, partition_of, settings_of
-from herringbone.plan import JobPlan
-from herringbone_spec.errors import InputError, OptionError, SlurmError, UnsupportedError
+from herringbone.planning.checks import check_files, check_served, unused_of
+from herringbone.planning.plan import JobPlan
+from herringbone_contract.errors import InputError, OptionError, SlurmError, UnsupportedError
 
 _NAME = "slurm"
 # How often a job begins anew that says nothing of it.

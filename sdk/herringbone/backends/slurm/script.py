@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from herringbone.backends.slurm.settings import SlurmSettings
-from herringbone.home import JobFolder
-from herringbone.plan import JobPlan
-from herringbone_spec.errors import OptionError, UnsupportedError
+from herringbone.jobs.home import JobFolder
+from herringbone.planning.plan import JobPlan
+from herringbone_contract.errors import OptionError, UnsupportedError
 
 PREFIX = "slurm:"
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*")
@@ -85,7 +85,7 @@ def batch_script(plan: JobPlan, place: Place, *, grace: float, runtime: str | No
         "# The keeper starts one supervisor on each node, in an srun of its own, and plays the platform for them.",
         *([f"# It does so in {plan.arguments['image_uri']}, by {runtime}."] if runtime else []),
         *(f"export {name}={shlex.quote(value)}" for name, value in paths.items()),
-        shlex.join(["exec", place.python, "-m", "herringbone.keeper", plan.job_name])
+        shlex.join(["exec", place.python, "-m", "herringbone.controller", plan.job_name])
         + f" < {shlex.quote(str(order_path(place.folder)))}",
     ]
     return "\n".join(lines) + "\n"

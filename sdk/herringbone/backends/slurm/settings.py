@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from herringbone_spec.errors import OptionError
+from herringbone_contract.errors import OptionError
 
 # Each value stands on a line of the batch script: nothing that a shell or sbatch's own parser reads further.
 _WORDS = {

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePath
 
 from herringbone.backends.slurm.commands import SlurmCommands
-from herringbone_spec.errors import InputError, SlurmError
+from herringbone_contract.errors import InputError, SlurmError
 
 # File systems of one machine; all others (nfs, lustre, gpfs, beegfs, ceph, fuse.*) are taken for shared.
 _OF_ONE_MACHINE = frozenset(("ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "tmpfs", "ramfs", "overlay"))

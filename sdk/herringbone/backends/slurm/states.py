@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from herringbone.jobs import (
+from herringbone.jobs.index import (
     COMPLETED,
     FAILED,
     IN_PROGRESS,
@@ -19,7 +19,7 @@ from herringbone.jobs import (
     TERMINAL,
     JobRecord,
 )
-from herringbone_spec.failure import Failure, parse_failure
+from herringbone_contract.failure import Failure, parse_failure
 
 _BAR = "|"
 _FIELDS = ("JobID", "State", "Reason", "RestartCnt", "NodeList", "WorkDir")

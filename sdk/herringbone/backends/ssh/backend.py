@@ -15,32 +15,32 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.ssh.choice import inventory_path, read_inventory
-from herringbone.backends.ssh.ending import Ending
-from herringbone.backends.ssh.find import find_jobs
-from herringbone.backends.ssh.following import Following
+from herringbone.backends.ssh.completion import Ending
+from herringbone.backends.ssh.follow import Following
+from herringbone.backends.ssh.host_selection import inventory_path, read_inventory
 from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.logs import RemoteLogs
-from herringbone.backends.ssh.registry import Registered, registered, split_attempt
-from herringbone.backends.ssh.renewal import Renewal
+from herringbone.backends.ssh.lookup import find_jobs
+from herringbone.backends.ssh.openssh import SshRoad, control_folder
+from herringbone.backends.ssh.retry import Renewal
 from herringbone.backends.ssh.review import places, review
-from herringbone.backends.ssh.road import SshRoad, control_folder
+from herringbone.backends.ssh.running_jobs import Registered, registered, split_attempt
 from herringbone.backends.ssh.submission import Submission
-from herringbone.home import Home, find_home
-from herringbone.interrupt import OnInterrupt
-from herringbone.jobs import STOPPED, STOPPING, TRAINING, JobIndex, JobRecord
-from herringbone.logs import FileLogs
-from herringbone.pace import Pace
-from herringbone.plan import parse_plan
+from herringbone.backends.ssh.transport import Road
+from herringbone.jobs.home import Home, find_home
+from herringbone.jobs.index import STOPPED, STOPPING, TRAINING, JobIndex, JobRecord
+from herringbone.jobs.interrupt import OnInterrupt
+from herringbone.jobs.logs import FileLogs
+from herringbone.jobs.polling import Pace
+from herringbone.planning.plan import parse_plan
 from herringbone.processes import identity, is_alive
-from herringbone.remote.road import Road
-from herringbone_spec.errors import HostError, InputError
-from herringbone_spec.failure import Failure
+from herringbone_contract.errors import HostError, InputError
+from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource
-    from herringbone.engine import Engine
-    from herringbone.plan import JobPlan
+    from herringbone.engine.client import Engine
+    from herringbone.planning.plan import JobPlan
 
 # What comes is pushed by the machines: a look takes a tenth of a millisecond for each.
 _PACE = Pace(shortest=0.01, longest=0.1, slower=1.05)
@@ -55,7 +55,7 @@ def make_backend() -> SshBackend:
 
 
 def _find_engine() -> Engine:
-    from herringbone.backends.docker.engine import find_engine
+    from herringbone.engine.locate import find_engine
 
     return find_engine(os.environ, Path.home())
 

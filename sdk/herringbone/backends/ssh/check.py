@@ -11,12 +11,12 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.ssh.agreement import differences, versions_of
+from herringbone.backends.ssh.connection import Visit
 from herringbone.backends.ssh.inventory import Inventory, Machine
-from herringbone.backends.ssh.meeting import place_of
-from herringbone.remote.road import Road
-from herringbone.remote.visit import Visit
-from herringbone_spec.errors import HostError
+from herringbone.backends.ssh.rendezvous import place_of
+from herringbone.backends.ssh.transport import Road
+from herringbone.backends.ssh.versions import differences, versions_of
+from herringbone_contract.errors import HostError
 
 MAX_SKEW_SECONDS = 2.0
 MIN_FREE_BYTES = 1 << 30

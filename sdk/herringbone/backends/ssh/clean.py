@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
+from herringbone.backends.ssh.agent.cleanup import Leftover
 from herringbone.backends.ssh.inventory import Machine
-from herringbone.remote.cleaning import Leftover
-from herringbone.remote.road import Road
-from herringbone_spec.errors import HostError, OptionError
+from herringbone.backends.ssh.transport import Road
+from herringbone_contract.errors import HostError, OptionError
 
 # Unlinking a million files takes a while.
 _CLEAN_SECONDS = 3600.0

@@ -14,12 +14,12 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from herringbone.backends.docker.image import Image, choose_image
-from herringbone.remote.visit import Visit
-from herringbone_spec.errors import EngineError, HostError, ImageError
+from herringbone.backends.ssh.connection import Visit
+from herringbone_contract.errors import EngineError, HostError, ImageError
 
 if TYPE_CHECKING:
-    from herringbone.engine import Engine
-    from herringbone.plan import JobPlan
+    from herringbone.engine.client import Engine
+    from herringbone.planning.plan import JobPlan
 
 _THREADS = 32
 # An engine unpacks all that it was sent before it answers.

@@ -18,8 +18,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from herringbone_spec.errors import InputError
-from herringbone_spec.resources import natural_order
+from herringbone_contract.errors import InputError
+from herringbone_contract.resources import natural_order
 
 Runtime = Literal["process", "docker"]
 # None of these words may be taken for an option, or mean anything to a shell: ssh hands its command to one.

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
-from herringbone.backends.ssh.following import Following
-from herringbone.logs import LogLine, parse_line
+from herringbone.backends.ssh.follow import Following
+from herringbone.jobs.logs import LogLine, parse_line
 
 _READ_BYTES = 1 << 20
 

@@ -19,23 +19,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from herringbone.backends.kept import stop_grace
-from herringbone.backends.review import all_channels
-from herringbone.backends.ssh.agreement import disagreements
-from herringbone.backends.ssh.choice import choose, runtime_of
+from herringbone.backends.detached import stop_grace
+from herringbone.backends.ssh.agent.host_config import Delivery, StartOrder, plan_to_send
+from herringbone.backends.ssh.agent.messages import Message
+from herringbone.backends.ssh.connection import Visit
+from herringbone.backends.ssh.host_selection import choose, runtime_of
 from herringbone.backends.ssh.inventory import Inventory, Machine
-from herringbone.backends.ssh.meeting import Place, control_of, place_of
-from herringbone.plan import JobPlan
-from herringbone.remote.parcels import Code, Parcel, code_of, digest_of, parcels_of
-from herringbone.remote.road import Road
-from herringbone.remote.start_order import Delivery, StartOrder, plan_to_send
-from herringbone.remote.visit import Visit
-from herringbone.remote.wire import Message
-from herringbone_spec.contract import HostVariable
-from herringbone_spec.errors import HerringboneError, HostError, InputError, LaunchError
+from herringbone.backends.ssh.rendezvous import Place, control_of, place_of
+from herringbone.backends.ssh.transport import Road
+from herringbone.backends.ssh.upload import Code, Parcel, code_of, digest_of, parcels_of
+from herringbone.backends.ssh.versions import disagreements
+from herringbone.planning.checks import all_channels
+from herringbone.planning.plan import JobPlan
+from herringbone_contract.constants import HostVariable
+from herringbone_contract.errors import HerringboneError, HostError, InputError, LaunchError
 
 if TYPE_CHECKING:
-    from herringbone.engine import Engine
+    from herringbone.engine.client import Engine
 
 _SECRET_BYTES = 32
 _THREADS = 32
@@ -195,7 +195,7 @@ class Submission:
             return None
         from herringbone.backends.docker.review import check_image
         from herringbone.backends.ssh.images import provide
-        from herringbone.console import Console
+        from herringbone.jobs.console import Console
 
         visits = [self._visit(host) for host in self._machines]
         image = provide(self._plan, visits, self._find, gpus=self._have_gpus, say=Console(sys.stderr).say)

@@ -12,7 +12,7 @@ import numpy as np
 import smdistributed.modelparallel.tensorflow as smp
 import tensorflow as tf
 
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
 
 
 class Training:

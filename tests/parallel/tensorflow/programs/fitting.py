@@ -16,7 +16,7 @@ import tensorflow as tf
 from keras import layers
 from pipeline_mistakes import said
 
-from herringbone_parallel.tensorflow import state
+from herringbone_parallel.tensorflow.model_parallel import state
 
 SAMPLES = 22
 BATCH = 8

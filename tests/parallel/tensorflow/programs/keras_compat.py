@@ -13,8 +13,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow import keras_compat
-from herringbone_parallel.tensorflow.keras_compat import activate, check_version, deactivate
+from herringbone_parallel.tensorflow.keras_compat import api as keras_compat
+from herringbone_parallel.tensorflow.keras_compat.api import activate, check_version, deactivate
 
 IMAGES = np.random.default_rng(0).normal(size=(32, 6)).astype("float32")
 LABELS = (IMAGES.sum(1) > 0).astype("int32")

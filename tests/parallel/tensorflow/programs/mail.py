@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from herringbone_parallel.tensorflow.messages import Key
-from herringbone_parallel.tensorflow.transport import Transport, watch_over
+from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key
+from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Transport, watch_over
 
 
 def small_and_large() -> Any:

@@ -10,8 +10,8 @@ import numpy as np
 import smdistributed.modelparallel.tensorflow as smp
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow import state
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.tensorflow.model_parallel import state
 
 
 def ranks() -> Any:

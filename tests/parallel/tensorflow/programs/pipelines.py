@@ -12,7 +12,7 @@ import numpy as np
 import smdistributed.modelparallel.tensorflow as smp
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow import state
+from herringbone_parallel.tensorflow.model_parallel import state
 
 STEPS = 5
 # So long is a microbatch of those that are compared in many ways: a step is then traced once for all of them.

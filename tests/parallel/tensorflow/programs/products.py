@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow.deferral import find
+from herringbone_parallel.tensorflow.model_parallel.runtime.deferral import find
 
 MICROBATCHES = 3
 LAYERS = {

@@ -13,8 +13,9 @@ import smdistributed.dataparallel.tensorflow as sdp
 import tensorflow as tf
 import training
 
-from herringbone_parallel.tensorflow import recipes
-from herringbone_parallel.tensorflow.recipes import (
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.tensorflow.recipes import api as recipes
+from herringbone_parallel.tensorflow.recipes.api import (
     LAMB,
     LARS,
     Schedule,
@@ -22,7 +23,6 @@ from herringbone_parallel.tensorflow.recipes import (
     average_batch_norm,
     tune_batch_norm,
 )
-from herringbone_spec.errors import ParallelError
 
 
 def steps(

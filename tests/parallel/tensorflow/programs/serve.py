@@ -16,7 +16,7 @@ def serve(connection: Connection) -> None:
     import keras
     import tensorflow as tf
 
-    import herringbone_parallel.tensorflow as smp
+    import herringbone_parallel.tensorflow.model_parallel.api as smp
     from herringbone_parallel.reduce import session
     from herringbone_parallel.tensorflow.data_parallel import state
 

@@ -9,7 +9,7 @@ import numpy as np
 import smdistributed.modelparallel.tensorflow as smp
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow import state
+from herringbone_parallel.tensorflow.model_parallel import state
 
 STEPS = 3
 

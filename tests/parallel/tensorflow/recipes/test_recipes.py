@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from herringbone_parallel import recipes
-from herringbone_parallel.recipes import Schedule
+from herringbone_parallel.torch.recipes import api as recipes
+from herringbone_parallel.torch.recipes.api import Schedule
 from tests.parallel.tensorflow.ranks import Ranks
 
 pytestmark = pytest.mark.tensorflow

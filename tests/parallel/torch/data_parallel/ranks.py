@@ -37,7 +37,7 @@ def part() -> None:
     """Leave what a function has joined, also one that failed."""
     import torch.distributed as dist
 
-    from herringbone_parallel.torch import horovod
+    from herringbone_parallel.torch.horovod import api as horovod
 
     horovod.shutdown()
     if dist.is_initialized():

@@ -11,9 +11,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce import session
-from herringbone_parallel.torch.data_parallel import install
-from herringbone_spec.errors import ParallelError
+from herringbone_parallel.torch.data_parallel.api import install
 from tests.parallel.torch.data_parallel.ranks import JobRanks
 
 OPTIMIZERS: dict[str, Any] = {

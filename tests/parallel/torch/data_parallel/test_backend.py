@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce import session
 from herringbone_parallel.torch.data_parallel.backend import register
-from herringbone_spec.errors import ParallelError
 from tests.parallel.torch.data_parallel.ranks import JobRanks, part
 from tests.parallel.torch.ranks import free_port
 

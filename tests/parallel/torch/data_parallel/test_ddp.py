@@ -12,10 +12,10 @@ from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.nn.parallel import DistributedDataParallel
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce import session
 from herringbone_parallel.torch.data_parallel.backend import register
 from herringbone_parallel.torch.data_parallel.ddp import adopt
-from herringbone_spec.errors import ParallelError
 from tests.parallel.torch.data_parallel.ranks import JobRanks
 
 

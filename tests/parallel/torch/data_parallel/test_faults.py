@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from herringbone_parallel.torch.data_parallel import install
+from herringbone_parallel.torch.data_parallel.api import install
 from tests.parallel.torch.data_parallel.ranks import JobRanks
 
 

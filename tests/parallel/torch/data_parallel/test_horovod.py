@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from herringbone_parallel.torch import horovod as hvd
-from herringbone_spec.errors import ParallelError
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.horovod import api as hvd
 from tests.parallel.torch.data_parallel.ranks import JobRanks
 
 

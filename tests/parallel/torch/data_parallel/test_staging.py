@@ -11,12 +11,12 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.lanes import join_lane
 from herringbone_parallel.torch.data_parallel.device import Memory
 from herringbone_parallel.torch.data_parallel.inside import Inside
 from herringbone_parallel.torch.data_parallel.staging import Stager
-from herringbone_spec.errors import ParallelError
 from tests.parallel.reduce.conftest import World, world  # noqa: F401  a fixture
 
 PATIENCE = timedelta(seconds=30)

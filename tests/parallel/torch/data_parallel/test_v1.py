@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.data_parallel import distributed as dist
 from herringbone_parallel.torch.data_parallel.parallel import DistributedDataParallel
-from herringbone_spec.errors import ParallelError
 from tests.parallel.torch.data_parallel.ranks import JobRanks
 
 

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 import torch
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.data_parallel.work import KEEPS_WORKS, sum_work
-from herringbone_spec.errors import ParallelError
 
 needs_works = pytest.mark.skipif(not KEEPS_WORKS, reason="this torch would lose a work of ours")
 

@@ -1,4 +1,4 @@
 """AWS's import path for Herringbone's open data-parallel library."""
 
-from herringbone_parallel.tensorflow.data_parallel import *  # noqa: F403
-from herringbone_parallel.tensorflow.data_parallel import __all__ as __all__
+from herringbone_parallel.tensorflow.data_parallel.api import *  # noqa: F403
+from herringbone_parallel.tensorflow.data_parallel.api import __all__ as __all__

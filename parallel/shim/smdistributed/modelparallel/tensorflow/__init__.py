@@ -1,8 +1,8 @@
 """`import smdistributed.modelparallel.tensorflow as smp` in a launched rank: Herringbone's open library."""
 
-from herringbone_parallel.tensorflow import *  # noqa: F403
-from herringbone_parallel.tensorflow import __all__ as __all__
-from herringbone_parallel.tensorflow.keras_compat import activate
+from herringbone_parallel.tensorflow.keras_compat.api import activate
+from herringbone_parallel.tensorflow.model_parallel.api import *  # noqa: F403
+from herringbone_parallel.tensorflow.model_parallel.api import __all__ as __all__
 
 # Scripts under this name were written for TensorFlow 2.3 to 2.6.
 activate()

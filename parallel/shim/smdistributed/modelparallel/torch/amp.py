@@ -1,3 +1,3 @@
 """`smdistributed.modelparallel.torch.amp` under AWS's import path."""
 
-from herringbone_parallel.torch.amp import GradScaler  # noqa: F401
+from herringbone_parallel.torch.model_parallel.amp import GradScaler  # noqa: F401

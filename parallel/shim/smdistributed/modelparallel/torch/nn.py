@@ -1,4 +1,4 @@
 """`smdistributed.modelparallel.torch.nn` under AWS's import path."""
 
-from herringbone_parallel.torch.nn import *  # noqa: F403
-from herringbone_parallel.torch.nn import __getattr__  # noqa: F401
+from herringbone_parallel.torch.model_parallel.nn import *  # noqa: F403
+from herringbone_parallel.torch.model_parallel.nn import __getattr__  # noqa: F401

@@ -1,0 +1,118 @@
+"""Turn a user's dictionary into a typed value, or say precisely what is wrong with it.
+
+msgspec decides what fits a type; this room says it in words: the place as a dotted path, what was expected (in the
+words AWS's users search for), what was found, and for an unknown key the nearest legal one and all of them.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Struct, inspect
+
+from herringbone_contract.errors import DistributionError
+
+Target = TypeVar("Target", bound=Struct)
+Reader = Callable[[object, str], object]
+
+# Sentences that AWS's SDK raises, by key. People find their answers by searching for them.
+_KNOWN_SENTENCES = {
+    "partitions": "The number of partitions must be a positive integer.",
+    "microbatches": "The number of microbatches must be a positive integer.",
+    "active_microbatches": "The number of active_microbatches must be a positive integer.",
+    "memory_weight": "memory_weight must be between 0.0 and 1.0!",
+    "partition_file": "'partition_file' must be a str.",
+    "smdistributed": "smdistributed strategy requires a dictionary.",
+}
+
+
+def read(target: type[Target], raw: object, path: str, nested: Mapping[str, Reader] | None = None) -> Target:
+    """Return `raw` as a `target`; `nested` reads the fields that are dictionaries themselves.
+
+    >>> from herringbone_contract.strategies import MPI
+    >>> read(MPI, {"enabled": True, "processes_per_host": 8}, "distribution.mpi").processes_per_host
+    8
+
+    Raises `DistributionError`, with the path of the wrong key or value.
+    """
+    raw = mapping(raw, path)
+    types = _field_types(target)
+    for key in raw:
+        if key not in types:
+            raise DistributionError(_unknown_key(key, path, tuple(types)))
+    values = {}
+    for key, value in raw.items():
+        place = f"{path}.{key}"
+        if nested is not None and key in nested:
+            values[key] = nested[key](value, place)
+            continue
+        try:
+            values[key] = msgspec.convert(value, types[key])
+        except msgspec.ValidationError:
+            raise DistributionError(_wrong_value(key, value, place, types[key])) from None
+    return target(**values)
+
+
+def mapping(raw: object, path: str) -> Mapping[str, Any]:
+    """Return `raw` if it is a dictionary with text keys."""
+    if not isinstance(raw, Mapping):
+        sentence = _KNOWN_SENTENCES.get(path.rpartition(".")[2], "a dictionary is expected here.")
+        raise DistributionError(f"{path}: {sentence} Got {show(raw)}.")
+    for key in raw:
+        if not isinstance(key, str):
+            raise DistributionError(f"{path}: keys are strings. Got the key {show(key)}.")
+    return raw
+
+
+def show(value: object) -> str:
+    """Render a value for a message: short, and with its type, which is what `"8"` and `8` differ by."""
+    text = repr(value)
+    return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
+
+
+@cache
+def _field_types(target: type[Struct]) -> dict[str, Any]:
+    return {field.name: field.type for field in msgspec.structs.fields(target)}
+
+
+def legal_keys(target: type[Struct]) -> tuple[str, ...]:
+    """Return the keys a dictionary for `target` may have, in the order of its fields."""
+    return target.__struct_fields__
+
+
+def _unknown_key(key: str, path: str, legal: tuple[str, ...]) -> str:
+    nearest = difflib.get_close_matches(key, legal, n=1)
+    guess = f" Did you mean {nearest[0]!r}?" if nearest else ""
+    known = {
+        "distribution.smdistributed": f"Invalid smdistributed strategy provided: {key}.",
+        "distribution.horovod": "Horovod runs under mpi: write 'mpi': {'enabled': True, 'processes_per_host': N}.",
+    }
+    sentence = known.get(path) or known.get(f"{path}.{key}") or "no such key."
+    return f"{path}.{key}: {sentence}{guess} Legal keys here: {', '.join(legal)}."
+
+
+def _wrong_value(key: str, value: object, place: str, expected: Any) -> str:
+    if key == "ddp_port":
+        return f"{place}: Invalid port number {value}. It must be an integer from 0 to 65535. Got {show(value)}."
+    sentence = _KNOWN_SENTENCES.get(key) or f"{key} must be {_describe(expected)}."
+    return f"{place}: {sentence} Got {show(value)}."
+
+
+def _describe(expected: Any) -> str:
+    """Say what a type accepts, for people."""
+    kind = inspect.type_info(expected)
+    if isinstance(kind, inspect.UnionType):
+        kind = kind.types[0]  # the other one is UnsetType, which nobody can write
+    if isinstance(kind, inspect.BoolType):
+        return "a value in: [True, False]"
+    if isinstance(kind, inspect.LiteralType):
+        return f"a value in: {list(kind.values)}"
+    if isinstance(kind, inspect.IntType):
+        return {None: "an integer", 0: "an integer of at least 0", 1: "a positive integer"}[kind.ge]
+    if isinstance(kind, inspect.FloatType):
+        return f"a number of at least {kind.ge}"
+    return "a string"

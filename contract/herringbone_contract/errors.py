@@ -1,0 +1,132 @@
+"""What can go wrong, as one tree.
+
+    HerringboneError
+    +-- UsageError                 the caller's mistake, found before anything starts   (also a ValueError)
+    |   +-- DistributionError      a `distribution` dict that means nothing
+    |   +-- HyperparameterError    a hyperparameter that cannot travel
+    |   +-- OptionError            an estimator option that is unknown, mistyped or out of range
+    |   +-- InputError             a channel, script or code folder that is missing or unreadable
+    |   +-- JobNameError           a job name that is malformed or taken
+    |   +-- UnsupportedError       a legal wish that this backend or this release cannot serve
+    +-- ContractError              a file of the container contract that is missing or damaged
+    +-- ArchiveError               an archive that is damaged or reaches outside its folder
+    +-- JobNotFoundError           no job of that name is known here                     (also a LookupError)
+    +-- JobFailedError             the job ran and failed; carries the `Failure`
+    +-- LaunchError                the ranks could not be started (no MPI, a host never came)
+    +-- SlurmError                 Slurm does not answer, or refuses what was asked
+    +-- HostError                  a machine that cannot be reached, or refuses what was asked
+    +-- EngineError                no container engine answers, or it refuses what was asked
+    +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
+    +-- AwsError                   AWS refuses what was asked; `code` is its own word for why
+    |   +-- AwsCredentialsError    no credentials, or they are expired or wrong
+    |   +-- AwsAccessError         the credentials are good, and may not do this
+    |   +-- AwsUnavailableError    no answer, or one to ask again later; what was asked may have happened
+    +-- ParallelError              a model- or data-parallel library call that cannot be served
+
+Catch `HerringboneError` to catch all of it, `UsageError` for what the user can mend in the call itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from herringbone_contract.failure import Failure
+
+
+class HerringboneError(Exception):
+    """The root of every error that Herringbone raises on purpose."""
+
+
+class UsageError(HerringboneError, ValueError):
+    """A mistake in the call itself; nothing was started, nothing was changed."""
+
+
+class DistributionError(UsageError):
+    """A `distribution` dict with an unknown key, a wrong type or values that exclude each other."""
+
+
+class HyperparameterError(UsageError):
+    """A hyperparameter that cannot be encoded, or is longer than the service allows."""
+
+
+class OptionError(UsageError):
+    """An estimator option that is unknown, of the wrong type or out of range."""
+
+
+class InputError(UsageError):
+    """A channel, entry point or code folder that is missing or cannot be read."""
+
+
+class JobNameError(UsageError):
+    """A job name that is malformed or already taken."""
+
+
+class UnsupportedError(UsageError):
+    """A legal setting that the chosen backend, or this release, cannot serve."""
+
+
+class ContractError(HerringboneError):
+    """A file of the container contract that is missing, damaged or contradicts another one."""
+
+
+class ArchiveError(HerringboneError):
+    """An archive that is damaged, or has members that would land outside its folder."""
+
+
+class JobNotFoundError(HerringboneError, LookupError):
+    """No job of that name is known here."""
+
+
+class JobFailedError(HerringboneError):
+    """The job ran and failed; `failure` says on which host and rank, and how."""
+
+    def __init__(self, job_name: str, failure: Failure) -> None:
+        advice = f"\n{failure.advice}" if failure.advice else ""
+        super().__init__(f"job {job_name} failed: {failure.render()}{advice}")
+        self.job_name = job_name
+        self.failure = failure
+
+
+class LaunchError(HerringboneError):
+    """The ranks could not be started."""
+
+
+class SlurmError(HerringboneError):
+    """Slurm's commands are missing, its controller does not answer, or it refuses what was asked."""
+
+
+class HostError(HerringboneError):
+    """A machine that cannot be reached, lacks what a host needs, or refuses what was asked of it."""
+
+
+class EngineError(HerringboneError):
+    """No container engine answers, or it refuses what was asked of it."""
+
+
+class ImageError(HerringboneError):
+    """A container image that is missing, cannot be built, or cannot run a job."""
+
+
+class AwsError(HerringboneError):
+    """AWS refuses what was asked; `code` is the service's own word for why, None where it gave none."""
+
+    def __init__(self, message: str, *, code: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class AwsCredentialsError(AwsError):
+    """No credentials were found, or AWS takes them for expired or wrong."""
+
+
+class AwsAccessError(AwsError):
+    """The credentials are good, and their owner may not do what was asked."""
+
+
+class AwsUnavailableError(AwsError):
+    """AWS did not answer, or only that it is to be asked again later; what was asked may have happened all the same."""
+
+
+class ParallelError(HerringboneError):
+    """A call of the parallel libraries that cannot be served; the message says why and what to do."""

@@ -1,0 +1,155 @@
+"""What went wrong in a job: one record that the supervisor writes and the client reads.
+
+The same record is rendered in 1,024 characters for `/opt/ml/output/failure` (the service keeps no more), and
+kept whole in `/opt/ml/output/failure.json`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+from typing import Any, NamedTuple
+
+from herringbone_contract.constants import MAX_FAILURE_CHARS
+from herringbone_contract.errors import ContractError
+
+_LOST = "lost contact with "
+
+
+class Frame(NamedTuple):
+    """One frame of a traceback: where, in which function, and the source line."""
+
+    file: str
+    line: int
+    function: str
+    source: str = ""
+
+    def render(self) -> str:
+        return f"{self.file}:{self.line} in {self.function}" + (f": {self.source}" if self.source else "")
+
+
+class Failure(NamedTuple):
+    """The first thing that went wrong.
+
+    `exit_code` follows the shell: 1-125 as the program gave it, 128 + n for signal n; 0 where no program ended, as
+    when a service has no hosts to give.
+    `exception` is the class name, `message` its text; both are empty when the process died without one.
+    `frames` are the user's own, outermost first. `log_tail` is what the rank printed last.
+    """
+
+    host: str | None = None
+    rank: int | None = None
+    exit_code: int = 1
+    exception: str = ""
+    message: str = ""
+    frames: tuple[Frame, ...] = ()
+    log_tail: tuple[str, ...] = ()
+
+    @property
+    def where(self) -> str:
+        """Name the place: "rank 1 on algo-1", "algo-2" or "the job"."""
+        if self.rank is not None:
+            return f"rank {self.rank} on {self.host}"
+        return self.host or "the job"
+
+    @property
+    def lost_host(self) -> str | None:
+        """The host that the others lost contact with, None where something else went wrong."""
+        if self.host is None or not self.message.startswith(_LOST + self.host):
+            return None
+        # What follows says more of the loss; a longer name, `algo-10`, is another host's.
+        return self.host if self.message[len(_LOST + self.host) :][:1] in ("", ":", " ") else None
+
+    @property
+    def what(self) -> str:
+        """Name the event in one line, the exception first."""
+        death = describe_exit(self.exit_code) if self.exit_code else ""
+        if not self.exception:
+            return ": ".join(part for part in (death, self.message) if part)
+        event = f"{self.exception}: {self.message}" if self.message else self.exception
+        return f"{event} ({death})" if death else event
+
+    @property
+    def advice(self) -> str:
+        """Say what to try, where the failure is one of the service's own; else nothing."""
+        return _ADVICE.get(self.exception, "")
+
+    def render(self, limit: int | None = None) -> str:
+        """Return the failure as text: what and where first, then frames, then the log tail.
+
+        With a `limit` (characters), outer frames and old log lines go first; the head line always stays.
+        """
+        head = f"{self.where}: {self.what}"
+        frames = [f"  at {frame.render()}" for frame in self.frames]
+        tail = [f"  | {line}" for line in self.log_tail]
+        text = "\n".join([head, *frames, *tail])
+        if limit is None or len(text) <= limit:
+            return text
+        head = head if len(head) <= limit else head[: limit - 3] + "..."
+        lines = [*frames, *tail]
+        # The innermost frame says most, then the frames around it, then the newest log lines.
+        by_worth = [*reversed(range(len(frames))), *reversed(range(len(frames), len(lines)))]
+        room = limit - len(head)
+        kept = []
+        for index in by_worth:
+            if (cost := len(lines[index]) + 1) <= room:
+                room -= cost
+                kept.append(index)
+        return "\n".join([head, *(lines[index] for index in sorted(kept))])
+
+    def to_json(self) -> str:
+        return json.dumps({**self._asdict(), "frames": [frame._asdict() for frame in self.frames]})
+
+
+def lost_contact(host: str, silence: str = "") -> Failure:
+    """Return the failure of a host that went without a farewell, or fell silent: `silence` says for how long.
+
+    >>> lost_contact("algo-2").render(), lost_contact("algo-2", "silent for 3 heartbeats of 5 s").lost_host
+    ('algo-2: exit code 1: lost contact with algo-2', 'algo-2')
+    """
+    return Failure(host=host, exit_code=1, message=_LOST + host + (f" ({silence})" if silence else ""))
+
+
+def parse_failure(text: str | bytes) -> Failure:
+    """Read back what `Failure.to_json` wrote."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        raw["frames"] = tuple(Frame(**frame) for frame in raw["frames"])
+        raw["log_tail"] = tuple(raw["log_tail"])
+        return Failure(**raw)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ContractError(f"failure.json cannot be read: {error!r}") from error
+
+
+# The service's own words for what no script is to blame for.
+_ADVICE = {
+    "CapacityError": "no such hosts are free: try again later, another instance_type or region, or keep hosts warm "
+    "between jobs with keep_alive_period_in_seconds",
+    "ResourceLimitExceeded": "the account may use no more hosts of this type: ask for a higher quota (Service Quotas, "
+    "Amazon SageMaker, 'for training job usage'), or take another instance_type",
+    "InternalServerError": "the service failed, not the script: run it again; max_retry_attempts has the service do so",
+}
+
+
+def summary(failure: Failure) -> str:
+    """Return what goes into `/opt/ml/output/failure`."""
+    return failure.render(MAX_FAILURE_CHARS)
+
+
+def describe_exit(code: int) -> str:
+    """Say what an exit code means.
+
+    >>> describe_exit(3), describe_exit(137)
+    ('exit code 3', 'exit code 137, killed by SIGKILL')
+    """
+    if code > 128:
+        try:
+            return f"exit code {code}, killed by {signal.Signals(code - 128).name}"
+        except ValueError:
+            pass
+    return f"exit code {code}"
+
+
+def exit_code_of(returncode: int) -> int:
+    """Turn `subprocess`'s return code (negative for a signal) into the shell's."""
+    return 128 - returncode if returncode < 0 else returncode

@@ -1,0 +1,226 @@
+"""How each part of a `distribution` dict is read, and what is normalised on the way.
+
+Two dicts that mean the same job, and that hyperparameters cannot tell apart, are read as the same value: a strategy of
+which nothing travels when it is off is left out, and empty MPI options are options not given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar, get_args
+
+from msgspec import UNSET, UnsetType
+
+from herringbone_contract.decode import Reader, legal_keys, mapping, read, show
+from herringbone_contract.errors import DistributionError
+from herringbone_contract.model_parallel import ModelParallelParameters, ModelParallelV2Parameters
+from herringbone_contract.rails import are_mixed, is_rail
+from herringbone_contract.strategies import (
+    MPI,
+    DataParallel,
+    ModelParallel,
+    MultiWorkerMirroredStrategy,
+    ParameterServer,
+    PyTorchDDP,
+    PyTorchXLA,
+    SMDistributed,
+    Strategy,
+    TorchDistributed,
+    Wire,
+)
+
+Chosen = TypeVar("Chosen", bound=Strategy)
+AnyParameters = ModelParallelParameters | ModelParallelV2Parameters
+
+
+def readers(raw: Mapping[str, object]) -> dict[str, Reader]:
+    """Return the reader of each key of the dict; some depend on their neighbours in it."""
+    version2 = _is_enabled(raw, "torch_distributed")
+    return {
+        "smdistributed": partial(_read_smdistributed, version2=version2),
+        "mpi": partial(_read_strategy, MPI, nested=_MPI_OPTIONS),
+        "parameter_server": partial(_read_strategy, ParameterServer),
+        "multi_worker_mirrored_strategy": partial(_read_strategy, MultiWorkerMirroredStrategy),
+        "pytorchddp": partial(_read_if_enabled, PyTorchDDP, nested=_MPI_OPTIONS),
+        "torch_distributed": partial(_read_if_enabled, TorchDistributed),
+        "pytorchxla": partial(_read_strategy, PyTorchXLA),
+        "instance_groups": _read_instance_groups,
+    }
+
+
+def ddp_as_data_parallel(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Rewrite `pytorchddp`, unless `smdistributed` is there too: then the rules say that one must go."""
+    if "pytorchddp" not in raw or "smdistributed" in raw:
+        return raw
+    # Read it first under its own name, so that a mistake is reported where the user made it.
+    _read_strategy(PyTorchDDP, raw["pytorchddp"], "distribution.pytorchddp", _MPI_OPTIONS)
+    rest = {key: value for key, value in raw.items() if key != "pytorchddp"}
+    return {**rest, "smdistributed": {"dataparallel": raw["pytorchddp"]}}
+
+
+def _is_enabled(raw: object, strategy: str) -> bool:
+    """Look ahead, before anything is checked: which library `modelparallel` means depends on its neighbours."""
+    chosen = raw.get(strategy) if isinstance(raw, Mapping) else None
+    return isinstance(chosen, Mapping) and chosen.get("enabled") is True
+
+
+def _read_strategy(target: type[Chosen], raw: object, path: str, nested: Mapping[str, Reader] | None = None) -> Chosen:
+    strategy = read(target, raw, path, nested)
+    if raw and "enabled" not in mapping(raw, path):
+        raise DistributionError(
+            f"{path}: 'enabled' is missing, and without it the strategy is off and its other keys do nothing."
+            " Add 'enabled': True."
+        )
+    return strategy
+
+
+def _read_if_enabled(
+    target: type[Chosen], raw: object, path: str, nested: Mapping[str, Reader] | None = None
+) -> Chosen | UnsetType:
+    """Read a strategy of which nothing travels when it is off."""
+    strategy = _read_strategy(target, raw, path, nested)
+    return strategy if strategy.enabled else UNSET
+
+
+def _read_smdistributed(raw: object, path: str, *, version2: bool) -> SMDistributed:
+    read_parameters: Reader = _read_parameters_of_either
+    if _is_enabled(raw, "modelparallel"):
+        read_parameters = partial(_read_parameters, version2=version2)
+    smdistributed = read(
+        SMDistributed,
+        raw,
+        path,
+        {
+            "dataparallel": _read_data_parallel,
+            "modelparallel": partial(_read_if_enabled, ModelParallel, nested={"parameters": read_parameters}),
+        },
+    )
+    if smdistributed.modelparallel is not UNSET and smdistributed.modelparallel.parameters is UNSET:
+        example = "'hybrid_shard_degree': 8" if version2 else "'partitions': 2"
+        raise DistributionError(
+            f"{path}.modelparallel.parameters: missing or empty, and the job would not know that model parallelism is"
+            f" on: nothing else carries it. Give at least one, for example {{{example}}}."
+        )
+    return smdistributed
+
+
+def _read_data_parallel(raw: object, path: str) -> DataParallel | UnsetType:
+    strategy = _read_if_enabled(DataParallel, raw, path, nested=_DATA_PARALLEL)
+    if (
+        strategy is not UNSET
+        and strategy.average_aggregated_gradients is not UNSET
+        and strategy.aggregation_frequency is UNSET
+    ):
+        raise DistributionError(
+            f"{path}.average_aggregated_gradients: says what becomes of the gradients that aggregation_frequency adds"
+            " up, and that is not given. Add 'aggregation_frequency': N, or leave this one out."
+        )
+    return strategy
+
+
+def _read_parameters(raw: object, path: str, *, version2: bool) -> AnyParameters | UnsetType:
+    raw = _load_parameters(raw, path)
+    here, there = legal_keys(ModelParallelParameters), legal_keys(ModelParallelV2Parameters)
+    other_library = "version 2 of the library, which runs under 'torch_distributed': {'enabled': True} in place of mpi"
+    if version2:
+        here, there = there, here
+        other_library = "version 1 of the library, which runs under 'mpi': {'enabled': True}, not torch_distributed"
+    for key in raw:
+        if key in there and key not in here:
+            raise DistributionError(f"{path}.{key}: belongs to {other_library}. Legal keys here: {', '.join(here)}.")
+    if not raw:
+        return UNSET
+    return read(ModelParallelV2Parameters, raw, path) if version2 else read(ModelParallelParameters, raw, path)
+
+
+def _read_parameters_of_either(raw: object, path: str) -> AnyParameters | UnsetType:
+    """Read the parameters of a library that is switched off, for which no launcher says which version it is."""
+    raw = _load_parameters(raw, path)
+    only_version2 = set(legal_keys(ModelParallelV2Parameters)) - set(legal_keys(ModelParallelParameters))
+    return _read_parameters(raw, path, version2=not only_version2.isdisjoint(raw))
+
+
+def _load_parameters(raw: object, path: str) -> Mapping[str, Any]:
+    """Return the parameters, out of a JSON file when a path was given."""
+    expected = f"{path}: Expected a string path to an existing modelparallel config, or a dictionary."
+    if isinstance(raw, (str, os.PathLike)):
+        file = Path(raw)
+        try:
+            raw = json.loads(file.read_bytes())
+        except OSError as error:
+            raise DistributionError(f"{expected} Got {str(file)!r}: {error.strerror}.") from error
+        except ValueError as error:
+            raise DistributionError(f"{path}: Cannot parse {file} as a json file: {error}.") from error
+    if not isinstance(raw, Mapping):
+        raise DistributionError(f"{expected} Got {show(raw)}.")
+    return raw
+
+
+def _read_mpi_options(raw: object, path: str) -> str | UnsetType:
+    """Read "" as not given: it is what AWS's SDK sends when no options were given."""
+    if not isinstance(raw, str):
+        raise DistributionError(f"{path}: custom_mpi_options must be a string. Got {show(raw)}.")
+    return raw or UNSET
+
+
+_MPI_OPTIONS: dict[str, Reader] = {"custom_mpi_options": _read_mpi_options}
+
+
+def _read_wire(raw: object, path: str) -> object:
+    """Read None as not given: gradients travel as they are."""
+    if raw is not None and raw not in get_args(Wire):
+        raise DistributionError(f"{path}: wire must be a value in: {[None, *get_args(Wire)]}. Got {show(raw)}.")
+    return UNSET if raw is None else raw
+
+
+def _read_rails(raw: object, path: str) -> tuple[str, ...]:
+    if not isinstance(raw, (list, tuple)) or not raw or not all(isinstance(name, str) for name in raw):
+        raise DistributionError(f"{path}: a list of names of network interfaces is expected. Got {show(raw)}.")
+    for name in raw:
+        if not is_rail(name):
+            raise DistributionError(
+                f"{path}: {name!r} is no name of a network interface; `ip link` lists them, for example 'eth0'. What"
+                " libfabric reaches is named by its provider, for example 'fabric:efa'."
+            )
+    if len(set(raw)) < len(raw):
+        raise DistributionError(f"{path}: each interface can be named once. Got {show(list(raw))}.")
+    if are_mixed(raw):
+        raise DistributionError(f"{path}: either all rails go over libfabric or none does. Got {show(list(raw))}.")
+    return tuple(raw)
+
+
+def _read_helpers(raw: object, path: str) -> str:
+    name = _group_name(raw)
+    if not name:
+        raise DistributionError(f"{path}: an instance group, or its name, is expected. Got {show(raw)}.")
+    return name
+
+
+_DATA_PARALLEL: dict[str, Reader] = {
+    **_MPI_OPTIONS,
+    "helpers": _read_helpers,
+    "wire": _read_wire,
+    "rails": _read_rails,
+}
+
+
+def _read_instance_groups(raw: object, path: str) -> tuple[str, ...]:
+    if not isinstance(raw, (list, tuple)):
+        raise DistributionError(f"{path}: a list of instance groups, or of their names, is expected. Got {show(raw)}.")
+    names = []
+    for group in raw:
+        name = _group_name(group)
+        if name is None:
+            raise DistributionError(f"{path}: an instance group, or its name, is expected. Got {show(group)}.")
+        names.append(name)
+    return tuple(names)
+
+
+def _group_name(group: object) -> str | None:
+    """Return a group's name; a group is an object that has one as `instance_group_name` (AWS's InstanceGroup does)."""
+    name = getattr(group, "instance_group_name", group)
+    return name if isinstance(name, str) else None

@@ -1,0 +1,228 @@
+"""How settings travel to the container: as SageMaker's hyperparameters, a flat table of JSON texts.
+
+`encode` and `decode` are the two directions for a `Distribution`; the names and values are those that AWS's SDK
+(sagemaker 2.257) writes, so that either side may be AWS's. Where we write more than it does, docs/distribution.md
+says so.
+
+The types of a distribution are imported where they are used: a host that runs a plain script needs none, and its user
+waits for the first line.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from herringbone_contract.constants import (
+    MAX_HYPERPARAMETER_CHARS,
+    MAX_HYPERPARAMETER_KEY_CHARS,
+    MAX_HYPERPARAMETERS,
+    STEERING_PREFIX,
+    Key,
+)
+from herringbone_contract.errors import HyperparameterError
+
+if TYPE_CHECKING:
+    from herringbone_contract.distribution import Distribution, SMDistributed
+
+
+def encode_values(values: Mapping[str, object]) -> dict[str, str]:
+    """Return each value as a JSON text, as AWS's SDK sends it.
+
+    >>> encode_values({"epochs": 3, "name": "run"})
+    {'epochs': '3', 'name': '"run"'}
+
+    Raises `HyperparameterError` for a value that JSON cannot hold, and for what `check_limits` finds.
+    """
+    encoded = {}
+    for key, value in values.items():
+        try:
+            encoded[key] = json.dumps(value)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise HyperparameterError(
+                f"hyperparameter {key!r} cannot be encoded: {error}. Give numbers, strings, booleans, None, or lists"
+                f" and dicts of them; turn a {type(value).__name__} into one first."
+            ) from error
+    check_limits(encoded)
+    return encoded
+
+
+def check_limits(encoded: Mapping[str, str]) -> None:
+    """Raise `HyperparameterError` when the service would refuse this table: its size, a name or a value."""
+    if len(encoded) > MAX_HYPERPARAMETERS:
+        raise HyperparameterError(
+            f"{len(encoded)} hyperparameters; the service takes {MAX_HYPERPARAMETERS}, Herringbone's own included."
+            " Put the rest in a file of a channel, or in one hyperparameter as a dict."
+        )
+    for key, text in encoded.items():
+        if not isinstance(key, str) or not key:
+            raise HyperparameterError(f"hyperparameter {key!r}: a name is a text of at least one character.")
+        if len(key) > MAX_HYPERPARAMETER_KEY_CHARS:
+            raise HyperparameterError(
+                f"hyperparameter {key[:40]!r}...: its name has {len(key)} characters; the service takes"
+                f" {MAX_HYPERPARAMETER_KEY_CHARS}. Shorten it."
+            )
+        if len(text) > MAX_HYPERPARAMETER_CHARS:
+            raise HyperparameterError(
+                f"hyperparameter {key!r} has {len(text)} characters as JSON; the service takes"
+                f" {MAX_HYPERPARAMETER_CHARS}. Put it in a file of a channel and pass the file's name."
+            )
+
+
+def decode_values(raw: Mapping[str, str]) -> dict[str, Any]:
+    """Return each value read as JSON, or the text itself where it is none (other tools send bare text).
+
+    >>> decode_values({"epochs": "3", "name": "run"})
+    {'epochs': 3, 'name': 'run'}
+    """
+    return {key: _decode_value(text) for key, text in raw.items()}
+
+
+def _decode_value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def split(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return what is the user's script's, and what steers the container.
+
+    `mp_parameters` is the script's, as in AWS's containers: scripts read it from their arguments.
+
+    >>> split({"epochs": "3", "sagemaker_program": '"train.py"'})
+    ({'epochs': '3'}, {'sagemaker_program': '"train.py"'})
+    """
+    user = {key: text for key, text in raw.items() if not key.startswith(STEERING_PREFIX)}
+    return user, {key: text for key, text in raw.items() if key not in user}
+
+
+def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
+    """Return the hyperparameters that carry a distribution.
+
+    >>> from herringbone_contract.distribution import parse
+    >>> encode(parse({"mpi": {"enabled": True, "processes_per_host": 2}}), instance_type="local_process")
+    ... # doctest: +NORMALIZE_WHITESPACE
+    {'sagemaker_mpi_enabled': 'true', 'sagemaker_mpi_num_of_processes_per_host': '2',
+     'sagemaker_mpi_custom_mpi_options': '""'}
+
+    Raises `HyperparameterError` when the parameters of modelparallel are over 2,500 characters.
+    """
+    from msgspec import UNSET
+
+    from herringbone_contract.model_parallel import given
+
+    values: dict[str, object] = {}
+    if distribution.instance_groups is not UNSET:
+        values[Key.DISTRIBUTION_INSTANCE_GROUPS] = list(distribution.instance_groups)
+    if distribution.pytorchxla is not UNSET:
+        values[Key.PYTORCH_XLA_ENABLED] = distribution.pytorchxla.enabled
+    if distribution.parameter_server is not UNSET:
+        values[Key.PARAMETER_SERVER_ENABLED] = distribution.parameter_server.enabled
+    if distribution.mpi is not UNSET:
+        mpi = distribution.mpi
+        values[Key.MPI_ENABLED] = mpi.enabled
+        if mpi.processes_per_host is not UNSET:
+            values[Key.MPI_PROCESSES_PER_HOST] = mpi.processes_per_host
+        values[Key.MPI_CUSTOM_OPTIONS] = given(mpi.custom_mpi_options, "")
+    if distribution.smdistributed is not UNSET:
+        values |= _encode_smdistributed(distribution.smdistributed)
+        values[Key.INSTANCE_TYPE] = instance_type
+    if distribution.multi_worker_mirrored_strategy is not UNSET:
+        values[Key.MULTI_WORKER_MIRRORED_ENABLED] = distribution.multi_worker_mirrored_strategy.enabled
+    if distribution.pytorchddp is not UNSET:
+        values[Key.PYTORCH_DDP_ENABLED] = True
+        values[Key.INSTANCE_TYPE] = instance_type
+        if distribution.pytorchddp.custom_mpi_options is not UNSET:
+            values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = distribution.pytorchddp.custom_mpi_options
+    if distribution.torch_distributed is not UNSET:
+        values[Key.TORCH_DISTRIBUTED_ENABLED] = True
+        values[Key.INSTANCE_TYPE] = instance_type
+    return encode_values(values)
+
+
+def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
+    import msgspec
+    from msgspec import UNSET
+
+    from herringbone_contract.model_parallel import given
+
+    values: dict[str, object] = {}
+    if smdistributed.modelparallel is not UNSET:
+        values[Key.MODEL_PARALLEL_PARAMETERS] = msgspec.to_builtins(smdistributed.modelparallel.parameters)
+    values[Key.DATA_PARALLEL_ENABLED] = smdistributed.dataparallel is not UNSET
+    if smdistributed.dataparallel is not UNSET:
+        values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = given(smdistributed.dataparallel.custom_mpi_options, "")
+        parameters = msgspec.to_builtins(smdistributed.dataparallel)
+        ours = {name: parameters[name] for name in parameters if name not in ("enabled", "custom_mpi_options")}
+        if ours:
+            values[Key.DATA_PARALLEL_PARAMETERS] = ours
+    return values
+
+
+# Where each hyperparameter belongs in the `distribution` dict.
+_PLACES = {
+    Key.DISTRIBUTION_INSTANCE_GROUPS: ("instance_groups",),
+    Key.PYTORCH_XLA_ENABLED: ("pytorchxla", "enabled"),
+    Key.PARAMETER_SERVER_ENABLED: ("parameter_server", "enabled"),
+    Key.MPI_ENABLED: ("mpi", "enabled"),
+    Key.MPI_PROCESSES_PER_HOST: ("mpi", "processes_per_host"),
+    Key.MPI_CUSTOM_OPTIONS: ("mpi", "custom_mpi_options"),
+    Key.DATA_PARALLEL_ENABLED: ("smdistributed", "dataparallel", "enabled"),
+    Key.MULTI_WORKER_MIRRORED_ENABLED: ("multi_worker_mirrored_strategy", "enabled"),
+    Key.PYTORCH_DDP_ENABLED: ("pytorchddp", "enabled"),
+    Key.TORCH_DISTRIBUTED_ENABLED: ("torch_distributed", "enabled"),
+    Key.MODEL_PARALLEL_PARAMETERS: ("smdistributed", "modelparallel", "parameters"),
+}
+
+
+def carries_distribution(hyperparameters: Mapping[str, str]) -> bool:
+    """Say whether there is anything for `decode` to read; without it, a job is a plain script.
+
+    >>> carries_distribution({"epochs": "3", "sagemaker_program": '"train.py"'})
+    False
+    """
+    more = (Key.DATA_PARALLEL_CUSTOM_OPTIONS, Key.DATA_PARALLEL_PARAMETERS)
+    return any(key in hyperparameters for key in (*_PLACES, *more))
+
+
+def decode(hyperparameters: Mapping[str, str]) -> Distribution:
+    """Return the distribution that `encode`, or AWS's SDK, wrote among these hyperparameters.
+
+    Raises `DistributionError` when they mean nothing, `HyperparameterError` when what must be a JSON object is none.
+    """
+    from herringbone_contract.distribution import parse
+
+    raw: dict[str, Any] = {}
+    if Key.DATA_PARALLEL_PARAMETERS in hyperparameters:
+        _put(raw, ("smdistributed", "dataparallel"), _decode_object(Key.DATA_PARALLEL_PARAMETERS, hyperparameters))
+    for key, place in _PLACES.items():
+        if key in hyperparameters:
+            _put(raw, place, _decode_value(hyperparameters[key]))
+    if Key.MODEL_PARALLEL_PARAMETERS in hyperparameters:
+        parallel = raw["smdistributed"]["modelparallel"]
+        # A text here would be read as a path: a file of the container is not for the wire to choose.
+        parallel["parameters"] = _decode_object(Key.MODEL_PARALLEL_PARAMETERS, hyperparameters)
+        parallel["enabled"] = True
+    if Key.DATA_PARALLEL_CUSTOM_OPTIONS in hyperparameters:
+        owner = ("pytorchddp",) if "pytorchddp" in raw else ("smdistributed", "dataparallel")
+        options = _decode_value(hyperparameters[Key.DATA_PARALLEL_CUSTOM_OPTIONS])
+        _put(raw, (*owner, "custom_mpi_options"), options)
+    return parse(raw)
+
+
+def _decode_object(key: str, hyperparameters: Mapping[str, str]) -> dict[str, Any]:
+    value = _decode_value(hyperparameters[key])
+    if not isinstance(value, dict):
+        raise HyperparameterError(
+            f"hyperparameter {key!r} is not a JSON object: {hyperparameters[key][:80]!r}. It is written by the"
+            " estimator from its distribution; leave it out of hyperparameters."
+        )
+    return value
+
+
+def _put(tree: dict[str, Any], place: tuple[str, ...], value: Any) -> None:
+    for name in place[:-1]:
+        tree = tree.setdefault(name, {})
+    tree[place[-1]] = value

@@ -1,0 +1,39 @@
+"""Hyperparameters as they are shown and stored: the values of those that sound secret are replaced."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from herringbone_contract.constants import MASK
+
+# Few are secret, and many are called tokenizer, max_tokens or keys: TOKEN and KEY count as whole words only.
+_SECRET_WORD = re.compile(
+    r"SECRET|PASSWORD|PASSWD|CREDENTIAL|(?:API|ACCESS)_?KEY|(?<![A-Z])(?:TOKEN|KEY)(?![A-Z])", re.IGNORECASE
+)
+
+
+def masked_hyperparameters(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return hyperparameters, encoded or not, with each secret-sounding one that is a text replaced.
+
+    >>> masked_hyperparameters({"api_key": "abc", "max_tokens": "512", "hub_token": '"abc"', "key": 3})
+    {'api_key': '******', 'max_tokens': '512', 'hub_token': '"******"', 'key': 3}
+    """
+    return {name: _masked_text(value) if _SECRET_WORD.search(name) else value for name, value in values.items()}
+
+
+def is_mask(value: object) -> bool:
+    """Say whether a value was replaced by one of the above."""
+    return value in (MASK, json.dumps(MASK))
+
+
+def _masked_text(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        decoded = json.loads(value)
+    except ValueError:
+        return MASK
+    return json.dumps(MASK) if isinstance(decoded, str) else value

@@ -1,0 +1,140 @@
+"""The partition file: which partition each module of a model is on, what that costs, and how near it is to the best.
+
+The model-parallel library writes it (`partition_file`), later jobs load it (`load_partition`), `herringbone partition
+show` prints it. It is JSON; text in and out here, and the caller touches the disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from herringbone_contract.errors import ParallelError
+
+VERSION = 1
+# Names shown in a message before the rest is counted.
+_SHOWN = 3
+
+Count = Annotated[int, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0.0)]
+
+
+class ModulePlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One module: its dotted path, its own costs, and its partition.
+
+    `partition` is None for a module without parameters of its own, which runs where its inputs are.
+    """
+
+    path: str
+    partition: Count | None
+    parameter_bytes: Count
+    activation_bytes: Count
+    seconds: Amount
+
+
+class PartitionLoad(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one partition carries; `cost` is its share of the whole model's, with its communication."""
+
+    cost: Amount
+    memory_bytes: Count
+    seconds: Amount
+    communication_seconds: Amount
+
+
+class PartitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A decided partition, as it is kept.
+
+    `modules` are all modules in call order, parents first; `loads` one for each partition. `bound` is a cost that no
+    split's costliest partition is below, `certificate` says who proved it, and `method` what found the split.
+    """
+
+    version: int = VERSION
+    partitions: Annotated[int, Meta(ge=1)]
+    memory_weight: Annotated[float, Meta(ge=0.0, le=1.0)]
+    memory_cap: Count | None
+    method: str
+    bound: Amount
+    certificate: str
+    loads: tuple[PartitionLoad, ...]
+    modules: tuple[ModulePlace, ...]
+
+    @property
+    def assigned(self) -> dict[str, int]:
+        """The partition of each module with parameters of its own."""
+        return {module.path: module.partition for module in self.modules if module.partition is not None}
+
+    @property
+    def bottleneck(self) -> float:
+        """The cost of the costliest partition."""
+        return max(load.cost for load in self.loads)
+
+    @property
+    def gap(self) -> float:
+        """How far above the bound the costliest partition is, as a fraction of the bound; 0 is proven best."""
+        return self.bottleneck / self.bound - 1.0 if self.bound else 0.0
+
+    def check(self, paths: Iterable[str], partitions: int) -> None:
+        """Raise `ParallelError`, naming what differs, unless the file is for a model of these modules and partitions.
+
+        `paths` are the dotted paths of all modules of the model, "" for the model itself.
+        """
+        if partitions != self.partitions:
+            raise ParallelError(
+                f"the partition file has {self.partitions} partitions, this job {partitions}. Set `partitions` to"
+                f" {self.partitions}, or unset `load_partition` to decide anew."
+            )
+        ours, theirs = set(paths), {module.path for module in self.modules}
+        if ours != theirs:
+            differences = [
+                *_named(theirs - ours, "The model lacks"),
+                *_named(ours - theirs, "The file lacks"),
+            ]
+            raise ParallelError(
+                f"the partition file is for another model. {' '.join(differences)} Name the file of this model, or"
+                " unset `load_partition` to decide anew."
+            )
+
+
+def to_text(file: PartitionFile) -> str:
+    """Return the file's text; `parse` reads it back."""
+    return msgspec.json.format(msgspec.json.encode(file), indent=1).decode() + "\n"
+
+
+def parse(text: str | bytes) -> PartitionFile:
+    """Read back what `to_text` wrote.
+
+    Raises `ParallelError` when it is not a partition file, is of another version, or contradicts itself.
+    """
+    try:
+        version = msgspec.json.decode(text, type=_Versioned).version
+        if version != VERSION:
+            raise ParallelError(
+                f"the partition file has format {version}; this release reads {VERSION}. Decide anew, or use the"
+                " release that wrote it."
+            )
+        file = msgspec.json.decode(text, type=PartitionFile)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ParallelError(f"this is not a partition file: {error}. Decide anew to write one.") from error
+    used = set(file.assigned.values())
+    if len(file.loads) != file.partitions or used != set(range(file.partitions)):
+        raise ParallelError(
+            f"the partition file contradicts itself: {file.partitions} partitions, costs of {len(file.loads)}, and"
+            f" modules on {sorted(used)}. Decide anew to write a new one."
+        )
+    return file
+
+
+class _Versioned(Struct):
+    version: int
+
+
+def _named(paths: set[str], sentence: str) -> list[str]:
+    """Return a sentence that names the first few paths, or nothing when there are none."""
+    if not paths:
+        return []
+    shown = sorted(paths)[:_SHOWN]
+    more = f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else ""
+    return [f"{sentence} {', '.join(map(repr, shown))}{more}."]

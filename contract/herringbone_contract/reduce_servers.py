@@ -1,0 +1,65 @@
+"""The servers on helper hosts: where they listen, as ranks are told it, and how many of them are of use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from herringbone_contract.errors import ContractError
+
+_SERVER = re.compile(r"([^=,]+)=([^=,]+):(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceServer:
+    """The server of one helper host: the host's name, and the address and TCP port to connect to."""
+
+    host: str
+    address: str
+    port: int
+
+
+def encode(servers: Sequence[ReduceServer]) -> str:
+    """Write servers as one word, in their order: the value of `ReduceVariable.SERVERS`.
+
+    >>> encode([ReduceServer("algo-3", "10.0.0.5", 7601), ReduceServer("algo-4", "fd00::6", 7601)])
+    'algo-3=10.0.0.5:7601,algo-4=fd00::6:7601'
+    """
+    return ",".join(f"{server.host}={server.address}:{server.port}" for server in servers)
+
+
+def decode(text: str) -> tuple[ReduceServer, ...]:
+    """Read what `encode` wrote; an empty text is no servers. Raises `ContractError` for anything else.
+
+    >>> decode("algo-3=10.0.0.5:7601")
+    (ReduceServer(host='algo-3', address='10.0.0.5', port=7601),)
+    """
+    servers = []
+    for part in text.split(",") if text else ():
+        match = _SERVER.fullmatch(part)
+        if match is None:
+            raise ContractError(f"a list of reduce servers: {part!r} is not HOST=ADDRESS:PORT")
+        servers.append(ReduceServer(match[1], match[2], int(match[3])))
+    return tuple(servers)
+
+
+def advice(*, training_hosts: int, helpers: int) -> str | None:
+    """Say which helper hosts are there for nothing; None where all of them help.
+
+    >>> advice(training_hosts=4, helpers=4) is None
+    True
+
+    With as many helpers as training hosts, each of those sends its gradients once and gets the sums once, the least
+    there can be. Proof: Jiang et al., "A Unified Architecture for Accelerating Distributed DNN Training", OSDI 2020.
+    """
+    if not helpers:
+        return None
+    if training_hosts == 1:
+        return "one host trains, so no gradients cross the network, and helper hosts have nothing to do; leave them out"
+    if helpers <= training_hosts:
+        return None
+    return (
+        f"{helpers} helper hosts for {training_hosts} that train: those beyond {training_hosts} bring nothing, for each"
+        f" host that trains then sends its gradients only once; take {training_hosts}"
+    )

@@ -1,0 +1,292 @@
+"""The rules across keys of a `distribution`: which strategies exclude each other, and which values need another.
+
+Rules that need the size of the job are in `check_layout`, those that need its instance groups in
+`with_instance_groups`. Where AWS's SDK has a sentence for a mistake, ours opens with it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import UNSET
+
+from herringbone_contract.decode import legal_keys
+from herringbone_contract.errors import DistributionError
+from herringbone_contract.launcher import Launcher
+from herringbone_contract.model_parallel import (
+    COMMON_KEYS,
+    TENSORFLOW_KEYS,
+    ModelParallelParameters,
+    ModelParallelV2Parameters,
+    given,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from herringbone_contract.distribution import Distribution, Framework
+
+PARAMETERS = "distribution.smdistributed.modelparallel.parameters"
+DATA_PARALLEL = "distribution.smdistributed.dataparallel"
+
+# What each framework can be started with. A key outside its row would be ignored in the container, and the job would
+# train on one process per host at full price.
+_STRATEGIES_OF: dict[str, frozenset[str]] = {
+    "pytorch": frozenset({"smdistributed", "mpi", "pytorchddp", "torch_distributed", "pytorchxla"}),
+    "huggingface": frozenset({"smdistributed", "mpi", "pytorchddp", "torch_distributed", "pytorchxla"}),
+    "tensorflow": frozenset({"smdistributed", "mpi", "parameter_server", "multi_worker_mirrored_strategy"}),
+    "mxnet": frozenset({"mpi", "parameter_server"}),
+}
+
+
+def check(distribution: Distribution, framework: Framework | None) -> None:
+    """Raise `DistributionError` for strategies that exclude each other, or values that need another."""
+    _check_framework(distribution, framework)
+    _check_one_strategy(distribution)
+    _check_data_parallel(distribution)
+    if distribution.model_parallel is not None:
+        _check_partitions(distribution.model_parallel)
+        _check_data_parallel_keys(distribution.model_parallel)
+        _check_framework_keys(distribution.model_parallel, framework)
+    if distribution.instance_groups and distribution.launcher is Launcher.PLAIN:
+        raise DistributionError(
+            "distribution.instance_groups: Don't set training instance groups while no distribution strategies"
+            " enabled! Enable one, for example 'mpi': {'enabled': True}, or leave instance_groups out."
+        )
+
+
+def _check_framework(distribution: Distribution, framework: Framework | None) -> None:
+    if framework is None:
+        return
+    legal = _STRATEGIES_OF[framework]
+    for name in enabled_strategies(distribution):
+        key = name.partition(".")[0]
+        if key not in legal:
+            raise DistributionError(
+                f"distribution.{name}: not a strategy of {framework}; it would be ignored there."
+                f" {framework} can use: {', '.join(sorted(legal))}."
+            )
+
+
+def enabled_strategies(distribution: Distribution) -> list[str]:
+    """Return the dotted names of the strategies that are switched on, in the order of the types."""
+    smdistributed = given(distribution.smdistributed, None)
+    named = {
+        "smdistributed.dataparallel": UNSET if smdistributed is None else smdistributed.dataparallel,
+        "smdistributed.modelparallel": UNSET if smdistributed is None else smdistributed.modelparallel,
+        "mpi": distribution.mpi,
+        "parameter_server": distribution.parameter_server,
+        "multi_worker_mirrored_strategy": distribution.multi_worker_mirrored_strategy,
+        "pytorchddp": distribution.pytorchddp,
+        "torch_distributed": distribution.torch_distributed,
+        "pytorchxla": distribution.pytorchxla,
+    }
+    return [name for name, strategy in named.items() if strategy is not UNSET and strategy.enabled]
+
+
+def _check_one_strategy(distribution: Distribution) -> None:
+    enabled = enabled_strategies(distribution)
+    if "pytorchddp" in enabled and any(name.startswith("smdistributed.") for name in enabled):
+        raise DistributionError(
+            "distribution: Cannot use both pytorchddp and smdistributed distribution options together. Keep one."
+        )
+    if {"smdistributed.dataparallel", "smdistributed.modelparallel"} <= set(enabled):
+        raise DistributionError(
+            "distribution.smdistributed: Cannot use more than 1 smdistributed strategy. Keep dataparallel or"
+            " modelparallel; modelparallel brings its own data parallelism ('ddp': True or 'horovod': True)."
+        )
+    launchers = [name for name in enabled if name != "smdistributed.modelparallel"]
+    if "smdistributed.dataparallel" in enabled and "mpi" in enabled:
+        # It says how many ranks a host gets, and that mpirun starts them.
+        launchers.remove("mpi")
+    if len(launchers) > 1:
+        raise DistributionError(
+            f"distribution: two strategies at once: {' and '.join(launchers)}. Each starts the ranks by itself, so a"
+            " job can have one; set 'enabled': False on the others."
+        )
+    if "smdistributed.modelparallel" in enabled and launchers not in (["mpi"], ["torch_distributed"]):
+        start = f"with {launchers[0]}" if launchers else "by itself"
+        raise DistributionError(
+            f"distribution.smdistributed.modelparallel: it cannot start {start}; it runs under MPI."
+            " Add 'mpi': {'enabled': True, 'processes_per_host': N}"
+            " (or 'torch_distributed': {'enabled': True} for version 2 of the library)."
+        )
+
+
+def _check_data_parallel(distribution: Distribution) -> None:
+    mpi, data_parallel = given(distribution.mpi, None), distribution.data_parallel
+    if data_parallel is None:
+        return
+    if mpi is not None and mpi.enabled and mpi.custom_mpi_options and data_parallel.custom_mpi_options:
+        raise DistributionError(
+            "distribution: custom_mpi_options stands in mpi and in smdistributed.dataparallel, and there is one mpirun."
+            " Give all of them in mpi."
+        )
+    if data_parallel.helpers is not UNSET and data_parallel.helpers in given(distribution.instance_groups, ()):
+        raise DistributionError(
+            f"{DATA_PARALLEL}.helpers: {data_parallel.helpers} is also in distribution.instance_groups, the groups to"
+            " train on. A host trains or helps; name another group in one of the two."
+        )
+
+
+def _check_partitions(parameters: ModelParallelParameters) -> None:
+    partitions, degree = parameters.partitions, parameters.pipeline_parallel_degree
+    others = (parameters.tensor_parallel_degree, parameters.sharded_data_parallel_degree)
+    if partitions is UNSET and degree is UNSET and all(other is UNSET for other in others):
+        raise DistributionError(
+            f"{PARAMETERS}.partitions: missing: say into how many partitions to split the model, for example"
+            " 'partitions': 2. (pipeline_parallel_degree is another name for it.)"
+        )
+    if partitions is not UNSET and degree is not UNSET and partitions != degree:
+        raise DistributionError(
+            f"{PARAMETERS}: partitions is {partitions} and pipeline_parallel_degree is {degree}, but they are two"
+            " names for one thing. Keep one of them."
+        )
+    if parameters.auto_partition is False and parameters.default_partition is UNSET:
+        raise DistributionError(
+            f"{PARAMETERS}.default_partition: default_partition must be supplied if auto_partition is set to False!"
+            " It is the partition of whatever smp.partition does not place, for example 'default_partition': 0."
+        )
+    default = given(parameters.default_partition, 0)
+    if default >= parameters.pipeline_degree:
+        raise DistributionError(
+            f"{PARAMETERS}.default_partition: default_partition must be less than the number of partitions!"
+            f" Got {default} of {parameters.pipeline_degree} partitions, which are numbered from 0."
+        )
+    if parameters.load_partition is True and parameters.partition_file is UNSET:
+        raise DistributionError(
+            f"{PARAMETERS}.load_partition: needs `partition_file`, the file to load the partition from."
+        )
+
+
+def _check_data_parallel_keys(parameters: ModelParallelParameters) -> None:
+    resolved = parameters.resolved()
+    if resolved.horovod and resolved.ddp:
+        raise DistributionError(
+            f"{PARAMETERS}: 'ddp' and 'horovod' cannot be simultaneously enabled."
+            " Keep 'ddp' for PyTorch, 'horovod' for TensorFlow."
+        )
+    for key in ("ddp_port", "ddp_dist_backend"):
+        if getattr(parameters, key) is not UNSET and parameters.ddp is UNSET:
+            raise DistributionError(f"{PARAMETERS}.{key}: `{key}` needs `ddp` to be set as well: add 'ddp': True.")
+    for key in ("tensor_parallel_degree", "sharded_data_parallel_degree"):
+        if (degree := getattr(resolved, key)) > 1 and not resolved.ddp:
+            raise DistributionError(f"{PARAMETERS}.{key}: {degree} needs `ddp` to be True as well: add 'ddp': True.")
+    sharded = resolved.sharded_data_parallel_degree > 1
+    if sharded and resolved.partitions > 1:
+        raise DistributionError(
+            f"{PARAMETERS}.sharded_data_parallel_degree: {resolved.sharded_data_parallel_degree} excludes pipeline"
+            f" parallelism, and there are {resolved.partitions} partitions. Set partitions to 1, or leave it out."
+        )
+    if sharded and resolved.shard_optimizer_state:
+        raise DistributionError(
+            f"{PARAMETERS}.shard_optimizer_state: sharded_data_parallel_degree already shards the optimizer's state."
+            " Leave shard_optimizer_state out."
+        )
+    if resolved.bf16 and resolved.fp16:
+        raise DistributionError(f"{PARAMETERS}: 'fp16' and 'bf16' cannot be simultaneously enabled. Keep one.")
+
+
+def _check_framework_keys(parameters: ModelParallelParameters, framework: Framework | None) -> None:
+    """Refuse what one framework's library never reads, rather than ignore it."""
+    for key in legal_keys(ModelParallelParameters):
+        if getattr(parameters, key) is UNSET:
+            continue
+        if framework == "pytorch" and key in TENSORFLOW_KEYS:
+            raise DistributionError(f"{PARAMETERS}.{key}: for TensorFlow only; leave it out for PyTorch.")
+        if framework == "tensorflow" and key not in TENSORFLOW_KEYS | COMMON_KEYS:
+            raise DistributionError(f"{PARAMETERS}.{key}: for PyTorch only; leave it out for TensorFlow.")
+    placement = given(parameters.placement_strategy, "cluster")
+    if framework == "tensorflow" and placement not in ("cluster", "spread"):
+        raise DistributionError(
+            f"{PARAMETERS}.placement_strategy: for TensorFlow, placement_strategy must be a value in:"
+            f" ['cluster', 'spread']. Got {placement!r}: the letters place tensor parallelism, which is PyTorch's."
+        )
+
+
+def check_layout(distribution: Distribution, *, hosts: int, processes_per_host: int) -> None:
+    """Raise `DistributionError` when the degrees of parallelism do not divide the ranks.
+
+    The product of the degrees is the number of ranks: partitions x tensor parallel x (reduced) data parallel.
+    """
+    ranks = hosts * processes_per_host
+    world = f"{ranks} ranks ({hosts} hosts x {processes_per_host} processes_per_host)"
+    version2 = distribution.model_parallel_v2
+    if version2 is not None:
+        _check_v2_layout(version2, ranks, world)
+    parameters = distribution.model_parallel
+    if parameters is None:
+        return
+    resolved = parameters.resolved()
+    model_ranks = resolved.partitions * resolved.tensor_parallel_degree
+    if ranks % model_ranks:
+        degrees = f"{resolved.partitions} partitions"
+        if resolved.tensor_parallel_degree > 1:
+            degrees += f" x tensor_parallel_degree {resolved.tensor_parallel_degree} = {model_ranks}"
+        raise DistributionError(
+            f"{PARAMETERS}: {degrees} must divide {world}. Make processes_per_host a multiple of {model_ranks},"
+            " or change the degrees."
+        )
+    replicas = ranks // model_ranks
+    if replicas % resolved.sharded_data_parallel_degree:
+        raise DistributionError(
+            f"{PARAMETERS}.sharded_data_parallel_degree: {resolved.sharded_data_parallel_degree} must divide the"
+            f" {replicas} data parallel replicas of {world}."
+        )
+
+
+def _check_v2_layout(parameters: ModelParallelV2Parameters, ranks: int, world: str) -> None:
+    for key in legal_keys(ModelParallelV2Parameters):
+        degree = getattr(parameters, key)
+        if key.endswith("_degree") and degree and ranks % degree:
+            raise DistributionError(f"{PARAMETERS}.{key}: {degree} must divide {world}.")
+
+
+def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> Distribution:
+    """Return the distribution with the group to train on filled in, for an estimator that has these groups.
+
+    A single group beside the helpers' needs no naming. Raises `DistributionError` when the names do not fit the
+    estimator's.
+    """
+    if distribution.helpers is not None:
+        _check_helpers(distribution.helpers, groups)
+        groups = [group for group in groups if group != distribution.helpers]
+    chosen = given(distribution.instance_groups, ())
+    place = "distribution.instance_groups"
+    known = ", ".join(groups)
+    if not chosen and (not groups or distribution.launcher is Launcher.PLAIN):
+        return distribution
+    if not groups:
+        raise DistributionError(
+            f"{place}: Instance groups not specified in the estimator ! This names {', '.join(chosen)};"
+            " give the estimator instance_groups, or leave this out."
+        )
+    if len(chosen) > len(groups):
+        raise DistributionError(
+            f"{place}: Train instance groups oversubscribed ! {len(chosen)} named, the estimator has: {known}."
+        )
+    for name in chosen:
+        if name not in groups:
+            raise DistributionError(f"{place}: Invalid training instance group {name} ! The estimator has: {known}.")
+    if len(groups) > 1 and len(chosen) != 1:
+        raise DistributionError(
+            f"{place}: Distribution should only contain one instance group name ! Name the one to train on: {known}."
+        )
+    return msgspec.structs.replace(distribution, instance_groups=chosen or tuple(groups))
+
+
+def _check_helpers(helpers: str, groups: Sequence[str]) -> None:
+    place, known = f"{DATA_PARALLEL}.helpers", ", ".join(groups)
+    if not groups:
+        raise DistributionError(
+            f"{place}: helper hosts are an instance group of the job, and the estimator has no groups. In place of"
+            " instance_type and instance_count give instance_groups=[InstanceGroup('gpu', ...),"
+            f" InstanceGroup({helpers!r}, ...)]."
+        )
+    if helpers not in groups:
+        raise DistributionError(f"{place}: there is no instance group {helpers!r}. The estimator has: {known}.")
+    if len(groups) == 1:
+        raise DistributionError(
+            f"{place}: {helpers} is the only instance group, and no host is left to train on. Add a group for training."
+        )

@@ -1,0 +1,104 @@
+"""What the user wants to run: the code folder is filled, and the entry point found in it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, NamedTuple
+
+from herringbone_contract.constants import Key
+from herringbone_contract.errors import ContractError, InputError, UnsupportedError
+
+Entry = Literal["script", "module", "program"]
+
+
+class Program(NamedTuple):
+    """What each rank runs: a Python script (its path), a module (its name) or an executable (its path).
+
+    `leading` arguments come before the user's own.
+    """
+
+    entry: Entry
+    name: str
+    leading: tuple[str, ...] = ()
+
+
+def fill(
+    folder: Path, submit_directory: str | None, *, environ: Mapping[str, str] = os.environ, region: str | None = None
+) -> None:
+    """Put the user's code in `folder`, unless there is some already.
+
+    `submit_directory` is a folder, a single file or a tar.gz, as a path or a file:// address, or a tar.gz as an s3://
+    address: see `s3.fetch`, which takes `environ` and `region`.
+
+    Raises `InputError` when it is not there, `ArchiveError` when it is a damaged or a wicked archive,
+    `UnsupportedError` when it lies where it cannot be fetched from, `AwsError` when S3 does not give it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if any(folder.iterdir()) or not submit_directory:
+        return
+    if submit_directory.startswith("s3://"):
+        _fill_from_s3(folder, submit_directory, environ, region)
+        return
+    if "://" in submit_directory and not submit_directory.startswith("file://"):
+        raise UnsupportedError(
+            f"{Key.SUBMIT_DIRECTORY} {submit_directory!r}: code comes from a path, a file:// or an s3:// address"
+        )
+    import shutil
+
+    from herringbone_entry.preparation.archive import extract
+
+    source = Path(submit_directory.removeprefix("file://"))
+    if source.is_dir():
+        shutil.copytree(source, folder, symlinks=True, dirs_exist_ok=True)
+    elif source.name.endswith((".tar.gz", ".tgz", ".tar")):
+        extract(source, folder)
+    elif source.is_file():
+        shutil.copy2(source, folder / source.name)
+    else:
+        raise InputError(f"{Key.SUBMIT_DIRECTORY} {submit_directory!r} does not exist on this host")
+
+
+def _fill_from_s3(folder: Path, address: str, environ: Mapping[str, str], region: str | None) -> None:
+    import tempfile
+
+    from herringbone_entry.preparation import s3
+    from herringbone_entry.preparation.archive import extract
+
+    with tempfile.TemporaryDirectory() as place:
+        archive = Path(place) / PurePosixPath(address).name
+        s3.fetch(address, archive, environ, region)
+        extract(archive, folder)
+
+
+def find_program(folder: Path, steering: Mapping[str, Any]) -> Program:
+    """Find the entry point that the job names.
+
+    `train.py` runs as a script; `run.sh` and other files run as programs; any other name is a module, of the code
+    folder or of a package that its setup.py or pyproject.toml installs.
+
+    Raises `ContractError` when the job names none, `InputError` when it is not there.
+    """
+    named = steering.get(Key.PROGRAM)
+    if not named:
+        raise ContractError(f"hyperparameters.json has no {Key.PROGRAM}: nothing says what to run; set entry_point")
+    path = folder / str(named)
+    if path.is_file():
+        if path.suffix == ".py":
+            return Program("script", str(path))
+        if os.access(path, os.X_OK):
+            return Program("program", str(path))
+        if path.suffix == ".sh":
+            return Program("program", "/bin/sh", (str(path),))
+        raise InputError(f"entry point {path} is neither a .py nor a .sh file, and not executable (chmod +x)")
+    module = str(named).removesuffix(".py").replace("/", ".")
+    if is_package(folder) or (folder / str(named) / "__main__.py").is_file():
+        return Program("module", module)
+    there = ", ".join(sorted(each.name for each in folder.iterdir())[:20]) or "nothing"
+    raise InputError(f"entry point {named!r} is not in {folder}; there is: {there}")
+
+
+def is_package(folder: Path) -> bool:
+    """Say whether the code folder is a Python project to be installed."""
+    return any((folder / name).is_file() for name in ("setup.py", "pyproject.toml"))

@@ -1,0 +1,178 @@
+"""Everything a host does before it can say `ready`: code, packages, the program, the way to start it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from herringbone_contract.constants import HostVariable, Key
+from herringbone_contract.errors import ContractError, UnsupportedError
+from herringbone_contract.hyperparameters import carries_distribution, decode
+from herringbone_contract.launcher import Launcher
+from herringbone_entry.host import Host
+from herringbone_entry.launchers import data_parallel, mpi
+from herringbone_entry.preparation import devices
+from herringbone_entry.preparation.code import Program, fill, find_program, is_package
+from herringbone_entry.preparation.shims import find_shim, shims
+from herringbone_entry.ranks.environment import arguments, contract_environment
+from herringbone_entry.ranks.layout import hosts_of_groups, one_per_gpu
+
+
+class Prepared(NamedTuple):
+    """What this host will run. `num_processes` is 0 where the job has no rank on this host; `helps` says that it then
+    serves the others' ranks.
+
+    `environment` is what all ranks of this host get on top of what they inherit. `mpi` is on the first host where
+    mpirun starts the ranks; `mpi_options` are then the user's words for it, None where each host starts its own.
+    """
+
+    launcher: Launcher
+    program: Program
+    arguments: tuple[str, ...]
+    python: str
+    environment: dict[str, str]
+    shims: tuple[str, ...]
+    num_processes: int
+    helps: bool = False
+    mpi: mpi.MPI | None = None
+    mpi_options: str | None = None
+
+    @property
+    def has_parameter_servers(self) -> bool:
+        """Whether a host with a rank has a parameter server beside it."""
+        return self.launcher in (Launcher.PARAMETER_SERVER, Launcher.MXNET_PARAMETER_SERVER)
+
+
+def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
+    """Read what the job wants and make this host ready for it.
+
+    Raises one of the `HerringboneError`s, which says what is wrong with the job or the host.
+    """
+    launcher, processes_per_host, mpi_options, helps = Launcher.PLAIN, None, None, False
+    library: dict[str, str] = {}
+    if carries_distribution(host.raw_hyperparameters):
+        distribution = decode(host.raw_hyperparameters)
+        launcher, processes_per_host = _launcher(host, distribution.launcher), distribution.processes_per_host
+        mpi_options, helps = distribution.mpi_options, _helps(host, distribution.helpers)
+        library = data_parallel.settings(distribution.data_parallel)
+    if launcher is Launcher.PYTORCH_XLA:
+        raise UnsupportedError(
+            f"distribution {launcher.value!r} is not supported by this release; mpi, torch_distributed, smdistributed, "
+            "parameter_server, multi_worker_mirrored_strategy and a plain script are"
+        )
+    if len(host.resources.hosts) > 1 and host.control is None:
+        raise UnsupportedError(
+            f"{len(host.resources.hosts)} hosts need a control channel, and a secret that proves who they are; this "
+            f"platform gives neither. Set {HostVariable.CONTROL}=tcp::7590 in the job's environment, and "
+            f"{HostVariable.KEY_FILE} to a file that only this job's hosts can read, one of an input channel say"
+        )
+    found = mpi.find(host.environ) if mpi_options is not None and host.is_first else None
+    code = Path(host.paths.code)
+    steering = host.steering
+    fill(code, steering.get(Key.SUBMIT_DIRECTORY), environ=host.environ, region=steering.get(Key.REGION))
+    program = find_program(code, host.steering)
+    num_gpus = devices.num_gpus(host.environ)
+    environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
+    # A helper host runs nothing of the user's, and needs none of his packages; but mpirun starts ranks by this path.
+    python = sys.executable if helps and found is None else _python(host, code, program, log)
+    found_shims = shims(launcher, code, python)
+    if host.is_first and find_shim("horovod") in found_shims:
+        log("Horovod is not installed here: Herringbone's own answers to `import horovod`")
+    for folder in (host.paths.model, host.paths.output_data):
+        _make_writable(Path(folder))
+    return Prepared(
+        launcher=launcher,
+        program=program,
+        arguments=(*program.leading, *arguments(host.hyperparameters)),
+        python=python,
+        environment={**environment, **library, **_path_of(python, host)},
+        shims=found_shims,
+        num_processes=0 if helps else _num_processes(host, launcher, processes_per_host, num_gpus),
+        helps=helps,
+        mpi=found,
+        mpi_options=mpi_options,
+    )
+
+
+def _launcher(host: Host, launcher: Launcher) -> Launcher:
+    """Return what starts the ranks, told apart where the framework makes a difference. Raises `ContractError`."""
+    if launcher is not Launcher.PARAMETER_SERVER:
+        return launcher
+    framework = host.steering.get(Key.PARAMETER_SERVER_FRAMEWORK) or host.environ.get(HostVariable.FRAMEWORK)
+    if framework == "mxnet":
+        return Launcher.MXNET_PARAMETER_SERVER
+    if framework not in (None, "", "tensorflow"):
+        raise ContractError(
+            f"parameter servers of {framework!r}, as {Key.PARAMETER_SERVER_FRAMEWORK} or {HostVariable.FRAMEWORK} says:"
+            " there are tensorflow's and mxnet's"
+        )
+    return launcher
+
+
+def _make_writable(folder: Path) -> None:
+    """Make a folder that the job's results go to; better to fail now than when they are written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as error:
+        raise ContractError(
+            f"{folder} cannot be written by user {os.getuid()} ({error.strerror}): results would be lost; give that "
+            "user the folder, or run as its owner"
+        ) from error
+
+
+def _num_processes(host: Host, launcher: Launcher, processes_per_host: int | None, num_gpus: int) -> int:
+    """Return how many ranks this host gets: none outside the instance groups that the distribution names."""
+    groups = host.steering.get(Key.DISTRIBUTION_INSTANCE_GROUPS)
+    if groups:
+        members = {group.name: group.hosts for group in host.resources.groups}
+        unknown = [group for group in groups if group not in members]
+        if unknown:
+            raise ContractError(f"{Key.DISTRIBUTION_INSTANCE_GROUPS} names {unknown}; the job has {sorted(members)}")
+        if host.name not in hosts_of_groups(groups, members):
+            return 0
+    if launcher is Launcher.DATA_PARALLEL:
+        return processes_per_host or one_per_gpu(num_gpus)
+    if launcher is Launcher.TORCH_DISTRIBUTED:
+        return one_per_gpu(num_gpus)
+    if launcher is Launcher.MPI:
+        return processes_per_host or 1
+    return 1
+
+
+def _helps(host: Host, helpers: str | None) -> bool:
+    """Say whether this host is one of the group that serves the others' ranks. Raises `ContractError`."""
+    if helpers is None:
+        return False
+    members = host.resources.group(helpers).hosts
+    if set(members) >= set(host.resources.hosts):
+        raise ContractError(
+            f"resourceconfig.json: all hosts are in the helper group {helpers!r}; none is left to train"
+        )
+    return host.name in members
+
+
+def _path_of(python: str, host: Host) -> dict[str, str]:
+    """Let a shell script find the overlay's Python and programs first."""
+    if python == sys.executable:
+        return {}
+    return {"PATH": os.pathsep.join(filter(None, [str(Path(python).parent), host.environ.get("PATH")]))}
+
+
+def _python(host: Host, code: Path, program: Program, log: Callable[[str], None]) -> str:
+    """Return the Python for the ranks: this one, or an overlay with the job's own packages."""
+    listed = code / "requirements.txt"
+    requirements = listed if listed.is_file() and listed.read_text(encoding="utf-8").strip() else None
+    package = code if program.entry == "module" and is_package(code) else None
+    if requirements is None and package is None:
+        return sys.executable
+    from herringbone_entry.preparation.requirements import overlay
+
+    named = host.environ.get(HostVariable.CACHE)
+    cache = Path(named) if named else Path.home() / ".herringbone" / "cache"
+    return str(overlay(requirements, package, cache=cache, log=log))

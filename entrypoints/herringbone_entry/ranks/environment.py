@@ -1,0 +1,162 @@
+"""What a rank finds in its environment and on its command line; pure functions of the host and the rank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import PurePath
+from typing import Any
+
+from herringbone_contract.constants import Key, RankVariable
+from herringbone_entry.host import Host
+from herringbone_entry.ranks.layout import Place
+
+DEFAULT_LOG_LEVEL = 20
+
+
+def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, str]:
+    """Return the `SM_*` variables of a host's ranks.
+
+    Source: SageMaker's "Environment variables" page of the training toolkit. Each hyperparameter whose name has a
+    hyphen comes in two spellings, because some shells drop `SM_HP_BATCH-SIZE` and older scripts read no other.
+    """
+    described = _describe(host, num_cpus=num_cpus, num_gpus=num_gpus)
+    values: dict[str, Any] = {
+        **{name: described[name] for name in _SAME_NAME},
+        "current_instance_group_hosts": described["current_instance_group_hosts"],
+        "hps": described["hyperparameters"],
+        "framework_params": described["additional_framework_parameters"],
+        "user_args": arguments(host.hyperparameters),
+        "channels": sorted(host.input_data_config),
+        "training_env": described,
+    }
+    for channel, path in described["channel_input_dirs"].items():
+        values[f"channel_{channel}"] = path
+    for name, value in host.hyperparameters.items():
+        values[f"hp_{name}"] = value
+        if "-" in name:
+            values[f"hp_{name.replace('-', '_')}"] = value
+    return {f"SM_{name.upper()}": encode(value) for name, value in values.items()}
+
+
+def rank_environment(place: Place, *, master_address: str, master_port: int) -> dict[str, str]:
+    """Return the variables that tell a rank who it is among the others."""
+    return {
+        RankVariable.RANK: str(place.rank),
+        RankVariable.WORLD_SIZE: str(place.world_size),
+        RankVariable.LOCAL_RANK: str(place.local_rank),
+        RankVariable.LOCAL_WORLD_SIZE: str(place.num_local),
+        RankVariable.GROUP_RANK: str(place.host_index),
+        RankVariable.MASTER_ADDRESS: master_address,
+        RankVariable.MASTER_PORT: str(master_port),
+    }
+
+
+def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
+    """Return the command line that a script gets from its hyperparameters.
+
+    >>> arguments({"epochs": 3, "b": True, "sizes": {"x": 1, "y": 2}})
+    ['-b', 'True', '--epochs', '3', '--sizes', 'x=1,y=2']
+    """
+    words = []
+    for name in sorted(hyperparameters):
+        value = hyperparameters[name]
+        words.append(f"--{name}" if len(name) > 1 else f"-{name}")
+        if isinstance(value, dict):
+            words.append(",".join(f"{key}={item}" for key, item in sorted(value.items())))
+        else:
+            words.append("" if value is None else str(value))
+    return words
+
+
+def encode(value: Any) -> str:
+    """Write a value as the contract does: text as it is, nothing for None, else compact JSON with sorted keys.
+
+    >>> encode("a b"), encode(None), encode({"b": 1, "a": [True]})
+    ('a b', '', '{"a":[true],"b":1}')
+    """
+    if isinstance(value, str):
+        return value
+    if value is None:
+        return ""
+    if isinstance(value, PurePath):
+        return str(value)
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
+
+
+# Variables that carry, upper-cased, the name of their field in SM_TRAINING_ENV.
+_SAME_NAME = (
+    "hosts",
+    "current_host",
+    "current_instance_type",
+    "current_instance_group",
+    "instance_groups",
+    "instance_groups_dict",
+    "distribution_instance_groups",
+    "is_hetero",
+    "network_interface_name",
+    "log_level",
+    "user_entry_point",
+    "module_name",
+    "module_dir",
+    "framework_module",
+    "resource_config",
+    "input_data_config",
+    "model_dir",
+    "input_dir",
+    "input_config_dir",
+    "output_dir",
+    "output_data_dir",
+    "output_intermediate_dir",
+    "num_cpus",
+    "num_gpus",
+    "num_neurons",
+)
+
+
+def _describe(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, Any]:
+    """Return what SM_TRAINING_ENV holds."""
+    paths, resources, steering = host.paths, host.resources, host.steering
+    program = str(steering.get(Key.PROGRAM, ""))
+    group = resources.group(resources.current_group_name)
+    return {
+        "additional_framework_parameters": steering,
+        "channel_input_dirs": {name: str(paths.channel(name)) for name in sorted(host.input_data_config)},
+        "current_host": host.name,
+        "current_instance_group": group.name,
+        "current_instance_group_hosts": list(group.hosts),
+        "current_instance_type": resources.current_instance_type,
+        "distribution_instance_groups": steering.get(Key.DISTRIBUTION_INSTANCE_GROUPS, []),
+        "framework_module": "",
+        "hosts": list(resources.hosts),
+        "hyperparameters": host.hyperparameters,
+        "input_config_dir": str(paths.config),
+        "input_data_config": host.input_data_config,
+        "input_dir": str(paths.input),
+        "instance_groups": [each.name for each in resources.groups],
+        "instance_groups_dict": {
+            each.name: {
+                "hosts": list(each.hosts),
+                "instance_group_name": each.name,
+                "instance_type": each.instance_type,
+            }
+            for each in resources.groups
+        },
+        "is_hetero": len(resources.groups) > 1,
+        "is_master": host.is_first,
+        "job_name": host.job_name,
+        "log_level": steering.get(Key.LOG_LEVEL, DEFAULT_LOG_LEVEL),
+        "master_hostname": resources.first_host,
+        "model_dir": str(paths.model),
+        "module_dir": str(steering.get(Key.SUBMIT_DIRECTORY, paths.code)),
+        "module_name": program.removesuffix(".py"),
+        "network_interface_name": resources.network_interface,
+        "num_cpus": num_cpus,
+        "num_gpus": num_gpus,
+        "num_neurons": 0,
+        "output_data_dir": str(paths.output_data),
+        "output_dir": str(paths.output),
+        "output_intermediate_dir": str(paths.intermediate),
+        "resource_config": host.resource_config,
+        "user_entry_point": program,
+    }

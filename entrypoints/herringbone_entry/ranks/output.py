@@ -1,0 +1,91 @@
+"""The supervisor's own standard output: never blocks the loop, never loses a byte while someone reads.
+
+A reader that pauses (a full pipe behind `less`, a slow log driver) must not stop heartbeats and signals. So what
+cannot be written now waits here, and `full` tells the ranks' pipes to wait as well.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import stat
+from collections import deque
+
+from herringbone_entry.supervisor.event_loop import Callback, Loop
+
+_FULL_BYTES = 4 * 1024 * 1024
+# What a pipe takes without blocking once it reports room (POSIX's PIPE_BUF on Linux).
+_SAFE_BYTES = min(select.PIPE_BUF, 4096)
+
+
+class Output:
+    """Queue of bytes for one descriptor.
+
+    >>> Output(Loop(), 1).write(b"")
+
+    After the reader has gone, writes are dropped: the ranks go on, as they would behind a closed terminal.
+    """
+
+    def __init__(self, loop: Loop, descriptor: int) -> None:
+        self._loop = loop
+        self._descriptor = descriptor
+        self._queue: deque[memoryview] = deque()
+        self._drained: list[Callback] = []
+        self._size = 0
+        self._watched = False
+        # Files and such take everything at once, and cannot be watched.
+        self._can_wait = not stat.S_ISREG(os.fstat(descriptor).st_mode)
+        self._gone = False
+
+    @property
+    def full(self) -> bool:
+        return self._size > _FULL_BYTES
+
+    def write(self, data: bytes) -> None:
+        if not data or self._gone:
+            return
+        self._queue.append(memoryview(data))
+        self._size += len(data)
+        if not self._can_wait:
+            self.flush()
+        elif not self._watched:
+            self._write_some()
+
+    def when_drained(self, callback: Callback) -> None:
+        """Call back once, when there is room again."""
+        self._drained.append(callback)
+
+    def flush(self) -> None:
+        """Write all that waits, however long the reader takes."""
+        while self._queue and not self._gone:
+            self._write(self._queue[0])
+
+    def _write_some(self) -> None:
+        while self._queue and not self._gone and self._has_room():
+            self._write(self._queue[0][:_SAFE_BYTES])
+        waiting = bool(self._queue) and not self._gone
+        if waiting and not self._watched:
+            self._loop.write(self._descriptor, self._write_some)
+        elif not waiting and self._watched:
+            self._loop.forget(self._descriptor)
+        self._watched = waiting
+        if self._drained and not self.full:
+            waiters, self._drained = self._drained, []
+            for callback in waiters:
+                callback()
+
+    def _has_room(self) -> bool:
+        return bool(select.select([], [self._descriptor], [], 0)[1])
+
+    def _write(self, data: memoryview) -> None:
+        try:
+            written = os.write(self._descriptor, data)
+        except OSError:
+            self._gone = True
+            self._queue.clear()
+            self._size = 0
+            return
+        head = self._queue.popleft()
+        if written < len(head):
+            self._queue.appendleft(head[written:])
+        self._size -= written

@@ -1,0 +1,121 @@
+"""The pipe from one stream of a process to the supervisor's output."""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import os
+import termios
+import time
+
+from herringbone_entry.ranks.lines import BAR_INTERVAL_SECONDS, LineStream
+from herringbone_entry.ranks.output import Output
+from herringbone_entry.supervisor.event_loop import Callback, Loop, Timer
+
+_READ_BYTES = 262_144
+# A large pipe lets a rank print on while we serve the others.
+_PIPE_BYTES = 1_048_576
+
+
+class Pipe:
+    """Reads one stream until its end, prefixes its lines and passes them on.
+
+    `writer` is the descriptor for the process; the owner closes it once the process has its copy.
+    `on_end` is called once, when the last holder of the writing end is gone. `ends` are those of a pipe that there is
+    already.
+    """
+
+    def __init__(
+        self,
+        loop: Loop,
+        output: Output,
+        stream: LineStream,
+        on_end: Callback,
+        ends: tuple[int, int] | None = None,
+    ) -> None:
+        self._loop, self._output, self._stream, self._on_end = loop, output, stream, on_end
+        self._reader, self.writer = os.pipe() if ends is None else ends
+        os.set_blocking(self._reader, False)
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            # Over this user's share of pipe memory, the usual 64 KiB work as well.
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        self._timer: Timer | None = None
+        self._muted = False
+        self.ended = False
+        loop.read(self._reader, self._read)
+
+    def close_writer(self) -> None:
+        os.close(self.writer)
+
+    def mute(self) -> None:
+        """Read on, so that the writer is never held up, but show nothing more."""
+        self._muted = True
+
+    def drain(self) -> None:
+        """Take what is in the pipe by now, and no more: something that the rank left may write on without end."""
+        waiting = 0 if self.ended else self._waiting()
+        while waiting > 0:
+            waiting -= self._read_some()
+        # Only one more read finds the end of a pipe.
+        self._read_some()
+
+    def finish(self) -> None:
+        """Give up waiting for the end: something else holds the pipe open."""
+        if self.ended:
+            return
+        self.drain()
+        self._end()
+
+    def _read(self) -> None:
+        if self._output.full:
+            self._loop.forget(self._reader)
+            self._output.when_drained(self._resume)
+            return
+        self._read_some()
+
+    def _resume(self) -> None:
+        if not self.ended:
+            self._loop.read(self._reader, self._read)
+
+    def _waiting(self) -> int:
+        count = array.array("i", [0])
+        fcntl.ioctl(self._reader, termios.FIONREAD, count)
+        return count[0]
+
+    def _read_some(self) -> int:
+        """Read once and return the number of bytes."""
+        if self.ended:
+            return 0
+        try:
+            chunk = os.read(self._reader, _READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if not chunk:
+            self._end()
+            return 0
+        self._show(self._stream.feed(chunk, time.monotonic()))
+        if self._stream.bar and self._timer is None:
+            self._timer = self._loop.later(BAR_INTERVAL_SECONDS, self._tick)
+        return len(chunk)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self.ended:
+            self._show(self._stream.tick(time.monotonic()))
+            if self._stream.bar:
+                self._timer = self._loop.later(BAR_INTERVAL_SECONDS, self._tick)
+
+    def _show(self, lines: bytes) -> None:
+        if not self._muted:
+            self._output.write(lines)
+
+    def _end(self) -> None:
+        if self.ended:
+            return
+        self.ended = True
+        self._loop.forget(self._reader)
+        os.close(self._reader)
+        self._show(self._stream.close())
+        self._on_end()

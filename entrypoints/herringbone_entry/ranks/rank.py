@@ -1,0 +1,260 @@
+"""One rank: attach to this host's supervisor, run the user's program here, say how it ended.
+
+A script runs in this very process as `__main__`, as `python script.py` would run it. Any end but a normal one is
+reported with the user's frames, and then the process is gone at once: a Python that ends slowly after an exception
+waits in MPI_Finalize for ranks that wait for it.
+
+Imports are part of every start, hence few; what is needed only at the end is imported there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import fcntl
+import os
+import signal
+import socket
+import sys
+from types import FrameType, ModuleType, TracebackType
+from typing import Any, NoReturn
+
+from herringbone_entry.channel.frames import Message, Wire, WireError
+from herringbone_entry.ranks import attach
+
+_MAX_FRAMES = 20
+_MAX_MESSAGE_CHARS = 4_000
+# Held so that it outlives its own `__main__`, which the user's script takes over.
+_really_exit = os._exit
+
+
+def main() -> None:
+    wire = connect()
+    try:
+        orders = wire.wait()
+    except EOFError:
+        os._exit(0)  # the supervisor is gone, or has no use for us
+    for descriptor, target in zip(wire.descriptors, (1, 2), strict=False):
+        os.dup2(descriptor, target)
+        os.close(descriptor)
+    for name in (attach.REPORT, attach.LAYOUT, attach.RUN_FOLDER, *attach.SESSION_FOLDERS):
+        os.environ.pop(name, None)
+    os.environ.update(orders["environment"])
+    for name, secret in orders["secrets"].items():
+        os.environ[name] = _descriptor_of(secret, lasting=orders["entry"] == "program")
+    os.chdir(orders["code"])
+    report = Report(wire, orders["code"])
+    faulthandler.enable()
+    _line_buffer()
+    os._exit = report.exit_hook
+    try:
+        if orders["entry"] == "program":
+            report.leave(_run_program(orders), None)
+        _run_python(orders)
+    except SystemExit as error:
+        code = _code_of(error)
+        if code:
+            report.leave(code, error)
+    except KeyboardInterrupt as error:
+        _show(error)
+        report.leave(128 + signal.SIGINT, error)
+    except BaseException as error:  # noqa: BLE001 - whatever the user's program raised
+        _show(error)
+        report.leave(1, error)
+    report.done()
+
+
+def connect() -> Wire:
+    """Return the link to this host's supervisor, over which the orders come."""
+    inherited = os.environ.get(attach.REPORT)
+    if inherited is not None:
+        connection = socket.socket(fileno=int(inherited))
+        connection.set_inheritable(False)
+        return Wire(connection)
+    rank = next(int(os.environ[name]) for name in attach.MPI_RANK_VARIABLES if name in os.environ)
+    connection = socket.socket(socket.AF_UNIX)
+    host = attach.host_of(rank, os.environ[attach.LAYOUT])
+    connection.connect(attach.socket_path(os.environ[attach.RUN_FOLDER], host))
+    wire = Wire(connection)
+    wire.send({"kind": "hello", "rank": rank, "pid": os.getpid()})
+    return wire
+
+
+class Report:
+    """Tells the supervisor how this process ends; a forked child has nothing to tell."""
+
+    def __init__(self, wire: Wire, code: str) -> None:
+        self._wire = wire
+        self._code = os.path.realpath(code)  # noqa: PTH - pathlib costs 5 ms
+        self._pid = os.getpid()
+        # A forked child that outlives us must not make the supervisor believe that we live.
+        os.register_at_fork(after_in_child=wire.close)
+        self._die_with_supervisor(True)
+
+    def done(self) -> None:
+        """Say that the program came to its end; what remains is Python's own exit."""
+        with contextlib.suppress(OSError):
+            self._wire.send({"kind": "done"})
+
+    def leave(self, code: int, error: BaseException | None, frame: FrameType | None = None) -> NoReturn:
+        """Report, wait until the supervisor lets us go, and exit."""
+        message: Message = {"kind": "leaving", "code": code & 0xFF, "exception": "", "message": "", "frames": []}
+        if error is not None:
+            message["exception"] = type(error).__name__
+            message["message"] = _text_of(error)
+            message["frames"] = self._frames(_frames_of(error))
+        elif frame is not None:
+            message["exception"] = "os._exit"
+            message["message"] = f"the program called os._exit({code})"
+            message["frames"] = self._frames(_stack_of(frame))
+        _flush()
+        with contextlib.suppress(OSError, EOFError, WireError):
+            self._die_with_supervisor(False)
+            self._wire.send(message)
+            self._wire.wait()
+        _really_exit(code)
+
+    def exit_hook(self, status: int) -> NoReturn:
+        """Stand in for `os._exit`: the frames that call it are gone a moment later."""
+        if status and os.getpid() == self._pid:
+            self.leave(status, None, sys._getframe(1))
+        _really_exit(status)
+
+    def _die_with_supervisor(self, wanted: bool) -> None:
+        """Have the kernel kill this process when the supervisor's end of the link closes.
+
+        Where the kernel cannot (no F_SETSIG: macOS), a rank may outlive a supervisor that was killed.
+        """
+        if not hasattr(fcntl, "F_SETSIG"):
+            return
+        descriptor = self._wire.fileno()
+        fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGKILL)
+        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_ASYNC
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | (os.O_ASYNC if wanted else 0))
+
+    def _frames(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Keep the frames in the user's code, or all of them when none is."""
+        own = [frame for frame in found if os.path.realpath(frame["file"]).startswith(self._code + os.sep)]  # noqa: PTH
+        return (own or found)[-_MAX_FRAMES:]
+
+
+def _descriptor_of(secret: str, *, lasting: bool) -> str:
+    """Return a path that gives the secret once: an environment is copied to every child, and printed by many.
+
+    `lasting` keeps it for a program that this process starts.
+    """
+    reader, writer = os.pipe()
+    os.write(writer, secret.encode())
+    os.close(writer)
+    os.set_inheritable(reader, lasting)
+    return f"/dev/fd/{reader}"
+
+
+def _run_python(orders: Message) -> None:
+    sys.argv = [orders["program"], *orders["arguments"]]
+    sys.path.insert(0, orders["code"])
+    sys.path.extend(path for path in orders["paths"] if path not in sys.path)
+    if orders["entry"] == "module":
+        import runpy
+
+        runpy.run_module(orders["program"], run_name="__main__", alter_sys=True)
+        return
+    path = orders["program"]
+    main_module = ModuleType("__main__")
+    main_module.__file__ = path
+    main_module.__dict__.update(__builtins__=__builtins__, __cached__=None, __spec__=None)
+    # Classes of the script are pickled by the name of this module, and multiprocessing's spawn reads its __file__.
+    sys.modules["__main__"] = main_module
+    with open(path, "rb") as file:  # noqa: PTH123 - pathlib again
+        code = compile(file.read(), path, "exec", dont_inherit=True)
+    exec(code, main_module.__dict__)  # noqa: S102 - running the user's script is the purpose
+
+
+def _run_program(orders: Message) -> int:
+    """Run a shell script or any executable as a child, pass SIGTERM on, return its exit code."""
+    import errno
+    import subprocess
+
+    command = [orders["program"], *orders["arguments"]]
+    try:
+        # Inherited descriptors stay: MPICH's ranks talk to their launcher over one.
+        child = subprocess.Popen(command, close_fds=False)
+    except OSError as error:
+        if error.errno != errno.ENOEXEC:
+            raise
+        # No `#!` line: what a shell does then is to run it itself.
+        child = subprocess.Popen(["/bin/sh", *command], close_fds=False)
+    signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
+    code = child.wait()
+    return 128 - code if code < 0 else code
+
+
+def _line_buffer() -> None:
+    """Let whole lines out as they are printed; a pipe would keep them back until 8 KiB are full."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(line_buffering=True)
+
+
+def _code_of(error: SystemExit) -> int:
+    """Turn what `sys.exit` was given into an exit code, and print a text as Python does."""
+    if error.code is None:
+        return 0
+    if isinstance(error.code, int):
+        return error.code & 0xFF
+    print(error.code, file=sys.stderr)
+    return 1
+
+
+def _show(error: BaseException) -> None:
+    """Print the traceback as Python would have, without the frames of this file."""
+    error.__traceback__ = _without_ours(error.__traceback__)
+    sys.excepthook(type(error), error, error.__traceback__)
+
+
+def _without_ours(trace: TracebackType | None) -> TracebackType | None:
+    while trace is not None and trace.tb_frame.f_code.co_filename in (__file__, "<frozen runpy>"):
+        trace = trace.tb_next
+    return trace
+
+
+def _frames_of(error: BaseException) -> list[dict[str, Any]]:
+    frames = []
+    trace = _without_ours(error.__traceback__)
+    while trace is not None:
+        frames.append(_frame(trace.tb_frame, trace.tb_lineno))
+        trace = trace.tb_next
+    if isinstance(error, SyntaxError) and error.filename:
+        source = (error.text or "").strip()
+        frames.append({"file": error.filename, "line": error.lineno or 0, "function": "<module>", "source": source})
+    return frames
+
+
+def _stack_of(frame: FrameType | None) -> list[dict[str, Any]]:
+    frames = []
+    while frame is not None and frame.f_code.co_filename not in (__file__, "<frozen runpy>"):
+        frames.append(_frame(frame, frame.f_lineno))
+        frame = frame.f_back
+    return frames[::-1]
+
+
+def _frame(frame: FrameType, line: int) -> dict[str, Any]:
+    import linecache
+
+    code = frame.f_code
+    source = linecache.getline(code.co_filename, line).strip()
+    return {"file": code.co_filename, "line": line, "function": code.co_name, "source": source}
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)[:_MAX_MESSAGE_CHARS]
+    except Exception:  # noqa: BLE001 - a user's __str__ may itself be broken
+        return "(its text cannot be shown)"
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError, AttributeError):
+            stream.flush()

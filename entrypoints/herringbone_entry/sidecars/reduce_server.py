@@ -1,0 +1,29 @@
+"""The first lines of a helper host's server: it ends with its supervisor, then becomes the library's own program."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import sys
+
+from herringbone_contract.constants import REDUCE_SERVER_MODULE
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Run the server as `__main__`."""
+    die_with(os.getppid())
+    runpy.run_module(REDUCE_SERVER_MODULE, run_name="__main__", alter_sys=True)
+
+
+def die_with(parent: int) -> None:
+    """Have the kernel kill this process when its parent ends (Linux only; elsewhere it may outlive a killed one)."""
+    if sys.platform != "linux":
+        return
+    import ctypes
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)  # it had ended before the kernel knew

@@ -1,0 +1,110 @@
+"""What went wrong: made from what a rank reported, from its log, or from an error of our own; written for everyone."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+from collections.abc import Sequence
+from itertools import dropwhile, islice
+from pathlib import Path
+from typing import Any
+
+from herringbone_contract.failure import Failure, Frame, summary
+from herringbone_contract.paths import Paths
+
+_LOG_TAIL_LINES = 20
+# What faulthandler prints for each frame of a process that a signal killed, innermost first.
+_CRASH_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
+_CRASHED_THREAD = "Current thread 0x"
+_CRASH = "Fatal Python error: "
+_CRASH_SIGNALS = {
+    "Segmentation fault": signal.SIGSEGV,
+    "Aborted": signal.SIGABRT,
+    "Bus error": signal.SIGBUS,
+    "Illegal instruction": signal.SIGILL,
+    "Floating point exception": signal.SIGFPE,
+    "Floating-point exception": signal.SIGFPE,
+}
+_DUMP_STARTS = ("Traceback (most recent call last):", _CRASH)
+_OUR_FILES = (str(Path(__file__).parents[1]), "<frozen runpy>", "<string>")
+
+
+def of_rank(
+    host: str, rank: int, code: int | None, *, report: dict[str, Any] | None, tail: Sequence[str], folder: str
+) -> Failure:
+    """Return the failure of a rank that ended with `code` (None: not known yet).
+
+    `report` is what the rank said when leaving; without one (a signal killed it) frames come from the crash dump in
+    its log, if there is one. `folder` holds the user's code.
+    """
+    report = report or {}
+    frames = tuple(Frame(**frame) for frame in report.get("frames", ())) or crash_frames(tail, folder)
+    return Failure(
+        host=host,
+        rank=rank,
+        exit_code=code or 1,
+        exception=report.get("exception", ""),
+        message=report.get("message", ""),
+        frames=frames,
+        log_tail=tuple(_before_dump(tail) if frames else tail)[-_LOG_TAIL_LINES:],
+    )
+
+
+def crash_code(lines: Sequence[str]) -> int | None:
+    """Return the exit code of a process whose log ends with a crash dump, else None.
+
+    >>> crash_code(["Fatal Python error: Segmentation fault"])
+    139
+    """
+    named = [line.removeprefix(_CRASH) for line in lines if line.startswith(_CRASH)]
+    number = _CRASH_SIGNALS.get(named[-1]) if named else None
+    return None if number is None else 128 + number
+
+
+def of_error(host: str | None, error: BaseException) -> Failure:
+    """Return the failure of the host itself: no rank had to do with it."""
+    return Failure(host=host, exit_code=1, exception=type(error).__name__, message=str(error))
+
+
+def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
+    """Return the frames, outermost first, of the thread that crashed, from what faulthandler printed.
+
+    Only those in `folder`, or all of them when none is.
+
+    >>> crash_frames(['Current thread 0x00 (most recent call first):', '  File "a.py", line 3 in f'], "/code")
+    (Frame(file='a.py', line=3, function='f', source=''),)
+    """
+    import linecache
+
+    dump = dropwhile(lambda line: not line.startswith(_CRASHED_THREAD), lines)
+    frames = []
+    for line in islice(dump, 1, None):
+        match = _CRASH_FRAME.fullmatch(line)
+        if match is None:
+            break
+        if not match["file"].startswith(_OUR_FILES):
+            number = int(match["line"])
+            source = linecache.getline(match["file"], number).strip()
+            frames.append(Frame(match["file"], number, match["function"], source))
+    own = [frame for frame in frames if os.path.realpath(frame.file).startswith(os.path.realpath(folder) + os.sep)]
+    return tuple(reversed(own or frames))
+
+
+def write(paths: Paths, failure: Failure) -> None:
+    """Leave the failure in the contract's two files; what the user's program wrote there itself stays.
+
+    A full disk may be the very failure: then the log and the exit code must do.
+    """
+    with contextlib.suppress(OSError):
+        Path(paths.output).mkdir(parents=True, exist_ok=True)
+        Path(paths.failure_record).write_text(failure.to_json(), encoding="utf-8")
+    with contextlib.suppress(OSError), Path(paths.failure).open("x", encoding="utf-8") as file:
+        file.write(summary(failure))
+
+
+def _before_dump(tail: Sequence[str]) -> Sequence[str]:
+    """Drop the traceback or crash dump that a log ends with: its frames are in the record already."""
+    starts = [index for index, line in enumerate(tail) if line.startswith(_DUMP_STARTS)]
+    return tail[: starts[-1]] if starts else tail

@@ -1,0 +1,103 @@
+"""What a model costs: the tree of its modules with bytes and seconds, the values that flow, and the link between ranks.
+
+A measuring adaptor fills it from one traced step; everything that decides reads nothing else. All figures are a
+node's *own*: those of its children are in the children.
+
+    root  ""             parameters {}          seconds: the root's own operations
+    +-- "embed"          parameters {1: 4000}
+    +-- "block"          parameters {}          seconds: the residual addition
+    |   +-- "block.fc"   parameters {2: 800}
+    +-- "head"           parameters {1: 4000}   the same identity: one parameter, two places
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from herringbone_contract.errors import ParallelError
+
+Bytes = Annotated[int, Meta(ge=0)]
+Seconds = Annotated[float, Meta(ge=0.0)]
+
+
+class CostNode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One module and its own costs.
+
+    >>> CostNode(path="head", parameters={1: 4000}, seconds=0.002, input_bytes=512).path
+    'head'
+
+    `path` is dotted, "" for the model itself. `parameters` maps each own parameter or buffer, by an identity that
+    shared ones share, to the bytes that a rank holds because of it: count gradient and optimizer state in, if a
+    memory cap is to mean the device's memory. `activation_bytes` are what its backward keeps, all live microbatches
+    together. `seconds` are forward and backward of one microbatch. `input_bytes` are what a call is given.
+    `children` are in the order of their first call.
+    """
+
+    path: str
+    parameters: dict[int, Bytes] = {}
+    activation_bytes: Bytes = 0
+    seconds: Seconds = 0.0
+    input_bytes: Bytes = 0
+    children: tuple[CostNode, ...] = ()
+
+    def walk(self) -> Iterator[CostNode]:
+        """Yield the node and all below it, parents first, in call order."""
+        waiting = [self]
+        while waiting:
+            node = waiting.pop()
+            yield node
+            waiting.extend(reversed(node.children))
+
+
+class Value(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A tensor that one module makes and others use, by their paths.
+
+    It moves at most once to each rank that uses it, and a gradient of `backward_bytes` comes back from each
+    (0 where nothing upstream needs one).
+    """
+
+    source: str
+    users: tuple[str, ...]
+    forward_bytes: Bytes
+    backward_bytes: Bytes
+
+
+class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How fast a message goes from one rank to another: a fixed time, and bytes per second.
+
+    >>> Link(seconds=1e-4, bytes_per_second=1e9).transfer_seconds(1_000_000, 0)
+    0.0011
+    """
+
+    seconds: Seconds = 0.0
+    bytes_per_second: Annotated[float, Meta(gt=0.0)]
+
+    def transfer_seconds(self, forward_bytes: int, backward_bytes: int) -> float:
+        """Return the time one value takes, its gradient included."""
+        messages = (forward_bytes > 0) + (backward_bytes > 0)
+        return messages * self.seconds + (forward_bytes + backward_bytes) / self.bytes_per_second
+
+
+class CostTree(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A model's costs. Without measured `values` it counts as a chain: each module uses what the one before it made."""
+
+    root: CostNode
+    link: Link
+    values: tuple[Value, ...] = ()
+
+
+def to_text(tree: CostTree) -> str:
+    """Return the tree as JSON; `parse` reads it back."""
+    return msgspec.json.encode(tree).decode()
+
+
+def parse(text: str | bytes) -> CostTree:
+    """Read back what `to_text` wrote; raises `ParallelError` when it is something else."""
+    try:
+        return msgspec.json.decode(text, type=CostTree)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ParallelError(f"this is not a cost tree: {error}. Measure the model again to write a new one.") from error

@@ -1,0 +1,26 @@
+"""What to say where MXNet is missing, or cannot be imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+
+from herringbone_contract.errors import ParallelError
+
+# The first that has no more `numpy.bool`, which MXNet asks for when it is imported.
+_TOO_NEW = (1, 24)
+
+
+def require_mxnet() -> None:
+    """Raise `ParallelError` unless there is an MXNet, and a numpy that it can use."""
+    if importlib.util.find_spec("mxnet") is None:
+        raise ParallelError(
+            "MXNet is not installed in the Python of this rank: add `mxnet==1.9.1` and `numpy<1.24` to the job's"
+            " requirements.txt (on Python 3.10 or 3.11), or use an image that has them"
+        )
+    numpy = importlib.metadata.version("numpy")
+    if tuple(int(part) for part in numpy.split(".")[:2]) >= _TOO_NEW:
+        raise ParallelError(
+            f"numpy {numpy}: MXNet's last release, 1.9.1, needs one older than 1.24: pip install 'numpy<1.24', which is"
+            " there for Python 3.10 and 3.11"
+        )

@@ -1,0 +1,51 @@
+"""What scripts of TensorFlow 2.3 to 2.6 say and Keras 3 no longer understands: docs/tensorflow.md has the list.
+
+Only `import smdistributed.modelparallel.tensorflow` calls `activate`: Keras stays as it is for everyone else.
+"""
+
+from __future__ import annotations
+
+import keras
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.tensorflow.keras_compat import layers, models, namespaces, optimizers, weights
+from herringbone_parallel.tensorflow.patches import Patches
+
+_KERAS = 3
+_active: Patches | None = None
+
+
+def activate() -> None:
+    """Have Keras 3 understand old scripts, until `deactivate`; a second call changes nothing.
+
+        activate()
+        keras.optimizers.Adam(lr=1e-3).get_gradients(loss, model.trainable_variables)
+
+    Raises `ParallelError` with a Keras that is not version 3.
+    """
+    global _active
+    if _active is not None:
+        return
+    check_version(keras.__version__)
+    patches = Patches()
+    for room in (optimizers, models, layers, namespaces, weights):
+        room.patch(patches)
+    _active = patches
+
+
+def deactivate() -> None:
+    """Give Keras back what `activate` took its place of."""
+    global _active
+    if _active is not None:
+        _active.undo()
+        _active = None
+
+
+def check_version(version: str) -> None:
+    """Raise `ParallelError` unless this is a Keras whose inner names are known here."""
+    if not version.startswith(f"{_KERAS}."):
+        raise ParallelError(
+            f"Keras {version}: smdistributed.modelparallel.tensorflow reads old scripts on Keras {_KERAS}, the one of"
+            " TensorFlow 2.16 and newer. Install that one (`pip install 'keras<4'`), or import"
+            " herringbone_parallel.tensorflow.model_parallel.api, which leaves Keras alone"
+        )

@@ -1,0 +1,86 @@
+"""Model parallelism for TensorFlow: the SMP v1 API on TensorFlow 2.16 and newer, with Keras 3.
+
+# In a launched rank. Elsewhere: import herringbone_parallel.tensorflow.model_parallel.api as smp
+import smdistributed.modelparallel.tensorflow as smp
+
+smp.init()
+
+class Net(smp.DistributedModel):
+    def call(self, images, training=None):
+        with smp.partition(0):
+            hidden = self.first(images)
+        with smp.partition(1):
+            return self.second(hidden)
+
+@smp.step
+def get_gradients(images, labels):
+    with tf.GradientTape() as tape:
+        loss = loss_of(labels, model(images, training=True))
+    return tape.gradient(loss, model.trainable_variables), loss
+"""
+
+from herringbone_parallel.tensorflow.require import require_tensorflow
+
+require_tensorflow()
+
+from herringbone_parallel.core.groups import (  # noqa: E402
+    DP_GROUP,
+    MP_GROUP,
+    PP_GROUP,
+    RDP_GROUP,
+    TP_GROUP,
+    WORLD,
+    CommGroup,
+    RankType,
+)
+from herringbone_parallel.tensorflow.model_parallel.checkpoint.manager import CheckpointManager  # noqa: E402
+from herringbone_parallel.tensorflow.model_parallel.communication import (  # noqa: E402
+    allgather,
+    barrier,
+    broadcast,
+    dp_barrier,
+    mp_barrier,
+    recv_from,
+    send,
+)
+from herringbone_parallel.tensorflow.model_parallel.model import DistributedModel, register_post_partition_hook  # noqa: E402
+from herringbone_parallel.tensorflow.model_parallel.output import StepOutput  # noqa: E402
+from herringbone_parallel.tensorflow.model_parallel.placement.partition import partition  # noqa: E402
+from herringbone_parallel.tensorflow.model_parallel.ranks import (  # noqa: E402
+    dp_rank,
+    dp_size,
+    get_dp_group,
+    get_mp_group,
+    get_pp_group,
+    get_rdp_group,
+    get_tp_group,
+    get_world_group,
+    local_rank,
+    local_size,
+    mp_rank,
+    mp_size,
+    pp_rank,
+    pp_size,
+    rank,
+    rdp_rank,
+    rdp_size,
+    size,
+    tp_rank,
+    tp_size,
+)
+from herringbone_parallel.tensorflow.model_parallel.state import init, is_initialized, shutdown  # noqa: E402
+from herringbone_parallel.tensorflow.model_parallel.step import step  # noqa: E402
+
+# from the first line of a script to the end of a step
+__all__ = ["init", "is_initialized", "shutdown", "DistributedModel", "partition", "register_post_partition_hook"]
+__all__ += ["step", "StepOutput"]
+# what is kept
+__all__ += ["CheckpointManager"]
+# ranks and sizes
+__all__ += ["rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "dp_rank", "dp_size"]
+__all__ += ["pp_rank", "pp_size", "tp_rank", "tp_size", "rdp_rank", "rdp_size"]
+# groups
+__all__ += ["get_world_group", "get_mp_group", "get_dp_group", "get_pp_group", "get_tp_group", "get_rdp_group"]
+__all__ += ["CommGroup", "RankType", "WORLD", "MP_GROUP", "DP_GROUP", "PP_GROUP", "TP_GROUP", "RDP_GROUP"]
+# objects between ranks
+__all__ += ["send", "recv_from", "broadcast", "allgather", "barrier", "dp_barrier", "mp_barrier"]

@@ -1,0 +1,127 @@
+"""Objects between ranks, and barriers, under SMP v1's names: outside of steps, one rank calling, another answering.
+
+Objects are pickled: the ranks of one job are one trust domain, which the job's token guards.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.groups import WORLD, CommGroup, RankType
+from herringbone_parallel.tensorflow.model_parallel import state
+from herringbone_parallel.tensorflow.model_parallel.placement.trace import recorder
+from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Transport
+
+
+def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:
+    """Send a picklable object to one rank, and return when that rank has received it.
+
+        if smp.pp_rank() == 0:
+            smp.send(vocabulary, 1, smp.RankType.PP_RANK)
+        else:
+            vocabulary = smp.recv_from(0, smp.RankType.PP_RANK)
+
+    Two ranks that send to each other at once wait for each other. Raises `ParallelError` for a rank that does not exist
+    or is this one, and for a peer that is gone. Source: SMP v1, `smp.send`.
+    """
+    _send_to([_peer("send", dest_rank, rank_type)], obj)
+
+
+def recv_from(src_rank: int, rank_type: RankType) -> Any:
+    """Receive what `src_rank` sends here with `send` or `broadcast`; see `send`."""
+    source = _peer("recv_from", src_rank, rank_type)
+    return pickle.loads(_transport().receive_object(source))  # noqa: S301  same trust domain
+
+
+def broadcast(obj: Any, group: CommGroup) -> None:
+    """Send a picklable object to every other rank of the group, and return when all have received it.
+
+        if smp.rank() == 0:
+            smp.broadcast(settings, smp.WORLD)
+        else:
+            settings = smp.recv_from(0, smp.RankType.WORLD_RANK)
+
+    Source: SMP v1, `smp.broadcast`; the receivers call `recv_from`.
+    """
+    here = state.get()
+    _send_to([rank for rank in _members("broadcast", group) if rank != here.rank], obj)
+
+
+def allgather(obj: Any, group: CommGroup) -> list[Any]:
+    """Return what each rank of the group passed, in the order of their ranks in it; every one of them must call."""
+    here = state.get()
+    ranks = _members("allgather", group)
+    others = [rank for rank in ranks if rank != here.rank]
+    data = _pickled(obj)
+    for rank in others:
+        _transport().send_object(rank, data)
+    found = {rank: pickle.loads(_transport().receive_object(rank)) for rank in others}  # noqa: S301  same trust domain
+    for rank in others:
+        _transport().wait_for_receipt(rank)
+    return [obj if rank == here.rank else found[rank] for rank in ranks]
+
+
+def barrier(group: CommGroup = WORLD) -> None:
+    """Wait until every rank of the group is here."""
+    _members("barrier", group)
+    allgather(None, group)
+
+
+def dp_barrier() -> None:
+    """Wait until every rank of this partition is here."""
+    barrier(CommGroup.DP_GROUP)
+
+
+def mp_barrier() -> None:
+    """Wait until every rank of this model-parallel group is here."""
+    barrier(CommGroup.MP_GROUP)
+
+
+def _send_to(peers: Sequence[int], obj: Any) -> None:
+    data = _pickled(obj)
+    for peer in peers:
+        _transport().send_object(peer, data)
+    for peer in peers:
+        _transport().wait_for_receipt(peer)
+
+
+def _pickled(obj: Any) -> bytes:
+    try:
+        return pickle.dumps(obj)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ParallelError(f"a {type(obj).__qualname__} cannot be sent to another rank: {error}") from error
+
+
+def _transport() -> Transport:
+    transport = state.get().transport
+    assert transport is not None, "a rank without others has nobody to talk to"
+    return transport
+
+
+def _peer(what: str, index: int, rank_type: RankType) -> int:
+    """Return the global rank that `index` means, after making sure that one can talk to it."""
+    if not isinstance(rank_type, RankType):
+        raise ParallelError(f"smp.{what}: {rank_type!r} is not a rank type; take one of {_names(RankType)}")
+    ranks = _members(what, rank_type.value)
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(ranks):
+        raise ParallelError(f"smp.{what}: there is no {rank_type.name} {index!r}; they go from 0 to {len(ranks) - 1}")
+    if ranks[index] == state.get().rank:
+        raise ParallelError(f"smp.{what}: {rank_type.name} {index} is this rank itself, which would wait forever")
+    return ranks[index]
+
+
+def _members(what: str, group: CommGroup) -> tuple[int, ...]:
+    if recorder() is not None:
+        raise ParallelError(f"smp.{what} inside a step; call it before or after the step")
+    if not isinstance(group, CommGroup):
+        raise ParallelError(f"smp.{what}: {group!r} is not a group; take one of {_names(CommGroup)}")
+    here = state.get()
+    return here.grid.group(group.value, here.rank)
+
+
+def _names(kind: type[Enum]) -> str:
+    return ", ".join(f"smp.{kind.__name__}.{member.name}" for member in kind)

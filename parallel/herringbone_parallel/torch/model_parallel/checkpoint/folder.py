@@ -1,0 +1,126 @@
+"""The folder that `smp.save_checkpoint` writes, and how it is read on any number of partitions.
+
+    <path>/
+      <tag>_partial/                    a partial checkpoint: every part is a file of its own
+        model_<pp>_<tp>.pt              {"save", "partitions", "content": DistributedModel.local_state_dict()}
+        optimizer_<pp>_<tp>.pt          the same around DistributedOptimizer.local_state_dict()
+        user_content.pt
+      <tag>                             a full one, {"model", "optimizer"}: both load in torch without this library
+      user_content_<tag>
+      newest                            the name of the newest of them, written last
+
+"save" is the same in all files of one save, so that files of two saves under one tag are not taken for a checkpoint.
+SMP v1 also has fp16_states_*.pt: there is no fp16 optimizer here, so there is no such file.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.model_parallel.checkpoint.save_load import read_whole
+
+_PARTIAL = "_partial"
+_NEWEST = "newest"
+_USER_CONTENT = "user_content"
+
+
+class CheckpointFolder:
+    """The names in one such folder, and the files that are there."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def partial(self, tag: str) -> Path:
+        """Return the folder of a partial checkpoint."""
+        return self.path / f"{_checked(tag)}{_PARTIAL}"
+
+    def full(self, tag: str) -> Path:
+        """Return the file of a full checkpoint."""
+        return self.path / _checked(tag)
+
+    def user_content(self, tag: str, partial: bool) -> Path:
+        """Return the file of what the user added."""
+        return self.partial(tag) / f"{_USER_CONTENT}.pt" if partial else self.path / f"{_USER_CONTENT}_{_checked(tag)}"
+
+    def part(self, tag: str, kind: str, pp_rank: int, tp_rank: int) -> Path:
+        """Return the file of one rank's part of the "model" or the "optimizer"."""
+        return self.partial(tag) / f"{kind}_{pp_rank}_{tp_rank}.pt"
+
+    def newest_tag(self, partial: bool) -> str:
+        """Return the newest checkpoint's tag; raises `ParallelError` when there is none, or it is of the other kind."""
+        try:
+            name = (self.path / _NEWEST).read_text(encoding="utf-8").strip()
+        except FileNotFoundError as error:
+            raise ParallelError(f"{self.path} has no file `{_NEWEST}`, so no checkpoint; or give its `tag`") from error
+        if name.endswith(_PARTIAL) != partial:
+            raise ParallelError(
+                f"the newest checkpoint of {self.path}, {name}, is a {'full' if partial else 'partial'} one;"
+                f" pass partial={not partial}, or the `tag` of another"
+            )
+        return name.removesuffix(_PARTIAL)
+
+    def note_newest(self, tag: str, partial: bool) -> None:
+        """Write down which checkpoint is the newest."""
+        unfinished = self.path / f".{_NEWEST}.unfinished"
+        unfinished.write_text(f"{tag}{_PARTIAL if partial else ''}\n", encoding="utf-8")
+        unfinished.replace(self.path / _NEWEST)
+
+    def read_parts(self, tag: str, kinds: Sequence[str]) -> list[list[dict[str, Any]]]:
+        """Return for each kind the content of every rank's part; data is mapped, so that only what is used is read.
+
+        Raises `ParallelError` when a part is missing, damaged, or of another save.
+        """
+        found = {kind: [_read_part(path) for path in sorted(self.partial(tag).glob(f"{kind}_*.pt"))] for kind in kinds}
+        for kind, parts in found.items():
+            if not parts:
+                first = self.part(tag, kind, 0, 0)
+                raise ParallelError(f"{first} does not exist: there is no partial checkpoint {tag!r} with a {kind}")
+            if len(parts) != parts[0]["partitions"]:
+                raise ParallelError(
+                    f"{self.partial(tag)}: the checkpoint was written by {parts[0]['partitions']} partitions, but has"
+                    f" {len(parts)} {kind} file(s); bring those of all hosts into one folder"
+                )
+        if len({part["save"] for parts in found.values() for part in parts}) > 1:
+            raise ParallelError(
+                f"{self.partial(tag)} has files of different saves: the last save under this tag was interrupted."
+                " Resume from another checkpoint"
+            )
+        return [[part["content"] for part in parts] for parts in found.values()]
+
+    def remove_stale(self, tag: str, kinds: Collection[str], partitions: int) -> None:
+        """Remove what an earlier save under this tag, of more kinds or by more partitions, has left."""
+        for kind in ("model", "optimizer"):
+            for path in self.partial(tag).glob(f"{kind}_*.pt"):
+                if kind not in kinds or int(path.name.split("_")[1]) >= partitions:
+                    path.unlink(missing_ok=True)
+
+    def prune(self, kept: int) -> None:
+        """Remove the oldest partial checkpoints until `kept` are left."""
+        folders = [folder for folder in self.path.glob(f"*{_PARTIAL}") if any(folder.glob("model_*.pt"))]
+        for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime_ns)[:-kept]:
+            # Out of sight first: a removal that is interrupted leaves no half checkpoint behind.
+            removed = folder.with_name(f".{folder.name}.removed")
+            folder.rename(removed)
+            shutil.rmtree(removed)
+
+
+def _read_part(path: Path) -> Mapping[str, Any]:
+    part = read_whole(path, map_location="cpu", mmap=True, weights_only=True)
+    if not isinstance(part, dict) or set(part) != {"save", "partitions", "content"}:
+        raise ParallelError(f"{path} was not written by smp.save_checkpoint")
+    return part
+
+
+def _checked(tag: str) -> str:
+    reserved = tag.endswith(_PARTIAL) or tag.startswith(f"{_USER_CONTENT}_") or tag in ("", ".", "..", _NEWEST)
+    if reserved or Path(tag).name != tag:
+        raise ParallelError(
+            f"{tag!r} cannot be a checkpoint's tag: a tag is a file name, and not `{_NEWEST}`, `{_USER_CONTENT}_*` or"
+            f" `*{_PARTIAL}`, which the folder uses itself"
+        )
+    return tag

@@ -1,0 +1,197 @@
+"""Objects between ranks, and barriers, under SMP v1's names: outside of steps, one rank calling, another answering.
+
+Everything is pickled: the ranks of one job are one trust domain, as in `torch.distributed`'s own object collectives. A
+CUDA tensor arrives on the device of the same number as it left; send it as `.cpu()` between devices.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.groups import (
+    DP_GROUP,
+    MP_GROUP,
+    PP_GROUP,
+    RDP_GROUP,
+    TP_GROUP,
+    WORLD,
+    CommGroup,
+    RankType,
+)
+from herringbone_parallel.torch.model_parallel import state
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
+
+# Of our own, so that a script's plain `dist.send` between the same ranks is never taken for ours.
+_TAG = 0x534D50
+
+Result = TypeVar("Result")
+
+
+def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:
+    """Send a picklable object to one rank, and return when that rank has received it.
+
+        if smp.pp_rank() == 0:
+            smp.send(vocabulary, 1, smp.RankType.PP_RANK)
+        else:
+            vocabulary = smp.recv_from(0, smp.RankType.PP_RANK)
+
+    Two ranks that send to each other at once wait for each other. Raises `ParallelError` for a rank that does not exist
+    or is this one, and for a peer that is gone. Source: SMP v1, `smp.send`.
+    """
+    _send_to([_peer("send", dest_rank, rank_type)], obj)
+
+
+def recv_from(src_rank: int, rank_type: RankType) -> Any:
+    """Receive what `src_rank` sends here with `send` or `broadcast`; see `send`."""
+    source = _peer("recv_from", src_rank, rank_type)
+    size = torch.zeros(1, dtype=torch.int64)
+
+    def receive() -> torch.Tensor:
+        dist.recv(size, source, tag=_TAG)
+        data = torch.empty(int(size), dtype=torch.uint8)
+        dist.recv(data, source, tag=_TAG)
+        dist.send(size, source, tag=_TAG)
+        return data
+
+    return pickle.loads(_heard("recv_from", [source], receive).numpy().tobytes())  # noqa: S301  same trust domain
+
+
+def broadcast(obj: Any, group: CommGroup) -> None:
+    """Send a picklable object to every other rank of the group, and return when all have received it.
+
+        if smp.rank() == 0:
+            smp.broadcast(settings, smp.WORLD)
+        else:
+            settings = smp.recv_from(0, smp.RankType.WORLD_RANK)
+
+    Source: SMP v1, `smp.broadcast`; the receivers call `recv_from`.
+    """
+    _outside_step("broadcast")
+    here = state.get()
+    ranks = here.grid.group(_known("broadcast", group).value, here.rank)
+    _send_to([rank for rank in ranks if rank != here.rank], obj)
+
+
+def allgather(obj: Any, group: CommGroup) -> list[Any]:
+    """Return what each rank of the group passed, in the order of their ranks in it; every one of them must call."""
+    _outside_step("allgather")
+    here = state.get()
+    ranks = here.grid.group(_known("allgather", group).value, here.rank)
+    found: list[Any] = [None] * len(ranks)
+    _heard("allgather", ranks, lambda: dist.all_gather_object(found, obj, group=here.groups[group]))
+    # A process group numbers its ranks by their global order, the grid by its placement.
+    by_rank = dict(zip(sorted(ranks), found, strict=True))
+    return [by_rank[rank] for rank in ranks]
+
+
+def barrier(group: CommGroup = WORLD) -> None:
+    """Wait until every rank of the group is here."""
+    _outside_step("barrier")
+    here = state.get()
+    ranks = here.grid.group(_known("barrier", group).value, here.rank)
+    _heard("barrier", ranks, lambda: dist.barrier(group=here.groups[group]))
+
+
+def dp_barrier() -> None:
+    """Wait until every rank of this partition is here."""
+    barrier(DP_GROUP)
+
+
+def mp_barrier() -> None:
+    """Wait until every rank of this model-parallel group is here."""
+    barrier(MP_GROUP)
+
+
+def get_world_process_group() -> dist.ProcessGroup:
+    """Return torch's process group of all ranks."""
+    return state.get().groups[WORLD]
+
+
+def get_mp_process_group() -> dist.ProcessGroup:
+    """Return torch's process group of `get_mp_group()`."""
+    return state.get().groups[MP_GROUP]
+
+
+def get_dp_process_group() -> dist.ProcessGroup:
+    """Return torch's process group of `get_dp_group()`."""
+    return state.get().groups[DP_GROUP]
+
+
+def get_pp_process_group() -> dist.ProcessGroup:
+    """Return torch's process group of `get_pp_group()`."""
+    return state.get().groups[PP_GROUP]
+
+
+def get_tp_process_group() -> dist.ProcessGroup:
+    """Return torch's process group of `get_tp_group()`."""
+    return state.get().groups[TP_GROUP]
+
+
+def get_rdp_process_group() -> dist.ProcessGroup:
+    """Return torch's process group of `get_rdp_group()`."""
+    return state.get().groups[RDP_GROUP]
+
+
+def _send_to(peers: Sequence[int], obj: Any) -> None:
+    try:
+        data = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ParallelError(f"a {type(obj).__qualname__} cannot be sent to another rank: {error}") from error
+
+    def deliver() -> None:
+        size = torch.tensor([data.numel()])
+        under_way = [dist.isend(part, peer, tag=_TAG) for peer in peers for part in (size, data)]
+        for work in under_way:
+            assert work is not None, "this rank belongs to the world"
+            work.wait()
+        receipt = torch.zeros(1, dtype=torch.int64)
+        for peer in peers:
+            dist.recv(receipt, peer, tag=_TAG)
+
+    _heard("send", peers, deliver)
+
+
+def _peer(what: str, index: int, rank_type: RankType) -> int:
+    """Return the global rank that `index` means, after making sure that one can talk to it."""
+    _outside_step(what)
+    if not isinstance(rank_type, RankType):
+        raise ParallelError(f"smp.{what}: {rank_type!r} is not a rank type; take one of {_names(RankType)}")
+    here = state.get()
+    ranks = here.grid.group(rank_type.value.value, here.rank)
+    if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(ranks):
+        raise ParallelError(f"smp.{what}: there is no {rank_type.name} {index!r}; they go from 0 to {len(ranks) - 1}")
+    if ranks[index] == here.rank:
+        raise ParallelError(f"smp.{what}: {rank_type.name} {index} is this rank itself, which would wait forever")
+    return ranks[index]
+
+
+def _known(what: str, group: CommGroup) -> CommGroup:
+    if not isinstance(group, CommGroup):
+        raise ParallelError(f"smp.{what}: {group!r} is not a group; take one of {_names(CommGroup)}")
+    return group
+
+
+def _names(kind: type[Enum]) -> str:
+    return ", ".join(f"smp.{kind.__name__}.{member.name}" for member in kind)
+
+
+def _outside_step(what: str) -> None:
+    # Microbatches take turns in an order of each rank's own, so their messages would meet the wrong partners.
+    if current() is not None:
+        raise ParallelError(f"smp.{what} inside a step; call it before or after the step")
+
+
+def _heard(what: str, peers: Sequence[int], talk: Callable[[], Result]) -> Result:
+    try:
+        return talk()
+    except RuntimeError as error:
+        # gloo's and NCCL's word for a peer that is gone, or that did not come within the group's timeout.
+        reason = str(error).splitlines()[0]
+        raise ParallelError(f"smp.{what}: lost contact with ranks {list(peers)}: {reason}") from error

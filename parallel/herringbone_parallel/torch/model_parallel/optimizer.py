@@ -1,0 +1,166 @@
+"""`DistributedOptimizer`: a torch optimizer that updates what lives on this rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.groups import CommGroup
+from herringbone_parallel.torch.model_parallel import optimizer_state, state
+from herringbone_parallel.torch.model_parallel.model import DistributedModel
+from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
+from herringbone_parallel.torch.model_parallel.placement.delayed import with_values
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wrap any torch optimizer; learning-rate schedulers take the wrapper as they take the optimizer.
+
+        optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-3))
+
+    The optimizer may be made before or after `DistributedModel`, over parameters of that model. Each rank updates the
+    parameters it owns. Optimizers that look at all parameters at once (a global norm) see those of this rank only.
+    The loss scale of `fp16` is `smp.amp.GradScaler`'s here: another `static_loss_scale` than 1, `dynamic_loss_scale`
+    and its arguments raise `ParallelError`. Source: SMP v1, `smp.DistributedOptimizer`.
+    """
+
+    # A fused optimizer would look for the scaler's verdict on itself, and the scaler leaves it on this wrapper.
+    _step_supports_amp_scaling = False
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        static_loss_scale: float = 1.0,
+        dynamic_loss_scale: bool = False,
+        **dynamic_loss_args: Any,
+    ) -> None:
+        if static_loss_scale != 1.0 or dynamic_loss_scale or dynamic_loss_args:
+            raise ParallelError(
+                "DistributedOptimizer does not scale the loss: scale it with smp.amp.GradScaler, or train in bfloat16"
+            )
+        # The base class is not initialised: param groups and state are those of the wrapped optimizer.
+        self.optimizer = optimizer
+        here = state.get()
+        if here.model is None:
+            raise ParallelError("make the smp.DistributedModel before the smp.DistributedOptimizer")
+        self._model: DistributedModel = here.model
+        # The names in each group, of the whole model; elsewhere's parameters leave the groups, not this list.
+        self._groups = [self._names_of(group) for group in optimizer.param_groups]
+        # Loaded before the partition; kept until it is known which of it belongs here.
+        self._pending: Mapping[str, Any] | None = None
+        here.optimizers.append(self)
+        self._model.register_post_partition_hook(lambda _: self._keep_local())
+
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Update this rank's parameters."""
+        if closure is not None:
+            raise ParallelError("optimizer.step(closure) is not supported: the closure would have to run on every rank")
+        return self.optimizer.step()
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of this rank's parameters."""
+        self.optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of all parameters, on the CPU, gathered from the pipeline; each of its ranks must call it.
+
+        A plain torch optimizer over the whole model's parameters, in the same groups and order, loads it.
+        """
+        here = state.get()
+        named = self._named()
+        if self._model.partitioned and here.settings.partitions > 1:
+            parts: list[Any] = [None] * here.settings.partitions
+            dist.all_gather_object(parts, optimizer_state.on_cpu(named), group=here.groups[CommGroup.PP_GROUP])
+            named = optimizer_state.join(parts)
+        return optimizer_state.to_numbered(named, self._groups)
+
+    def local_state_dict(self) -> dict[str, Any]:
+        """Return the state of this rank's parameters, by their names in the model."""
+        return {**self._named(), PARTIAL_KEY: state.get().settings.partitions > 1}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load what `state_dict`, `local_state_dict` or a plain optimizer over the same parameters returned.
+
+        Each rank takes what belongs to its parameters; before the partition, options such as the learning rate change
+        at once, the rest when it is known which those are. Raises `ParallelError` for a state of other parameters.
+        """
+        named = optimizer_state.read(state_dict, self._groups)
+        for group, saved in zip(self.optimizer.param_groups, named["param_groups"], strict=True):
+            options = {key: value for key, value in saved.items() if key not in ("params", "param_names")}
+            group.update(optimizer_state.copied(options))
+        self._pending = named["state"]
+        if self._model.partitioned:
+            self._load_pending()
+
+    def check(self, state_dict: Mapping[str, Any]) -> None:
+        """Raise `ParallelError` when `load_state_dict` would; nothing changes."""
+        optimizer_state.read(state_dict, self._groups)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group of parameters of the distributed model."""
+        parameters = param_group["params"]
+        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        names = self._names_of({"params": given})
+        self.optimizer.add_param_group({**param_group, "params": given})
+        self._groups.append(names)
+        if self._model.partitioned:
+            self._keep_local()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "optimizer":
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    def __repr__(self) -> str:
+        return f"DistributedOptimizer({self.optimizer!r})"
+
+    def _names_of(self, group: Mapping[str, Any]) -> list[str]:
+        name_of = {id(parameter): name for name, parameter in self._model.module.named_parameters()}
+        given = [with_values(parameter) for parameter in group["params"]]
+        strangers = [parameter for parameter in given if id(parameter) not in name_of]
+        if strangers:
+            raise ParallelError(
+                f"the optimizer has a parameter of shape {list(strangers[0].shape)} that the DistributedModel has not."
+                " Make the module that it belongs to a part of the model; and make the DistributedOptimizer before the"
+                " first step, or the inner optimizer over the distributed model's parameters()"
+            )
+        return [name_of[id(parameter)] for parameter in given]
+
+    def _keep_local(self) -> None:
+        """Let go of the parameters that live elsewhere, and of their memory."""
+        local = dict(self._model.local_named_parameters())
+        for group, names in zip(self.optimizer.param_groups, self._groups, strict=True):
+            group["params"] = [local[name] for name in names if name in local]
+            # torch's own record, of as many names as parameters; ours has all of them.
+            group.pop("param_names", None)
+        kept = {id(parameter) for parameter in local.values()}
+        for parameter in [parameter for parameter in self.optimizer.state if id(parameter) not in kept]:
+            del self.optimizer.state[parameter]
+        self._load_pending()
+
+    def _local_names(self) -> list[str]:
+        """Return the names of the wrapped optimizer's parameters, in its order."""
+        name_of = {id(parameter): name for name, parameter in self._model.module.named_parameters()}
+        return [name_of[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _named(self) -> dict[str, Any]:
+        own = self.optimizer.state_dict()
+        for group in own["param_groups"]:
+            group.pop("param_names", None)
+        named = optimizer_state.to_named(own, dict(enumerate(self._local_names())), self._groups)
+        return named if self._pending is None else {**named, "state": dict(self._pending)}
+
+    def _load_pending(self) -> None:
+        entries, self._pending = self._pending, None
+        if entries is None:
+            return
+        own = self.optimizer.state_dict()
+        own["state"] = {
+            number: optimizer_state.copied(entries[name])
+            for number, name in enumerate(self._local_names())
+            if name in entries
+        }
+        self.optimizer.load_state_dict(own)

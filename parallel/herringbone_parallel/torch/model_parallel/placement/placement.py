@@ -1,0 +1,164 @@
+"""Gives each module of a model its home: the pipeline rank that holds its parameters and runs it.
+
+module whose parameters all live on one rank   has that rank as home: called from outside, it runs there, whole
+module with parameters on several ranks        has none: its code runs on every rank
+module without parameters or buffers           is at home where its inputs are
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import OWNER_ATTRIBUTE, current
+from herringbone_parallel.torch.model_parallel.runtime.placed import METADATA
+
+# On a module: its `Home`, and the partition that the user put it on.
+HOME_ATTRIBUTE = "_smp_home"
+WISH_ATTRIBUTE = "_smp_partition"
+_original_call = nn.Module.__call__
+_original_init = nn.Module.__init__
+
+
+class Home(NamedTuple):
+    """Where a module's calls run; `rank` None means wherever its inputs are."""
+
+    path: str
+    rank: int | None
+
+
+class OwnedParameter(nn.Parameter):
+    """A parameter of a module whose code runs on every rank; operations on it run where it lives."""
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        microbatch = current()
+        if microbatch is None or func in METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        return microbatch.operate(func, args, kwargs or {})
+
+
+@contextmanager
+def partition(index: int) -> Iterator[None]:
+    """Put the modules created inside on this partition; the innermost `with` decides.
+
+        with smp.partition(1):
+            self.head = nn.Linear(128, 10)
+
+    Used with `auto_partition: False`; an automatic partition ignores it, as SMP v1 does.
+    """
+    if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+        raise ParallelError(f"smp.partition takes the number of a partition, from 0, not {index!r}")
+    before = nn.Module.__init__
+
+    def marked_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
+        _original_init(self, *args, **kwargs)
+        self.__dict__[WISH_ATTRIBUTE] = index
+
+    nn.Module.__init__ = marked_init  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.__init__ = before  # type: ignore[method-assign]
+
+
+def assign_by_hand(model: nn.Module, partitions: int, default: int) -> dict[str, int]:
+    """Return the partition that `smp.partition` gave each module, `default` for the others.
+
+    Raises `ParallelError` for a partition that does not exist, one that stays empty, or a parameter wished for on two.
+    """
+    assigned = {}
+    where: dict[int, tuple[str, int]] = {}
+    for path, module in model.named_modules():
+        index = module.__dict__.get(WISH_ATTRIBUTE, default)
+        if index >= partitions:
+            raise ParallelError(f"module {path!r} is put on partition {index}; there are {partitions}, from 0")
+        for tensor in _own_tensors(module):
+            other, other_index = where.setdefault(id(tensor), (path, index))
+            if other_index != index:
+                raise ParallelError(
+                    f"modules {other!r} (partition {other_index}) and {path!r} (partition {index}) share a parameter;"
+                    " put both on the same partition"
+                )
+            assigned[path] = index
+    empty = sorted(set(range(partitions)) - set(assigned.values()))
+    if empty:
+        raise ParallelError(
+            f"no module with parameters is on partition {empty[0]}: create some inside"
+            f" `with smp.partition({empty[0]}):`, lower `partitions`, or set `auto_partition`"
+        )
+    return assigned
+
+
+def settle(model: nn.Module, assigned: dict[str, int], rank: int, device: torch.device) -> None:
+    """Give the modules their homes, move what is at home on `rank` to `device`, and drop the data of the rest."""
+    _give_homes(model, assigned)
+    _drop_foreign(model, assigned, rank, device)
+    nn.Module.__call__ = _placed_call  # type: ignore[method-assign]
+
+
+@functools.wraps(_original_call)
+def _placed_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    microbatch = current()
+    home: Home | None = self.__dict__.get(HOME_ATTRIBUTE) if microbatch is not None else None
+    if microbatch is None or home is None:
+        return _original_call(self, *args, **kwargs)
+    function: Callable[..., Any] = functools.partial(_original_call, self)
+    if microbatch.wrap is not None:
+        function = microbatch.wrap(function)
+    return microbatch.call(home.path, home.rank, function, args, kwargs)
+
+
+def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
+    return [tensor for tensor in (*module._parameters.values(), *module._buffers.values()) if tensor is not None]
+
+
+def _give_homes(model: nn.Module, assigned: dict[str, int]) -> None:
+    rank_of = {id(module): assigned[path] for path, module in model.named_modules() if path in assigned}
+    # Inner modules too: the code around may call them without the module that they are a part of.
+    for path, module in model.named_modules():
+        below = {rank_of[id(inner)] for inner in module.modules() if id(inner) in rank_of}
+        if len(below) <= 1:
+            module.__dict__[HOME_ATTRIBUTE] = Home(path or type(module).__name__, next(iter(below), None))
+
+
+def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device: torch.device) -> None:
+    # A container (ParameterList) has no code of its own: its parameters are used by the code around it.
+    housed = {
+        id(inner)
+        for module in model.modules()
+        if HOME_ATTRIBUTE in module.__dict__ and type(module).forward is not nn.Module.forward
+        for inner in module.modules()
+    }
+    replaced: dict[int, nn.Parameter] = {}
+    for path, module in model.named_modules():
+        if path not in assigned:
+            continue
+        owner = assigned[path]
+        for name, parameter in module._parameters.items():
+            if parameter is None:
+                continue
+            if owner == rank:
+                parameter.data = parameter.data.to(device)
+            else:
+                # A new object: the optimizer that still holds the old one lets go of it at the first step.
+                if id(parameter) not in replaced:
+                    meta = torch.empty_like(parameter, device="meta")
+                    replaced[id(parameter)] = nn.Parameter(meta, parameter.requires_grad)
+                parameter = replaced[id(parameter)]
+                module._parameters[name] = parameter
+            setattr(parameter, OWNER_ATTRIBUTE, owner)
+            if id(module) not in housed:
+                parameter.__class__ = OwnedParameter
+        for name, buffer in module._buffers.items():
+            # Code that runs on every rank reads its buffers on every rank.
+            here = owner == rank or id(module) not in housed
+            if buffer is not None:
+                module._buffers[name] = buffer.to(device if here else "meta")

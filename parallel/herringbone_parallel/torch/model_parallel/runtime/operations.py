@@ -1,0 +1,91 @@
+"""What may be done to a placed tensor in user code, and where it is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.structure import replace_leaves
+from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
+
+if TYPE_CHECKING:
+    from herringbone_parallel.torch.model_parallel.runtime.microbatch import Microbatch
+
+# These give plain Python, so every rank needs the data itself.
+_NEEDS_DATA = {
+    torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__,
+    torch.Tensor.__float__, torch.Tensor.__index__, torch.Tensor.__format__, torch.Tensor.__contains__,
+    torch.Tensor.__array__, torch.equal, torch.Tensor.equal, torch.allclose, torch.Tensor.allclose,
+    torch.is_nonzero, torch.Tensor.is_nonzero,
+}  # fmt: skip
+
+_REFUSED = {
+    torch.Tensor.backward: "call model.backward(loss) instead, so that the schedule can place it",
+    torch.Tensor.requires_grad_: "decide it on the inputs of the model",
+    torch.Tensor.register_hook: "register a hook on the module instead",
+}
+
+_AUGMENTED = {
+    "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__ipow__", "__iand__",
+    "__ior__", "__ixor__",
+}  # fmt: skip
+
+
+def operate(microbatch: Microbatch, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operation of the user's code that has placed tensors among its arguments."""
+    name = getattr(func, "__name__", str(func))
+    if func in _NEEDS_DATA:
+        return func(*_with_data(microbatch, args), **_with_data(microbatch, kwargs))
+    if func is torch.Tensor.__iter__:
+        return iter(operate(microbatch, torch.Tensor.unbind, (args[0], 0), {}))
+    if func in _REFUSED:
+        raise ParallelError(f"Tensor.{name} cannot be used on a tensor of a distributed model: {_REFUSED[func]}")
+    if kwargs.get("out") is not None:
+        raise ParallelError(f"{name}(..., out=) is not supported on tensors of a distributed model")
+    if name in _AUGMENTED or (name.endswith("_") and not name.endswith("__")):
+        return _operate_in_place(microbatch, func, name, args, kwargs)
+    return microbatch.call(f"torch.{name}", None, func, args, kwargs, identity=func)
+
+
+def operate_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Serve a placed tensor that a module kept and now uses in its own code, where no other rank takes part."""
+
+    def local(leaf: Any) -> Any:
+        if not isinstance(leaf, PlacedTensor):
+            return leaf
+        if leaf.value.local is None:
+            name = getattr(func, "__name__", str(func))
+            raise ParallelError(
+                f"torch.{name}: a tensor of pipeline rank {leaf.value.owner} is used where only one rank runs."
+                " Pass it to the module as an argument, so that it can be moved."
+            )
+        return leaf.value.local
+
+    return func(*replace_leaves(args, local), **replace_leaves(kwargs, local))
+
+
+def _operate_in_place(
+    microbatch: Microbatch, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    """Run `x.add_(y)` as `x = x.clone().add_(y)`: the name `x` then stands for the new value."""
+    target = args[0]
+    if not isinstance(target, PlacedTensor):
+        raise ParallelError(
+            f"{name} would write a value of one rank into a tensor that every rank has its own copy of;"
+            " use the operation that returns a new tensor"
+        )
+
+    def on_copy(first: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        copy = first.clone()
+        func(copy, *rest, **named)
+        return copy
+
+    changed = microbatch.call(f"torch.{name}", None, on_copy, args, kwargs, identity=func)
+    target.value = changed.value
+    return target
+
+
+def _with_data(microbatch: Microbatch, structure: Any) -> Any:
+    return replace_leaves(structure, lambda leaf: microbatch.fetch(leaf) if isinstance(leaf, PlacedTensor) else leaf)

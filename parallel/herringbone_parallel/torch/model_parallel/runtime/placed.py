@@ -1,0 +1,120 @@
+"""Placed values: tensors that live on one rank of the pipeline, and are known by shape on all of them.
+
+Every rank runs the same step function. What a module returns is a `PlacedTensor` on each rank: with data where the
+module lives, without elsewhere. Any operation on it goes through `__torch_function__`, which runs it where its data is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from herringbone_parallel.core.structure import leaves_of
+from herringbone_parallel.torch.model_parallel.runtime.shapes import TensorSpec
+from herringbone_parallel.torch.model_parallel.runtime.tape import Flow, Segment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Operation = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class Value:
+    """One value of one microbatch.
+
+    `owner` is the pipeline rank that made it, `holders` all ranks that have its data by now (the same set everywhere).
+    Where this rank holds the data, `local` is it, detached; on the owner `made` is it in its graph. `flow` is where its
+    gradients come together, None when it needs none.
+    """
+
+    __slots__ = ("flow", "holders", "local", "made", "owner", "serial", "spec")
+
+    def __init__(
+        self, owner: int, serial: int, spec: TensorSpec, made: torch.Tensor | None, segment: Segment | None = None
+    ) -> None:
+        self.owner = owner
+        self.serial = serial
+        self.spec = spec
+        self.made = made
+        self.local = made if made is None or isinstance(made, torch.nn.Parameter) else made.detach()
+        self.holders = {owner}
+        self.flow = Flow(owner, serial, segment) if spec.requires_grad else None
+
+    def anchor(self) -> Flow:
+        """Return the flow, for gradients from outside the value's own graph."""
+        assert self.flow is not None
+        self.flow.root = self.made
+        return self.flow
+
+    @property
+    def bytes(self) -> int:
+        count = self.spec.dtype.itemsize
+        for extent in self.spec.shape:
+            count *= extent
+        return count
+
+
+# Answered from the wrapper itself: shape, dtype, device and the like are the same on every rank.
+_ATTRIBUTES: tuple[Any, ...] = tuple(
+    getattr(torch.Tensor, name)
+    for name in (
+        "shape", "dtype", "device", "layout", "ndim", "itemsize", "requires_grad", "is_leaf", "is_cuda", "is_meta",
+        "is_sparse", "is_quantized", "is_nested", "grad_fn", "grad",
+    )
+)  # fmt: skip
+METADATA: set[Any] = {
+    torch.Tensor.size, torch.Tensor.dim, torch.Tensor.ndimension, torch.Tensor.numel, torch.Tensor.nelement,
+    torch.Tensor.element_size, torch.Tensor.is_floating_point, torch.Tensor.is_complex, torch.Tensor.is_signed,
+    torch.Tensor.get_device, torch.Tensor.__len__, torch.Tensor.__hash__,
+    torch.is_tensor, torch.is_floating_point, torch.is_complex, torch.numel,
+    *(attribute.__get__ for attribute in _ATTRIBUTES),
+}  # fmt: skip
+
+
+class PlacedTensor(torch.Tensor):
+    """A tensor whose data is on the pipeline rank `value.owner`; what it can do, `operate` decides."""
+
+    value: Value
+    operate: Operation
+
+    @staticmethod
+    def wrap(value: Value, device: torch.device, operate: Operation) -> PlacedTensor:
+        """Return the tensor that stands for `value` in user code; `operate(func, args, kwargs)` serves it."""
+        wrapper: PlacedTensor = torch.Tensor._make_wrapper_subclass(
+            PlacedTensor,
+            value.spec.shape,
+            dtype=value.spec.dtype,
+            device=device,
+            requires_grad=value.spec.requires_grad,
+        )
+        wrapper.value = value
+        wrapper.operate = operate
+        return wrapper
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in METADATA:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **(kwargs or {}))
+        return _first_placed(args, kwargs or {}).operate(func, args, kwargs or {})
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        if func is torch.ops.aten.detach.default:
+            # Autograd detaches wrappers that it is handed; there is no data to detach.
+            return args[0]
+        raise AssertionError(f"{func} reached a placed tensor below __torch_function__")
+
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        # No data: asking for it would be a message to the other ranks, and a debug print is rarely on all of them.
+        return f"PlacedTensor({self.value.spec}, on pipeline rank {self.value.owner})"
+
+
+def _first_placed(args: Any, kwargs: dict[str, Any]) -> PlacedTensor:
+    for leaf in leaves_of((args, kwargs)):
+        if isinstance(leaf, PlacedTensor):
+            return leaf
+    raise AssertionError("__torch_function__ without a placed tensor")

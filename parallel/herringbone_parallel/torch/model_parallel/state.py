@@ -1,0 +1,216 @@
+"""What `smp.init` sets up: the settings, this rank's place in the grid, process groups and mail."""
+
+from __future__ import annotations
+
+import atexit
+import os
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import torch
+import torch.distributed as dist
+
+from herringbone_contract.constants import RankVariable
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.allocator import keep_pages
+from herringbone_parallel.core import launch
+from herringbone_parallel.core.grid import Grid
+from herringbone_parallel.core.groups import CommGroup
+from herringbone_parallel.torch.model_parallel.groups import open_groups, open_reduction_group
+from herringbone_parallel.torch.model_parallel.replicas.replicas import Replicas, job_store
+from herringbone_parallel.torch.model_parallel.runtime import deferral
+from herringbone_parallel.torch.model_parallel.runtime.run_token import Crew
+from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
+from herringbone_parallel.torch.model_parallel.runtime.transport import NEVER, Transport
+from herringbone_parallel.torch.model_parallel.timeline import Timeline, open_timeline
+
+if TYPE_CHECKING:
+    from herringbone_contract.model_parallel import ResolvedModelParallel
+    from herringbone_parallel.torch.model_parallel.model import DistributedModel
+    from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptimizer
+
+
+@dataclass
+class State:
+    """The library's state in this process, from `init` to the end."""
+
+    settings: ResolvedModelParallel
+    grid: Grid
+    rank: int
+    local_rank: int
+    local_size: int
+    device: torch.device
+    transport: Transport | None
+    groups: Mapping[CommGroup, dist.ProcessGroup]
+    book: ShapeBook = field(default_factory=ShapeBook)
+    replicas: Replicas | None = None
+    crew: Crew = field(default_factory=Crew)
+    model: DistributedModel | None = None
+    optimizers: list[DistributedOptimizer] = field(default_factory=list)
+    steps: int = 0
+    tracing: bool = False
+    # The last one that did not end well here; 0 when all did.
+    failed_step: int = 0
+    timeline: Timeline | None = None
+
+    @cached_property
+    def pp_rank(self) -> int:
+        return self.grid.coordinates(self.rank)["P"]
+
+    def reducing(self) -> AbstractContextManager[None]:
+        """Average the gradients that the `with` block adds up over the replicas, if there are any."""
+        reducer = None if self.model is None else self.model.reducer
+        return nullcontext() if reducer is None else reducer.step()
+
+
+_state: State | None = None
+
+
+def get() -> State:
+    """Return the state; raises `ParallelError` before `init`."""
+    if _state is None:
+        raise ParallelError("smp.init() has not been called; call it first in the script")
+    return _state
+
+
+def is_initialized() -> bool:
+    """Say whether `init` has run."""
+    return _state is not None
+
+
+def is_tracing() -> bool:
+    """Say whether this call of the step function only measures the model, for the automatic partition.
+
+        if not smp.is_tracing():
+            examples_seen += len(images)
+
+    That is the first call of the first step, on rank 0 only; what it computes is thrown away.
+    """
+    return _state is not None and _state.tracing
+
+
+def init() -> None:
+    """Join the other ranks of the job, with the settings of the estimator's `distribution` dict.
+
+        import smdistributed.modelparallel.torch as smp
+        smp.init()
+
+    A second call does nothing. Raises `ParallelError` outside a launched rank, and for settings that this release
+    cannot serve.
+    """
+    global _state
+    if _state is not None:
+        return
+    settings = launch.model_parallel(os.environ)
+    place = launch.place(os.environ)
+    rank, size = place.rank, place.size
+    grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
+    _refuse(settings, grid)
+    device = torch.device("cpu")
+    both = "gloo"
+    if torch.cuda.is_available():
+        device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
+        torch.cuda.set_device(device)
+        both = "cpu:gloo,cuda:nccl"
+    if not dist.is_initialized():
+        dist.init_process_group(both, init_method=_meeting_place(settings), rank=rank, world_size=size)
+    if grid.pipeline > 1:
+        keep_pages()
+    groups = open_groups(grid, rank)
+    transport = _open_mail(grid, rank, device)
+    replicas = None
+    reduction = open_reduction_group(grid, rank, "gloo" if settings.ddp_dist_backend == "gloo" else both)
+    if reduction is not None:
+        replicas = Replicas(grid.group("D", rank), rank, grid.group("P", rank), reduction, job_store())
+    timeline = open_timeline(rank, size, os.environ)
+    where = (rank, place.local_rank, place.local_size)
+    _state = State(settings, grid, *where, device, transport, groups, replicas=replicas, timeline=timeline)
+    atexit.register(shutdown)
+
+
+def shutdown() -> None:
+    """Part from the other ranks; runs by itself at the end of the script."""
+    global _state
+    if _state is None:
+        return
+    state, _state = _state, None
+    if state.replicas is not None:
+        state.replicas.leave()
+    if state.model is not None and state.model.reducer is not None:
+        state.model.reducer.retire()
+    state.crew.dismiss()
+    well = not 0 < state.failed_step == state.steps
+    if state.timeline is not None and well:
+        state.timeline.hand_in(job_store())
+    if state.transport is not None:
+        state.transport.close(patient=well)
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def _meeting_place(settings: ResolvedModelParallel) -> str:
+    """Return where the ranks meet: where the launcher says, on the port of `ddp_port` if that is set."""
+    if settings.ddp_port is None:
+        return "env://"
+    if settings.ddp_port == 0:
+        raise ParallelError(
+            "ddp_port 0: the ranks cannot agree on a port that the system picks; name one, or leave it out"
+        )
+    return f"tcp://{launch.variable(os.environ, RankVariable.MASTER_ADDRESS)}:{settings.ddp_port}"
+
+
+def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
+    """Name what SMP v1 has and this release has not; nothing is silently ignored."""
+    wished = {
+        "horovod (for PyTorch there is ddp)": settings.horovod,
+        "tensor_parallel_degree > 1": settings.tensor_parallel_degree > 1,
+        "sharded_data_parallel_degree > 1": settings.sharded_data_parallel_degree > 1,
+        "offload_activations": settings.offload_activations,
+        "shard_optimizer_state": settings.shard_optimizer_state,
+        "fp16": settings.fp16,
+        "fp16_params": settings.fp16_params,
+        "bf16 (use torch.autocast)": settings.bf16,
+        "prescaled_batch": settings.prescaled_batch,
+        "pipeline 'zero_bubble' (with this torch)": settings.pipeline == "zero_bubble" and not deferral.is_supported(),
+    }
+    asked = [name for name, value in wished.items() if value]
+    if asked:
+        raise ParallelError(
+            f"not available in this release: {', '.join(asked)}. What there is: partitions, microbatches,"
+            " active_microbatches, pipeline, placement_strategy, auto_partition,"
+            " default_partition, optimize, memory_weight, skip_tracing, partition_file, load_partition, ddp."
+        )
+    if grid.data > 1 and not settings.ddp:
+        raise ParallelError(
+            f"{grid.world_size} ranks with {grid.pipeline} partitions make {grid.data} replicas of the pipeline, and"
+            f" nothing would average their gradients: set 'ddp': True, or start {grid.pipeline} ranks."
+        )
+    if settings.ddp_dist_backend == "nccl" and not torch.cuda.is_available():
+        raise ParallelError("ddp_dist_backend 'nccl' needs CUDA devices, and this rank has none; use 'gloo' or 'auto'")
+    automatic = settings.auto_partition and grid.pipeline > 1
+    if settings.partition_file is not None and not automatic:
+        raise ParallelError(
+            "partition_file keeps an automatic partition, and this job has none: set `auto_partition`, with more than"
+            " one partition, or unset `partition_file` and `load_partition`"
+        )
+
+
+def _open_mail(grid: Grid, rank: int, device: torch.device) -> Transport | None:
+    """Make every pipeline's mail groups (a collective call: each rank makes all) and return this rank's own mail."""
+    if grid.pipeline == 1:
+        return None
+    mine: Transport | None = None
+    for ranks in grid.groups("P"):
+        mail = dist.new_group(list(ranks), backend="gloo", timeout=NEVER)
+        pairs = {}
+        if device.type == "cuda":
+            for source in range(len(ranks)):
+                for target in range(len(ranks)):
+                    if source != target:
+                        pairs[source, target] = dist.new_group([ranks[source], ranks[target]], backend="nccl")
+        if rank in ranks:
+            mine = Transport(ranks, mail, pairs)
+    return mine

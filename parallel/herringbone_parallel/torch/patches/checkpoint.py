@@ -1,5 +1,0 @@
-"""`smp.patches.checkpoint`: SMP v1's path to activation checkpointing."""
-
-from herringbone_parallel.torch.checkpointing import checkpoint, checkpoint_sequential
-
-__all__ = ["checkpoint", "checkpoint_sequential"]

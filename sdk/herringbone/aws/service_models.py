@@ -1,0 +1,21 @@
+"""The services' own models, which come with botocore."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from typing import Any
+
+from herringbone_contract.errors import UnsupportedError
+
+
+@cache
+def shared_loader() -> Any:
+    """Return the reader of models that plans and our own sessions share: a model takes 0.1 s to read."""
+    try:
+        from botocore.loaders import create_loader
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            "instance types ml.* need botocore, to check the request; install it with: pip install 'herringbone[aws]'"
+        ) from error
+    return create_loader(os.environ.get("AWS_DATA_PATH"))

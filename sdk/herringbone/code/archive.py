@@ -1,0 +1,86 @@
+"""The code as one `sourcedir.tar.gz`: equal content makes equal bytes, whoever packs it, when and where."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import IO, Any, cast
+
+import msgspec
+
+from herringbone.code.files import code_files
+from herringbone.code.reproducible import write_tar, zipped
+from herringbone.code.source import SourceCode
+from herringbone.sizes import shown_bytes
+
+_SUFFIX = ".tar.gz"
+# Of 4 MB of code 3 makes 1.04 MB in 60 ms, 6 makes 0.95 MB in 140 ms, and 9 makes 0.92 MB in 410 ms.
+_COMPRESSION_LEVEL = 3
+
+
+class CodeArchive(msgspec.Struct, frozen=True, kw_only=True):
+    """A packed code folder. `digest` is the SHA-256 of what is inside; sizes are bytes."""
+
+    path: Path
+    digest: str
+    num_files: int
+    content_bytes: int
+    size_bytes: int
+
+    def __str__(self) -> str:
+        size, content = shown_bytes(self.size_bytes), shown_bytes(self.content_bytes)
+        return f"code {self.digest[:12]}: {self.num_files} file{'s' * (self.num_files != 1)}, {content}, {size} packed"
+
+
+def pack_code(source: SourceCode, into: Path, *, but_not: Path) -> CodeArchive:
+    """Pack a job's code as `<digest>.tar.gz` in the folder `into`.
+
+    >>> print(pack_code(source, Path("cache"), but_not=home.path))       # doctest: +SKIP
+    code 5f70bf18a086: 3 files, 4.1 KB, 1.9 KB packed
+
+    The name comes from the content alone (files, their names, whether they can be executed), so that a store that
+    has the name has the code. Nothing is held in memory but a buffer. Raises what `code_files` raises, and `OSError`
+    for a full disk or a file that shrinks meanwhile; then nothing is left in `into`.
+    """
+    files = code_files(source, but_not=but_not)
+    into.mkdir(parents=True, exist_ok=True)
+    handle, partial = tempfile.mkstemp(prefix=".", suffix=".partial", dir=into)
+    try:
+        with os.fdopen(handle, "wb") as raw:
+            digest, content_bytes = _write(files, raw)
+        path = into / f"{digest}{_SUFFIX}"
+        Path(partial).replace(path)
+    except BaseException:
+        Path(partial).unlink(missing_ok=True)
+        raise
+    return CodeArchive(
+        path=path,
+        digest=digest,
+        num_files=len(files),
+        content_bytes=content_bytes,
+        size_bytes=path.stat().st_size,
+    )
+
+
+class _Hashed(io.RawIOBase):
+    """A file to write to that remembers the digest of what went through."""
+
+    def __init__(self, onward: IO[bytes]) -> None:
+        super().__init__()
+        self._onward = onward
+        self.sha256 = hashlib.sha256()
+
+    def write(self, data: Any) -> int:
+        self.sha256.update(data)
+        return self._onward.write(data)
+
+
+def _write(files: dict[str, Path], raw: IO[bytes]) -> tuple[str, int]:
+    with zipped(raw, level=_COMPRESSION_LEVEL) as onward:
+        # Not the packed bytes are hashed: another zlib may pack the same content in another way.
+        hashed = _Hashed(cast("IO[bytes]", onward))
+        content_bytes = write_tar(files, cast("IO[bytes]", hashed))
+    return hashed.sha256.hexdigest(), content_bytes

@@ -1,0 +1,195 @@
+"""Code from a git repository: the `git` program fetches one commit, asks nobody, and gets no secret as an argument."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+
+from herringbone.code.source import SourceCode
+from herringbone_contract.constants import MASK
+from herringbone_contract.errors import InputError, OptionError, UnsupportedError
+
+_COMMIT = re.compile(r"[0-9a-f]{7,64}")
+_FULL_COMMIT_CHARS = 40
+_BRANCH = re.compile(r"(?!-)[^\s:+~^?*\[\\]+")
+_ANY_USER = "x-access-token"  # GitHub and GitLab look at the token alone
+# `ext::` would run a command.
+_PROTOCOLS = "file:git:http:https:ssh"
+# A server that stops answering is given up after a minute.
+_STALLED = ("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=60")
+# Answers git's two questions from the environment, so that this file holds no secret.
+_ANSWERS = """#!/bin/sh
+case "$1" in
+    Username*) printf '%s\\n' "$HERRINGBONE_GIT_USERNAME" ;;
+    *) printf '%s\\n' "$HERRINGBONE_GIT_PASSWORD" ;;
+esac
+"""
+_LAST_WORDS_CHARS = 500
+
+
+class GitConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Where code is fetched from: `git_config={"repo": "https://github.com/me/model", "branch": "main"}`.
+
+    Names are those of AWS's SDK. `token`, or `username` and `password`, are for https; without them git finds its own:
+    a credential helper, an SSH agent.
+    """
+
+    repo: str
+    branch: str | None = None
+    commit: str | None = None
+    username: str | None = None
+    password: str | None = None
+    token: str | None = None
+    two_factor: bool = msgspec.field(name="2FA_enabled", default=False)
+
+    @property
+    def masked(self) -> GitConfig:
+        hidden = {name: MASK for name in ("password", "token") if getattr(self, name) is not None}
+        return msgspec.structs.replace(self, **hidden)
+
+
+def check_git_config(config: GitConfig) -> None:
+    """Raise `OptionError` for what git could not be asked, or would be asked with a secret in view. Pure."""
+    address = urlsplit(config.repo)
+    if config.repo.startswith("-") or "::" in config.repo:
+        raise OptionError(f"git_config: repo {config.repo!r} is no address of a repository")
+    if address.password is not None or (address.scheme in ("http", "https") and address.username is not None):
+        raise OptionError(
+            f"git_config: repo names a user or a secret, and would show it to every process here; write "
+            f"{address.scheme}://{address.hostname}{address.path}, and give username, password or token beside it"
+        )
+    if config.branch is not None and not _BRANCH.fullmatch(config.branch):
+        raise OptionError(f"git_config: branch {config.branch!r} is no name of a branch")
+    if config.commit is not None and not _COMMIT.fullmatch(config.commit):
+        raise OptionError(f"git_config: commit {config.commit!r} is no hash; give 7 to 40 digits of one")
+    if (config.password or config.token) and address.scheme != "https" and not _is_local(address.hostname):
+        raise OptionError("git_config: password and token are for https:// addresses; others send them in the open")
+    if config.password and not config.token and (config.two_factor or not config.username):
+        needed = "a token, not a password, under 2FA_enabled" if config.two_factor else "username beside password"
+        raise OptionError(f"git_config: needs {needed}")
+
+
+class Checkout(NamedTuple):
+    """A commit's files, and where they are from."""
+
+    folder: Path
+    repo: str
+    commit: str
+
+    @property
+    def revision(self) -> str:
+        return f"{self.repo}@{self.commit}"
+
+
+def fetch_code(config: GitConfig, into: Path) -> Checkout:
+    """Fetch one commit into a private folder.
+
+    >>> fetch_code(GitConfig("https://github.com/me/model", branch="main"), scratch).commit[:8]      # doctest: +SKIP
+    '5f70bf18'
+
+    The newest commit of `branch` (or tag), or of the repository's own; or `commit`, which has to be in the history of
+    `branch` if both are given. Submodules stay out. Raises `InputError` with what git said, `UnsupportedError` where
+    there is no git.
+    """
+    git = _Git(config, into)
+    git.run("init", "--quiet", "--template=", str(git.folder))
+    if config.commit is None:
+        git.fetch("--depth=1", config.branch or "HEAD")
+        wanted = "FETCH_HEAD"
+    else:
+        wanted = _fetch_commit(git, config.commit, config.branch)
+    git.run("checkout", "--quiet", "--detach", wanted)
+    return Checkout(git.folder, config.repo, git.run("rev-parse", "HEAD").strip())
+
+
+def check_inside(source: SourceCode, checkout: Path) -> None:
+    """Raise `InputError` for code that is not of the repository."""
+    if source.archive is not None:
+        raise InputError(f"source_dir: {source.archive} beside git_config; give a folder of the repository")
+    root = os.path.realpath(checkout)
+    for path in (source.folder, *source.dependencies):
+        real = os.path.realpath(str(path))
+        if real != root and not real.startswith(f"{root}{os.sep}"):
+            raise InputError(
+                f"source_dir, entry_point, dependencies: {os.path.relpath(str(path), checkout)} is not in "
+                "the repository of git_config; give paths that count from its root"
+            )
+
+
+def _fetch_commit(git: _Git, commit: str, branch: str | None) -> str:
+    if branch is not None:
+        git.fetch(branch)
+        git.run("merge-base", "--is-ancestor", commit, "FETCH_HEAD", otherwise=f"{commit} is not on {branch}")
+        return commit
+    if len(commit) >= _FULL_COMMIT_CHARS:
+        with suppress(InputError):  # not every server gives out commits by their hash
+            git.fetch("--depth=1", commit)
+            return "FETCH_HEAD"
+    git.fetch("--tags", "+refs/heads/*:refs/remotes/origin/*")
+    return commit
+
+
+class _Git:
+    """The `git` program in one new repository, `folder`."""
+
+    def __init__(self, config: GitConfig, into: Path) -> None:
+        self.folder = into / "code"
+        self._config = config
+        self._secret = config.token or config.password
+        self._environ = {
+            **os.environ,
+            "LC_ALL": "C",
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_ALLOW_PROTOCOL": _PROTOCOLS,
+        }
+        self._settings: tuple[str, ...] = _STALLED
+        if self._secret is not None:
+            answers = into / "answers"
+            answers.write_text(_ANSWERS)
+            answers.chmod(0o700)
+            self._environ |= {
+                "GIT_ASKPASS": str(answers),
+                "HERRINGBONE_GIT_USERNAME": config.username or _ANY_USER,
+                "HERRINGBONE_GIT_PASSWORD": self._secret,
+            }
+            # The user's credential helper would have its own answer first, and file ours afterwards.
+            self._settings += ("-c", "credential.helper=")
+
+    def fetch(self, *what: str) -> None:
+        options = [each for each in what if each.startswith("-")]
+        names = [each for each in what if not each.startswith("-")]
+        self.run("-C", str(self.folder), "fetch", "--quiet", *options, "--", self._config.repo, *names)
+
+    def run(self, *arguments: str, otherwise: str | None = None) -> str:
+        """Run a command of git's; `otherwise` says what its failure means where git does not."""
+        import subprocess
+
+        where = () if arguments[0] in ("init", "-C") else ("-C", str(self.folder))
+        try:
+            done = subprocess.run(
+                ["git", *self._settings, *where, *arguments],
+                env=self._environ,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except FileNotFoundError:
+            raise UnsupportedError("git_config: there is no program git on PATH; install it") from None
+        if done.returncode:
+            said = done.stderr.strip()[-_LAST_WORDS_CHARS:].replace(self._secret or "\0", MASK)
+            ref = self._config.commit or self._config.branch
+            at = "" if ref is None else f" at {ref}"
+            raise InputError(f"git_config: {self._config.repo}{at} cannot be fetched: {otherwise or said}")
+        return done.stdout
+
+
+def _is_local(host: str | None) -> bool:
+    return host in ("localhost", "127.0.0.1", "::1")

@@ -1,0 +1,286 @@
+"""`Estimator`: SageMaker's class of that name; it checks, plans and delegates."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+
+from herringbone.backends.registry import backend_for
+from herringbone.code.git import Checkout, check_inside, fetch_code
+from herringbone.code.source import find_source
+from herringbone.estimators.inputs import Inputs, parse_inputs
+from herringbone.estimators.names import check_job_name, default_job_name
+from herringbone.estimators.options import Options, given_options, parse_options
+from herringbone.jobs.interrupt import OnInterrupt, check_choice
+from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
+from herringbone_contract.distribution import Distribution, Framework, parse
+from herringbone_contract.errors import HyperparameterError, OptionError, UnsupportedError
+from herringbone_contract.hyperparameters import encode, encode_values
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from herringbone.backends.base import Backend
+    from herringbone.jobs.job import TrainingJob
+
+
+class Estimator:
+    """Train with a script (or an image) on any hosts.
+
+    >>> estimator = Estimator("train.py", source_dir="src", instance_type="local_process", instance_count=2,
+    ...                       hyperparameters={"epochs": 3})
+    >>> job = estimator.fit({"training": "file://data"})     # doctest: +SKIP
+    >>> job.model_data                                       # doctest: +SKIP
+    'file:///home/me/.herringbone/jobs/train-2026-11-21-09-05-07-042/output/model.tar.gz'
+
+    `options` are SageMaker's flat keyword arguments; `herringbone.estimators.options.Options` lists them. The
+    constructor reads no file and no network (but for modelparallel `parameters` given as a path). Raises `OptionError`,
+    `DistributionError` or `HyperparameterError`.
+    """
+
+    _framework: ClassVar[Framework | None] = None
+
+    def __init__(
+        self,
+        entry_point: str | os.PathLike[str] | None = None,
+        *,
+        image_uri: str | None = None,
+        source_dir: str | os.PathLike[str] | None = None,
+        instance_type: str | None = None,
+        instance_count: int | None = None,
+        hyperparameters: Mapping[str, Any] | None = None,
+        distribution: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> None:
+        self.entry_point = _text("entry_point", entry_point)
+        self.source_dir = _text("source_dir", source_dir)
+        self.image_uri = _text("image_uri", image_uri)
+        self.instance_type = instance_type
+        self.instance_count = instance_count
+        self.options: Options = parse_options(options)
+        self.distribution: Distribution = parse(distribution, framework=self._framework)
+        self._groups = instance_groups(self.options, instance_type, instance_count)
+        self._hyperparameters: dict[str, Any] = {}
+        self.set_hyperparameters(**_mapping("hyperparameters", hyperparameters))
+        self.jobs: list[TrainingJob] = []
+        if self.entry_point is None and self.image_uri is None:
+            raise OptionError(
+                "entry_point: missing; give the script to run, or image_uri for an image that has its own"
+            )
+        if self.source_dir is not None and self.entry_point is None:
+            raise OptionError("source_dir: given without entry_point; name the script of it that is to run")
+        if self.options.git_config is not None and self.entry_point is None:
+            raise OptionError("git_config: given without entry_point; name the script of the repository that is to run")
+        if self.options.include_secrets and self.entry_point is None:
+            raise OptionError("include_secrets: given without entry_point, so that there is no code to include them in")
+
+    @property
+    def latest_training_job(self) -> TrainingJob | None:
+        """The job of the last `fit` (or `attach`), None before it."""
+        return self.jobs[-1] if self.jobs else None
+
+    @property
+    def model_data(self) -> str | None:
+        """Where the last job's model is; None while there is none."""
+        job = self.latest_training_job
+        return None if job is None else job.model_data
+
+    def set_hyperparameters(self, **hyperparameters: Any) -> None:
+        """Add or replace hyperparameters. Raises `HyperparameterError` for a value that cannot travel."""
+        merged = {**self._hyperparameters, **hyperparameters}
+        encode_values(merged)
+        self._hyperparameters = merged
+
+    def hyperparameters(self) -> dict[str, str]:
+        """Return the hyperparameters as they travel: the user's, the distribution's and those always added.
+
+        >>> Estimator("train.py", instance_type="local_process", hyperparameters={"lr": 0.1}).hyperparameters()["lr"]
+        '0.1'
+
+        The job's name is among them once `fit` has given it one.
+        """
+        request = self._request(Path.cwd())
+        job = self.latest_training_job
+        training = [group for group in self._groups if group.instance_group_name != self.distribution.helpers]
+        return {
+            **encode_values(request.hyperparameters),
+            **encode(self.distribution, instance_type=(training or self._groups)[0].instance_type),
+            **encode_values(steering(request, job_name=None if job is None else job.name)),
+        }
+
+    def plan(self, inputs: Inputs = None, job_name: str | None = None) -> JobPlan:
+        """Say what `fit` would run, without running it; nothing is written (but `git_config` is fetched, and removed).
+
+        >>> print(estimator.plan({"training": "data"}))      # doctest: +SKIP
+
+        Raises the `UsageError` that `fit` would raise: a missing file, a rule broken, an option not served.
+        """
+        with self._code() as code:
+            return self._plan(self._backend(), inputs, job_name, code)
+
+    @contextmanager
+    def _code(self) -> Iterator[Checkout | None]:
+        """Hold what `git_config` names, as long as it takes to look at it and to take it along."""
+        config = self.options.git_config
+        if config is None:
+            yield None
+            return
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="herringbone-") as scratch:
+            yield fetch_code(config, Path(scratch))
+
+    def _plan(self, backend: Backend, inputs: Inputs, job_name: str | None, code: Checkout | None = None) -> JobPlan:
+        folder = Path.cwd()
+        request = self._request(folder, code)
+        name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
+        plan = make_plan(
+            request,
+            channels=parse_inputs(inputs, base=folder),
+            job_name=check_job_name(name),
+            backend=backend.name,
+            folder=str(folder),
+        )
+        return msgspec.structs.replace(plan, unused=backend.review(plan), request=backend.request(plan))
+
+    def fit(
+        self,
+        inputs: Inputs = None,
+        wait: bool = True,
+        logs: bool | str = True,
+        job_name: str | None = None,
+        experiment_config: Mapping[str, str] | None = None,
+        *,
+        on_interrupt: OnInterrupt | None = None,
+    ) -> TrainingJob:
+        """Train, and return the job; while waiting, its log is shown unless `logs` is False (or AWS's "None").
+
+        >>> estimator.fit("file://data", wait=False).status  # doctest: +SKIP
+        'InProgress'
+
+        On Ctrl-C, `on_interrupt` says what becomes of the job before KeyboardInterrupt goes on: "stop" (a second
+        Ctrl-C kills it), "detach" (it goes on), or "ask". Not given, jobs here are stopped; on `ml.*` it is "ask",
+        which puts a question on a terminal and detaches on a pipe. Raises `UsageError` before anything starts,
+        `JobFailedError` when waiting and the job failed.
+        """
+        from herringbone.jobs.console import Console
+        from herringbone.jobs.job import TrainingJob
+
+        check_choice(on_interrupt)
+        if experiment_config is not None:
+            raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
+        backend = self._backend()
+        with self._code() as code:
+            plan = self._plan(backend, inputs, job_name, code)
+            job = TrainingJob.submit(plan, backend)
+        self.jobs.append(job)
+        if wait:
+            console = Console() if logs not in (False, None, "None") else None
+            job.follow(console, on_interrupt=on_interrupt)
+        return job
+
+    def logs(self) -> None:
+        """Show the last job's log until the job is over, as SageMaker's method of that name does."""
+        job = self.latest_training_job
+        if job is None:
+            raise OptionError("logs: this estimator has no job yet; call fit() first")
+        job.wait(logs=True)
+
+    @classmethod
+    def attach(cls, training_job_name: str, sagemaker_session: object = None) -> Self:
+        """Return the estimator of a job, as it was when the job was submitted, without waiting for the job.
+
+        >>> Estimator.attach("digits-1").model_data          # doctest: +SKIP
+
+        A job that this machine never saw is asked of SageMaker, where a region is set, and rebuilt from its
+        description; use the class that it was submitted with. Secret-sounding `environment` values and hyperparameters
+        are stored masked and come back so. Raises `JobNotFoundError`.
+        """
+        from herringbone.jobs.job import TrainingJob
+
+        job = TrainingJob.attach(training_job_name, sagemaker_session)
+        plan = job.plan
+        estimator = cls(**cls._arguments_of(plan), **given_options(plan.options))
+        estimator.jobs.append(job)
+        return estimator
+
+    def _request(self, folder: Path, code: Checkout | None = None) -> JobRequest:
+        source = None
+        arguments = self._arguments()
+        options = self.options
+        if self.entry_point is not None:
+            source = find_source(
+                self.entry_point,
+                self.source_dir,
+                options.dependencies,
+                base=folder if code is None else code.folder,
+                secrets=options.include_secrets,
+            )
+            if code is not None:
+                check_inside(source, code.folder)
+                source = msgspec.structs.replace(source, revision=code.revision)
+            elif options.git_config is None:
+                # Absolute, so that `attach` finds them from any folder.
+                options = msgspec.structs.replace(options, dependencies=source.dependencies)
+                arguments |= source.arguments
+        return JobRequest(
+            estimator=type(self).__name__,
+            arguments={name: value for name, value in arguments.items() if value is not None},
+            source=source,
+            image_uri=self.image_uri,
+            groups=self._groups,
+            hyperparameters={**self._hyperparameters, **self._added_hyperparameters()},
+            distribution=self.distribution,
+            options=options,
+        )
+
+    def _arguments(self) -> dict[str, Any]:
+        """Return the constructor's own arguments, as plain values."""
+        return {
+            "entry_point": self.entry_point,
+            "source_dir": self.source_dir,
+            "image_uri": self.image_uri,
+            "instance_type": self.instance_type,
+            "instance_count": self.instance_count,
+            "hyperparameters": self._hyperparameters or None,
+            "distribution": msgspec.to_builtins(self.distribution) or None,
+        }
+
+    @classmethod
+    def _arguments_of(cls, plan: JobPlan) -> dict[str, Any]:
+        """Return the arguments that build this class anew for a plan."""
+        return plan.arguments
+
+    def _added_hyperparameters(self) -> dict[str, Any]:
+        """What a framework's class adds to every job's hyperparameters."""
+        return {}
+
+    def _base_job_name(self) -> str:
+        if self.options.base_job_name is not None:
+            return self.options.base_job_name
+        return Path(self.entry_point or (self.image_uri or "job").rpartition("/")[2].partition(":")[0]).stem
+
+    def _backend(self) -> Backend:
+        return backend_for(*(group.instance_type for group in self._groups))
+
+
+def _text(name: str, value: str | os.PathLike[str] | None) -> str | None:
+    if value is None:
+        return None
+    if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
+        raise OptionError(f"{name}: expected a path or name, got {value!r}")
+    return os.fspath(value)
+
+
+def _mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise HyperparameterError(f"{name}: expected a dict with names as keys, got {value!r}")
+    return value

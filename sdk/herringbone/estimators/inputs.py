@@ -1,0 +1,159 @@
+"""What `fit(inputs)` takes: channels of data, as SageMaker spells them."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal, TypeAlias, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from herringbone_contract.errors import InputError
+
+DEFAULT_CHANNEL = "training"
+_CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
+_Item = TypeVar("_Item")
+_Input = TypeVar("_Input", "TrainingInput", "FileSystemInput")
+
+
+class ShuffleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The seed by which a service shuffles the objects of a channel."""
+
+    seed: int
+
+
+class TrainingInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One channel: where the data is, and how hosts share it.
+
+    >>> TrainingInput("file:///data/train", distribution="ShardedByS3Key").s3_data
+    'file:///data/train'
+
+    `s3_data` is a folder or a file (`file://` or a plain path, relative to the current folder) or an `s3://` address.
+    Names, order and defaults are those of `sagemaker.inputs.TrainingInput`. Types are checked when `fit` or `plan`
+    takes it.
+    """
+
+    s3_data: str
+    distribution: Literal["FullyReplicated", "ShardedByS3Key"] | None = None
+    compression: Literal["None", "Gzip"] | None = None
+    content_type: str | None = None
+    record_wrapping: Literal["None", "RecordIO"] | None = None
+    s3_data_type: Literal["S3Prefix", "ManifestFile", "AugmentedManifestFile"] = "S3Prefix"
+    instance_groups: tuple[str, ...] | None = None
+    input_mode: Literal["File", "Pipe", "FastFile"] | None = None
+    attribute_names: tuple[str, ...] | None = None
+    target_attribute_name: str | None = None
+    shuffle_config: ShuffleConfig | None = None
+
+
+class FileSystemInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One channel that is a folder of an EFS or FSx for Lustre file system, which SageMaker mounts.
+
+    >>> FileSystemInput("fs-0123456789abcdef0", "FSxLustre", "/fsx/train").address
+    'fsxlustre://fs-0123456789abcdef0/fsx/train'
+
+    Names, order and defaults are those of `sagemaker.inputs.FileSystemInput`. The job needs `subnets` and
+    `security_group_ids` that reach it.
+    """
+
+    file_system_id: str
+    file_system_type: Literal["EFS", "FSxLustre"]
+    directory_path: str
+    file_system_access_mode: Literal["ro", "rw"] = "ro"
+    content_type: str | None = None
+
+    @property
+    def address(self) -> str:
+        """The folder as messages and plans name it."""
+        return f"{self.file_system_type.lower()}://{self.file_system_id}/{self.directory_path.lstrip('/')}"
+
+
+Source: TypeAlias = "str | os.PathLike[str] | TrainingInput | FileSystemInput"
+Inputs: TypeAlias = "Source | Mapping[str, Source] | None"
+
+
+class Channel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A named input. `path` is the local folder or file, absolute; None when the data is not on this machine.
+
+    Of a folder of a file system `input` has the address alone.
+    """
+
+    name: str
+    input: TrainingInput
+    path: str | None = None
+    file_system: FileSystemInput | None = None
+
+    @property
+    def sharded(self) -> bool:
+        return self.input.distribution == "ShardedByS3Key"
+
+
+def parse_inputs(inputs: Inputs, *, base: Path) -> tuple[Channel, ...]:
+    """Turn what `fit` was given into channels, in the order of their names.
+
+    >>> [channel.path for channel in parse_inputs("data", base=Path("/home/me"))]
+    ['/home/me/data']
+
+    Relative paths count from `base`. Nothing is read. Raises `InputError`.
+    """
+    if inputs is None:
+        return ()
+    if not isinstance(inputs, Mapping):
+        inputs = {DEFAULT_CHANNEL: inputs}
+    return tuple(_channel(name, source, base) for name, source in sorted(inputs.items()))
+
+
+def _channel(name: str, source: Source, base: Path) -> Channel:
+    if not isinstance(name, str) or not _CHANNEL_NAME.fullmatch(name):
+        raise InputError(f"channel {name!r}: a name has 1 to 64 letters, digits, '.', '-' or '_'")
+    if isinstance(source, (str, os.PathLike)):
+        source = TrainingInput(os.fspath(source))
+    if isinstance(source, FileSystemInput):
+        folder = _checked(name, source)
+        return Channel(
+            name=name, input=TrainingInput(folder.address, content_type=folder.content_type), file_system=folder
+        )
+    if not isinstance(source, TrainingInput):
+        raise InputError(
+            f"channel {name!r}: expected a path, an address, a TrainingInput or a FileSystemInput, got "
+            f"{type(source).__name__}"
+        )
+    checked = _checked(name, source)
+    path = local_path(checked.s3_data, base=base)
+    return Channel(name=name, input=checked, path=None if path is None else str(path))
+
+
+def _checked(name: str, source: _Input) -> _Input:
+    """Return the same input, its types checked."""
+    kind = type(source)
+    try:
+        return msgspec.convert(msgspec.to_builtins(source), kind)
+    except msgspec.ValidationError as error:
+        raise InputError(f"channel {name!r}: {kind.__name__}: {str(error).replace('`', '')}") from None
+
+
+def local_path(address: str, *, base: Path) -> Path | None:
+    """Return where a plain path or a `file://` address points, or None for another scheme.
+
+    >>> local_path("file://data/train", base=Path("/home/me")), local_path("s3://bucket/x", base=Path("/"))
+    (PosixPath('/home/me/data/train'), None)
+
+    As in AWS's local mode, `file://data` is relative: what follows the slashes is the path.
+    """
+    scheme = urlsplit(address).scheme if "://" in address else ""
+    if scheme not in ("", "file"):
+        return None
+    path = Path(unquote(address[len("file://") :])) if scheme else Path(address)
+    return Path(os.path.abspath(base / path.expanduser()))  # noqa: PTH100 - Path.resolve would follow links
+
+
+def share(files: Sequence[_Item], *, host: int, hosts: int) -> list[_Item]:
+    """Return the files of one host under `ShardedByS3Key`: every `hosts`-th of the sorted list.
+
+    >>> share(["a", "b", "c"], host=0, hosts=2), share(["a", "b", "c"], host=1, hosts=2)
+    (['a', 'c'], ['b'])
+    """
+    return list(files[host::hosts])

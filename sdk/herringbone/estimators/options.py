@@ -1,0 +1,301 @@
+"""SageMaker's flat keyword arguments as one typed, frozen struct.
+
+The names are those of `sagemaker.estimator.EstimatorBase` 2.x, so that an old script runs unchanged. Which of
+them a backend can serve is the backend's word, given at plan.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from herringbone.backends.slurm.settings import SlurmSettings, check_slurm_settings
+from herringbone.code.git import GitConfig, check_git_config
+from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES
+from herringbone_contract.errors import OptionError, UnsupportedError
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+NotNegative = Annotated[int, msgspec.Meta(ge=0)]
+InputMode = Literal["File", "Pipe", "FastFile"]
+# What a line of a failed attempt's log means for the next one; docs/resume.md.
+LogAction = Literal["restart", "exclude_host", "blame_silent_host", "fail"]
+DAY_SECONDS = 86_400
+MAX_METRIC_DEFINITIONS = 40  # the service's limit
+
+
+class MetricDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One metric: its name, and the regular expression whose first group is its value."""
+
+    name: str = msgspec.field(name="Name")
+    regex: str = msgspec.field(name="Regex")
+
+
+class InstanceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Hosts of one type that play one role: `InstanceGroup("helpers", "local_process", 2)`."""
+
+    instance_group_name: str
+    instance_type: str
+    instance_count: Positive
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What may stand after an estimator's own arguments.
+
+    >>> parse_options({"max_run": 3600}).max_run
+    3600
+
+    Times are seconds, `volume_size` is GB.
+    """
+
+    # The hosts and how long they may run.
+    instance_groups: tuple[InstanceGroup, ...] | None = None
+    max_run: Positive = DAY_SECONDS
+    max_wait: Positive | None = None
+    use_spot_instances: bool = False
+    max_retry_attempts: Positive | None = None
+    min_instance_count: Positive | None = None  # hosts that a job may go on with when it begins anew
+    log_policies: dict[str, LogAction] = {}  # regular expression -> action, before `keeper.retry.DEFAULT_POLICIES`
+    keep_alive_period_in_seconds: NotNegative | None = None
+    volume_size: Positive = 30
+    volume_kms_key: str | None = None
+    training_plan: str | None = None
+    instance_placement_config: dict[str, Any] | None = None
+    enable_infra_check: bool | None = None
+    enable_remote_debug: bool | None = None
+
+    # What goes in and what comes out.
+    input_mode: InputMode = "File"
+    model_uri: str | None = None
+    model_channel_name: str = "model"
+    checkpoint_s3_uri: str | None = None
+    checkpoint_local_path: str | None = None
+    output_path: str | None = None
+    output_kms_key: str | None = None
+    disable_output_compression: bool = False
+
+    # The script and its surroundings.
+    dependencies: tuple[str, ...] = ()
+    include_secrets: tuple[str, ...] = ()  # files of the code that look like secrets, and may travel
+    git_config: GitConfig | None = None
+    code_location: str | None = None
+    container_log_level: int = 20
+    container_entry_point: tuple[str, ...] | None = None
+    container_arguments: tuple[str, ...] | None = None
+    shm_size: int | str | None = None  # of /dev/shm in a container: bytes, or "512m", "2g"
+    slurm: SlurmSettings | None = None  # what a job asks of a Slurm cluster, beside its partition
+    bake_requirements: bool = False  # requirements.txt into a derived image, once, not at every job's start
+    environment: dict[str, str] = {}
+    framework_version: str | None = None
+    py_version: str | None = None
+
+    # The job's name, and what is read from its log.
+    base_job_name: str | None = None
+    tags: tuple[dict[str, str], ...] | dict[str, str] | None = None
+    metric_definitions: tuple[MetricDefinition, ...] = ()
+
+    # The account, the network and the registry.
+    role: str | None = None
+    sagemaker_session: Any = None
+    enable_session_tag_chaining: bool | None = None
+    subnets: tuple[str, ...] | None = None
+    security_group_ids: tuple[str, ...] | None = None
+    encrypt_inter_container_traffic: bool = False
+    enable_network_isolation: bool = False
+    training_repository_access_mode: Literal["Platform", "Vpc"] | None = None
+    training_repository_credentials_provider_arn: str | None = None
+    extra_request: dict[str, Any] | None = None  # members of the service's request, by its own names
+
+
+# SDK v1 spellings; they were renamed in SDK v2 (2020) and meant the same.
+RENAMED = {
+    "train_instance_count": "instance_count",
+    "train_instance_type": "instance_type",
+    "train_max_run": "max_run",
+    "train_max_wait": "max_wait",
+    "train_use_spot_instances": "use_spot_instances",
+    "train_volume_size": "volume_size",
+    "train_volume_kms_key": "volume_kms_key",
+    "distributions": "distribution",
+    "image_name": "image_uri",
+    "image": "image_uri",
+    "script_mode": "entry_point",
+    "session": "sagemaker_session",
+}
+
+# Options of SDK v2 whose machinery is not here, and the value by which a script switches each off.
+LEFT_OUT: dict[str, Any] = {
+    "rules": None,
+    "debugger_hook_config": False,
+    "profiler_config": None,
+    "disable_profiler": True,
+    "tensorboard_output_config": None,
+    "enable_sagemaker_metrics": False,
+    "compiler_config": None,
+    "training_recipe": None,
+    "recipe_overrides": None,
+}
+
+# What an estimator's own signature takes: known names for "did you mean".
+ESTIMATOR_ARGUMENTS = (
+    "entry_point",
+    "source_dir",
+    "image_uri",
+    "instance_type",
+    "instance_count",
+    "hyperparameters",
+    "distribution",
+)
+
+_SIZE = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
+_SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30}
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def parse_options(raw: Mapping[str, Any]) -> Options:
+    """Turn keyword arguments into `Options`.
+
+    >>> parse_options({"max_runs": 60})
+    Traceback (most recent call last):
+    herringbone_contract.errors.OptionError: max_runs: no such option; did you mean max_run?
+
+    Raises `OptionError` for an unknown name, a wrong type or a value out of range, and `UnsupportedError` for an
+    option of SDK v2 that asks for something left out here.
+    """
+    given: dict[str, Any] = {}
+    for name, value in raw.items():
+        if name in LEFT_OUT:
+            _refuse_left_out(name, value)
+        elif name in Options.__struct_fields__:
+            # AWS's defaults are None; a script that passes one on has said nothing.
+            if value is not None:
+                given[name] = value
+        else:
+            raise OptionError(_unknown(name))
+    session = given.pop("sagemaker_session", None)
+    try:
+        options = msgspec.convert(given, Options, from_attributes=True)
+    except msgspec.ValidationError as error:
+        raise OptionError(explain(error, given)) from None
+    options = msgspec.structs.replace(options, sagemaker_session=session)
+    _check_environment(options.environment)
+    if options.shm_size is not None:
+        size_in_bytes("shm_size", options.shm_size)
+    if options.git_config is not None:
+        check_git_config(options.git_config)
+    if options.slurm is not None:
+        check_slurm_settings(options.slurm)
+    _check_metrics(options.metric_definitions)
+    _check_policies(options.log_policies)
+    _check_together(options)
+    return options
+
+
+def size_in_bytes(option: str, size: int | str) -> int:
+    """Return a size as Docker and AWS's local mode write it, in bytes.
+
+    >>> size_in_bytes("shm_size", "2g"), size_in_bytes("shm_size", "64M"), size_in_bytes("shm_size", 1024)
+    (2147483648, 67108864, 1024)
+    """
+    match = _SIZE.fullmatch(str(size))
+    if match is None or int(match[1]) == 0:
+        raise OptionError(f"{option}: {size!r} is no size; give bytes, or a number with k, m or g: '512m'")
+    return int(match[1]) << _SHIFTS[match[2].lower()]
+
+
+def given_options(options: Options) -> dict[str, Any]:
+    """Return the options that differ from their default, as plain values that JSON can carry."""
+    plain = msgspec.to_builtins(msgspec.structs.replace(options, sagemaker_session=None))
+    assert isinstance(plain, dict)
+    return plain
+
+
+def _refuse_left_out(name: str, value: Any) -> None:
+    off = LEFT_OUT[name]
+    if value is None or value is off or value == []:
+        return
+    raise UnsupportedError(
+        f"{name}: Herringbone has no such machinery, so a value other than {off!r} would be ignored in silence; "
+        f"remove {name} (on ml.*, what the service itself takes can stand in extra_request, by its own names)"
+    )
+
+
+def _unknown(name: str) -> str:
+    if name in RENAMED:
+        return f"{name}: renamed in SageMaker's SDK 2; write {RENAMED[name]}"
+    known = [*ESTIMATOR_ARGUMENTS, *Options.__struct_fields__]
+    near = difflib.get_close_matches(name, known, n=1)
+    if near:
+        return f"{name}: no such option; did you mean {near[0]}?"
+    return f"{name}: no such option; options are: {', '.join(sorted(known))}"
+
+
+def explain(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
+    """Name the option in msgspec's message: "Expected `int`, got `str` - at `$.max_run`"."""
+    what, _, where = str(error).partition(" - at `$.")
+    path = where.rstrip("`")
+    name = re.split(r"[.\[]", path, maxsplit=1)[0]
+    if name not in given:
+        return str(error)
+    # Their values may be secrets.
+    value = "" if name in ("environment", "git_config") else f" (given: {given[name]!r})"
+    return f"{path}: {what[0].lower()}{what[1:].replace('`', '')}{value}"
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    if len(environment) > MAX_ENVIRONMENT_VARIABLES:
+        raise OptionError(
+            f"environment: {len(environment)} variables, the service takes {MAX_ENVIRONMENT_VARIABLES}; "
+            "put the rest in a file of source_dir or in hyperparameters"
+        )
+    for name, value in environment.items():
+        if not _VARIABLE_NAME.fullmatch(name):
+            raise OptionError(f"environment: {name!r} is no variable name; use letters, digits and _ only")
+        if len(value) > MAX_ENVIRONMENT_CHARS:
+            raise OptionError(
+                f"environment: {name} has {len(value)} characters, the service takes {MAX_ENVIRONMENT_CHARS}; "
+                "put long values in a file of source_dir"
+            )
+        if "\0" in value:
+            raise OptionError(f"environment: {name} holds a NUL character, which no environment can carry")
+
+
+def _check_metrics(definitions: tuple[MetricDefinition, ...]) -> None:
+    if len(definitions) > MAX_METRIC_DEFINITIONS:
+        raise OptionError(
+            f"metric_definitions: {len(definitions)} definitions, the service takes {MAX_METRIC_DEFINITIONS}"
+        )
+    for definition in definitions:
+        try:
+            groups = re.compile(definition.regex).groups
+        except re.error as error:
+            raise OptionError(
+                f"metric_definitions: {definition.name}: Regex {definition.regex!r} is no regular expression: {error}"
+            ) from None
+        if groups < 1:
+            raise OptionError(
+                f"metric_definitions: {definition.name}: Regex {definition.regex!r} has no group to take the value "
+                r"from; write for example 'loss=([0-9\.]+)'"
+            )
+
+
+def _check_policies(policies: Mapping[str, str]) -> None:
+    for pattern in policies:
+        try:
+            empty = re.compile(pattern).search("") is not None
+        except re.error as error:
+            raise OptionError(f"log_policies: {pattern!r} is no regular expression: {error}") from None
+        if empty:
+            raise OptionError(f"log_policies: {pattern!r} fits every line of a log; write what only the bad one says")
+
+
+def _check_together(options: Options) -> None:
+    if options.max_wait is not None and options.max_wait < options.max_run:
+        raise OptionError(
+            f"max_wait: {options.max_wait} s is less than max_run, {options.max_run} s; it counts waiting and running"
+        )
+    if (options.subnets is None) != (options.security_group_ids is None):
+        raise OptionError("subnets, security_group_ids: give both or neither")

@@ -1,0 +1,51 @@
+"""A job's log on a terminal or a pipe."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from herringbone.jobs.logs import LogLine
+
+# Readable on black and on white, and far apart; a rank keeps its colour for the whole job.
+_COLOURS = (36, 33, 35, 32, 34, 31)
+_DIM = 2
+
+
+class Console:
+    """Writes log lines as `[algo-1:0] text`; on a terminal the prefix has its rank's colour.
+
+    >>> Console(sys.stdout).show(lines)      # doctest: +SKIP
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = sys.stdout if stream is None else stream
+        self._coloured = self._stream.isatty()
+        self._colours: dict[str, int] = {}
+
+    def show(self, lines: list[LogLine]) -> None:
+        if lines:
+            self._write("".join(f"{self._prefix(line)} {line.text}\n" for line in lines))
+
+    def say(self, text: str) -> None:
+        """Write a line of Herringbone's own."""
+        self._write(f"{text}\n")
+
+    def _prefix(self, line: LogLine) -> str:
+        if not self._coloured:
+            return line.prefix
+        if line.rank is None:
+            colour = _DIM
+        else:
+            colour = self._colours.setdefault(line.prefix, _COLOURS[len(self._colours) % len(_COLOURS)])
+        return f"\x1b[{colour}m{line.prefix}\x1b[0m"
+
+    def _write(self, text: str) -> None:
+        try:
+            self._stream.write(text)
+        except UnicodeEncodeError:
+            # A terminal of a poorer encoding must not end the job.
+            encoding = self._stream.encoding or "ascii"
+            self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+        self._stream.flush()

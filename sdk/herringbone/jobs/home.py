@@ -1,0 +1,82 @@
+"""Where jobs live on this machine: `$HERRINGBONE_HOME`, by default `~/.herringbone`."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from herringbone_contract.errors import HerringboneError
+
+HOME_VARIABLE = "HERRINGBONE_HOME"
+
+
+@dataclass(frozen=True, slots=True)
+class JobFolder:
+    """The folder of one job.
+
+    >>> JobFolder(Path("/jobs/a")).host("algo-1")
+    PosixPath('/jobs/a/hosts/algo-1/ml')
+    """
+
+    path: Path
+
+    @property
+    def logs(self) -> Path:
+        return self.path / "logs"
+
+    def log(self, host: str) -> Path:
+        return self.logs / f"{host}.log"
+
+    def host(self, host: str) -> Path:
+        """The base folder of the container contract for that host."""
+        return self.path / "hosts" / host / "ml"
+
+    @property
+    def shared(self) -> Path:
+        """Seen by every host; `/opt/ml/shared` in AWS's local mode."""
+        return self.path / "shared"
+
+    @property
+    def output(self) -> Path:
+        return self.path / "output"
+
+    @property
+    def keeper_log(self) -> Path:
+        """What the keeper itself had to complain about; normally empty."""
+        return self.path / "keeper.log"
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """The per-user folder of jobs, private to the user (0700)."""
+
+    path: Path
+
+    @property
+    def index(self) -> Path:
+        return self.path / "index.sqlite"
+
+    @property
+    def cache(self) -> Path:
+        return self.path / "cache"
+
+    def job(self, name: str) -> JobFolder:
+        return JobFolder(self.path / "jobs" / name)
+
+    def make(self) -> None:
+        """Create the folder. Raises `HerringboneError` when that is not possible."""
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (self.path / "jobs").mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise HerringboneError(
+                f"the jobs' folder {self.path} cannot be made: {error.strerror}; "
+                f"set {HOME_VARIABLE} to a folder that you may write"
+            ) from error
+
+
+def find_home() -> Home:
+    """Return the home that the environment names now."""
+    named = os.environ.get(HOME_VARIABLE)
+    return Home(Path(named).expanduser().absolute() if named else Path.home() / ".herringbone")

@@ -1,0 +1,192 @@
+"""The index of jobs: one sqlite row each, shared by every process of this user.
+
+A row is written by the client that submits, then by the job's keeper; anyone may read. Each call opens the file
+anew, so that forks and threads share no connection.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from herringbone_contract.errors import HerringboneError, JobNameError, JobNotFoundError
+
+if TYPE_CHECKING:
+    from herringbone_contract.failure import Failure
+
+IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED = "InProgress", "Completed", "Failed", "Stopping", "Stopped"
+# Secondary states that are not also a status.
+STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "Uploading", "MaxRuntimeExceeded"
+PENDING, RESTARTING = "Pending", "Restarting"
+TERMINAL = (COMPLETED, FAILED, STOPPED)
+
+_VERSION = 2
+_TABLE = """
+CREATE TABLE jobs (
+    name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
+    status TEXT NOT NULL, secondary_status TEXT NOT NULL,
+    created REAL NOT NULL, started REAL, ended REAL,
+    client TEXT, keeper TEXT, run_folder TEXT, stop_grace REAL,
+    failure TEXT, model TEXT, service TEXT, description TEXT
+)
+"""
+# What makes a table of the version before it into one of this version.
+_MIGRATIONS = {2: ("ALTER TABLE jobs ADD COLUMN service TEXT", "ALTER TABLE jobs ADD COLUMN description TEXT")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """One row. Times are seconds since 1970.
+
+    `status` and `secondary_status` are SageMaker's words. `plan` and `failure` are JSON. `client` names the process
+    that prepares the job, `keeper` the one that looks after it from then on, `run_folder` what that removes at the
+    end, and `model` the path or address of the model's archive. Of a job that a service runs, `service` says where to
+    ask for it and `description` is the service's last answer, secrets masked; both are JSON.
+    """
+
+    name: str
+    backend: str
+    plan: str
+    status: str = IN_PROGRESS
+    secondary_status: str = STARTING
+    created: float
+    started: float | None = None
+    ended: float | None = None
+    client: str | None = None
+    keeper: str | None = None
+    run_folder: str | None = None
+    stop_grace: float | None = None
+    failure: str | None = None
+    model: str | None = None
+    service: str | None = None
+    description: str | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.status in TERMINAL
+
+    @property
+    def plan_dict(self) -> dict[str, Any]:
+        plan: dict[str, Any] = json.loads(self.plan)
+        return plan
+
+
+_COLUMNS = tuple(field.name for field in fields(JobRecord))
+
+
+class JobIndex:
+    """The rows of all jobs in one file.
+
+    >>> JobIndex(Path("index.sqlite")).get("digits-1").status    # doctest: +SKIP
+    'Completed'
+
+    Raises `HerringboneError` when the file is damaged, locked for `busy_seconds` or cannot be written.
+    """
+
+    def __init__(self, path: Path, *, busy_seconds: float = 10.0) -> None:
+        self._path = path
+        self._busy_seconds = busy_seconds
+
+    def add(self, record: JobRecord) -> None:
+        """Claim the name. Raises `JobNameError` when it is taken, also by a process that runs at the same moment."""
+        values = [getattr(record, column) for column in _COLUMNS]
+        marks = ", ".join("?" * len(_COLUMNS))
+        with self._open() as database:
+            try:
+                database.execute(f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608 - our own column names
+            except sqlite3.IntegrityError:
+                raise JobNameError(
+                    f"job name {record.name!r} is taken; choose another, or leave it out to have one made"
+                ) from None
+
+    def update(self, name: str, *, unless_done: bool = False, **columns: Any) -> bool:
+        """Change a row; with `unless_done`, only while the job is not over. Returns whether a row was changed."""
+        assert columns
+        assert set(columns) <= set(_COLUMNS), columns
+        changes = ", ".join(f"{column} = ?" for column in columns)
+        condition = f" AND status NOT IN {TERMINAL}" if unless_done else ""
+        with self._open() as database:
+            cursor = database.execute(f"UPDATE jobs SET {changes} WHERE name = ?{condition}", [*columns.values(), name])  # noqa: S608
+            return cursor.rowcount == 1
+
+    def fail(self, name: str, failure: Failure) -> None:
+        """Write down that a job failed just now, unless it was over before."""
+        self.update(
+            name,
+            unless_done=True,
+            status=FAILED,
+            secondary_status=FAILED,
+            ended=time.time(),
+            failure=failure.to_json(),
+        )
+
+    def remove(self, name: str) -> None:
+        with self._open() as database:
+            database.execute("DELETE FROM jobs WHERE name = ?", [name])
+
+    def get(self, name: str) -> JobRecord:
+        """Return a job's row. Raises `JobNotFoundError` with the nearest names."""
+        rows = self._select("WHERE name = ?", name)
+        if rows:
+            return rows[0]
+        near = difflib.get_close_matches(name, [record.name for record in self.all()], n=3)
+        hint = f"did you mean {' or '.join(near)}?" if near else "`herringbone ls` shows the jobs"
+        raise JobNotFoundError(f"no job {name!r} in {self._path.parent}; {hint}")
+
+    def all(self) -> list[JobRecord]:
+        """Return every job, the newest first."""
+        return self._select("ORDER BY created DESC, name")
+
+    def _select(self, rest: str, *values: Any) -> list[JobRecord]:
+        if not self._path.exists():
+            return []
+        with self._open() as database:
+            rows = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM jobs {rest}", values)  # noqa: S608
+            return [JobRecord(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
+
+    @contextmanager
+    def _open(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with closing(sqlite3.connect(self._path, timeout=self._busy_seconds)) as database, database:
+                database.execute("PRAGMA synchronous = NORMAL")
+                self._make_table(database)
+                yield database
+        except sqlite3.DatabaseError as error:
+            raise HerringboneError(f"the index of jobs, {self._path}: {error}; {_way_out(error)}") from error
+
+    def _make_table(self, database: sqlite3.Connection) -> None:
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version == _VERSION:
+            return
+        if version > _VERSION:
+            raise HerringboneError(
+                f"the index of jobs, {self._path}, was made by a newer Herringbone (format {version}, "
+                f"this one reads {_VERSION}); update Herringbone"
+            )
+        database.execute("BEGIN IMMEDIATE")
+        (version,) = database.execute("PRAGMA user_version").fetchone()
+        if version == 0:
+            database.execute(_TABLE)
+        else:
+            # Another process may have done it meanwhile: then there is nothing left to do.
+            for step in range(version + 1, _VERSION + 1):
+                for statement in _MIGRATIONS[step]:
+                    database.execute(statement)
+        database.execute(f"PRAGMA user_version = {_VERSION}")
+        database.commit()
+
+
+def _way_out(error: sqlite3.DatabaseError) -> str:
+    text = str(error)
+    if "locked" in text or "busy" in text:
+        return "another process holds it for too long; try again"
+    if isinstance(error, sqlite3.OperationalError):
+        return "look at its permissions, the space left on its disk, or set HERRINGBONE_HOME to another folder"
+    return "it is damaged: move it away and a new one is made; the jobs' own folders stay as they are"

@@ -1,0 +1,72 @@
+"""A job's packed model, unpacked for its user."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+from herringbone_contract.errors import ArchiveError, InputError
+
+
+def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
+    """Unpack a model into the new folder `into`; `fetch` is given a folder of its own and returns the packed model.
+
+    >>> download_model(lambda folder: Path("output/model.tar.gz"), Path("model"))        # doctest: +SKIP
+    PosixPath('/home/me/model')
+
+    All happens in a hidden folder beside `into`, which takes that name at the end: an interrupted download leaves
+    nothing half. Raises `InputError` when something is there already, `ArchiveError` for a damaged or wicked archive.
+    """
+    into = into.expanduser().absolute()
+    _check_free(into)
+    into.parent.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f".{into.name}-", dir=into.parent))
+    try:
+        (fetched := work / "fetched").mkdir()
+        packed = fetch(fetched)
+        model = work / "model"
+        if packed.is_dir():
+            shutil.copytree(packed, model)
+        else:
+            model.mkdir()
+            unpack(packed, model)
+        _check_free(into)
+        # An empty folder may lie there: a rename takes its place.
+        model.replace(into)
+    except OSError as error:
+        raise InputError(f"the model cannot be unpacked into {into}: {error}") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return into
+
+
+def unpack(archive_path: Path, into: Path) -> None:
+    """Unpack a model.tar.gz of whoever made it. Raises `ArchiveError`; what is in `into` is then half of it."""
+    import tarfile
+
+    from herringbone.jobs.archive_members import extract, problem
+
+    try:
+        with tarfile.open(archive_path) as archive:
+            for member in archive:
+                # AWS's own images pack the folder itself, as `.` or `./`.
+                if os.path.normpath(member.name) == ".":
+                    continue
+                if trouble := problem(member, into):
+                    raise ArchiveError(f"model {archive_path.name}: member {member.name!r} is refused: {trouble}")
+                extract(archive, member, into)
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise ArchiveError(f"model {archive_path.name} is damaged or cut short: {error}") from error
+
+
+def _check_free(into: Path) -> None:
+    if into.is_dir() and not into.is_symlink():
+        if not any(into.iterdir()):
+            return
+    elif not into.exists() and not into.is_symlink():
+        return
+    raise InputError(f"{into}: something is there already, and is not overwritten; name a new folder")

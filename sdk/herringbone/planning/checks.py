@@ -1,0 +1,169 @@
+"""What backends on this machine have in common in reviewing a plan: launchers, channels, and where output goes.
+
+Looks at names and permissions, changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from herringbone.code.source import check_source
+from herringbone.estimators.inputs import Channel, local_path
+from herringbone.estimators.options import given_options
+from herringbone.jobs.home import JobFolder, find_home
+from herringbone.planning.plan import JobPlan, refuse
+from herringbone_contract.errors import InputError, UnsupportedError
+
+_LAUNCHERS = (
+    "plain",
+    "mpi",
+    "torch_distributed",
+    "data_parallel",
+    "parameter_server",
+    "multi_worker_mirrored",
+)
+
+# Options that cost money, choose machines or name accounts: a job on this machine is the same without them.
+UNUSED = (
+    "role",
+    "sagemaker_session",
+    "volume_size",
+    "use_spot_instances",
+    "max_wait",
+    "min_instance_count",
+    "keep_alive_period_in_seconds",
+    "training_plan",
+    "instance_placement_config",
+    "enable_infra_check",
+    "enable_remote_debug",
+    "enable_session_tag_chaining",
+    "code_location",
+    "subnets",
+    "security_group_ids",
+    "training_repository_access_mode",
+    "training_repository_credentials_provider_arn",
+    "extra_request",
+    "slurm",
+)
+
+# Options whose user counts on them: running without would be another job, or a less safe one.
+REFUSED = {
+    "volume_kms_key": "the job's folder is not encrypted",
+    "output_kms_key": "the model is not encrypted",
+}
+
+
+def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retries: int = 0) -> None:
+    """Raise one `UnsupportedError` with every wish that is not served; `refused` are options, with reasons.
+
+    `retries` is how often a job begins anew here that says nothing of it.
+    """
+    given = given_options(plan.options)
+    refusals = {name: why for name, why in {**REFUSED, **refused}.items() if given.get(name)}
+    if not (plan.options.max_retry_attempts or retries):
+        why = "says how a job begins anew, and this one does not: give max_retry_attempts, too"
+        refusals |= {name: why for name in ("log_policies", "min_instance_count") if name in given}
+    refuse(backend, refusals | _refused_values(plan))
+
+
+def check_files(backend: str, plan: JobPlan) -> None:
+    """Raise `InputError`, `ArchiveError` or `UnsupportedError` unless code, data and folders are there."""
+    if plan.source is not None:
+        if plan.source.remote:
+            raise UnsupportedError(
+                f"source_dir: {plan.source.archive} is not on this machine, and {backend} fetches nothing; copy it "
+                "here and give its path"
+            )
+        check_source(plan.source, but_not=find_home().path)
+    for channel in all_channels(plan):
+        _check_channel(backend, channel)
+    output_folder(plan, JobFolder(Path(plan.folder)))
+    checkpoint_folder(plan)
+
+
+def unused_of(plan: JobPlan, unused: tuple[str, ...]) -> list[str]:
+    """Return which of the options that mean nothing were given."""
+    given = given_options(plan.options)
+    session = ["sagemaker_session"] if plan.options.sagemaker_session is not None else []
+    return [name for name in (*UNUSED, *unused) if name in given] + session
+
+
+def all_channels(plan: JobPlan) -> tuple[Channel, ...]:
+    """Return the channels, the model's (`model_uri`) among them."""
+    uri = plan.options.model_uri
+    if uri is None:
+        return plan.channels
+    from herringbone.estimators.inputs import parse_inputs
+
+    name = plan.options.model_channel_name
+    if any(channel.name == name for channel in plan.channels):
+        raise InputError(f"channel {name!r}: given in inputs and by model_uri; rename one (model_channel_name)")
+    return (*plan.channels, *parse_inputs({name: uri}, base=Path(plan.folder)))
+
+
+def brings_packages(plan: JobPlan) -> bool:
+    """Say whether ranks may run in a Python of the job's own, made from its requirements.txt."""
+    source = plan.source
+    assert source is not None
+    if source.folder is None:
+        return True
+    return source.whole_folder and Path(source.folder, "requirements.txt").exists()
+
+
+def output_folder(plan: JobPlan, folder: JobFolder) -> Path:
+    """Return where the packed model goes: `<output_path>/<job>/output`, or the job's own folder."""
+    if plan.options.output_path is None:
+        return folder.output
+    return _on_this_machine("output_path", plan.options.output_path, plan) / plan.job_name / "output"
+
+
+def checkpoint_folder(plan: JobPlan) -> Path | None:
+    """Return the folder that outlives the job as its checkpoints, None when none was given."""
+    uri = plan.options.checkpoint_s3_uri
+    return None if uri is None else _on_this_machine("checkpoint_s3_uri", uri, plan)
+
+
+def _refused_values(plan: JobPlan) -> dict[str, str]:
+    """Options that are served, but not with every value."""
+    refusals = {}
+    if plan.launcher not in _LAUNCHERS:
+        refusals["distribution"] = (
+            f"the launcher {plan.launcher} does not run here yet; these do: {', '.join(_LAUNCHERS)}"
+        )
+    elif plan.launcher == "torch_distributed" and "mp_parameters" in plan.hyperparameters:
+        refusals["distribution.smdistributed.modelparallel"] = "version 2 of the library does not run here; use mpi"
+    if any(host.ranks == 0 and not host.helper for host in plan.hosts):
+        refusals["distribution.instance_groups"] = "a group that neither trains nor helps does not run here yet"
+    local = plan.options.checkpoint_local_path
+    if local is not None and local.rstrip("/") != "/opt/ml/checkpoints":
+        refusals["checkpoint_local_path"] = f"only /opt/ml/checkpoints has a place here, not {local}"
+    modes = {"input_mode": plan.options.input_mode}
+    modes |= {f"channel {channel.name}": channel.input.input_mode or "File" for channel in plan.channels}
+    refusals |= {name: "Pipe mode does not run here; use File" for name, mode in modes.items() if mode == "Pipe"}
+    for channel in plan.channels:
+        given = channel.input
+        if given.compression == "Gzip" or given.record_wrapping == "RecordIO" or given.s3_data_type != "S3Prefix":
+            refusals[f"channel {channel.name}"] = "compression, record_wrapping and manifests are a service's work"
+    return refusals
+
+
+def _check_channel(backend: str, channel: Channel) -> None:
+    if channel.path is None:
+        raise UnsupportedError(
+            f"channel {channel.name!r}: {channel.input.s3_data} is not on this machine, and {backend} fetches nothing; "
+            "copy the data here and give its path"
+        )
+    if not os.path.exists(channel.path):  # noqa: PTH110 - a str is what the plan carries
+        raise InputError(f"channel {channel.name!r}: {channel.path}: no such file or folder")
+    if not os.access(channel.path, os.R_OK):
+        raise InputError(f"channel {channel.name!r}: {channel.path}: no permission to read it")
+
+
+def _on_this_machine(option: str, address: str, plan: JobPlan) -> Path:
+    path = local_path(address, base=Path(plan.folder))
+    if path is None:
+        raise UnsupportedError(f"{option}: {address} is not on this machine; give a folder or a file:// address")
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{option}: {path} is no folder")
+    return path

@@ -1,0 +1,64 @@
+"""docs/distribution.md lists the keys and defaults that the code has, no more and no fewer."""
+
+import json
+import re
+from pathlib import Path
+
+import msgspec
+
+from herringbone_contract.distribution import (
+    MPI,
+    DataParallel,
+    Distribution,
+    ModelParallel,
+    ModelParallelParameters,
+    ModelParallelV2Parameters,
+    MultiWorkerMirroredStrategy,
+    ParameterServer,
+    PyTorchDDP,
+    PyTorchXLA,
+    TorchDistributed,
+)
+
+PAGE = (Path(__file__).parents[2] / "docs" / "distribution.md").read_text(encoding="utf-8")
+STRATEGIES = {
+    "smdistributed.dataparallel": DataParallel,
+    "smdistributed.modelparallel": ModelParallel,
+    "mpi": MPI,
+    "parameter_server": ParameterServer,
+    "multi_worker_mirrored_strategy": MultiWorkerMirroredStrategy,
+    "pytorchddp": PyTorchDDP,
+    "torch_distributed": TorchDistributed,
+    "pytorchxla": PyTorchXLA,
+}
+
+
+def rows(heading):
+    """Return the table below a heading, one row a key: the key, then the other cells."""
+    section = PAGE.partition(f"\n## {heading}")[2].partition("\n## ")[0]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line]
+    return {re.fullmatch("`(.+)`", key).group(1): rest for key, *rest in cells[2:]}
+
+
+def test_strategies():
+    documented = rows("Strategies")
+    keys = {f"{name}.{key}" for name, strategy in STRATEGIES.items() for key in strategy.__struct_fields__}
+    assert documented.keys() == keys | {"instance_groups"}
+    assert {key.partition(".")[0] for key in documented} == set(Distribution.__struct_fields__)
+
+
+def test_parameters_of_both_versions():
+    assert list(rows("Parameters of `modelparallel`, version 1")) == list(ModelParallelParameters.__struct_fields__)
+    assert list(rows("Parameters of `modelparallel`, version 2")) == list(ModelParallelV2Parameters.__struct_fields__)
+
+
+def test_defaults():
+    """A default that stands in the table as code is the one a job gets; the others depend on neighbours."""
+    defaults = msgspec.to_builtins(ModelParallelParameters().resolved())
+    documented = {
+        key: json.loads(cells[1].strip("`"))
+        for key, cells in rows("Parameters of `modelparallel`, version 1").items()
+        if cells[1].startswith("`")
+    }
+    assert documented == {key: defaults[key] for key in documented}
+    assert len(documented) == len(defaults) - 4  # partitions, active_microbatches, placement, memory_weight

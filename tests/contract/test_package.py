@@ -1,0 +1,57 @@
+"""The package as a whole: what an import costs, that its examples run, that its doors are as listed."""
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+
+import pytest
+
+import herringbone_contract
+import herringbone_contract.distribution
+from herringbone_contract import errors
+
+MODULES = [f"herringbone_contract.{module.name}" for module in pkgutil.iter_modules(herringbone_contract.__path__)]
+
+
+def loaded_by(statement):
+    """Return the modules that a fresh interpreter has after a statement."""
+    code = f"{statement}\nimport sys\nprint(*sys.modules)"
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return set(shown.stdout.split())
+
+
+def test_a_rank_pays_for_no_more_than_the_standard_library():
+    """A rank imports these at every start, and needs no types to do so."""
+    loaded = loaded_by("from herringbone_contract import constants, errors, failure, resources")
+    assert "herringbone_contract.constants" in loaded
+    assert not any(name.partition(".")[0] == "msgspec" for name in loaded)
+
+
+def test_the_grammar_stands_on_msgspec_alone():
+    before, after = loaded_by("import msgspec"), loaded_by("import herringbone_contract.distribution")
+    foreign = {name.partition(".")[0] for name in after - before} - sys.stdlib_module_names
+    assert foreign == {"herringbone_contract"}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
+
+
+def test_the_door_of_the_grammar_is_what_it_says():
+    door = herringbone_contract.distribution
+    assert all(hasattr(door, name) for name in door.__all__)
+    own = {name for name, value in vars(door).items() if getattr(value, "__module__", None) == door.__name__}
+    assert own <= set(door.__all__)
+
+
+def test_the_error_tree_is_the_one_drawn():
+    for name, error in vars(errors).items():
+        if inspect.isclass(error) and issubclass(error, Exception):
+            assert issubclass(error, errors.HerringboneError)
+            assert name in errors.__doc__
+    assert issubclass(errors.DistributionError, ValueError)  # code written for AWS's SDK catches ValueError
+    assert issubclass(errors.JobNotFoundError, LookupError)

@@ -1,0 +1,171 @@
+"""Code that lies on S3: fetched from a mock of it, and from a server that plays each trouble once."""
+
+from __future__ import annotations
+
+import io
+import sys
+import tarfile
+import threading
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+from tests.aws_mock import mock_aws
+from tests.entrypoints.conftest import free_port
+
+from herringbone_contract.errors import (
+    ArchiveError,
+    AwsAccessError,
+    AwsCredentialsError,
+    AwsUnavailableError,
+    InputError,
+    UnsupportedError,
+)
+from herringbone_entry.preparation.code import fill
+
+REGION = "eu-central-1"
+ADDRESS = "s3://code/job/sourcedir.tar.gz"
+
+
+def packed(**files: str) -> bytes:
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as tar:
+        for name, text in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text.encode()))
+    return data.getvalue()
+
+
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with mock_aws(tmp_path_factory.mktemp("s3") / "log") as address:
+        yield address
+
+
+@pytest.fixture
+def surroundings(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """What a container of a job with a role has in its environment."""
+    urllib.request.urlopen(f"{s3}/moto-api/reset", data=b"", timeout=10).close()  # noqa: S310 - our own server
+    nothing = str(tmp_path / "no-such-file")
+    variables = {
+        "AWS_ENDPOINT_URL_S3": s3,
+        "AWS_ACCESS_KEY_ID": "mock",
+        "AWS_SECRET_ACCESS_KEY": "mock",
+        "AWS_REGION": REGION,
+        "AWS_CONFIG_FILE": nothing,
+        "AWS_SHARED_CREDENTIALS_FILE": nothing,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    return variables
+
+
+@pytest.fixture
+def put(surroundings: dict[str, str]) -> Callable[[bytes], None]:
+    """Puts the code's archive where the job says it is."""
+    import boto3
+
+    client = boto3.Session().client("s3", region_name=REGION)
+    client.create_bucket(Bucket="code", CreateBucketConfiguration={"LocationConstraint": REGION})
+    return lambda data: client.put_object(Bucket="code", Key="job/sourcedir.tar.gz", Body=data)
+
+
+@contextmanager
+def troubled_s3(data: bytes, *troubles: int | str) -> Iterator[str]:
+    """An S3 with one object, whose answers are first these: a status, or "cut" for half of the object."""
+    left = list(troubles)
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            trouble = left.pop(0) if left and not (left[0] == "cut" and self.command == "HEAD") else 200
+            self.send_response(200 if trouble == "cut" else trouble)
+            self.send_header("Content-Length", str(len(data)))
+            self.send_header("ETag", '"1"')
+            self.end_headers()
+            if self.command == "GET" and trouble != 503:
+                self.wfile.write(data[: len(data) // 2] if trouble == "cut" else data)
+            self.close_connection = True
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+    assert left == []
+
+
+def test_a_job_fetches_its_code(make_job, surroundings, put) -> None:
+    put(packed(**{"train.py": "import helper", "helper.py": "print('from S3')"}))
+    job = make_job(**surroundings)
+    job.write("", sagemaker_submit_directory=ADDRESS)
+    (job.base() / "code" / "train.py").unlink()
+    ended = job.run()["algo-1"]
+    assert (ended.code, ended.lines) == (0, ["[algo-1:0] from S3"])
+
+
+def test_the_region_of_the_hyperparameters_serves_where_no_variable_names_one(put, monkeypatch, tmp_path) -> None:
+    put(packed(**{"train.py": ""}))
+    monkeypatch.delenv("AWS_REGION")
+    fill(tmp_path / "code", ADDRESS, region=REGION)
+    assert (tmp_path / "code" / "train.py").is_file()
+
+
+@pytest.mark.parametrize("address", ["s3://code/job/other.tar.gz", "s3://no-such-bucket/sourcedir.tar.gz"])
+def test_what_is_not_there_is_named(put, tmp_path, address: str) -> None:
+    with pytest.raises(InputError, match=f"code at {address} is not there .*removed after"):
+        fill(tmp_path / "code", address)
+
+
+def test_an_address_without_a_key(tmp_path) -> None:
+    with pytest.raises(InputError, match="'s3://bucket': expected s3://BUCKET/KEY"):
+        fill(tmp_path / "code", "s3://bucket")
+
+
+def test_an_archive_from_s3_is_looked_at_like_any_other(put, tmp_path) -> None:
+    put(packed(**{"../evil.py": ""}))
+    with pytest.raises(ArchiveError, match="lies outside the folder"):
+        fill(tmp_path / "code", ADDRESS)
+
+
+def test_a_denial_names_the_permissions(surroundings, monkeypatch, tmp_path) -> None:
+    with troubled_s3(b"", 403) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+        with pytest.raises(AwsAccessError, match=r"needs s3:GetObject on arn:aws:s3:::code/job/sourcedir\.tar\.gz"):
+            fill(tmp_path / "code", ADDRESS)
+
+
+def test_no_credentials(surroundings, monkeypatch, tmp_path) -> None:
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(AwsCredentialsError, match="no AWS credentials here; give the job a role"):
+        fill(tmp_path / "code", ADDRESS)
+
+
+@pytest.mark.parametrize("troubles", [(503, 503), ("cut",)], ids=["slow down", "cut off half way"])
+def test_a_passing_trouble_is_waited_out(surroundings, monkeypatch, tmp_path, troubles: tuple[int | str, ...]) -> None:
+    with troubled_s3(packed(**{"train.py": "x" * 1000}), *troubles) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+        fill(tmp_path / "code", ADDRESS)
+    assert (tmp_path / "code" / "train.py").is_file()
+
+
+def test_an_s3_that_does_not_answer(surroundings, monkeypatch, tmp_path) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", f"http://127.0.0.1:{free_port()}")
+    with pytest.raises(AwsUnavailableError, match=r"S3 does not answer: .*an S3 endpoint in its network"):
+        fill(tmp_path / "code", ADDRESS)
+
+
+def test_an_image_without_boto3(monkeypatch, tmp_path) -> None:
+    monkeypatch.setitem(sys.modules, "boto3", None)
+    with pytest.raises(UnsupportedError, match=r"needs boto3, which this image lacks .*pip install boto3"):
+        fill(tmp_path / "code", ADDRESS)

@@ -1,0 +1,154 @@
+"""A script under the wrapper behaves as under `python script.py`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from herringbone_contract.constants import HostVariable
+from herringbone_entry.ranks import attach
+
+SEMANTICS = """
+    import atexit, multiprocessing, os, pickle, sys
+
+    class Point:
+        def __init__(self, x): self.x = x
+
+    def double(x): return 2 * x
+
+    if __name__ == "__main__":
+        atexit.register(print, "atexit ran")
+        print(pickle.loads(pickle.dumps(Point(3))).x, Point.__module__, os.path.basename(__file__))
+        print(sys.modules["__main__"].Point is Point, __spec__, __package__, sys.argv[1:])
+        with multiprocessing.get_context("spawn").Pool(1) as pool:
+            print(pool.map(double, [1, 2]))
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            print(pool.map(double, [3]))
+"""
+
+
+def test_a_script_is_main(make_job) -> None:
+    job = make_job()
+    job.write(SEMANTICS)
+    ended = job.run()["algo-1"]
+    assert ended.code == 0
+    assert ended.lines == [
+        "[algo-1:0] 3 __main__ train.py",
+        "[algo-1:0] True None None []",
+        "[algo-1:0] [2, 4]",
+        "[algo-1:0] [6]",
+        "[algo-1:0] atexit ran",
+    ]
+
+
+def test_a_traceback_is_printed_as_python_prints_it(make_job) -> None:
+    job = make_job()
+    job.write(
+        """
+        def inner():
+            try:
+                {}["missing"]
+            except KeyError as error:
+                raise ValueError("wrapped") from error
+        inner()
+        """
+    )
+    ended = job.run()["algo-1"]
+    script = str(job.base() / "code" / "train.py")
+    plain = subprocess.run([sys.executable, script], capture_output=True, text=True)
+    theirs = [line for line in ended.lines if line.startswith("[algo-1:0] ")]
+    assert theirs == [f"[algo-1:0] {line}" for line in plain.stderr.splitlines()]
+
+
+def test_the_users_own_excepthook_is_called(make_job) -> None:
+    job = make_job()
+    job.write("import sys\nsys.excepthook = lambda kind, value, trace: print('mine:', value)\nraise ValueError('boom')")
+    ended = job.run()["algo-1"]
+    assert ended.lines[0] == "[algo-1:0] mine: boom"
+    assert ended.code == 1
+
+
+@pytest.mark.parametrize("name", ["signal", "socket", "json", "types", "code", "attach"])
+def test_a_module_of_the_users_does_not_hide_pythons_from_the_wrapper(make_job, name: str) -> None:
+    # `python -m` puts the working folder first: the wrapper once imported the user's own signal.py.
+    job = make_job()
+    job.write(f"import {name}; print({name}.mine) if {name!r} in ('code', 'attach') else print('yes')")
+    (job.base() / "code" / f"{name}.py").write_text("mine = 'yes'")
+    assert job.run()["algo-1"].lines == ["[algo-1:0] yes"]
+
+
+def test_a_module_entry_point_runs_as_main(make_job) -> None:
+    job = make_job()
+    job.write("", program="other.py")
+    package = job.base() / "code" / "pkg"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "data.py").write_text("value = 7")
+    (package / "__main__.py").write_text("from .data import value\nprint(__name__, value)\nraise SystemExit(4)")
+    path = job.base() / "input" / "config" / "hyperparameters.json"
+    path.write_text('{"sagemaker_program": "pkg"}')
+    ended = job.run()["algo-1"]
+    assert ended.lines[0] == "[algo-1:0] __main__ 7"
+    assert ended.code == 4
+    assert ended.failure.frames[-1].file.endswith("pkg/__main__.py")
+
+
+def test_os_exit_of_a_forked_child_is_its_own_affair(make_job) -> None:
+    job = make_job()
+    job.write(
+        "import os\npid = os.fork()\nif not pid: os._exit(3)\nprint(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
+    )
+    ended = job.run()["algo-1"]
+    assert (ended.code, ended.lines) == (0, ["[algo-1:0] 3"])
+
+
+def test_smdistributed_is_there_in_a_rank_and_nowhere_else(make_job) -> None:
+    job = make_job()
+    job.write("import importlib.util; print(importlib.util.find_spec('smdistributed') is not None)")
+    assert job.run()["algo-1"].lines == ["[algo-1:0] True"]
+    answer = "import importlib.util; print(importlib.util.find_spec('smdistributed') is not None)"
+    found = subprocess.run([sys.executable, "-c", answer], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("steering", "says"),
+    [
+        (
+            {"sagemaker_pytorch_xla_multi_worker_enabled": True},
+            "distribution 'pytorch_xla' is not supported",
+        ),
+    ],
+)
+def test_launchers_of_later_releases_are_refused_by_name(make_job, steering: dict[str, object], says: str) -> None:
+    job = make_job()
+    job.write("print('never')", **steering)
+    ended = job.run()["algo-1"]
+    assert (ended.code, ended.failure.exception) == (1, "UnsupportedError")
+    assert says in ended.failure_text
+
+
+def test_a_program_that_cannot_run_says_why(make_job) -> None:
+    job = make_job()
+    job.write("#!/no/such/interpreter", program="run.sh")
+    (job.base() / "code" / "run.sh").chmod(0o755)
+    ended = job.run()["algo-1"]
+    assert ended.code == 1
+    assert ended.failure.exception == "FileNotFoundError"
+
+
+def test_both_sides_spell_the_run_folder_alike() -> None:
+    # A rank cannot afford to import the contract for one name.
+    assert attach.RUN_FOLDER == HostVariable.RUN_FOLDER
+
+
+@pytest.mark.parametrize("name", ["hyperparameters", "resourceconfig", "inputdataconfig"])
+def test_a_damaged_contract_file_is_named(make_job, name: str) -> None:
+    job = make_job()
+    job.write("print('never')")
+    (job.base() / "input" / "config" / f"{name}.json").write_text("{")
+    ended = job.run()["algo-1"]
+    assert (ended.code, ended.failure.exception) == (1, "ContractError")
+    assert f"{name}.json" in ended.failure_text

@@ -1,0 +1,187 @@
+"""A rank fails: everyone stops soon, everyone says why, and the exit code is the rank's own."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from tests.entrypoints.deaths import CODES, SCRIPT
+
+from herringbone_contract.constants import MAX_FAILURE_CHARS
+
+TORCH = {"sagemaker_torch_distributed_enabled": True}
+MPI = {"sagemaker_mpi_enabled": True}
+
+
+def check(ended, job, how: str, rank: int) -> None:
+    for host, result in ended.items():
+        assert result.code == CODES[how], (host, result.output)
+        found = result.failure
+        assert found is not None
+        assert (found.host, found.rank, found.exit_code) == (f"algo-{rank + 1}", rank, CODES[how])
+        if how == "sigkill":
+            assert found.frames == ()
+        else:
+            assert found.frames[-1].function == "fail"
+            assert found.frames[-1].file.endswith("train.py")
+        assert any(line.startswith("last words") for line in found.log_tail), found.log_tail
+        assert not result.success
+        assert f"rank {rank} on algo-{rank + 1}" in result.failure_text
+    assert job.survivors() == []
+
+
+def ends_every_host(job, how: str, rank: int) -> None:
+    ended = job.run()
+    over = time.time()
+    words = [line for result in ended.values() for line in result.rank_lines if "last words" in line]
+    assert words, ended
+    took = over - float(words[0].split()[-1])
+    check(ended, job, how, rank)
+    assert took < 5.0
+
+
+@pytest.mark.parametrize("rank", [0, 1], ids=["first-host", "last-host"])
+@pytest.mark.parametrize("how", list(CODES))
+def test_p5_any_death_ends_every_host(make_job, how: str, rank: int) -> None:
+    job = make_job(hosts=2, HOW=how, BAD_RANK=str(rank))
+    job.write(SCRIPT, **TORCH)
+    ends_every_host(job, how, rank)
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("rank", [0, 1], ids=["first-host", "last-host"])
+@pytest.mark.parametrize("how", list(CODES))
+@pytest.mark.parametrize("kind", ["openmpi4", "openmpi5", "mpich"])
+@pytest.mark.parametrize("over", ["unix", "tcp"])
+def test_p5_p25_the_same_under_each_mpi(make_job, mpirun, over: str, kind: str, how: str, rank: int) -> None:
+    job = make_job(hosts=2, over=over, HOW=how, BAD_RANK=str(rank), HERRINGBONE_MPIRUN=mpirun(kind))
+    job.write(SCRIPT, **MPI)
+    if kind == "mpich" and how in ("sigkill", "segfault"):
+        # MPICH kills the others within the millisecond and may itself name the wrong one: who is blamed is open.
+        for result in job.run().values():
+            assert result.code == CODES[how]
+            assert result.failure is not None
+            assert (result.failure.host, result.failure.rank) in (("algo-1", 0), ("algo-2", 1))
+        return
+    ends_every_host(job, how, rank)
+
+
+# Starts rank 1 when rank 0's failure has had all its consequences but the last, mpirun's own end.
+SLOW_MPIRUN = """#!/bin/sh
+[ "$1" = --version ] && exec echo "mpirun (Open MPI) 5.0.11"
+trap "" TERM
+shift 8
+OMPI_COMM_WORLD_RANK=0 "$@" &
+sleep 1.3
+OMPI_COMM_WORLD_RANK=1 "$@" &
+wait
+"""
+
+
+def test_p5_a_rank_that_comes_after_the_failure_does_not_run(make_job, tmp_path) -> None:
+    # Only the ranks that had attached by then were signalled.
+    mpirun = tmp_path / "mpirun"
+    mpirun.write_text(SLOW_MPIRUN)
+    mpirun.chmod(0o755)
+    job = make_job(HERRINGBONE_MPIRUN=str(mpirun))
+    job.write(
+        """
+        import os, time
+        if os.environ["RANK"] == "0":
+            raise ValueError("boom")
+        time.sleep(0.3)
+        open(os.environ["ROOT"] + "/late", "w")
+        time.sleep(60)
+        """,
+        sagemaker_mpi_enabled=True,
+        sagemaker_mpi_num_of_processes_per_host=2,
+    )
+    ended = job.run(timeout=15.0)["algo-1"]
+    assert (ended.code, ended.failure.rank, ended.failure.message) == (1, 0, "boom")
+    assert not (job.root / "late").exists()
+    assert job.survivors() == []
+
+
+@pytest.mark.parametrize("code", [1, 2, 42, 125])
+def test_p12_the_exit_code_is_the_ranks_own(make_job, code: int) -> None:
+    job = make_job()
+    job.write(f"import sys; sys.exit({code})")
+    assert job.run()["algo-1"].code == code
+
+
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGABRT", "SIGUSR1"])
+def test_p12_a_signal_is_128_and_its_number(make_job, number: str) -> None:
+    import signal
+
+    job = make_job()
+    job.write(f"import os, signal; os.kill(os.getpid(), signal.{number})")
+    assert job.run()["algo-1"].code == 128 + getattr(signal, number)
+
+
+def test_p12_a_text_given_to_sys_exit_is_printed_and_means_1(make_job) -> None:
+    job = make_job()
+    job.write("import sys; sys.exit('no data')")
+    ended = job.run()["algo-1"]
+    assert ended.code == 1
+    assert ended.lines[0] == "[algo-1:0] no data"
+    assert ended.failure.exception == "SystemExit"
+
+
+GOLDEN = {
+    "exception": (
+        """
+        def load(path):
+            raise FileNotFoundError(f"no such data: {path}")
+        print("loading")
+        load("/data/x")
+        """,
+        "rank 0 on algo-1: FileNotFoundError: no such data: /data/x (exit code 1)\n"
+        '  at CODE/train.py:5 in <module>: load("/data/x")\n'
+        '  at CODE/train.py:3 in load: raise FileNotFoundError(f"no such data: {path}")\n'
+        "  | loading",
+    ),
+    "os._exit": (
+        "import os\nprint('bye')\nos._exit(9)",
+        "rank 0 on algo-1: os._exit: the program called os._exit(9) (exit code 9)\n"
+        "  at CODE/train.py:3 in <module>: os._exit(9)\n"
+        "  | bye",
+    ),
+    "syntax": (
+        "x = (1,\n",
+        "rank 0 on algo-1: SyntaxError: '(' was never closed (train.py, line 1) (exit code 1)\n"
+        "  at CODE/train.py:1 in <module>: x = (1,\n"
+        '  |   File "CODE/train.py", line 1\n  |     x = (1,\n  |         ^\n'
+        "  | SyntaxError: '(' was never closed",
+    ),
+    "kill": (
+        "import os, signal\nprint('eating memory')\nos.kill(os.getpid(), signal.SIGKILL)",
+        "rank 0 on algo-1: exit code 137, killed by SIGKILL\n  | eating memory",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", list(GOLDEN))
+def test_p13_the_failure_file_says_what_matters(make_job, case: str) -> None:
+    script, golden = GOLDEN[case]
+    job = make_job()
+    job.write(script)
+    ended = job.run()["algo-1"]
+    assert ended.failure_text.replace(str(job.base() / "code"), "CODE") == golden
+
+
+def test_p13_a_long_failure_keeps_its_head_in_the_first_200_characters(make_job) -> None:
+    job = make_job()
+    job.write("print('x' * 5000)\nfor i in range(5000): print('ValueError: not this one')\nraise KeyError('k' * 40)")
+    ended = job.run()["algo-1"]
+    assert len(ended.failure_text) <= MAX_FAILURE_CHARS
+    assert "rank 0 on algo-1: KeyError: " in ended.failure_text[:200]
+
+
+def test_p13_a_failure_file_of_the_users_own_is_kept(make_job) -> None:
+    job = make_job()
+    job.write(
+        "import os; open(os.environ['SM_OUTPUT_DIR'] + '/failure', 'w').write('mine'); raise ValueError('theirs')"
+    )
+    ended = job.run()["algo-1"]
+    assert ended.failure_text == "mine"
+    assert ended.failure.message == "theirs"

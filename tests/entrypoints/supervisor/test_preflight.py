@@ -1,0 +1,112 @@
+"""Before machines start together: what each says of itself, and what the first one makes of it."""
+
+from __future__ import annotations
+
+import pytest
+from tests.entrypoints.supervisor.test_coordinator import Bench
+
+from herringbone_entry.supervisor.preflight import PATIENCE_SECONDS, master_address, report
+
+HOSTS = ("algo-1", "algo-2")
+GOOD = {
+    "group": "train",
+    "cpus": 8,
+    "gpus": 4,
+    "free_bytes": 41_000_000_000,
+    "interface": "eth0",
+    "named_interface": None,
+    "address": "10.0.0.1",
+    "unknown": [],
+}
+
+
+def test_p28_the_table_of_healthy_hosts() -> None:
+    facts = {"algo-1": GOOD, "algo-2": {**GOOD, "address": "10.0.0.2"}}
+    assert report(HOSTS, facts, {"algo-1": 0.0, "algo-2": -0.01}) == [
+        "host    address   interface  CPUs  GPUs  free disk  clock",
+        "algo-1  10.0.0.1  eth0       8     4     41.0 GB    +0.0 s",
+        "algo-2  10.0.0.2  eth0       8     4     41.0 GB    +0.0 s",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("bad", "skew", "warning"),
+    [
+        ({"unknown": ["algo-1"]}, 0.0, "algo-2 knows no address of algo-1: addresses are used where names would be"),
+        ({}, 7.25, "the clock of algo-2 is +7.2 s off algo-1's: logs will seem out of order"),
+        ({"free_bytes": 12e6}, 0.0, "algo-2 has 12 MB free for the model: the disk may run full"),
+        (
+            {"named_interface": "ens5"},
+            0.0,
+            "algo-2 has no network interface 'ens5', which the job names; it takes eth0",
+        ),
+        ({"gpus": 3}, 0.0, "hosts of group train differ in GPUs: 3 on algo-2, 4 on algo-1"),
+    ],
+    ids=["names", "clock", "disk", "interface", "GPUs"],
+)
+def test_p28_each_fault_is_a_warning_that_names_the_host(bad, skew: float, warning: str) -> None:
+    lines = report(HOSTS, {"algo-1": GOOD, "algo-2": {**GOOD, **bad}}, {"algo-1": 0.0, "algo-2": skew})
+    assert lines[3:] == [f"warning: {warning}"]
+
+
+def test_groups_may_differ_in_gpus() -> None:
+    facts = {"algo-1": GOOD, "algo-2": {**GOOD, "gpus": 0, "group": "data"}}
+    assert len(report(HOSTS, facts, {"algo-1": 0.0, "algo-2": 0.0})) == 3
+
+
+def test_a_host_that_does_not_answer_is_in_the_table() -> None:
+    assert report(HOSTS, {"algo-1": GOOD}, {"algo-1": 0.0})[2:] == [
+        "algo-2  ?         ?          ?     ?     ?          ?",
+        "warning: algo-2 has not answered within 1.5 s; is its name server slow?",
+    ]
+
+
+def test_rank_0s_host_is_called_by_name_where_all_know_it() -> None:
+    unsure = {**GOOD, "unknown": ["algo-1"]}
+    assert master_address("algo-1", {"algo-1": GOOD, "algo-2": GOOD}) == "algo-1"
+    assert master_address("algo-1", {"algo-1": GOOD, "algo-2": unsure}) == "10.0.0.1"
+    assert master_address("algo-1", {"algo-2": unsure}) == "algo-1"
+
+
+def checked_bench() -> Bench:
+    bench = Bench(*HOSTS, across=True)
+    bench.ready()
+    assert bench.orders == [{"kind": "check", "names": ["algo-1", "algo-1"]}]
+    bench.say("algo-1", "checked", facts={**GOOD, "wall": 1000.0})
+    return bench
+
+
+def test_the_job_starts_when_all_have_been_checked() -> None:
+    bench = checked_bench()
+    bench.now = 0.5
+    bench.say("algo-2", "checked", facts={**GOOD, "wall": 1003.5, "unknown": ["algo-1"]})
+    assert bench.kinds == ["check", "say", "start"]
+    assert bench.orders[1]["host"] == "algo-1"
+    assert "warning: the clock of algo-2 is +3.0 s off algo-1's" in bench.orders[1]["text"]
+    assert bench.orders[2]["meeting"]["address"] == "10.0.0.1"
+
+
+def test_the_job_waits_for_a_slow_host_only_so_long() -> None:
+    bench = checked_bench()
+    bench.turn(PATIENCE_SECONDS)
+    assert bench.kinds == ["check", "say", "start"]
+    bench.say("algo-2", "checked", facts={**GOOD, "wall": 1000.0})
+    assert bench.kinds == ["check", "say", "start"]
+
+
+def test_a_stop_during_the_check_is_a_stop() -> None:
+    bench = checked_bench()
+    bench.say("algo-1", "stop")
+    assert bench.orders[-1]["code"] == 143
+    bench.turn(PATIENCE_SECONDS)
+    assert bench.kinds == ["check", "finish"]
+
+
+def test_p28_machines_that_do_not_know_each_others_names_train_all_the_same(make_job) -> None:
+    job = make_job(hosts=2, over="tcp")
+    job.write("import os; print(os.environ['MASTER_ADDR'])", sagemaker_torch_distributed_enabled=True)
+    ended = job.run()
+    assert ended["algo-1"].rank_lines == ["[algo-1:0] 127.0.0.1"]
+    assert ended["algo-2"].rank_lines == ["[algo-2:1] 127.0.0.1"]
+    assert any("warning: algo-2 knows no address of algo-1" in line for line in ended["algo-1"].lines)
+    assert ended["algo-2"].lines == ended["algo-2"].rank_lines

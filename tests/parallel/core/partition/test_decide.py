@@ -1,0 +1,143 @@
+"""What `decide` makes of small trees whose answer can be seen, and what it says when there is none."""
+
+from __future__ import annotations
+
+import pytest
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.core.partition.costs import CostNode, CostTree, Link, Value
+from herringbone_parallel.core.partition.decide import decide
+from herringbone_parallel.core.partition.problem import make_problem
+
+
+def layer(path: str, size: int = 0, *children: CostNode, seconds: float = 0.0, inputs: int = 0) -> CostNode:
+    identity = {int.from_bytes(path.encode(), "big"): size} if size else {}
+    return CostNode(path=path, parameters=identity, seconds=seconds, input_bytes=inputs, children=children)
+
+
+def tree(*children: CostNode, values: tuple[Value, ...] = (), bytes_per_second: float = 1e12) -> CostTree:
+    link = Link(bytes_per_second=bytes_per_second)
+    return CostTree(root=CostNode(path="", children=children), link=link, values=values)
+
+
+def test_memory_and_time_pull_by_their_weight():
+    model = tree(layer("a", 90, seconds=1.0), layer("b", 5, seconds=1.0), layer("c", 5, seconds=2.0))
+    assert decide(model, 2, memory_weight=1.0).assigned == {"a": 0, "b": 1, "c": 1}
+    assert decide(model, 2, memory_weight=0.0).assigned == {"a": 0, "b": 0, "c": 1}
+
+
+def test_a_dear_transfer_is_worth_some_imbalance():
+    model = tree(
+        layer("a", 1, seconds=2.0),
+        layer("b", 1, seconds=2.0, inputs=1),
+        layer("c", 1, seconds=2.0, inputs=50),
+        layer("d", 1, seconds=2.0, inputs=50),
+        bytes_per_second=100.0,
+    )
+    # In the middle both would carry 4 s and 1 s of copies; after `a` one carries 6 s and 0.02 s, which is more.
+    assert decide(model, 2, memory_weight=0.0).assigned == {"a": 0, "b": 0, "c": 1, "d": 1}
+    slow = CostTree(root=model.root, link=Link(bytes_per_second=25.0))
+    decision = decide(slow, 2, memory_weight=0.0)
+    assert decision.assigned == {"a": 0, "b": 1, "c": 1, "d": 1}
+    assert decision.communication == pytest.approx(2 / 25)
+
+
+def test_tied_modules_go_together_and_count_once():
+    tied = CostNode(path="embed", parameters={1: 60}), CostNode(path="head", parameters={1: 60})
+    model = tree(tied[0], layer("x", 50), layer("y", 50), layer("z", 50), tied[1])
+    decision = decide(model, 2, memory_weight=1.0)
+    assert decision.assigned["embed"] == decision.assigned["head"] == 0
+    assert sorted(load.memory_bytes for load in decision.loads) == [100, 110]
+
+
+def test_a_module_without_parameters_goes_with_the_one_called_before_it_and_a_container_with_its_last():
+    block = layer("block", 0, layer("block.fc", 10), layer("block.relu", seconds=4.0), seconds=1.0)
+    problem = make_problem(tree(layer("drop", seconds=2.0), layer("first", 10), block), memory_weight=0.5)
+    assert problem.members == (("first",), ("block.fc",))
+    assert problem.seconds.tolist() == [2.0, 5.0]
+
+
+def test_a_value_moves_once_to_each_partition_that_uses_it():
+    nodes = [layer(name, 10, seconds=1.0) for name in "abcd"]
+    value = Value(source="a", users=("b", "c", "d"), forward_bytes=1, backward_bytes=1)
+    decision = decide(tree(*nodes, values=(value,), bytes_per_second=10.0), 2, memory_weight=0.0)
+    assert decision.communication == pytest.approx(0.2)
+    assert [load.communication_seconds for load in decision.loads] == pytest.approx([0.2, 0.2])
+
+
+def test_partitions_are_numbered_as_they_are_first_met_and_none_is_empty():
+    decision = decide(tree(*(layer(f"m{n}", 1 + n % 5) for n in range(40))), 4, memory_weight=1.0)
+    assert list(dict.fromkeys(decision.assigned.values())) == [0, 1, 2, 3]
+    assert len(decision.loads) == 4
+
+
+def test_one_partition_holds_all():
+    decision = decide(tree(layer("a", 3), layer("b", 4)), 1, memory_weight=0.8)
+    assert (decision.assigned, decision.gap, decision.communication) == ({"a": 0, "b": 0}, 0.0, 0.0)
+
+
+def test_without_times_memory_alone_decides():
+    decision = decide(tree(layer("a", 60), layer("b", 40), layer("c", 40)), 2, memory_weight=0.2)
+    assert decision.assigned == {"a": 0, "b": 1, "c": 1}
+
+
+@pytest.mark.parametrize(
+    ("revisit_cost", "partitions", "gap"),
+    [(0.0, [0, 1, 0, 1], 0.0), (0.09, [0, 1, 0, 1], 0.0), (0.2, [0, 0, 1, 1], 0.1)],
+)
+def test_coming_back_to_a_partition_has_to_be_worth_it(revisit_cost, partitions, gap):
+    model = tree(layer("a", 60), layer("b", 50), layer("c", 40), layer("d", 50))
+    decision = decide(model, 2, memory_weight=1.0, revisit_cost=revisit_cost)
+    assert list(decision.assigned.values()) == partitions
+    assert decision.gap == pytest.approx(gap), "the bound is that of all splits"
+
+
+def test_what_shares_a_parameter_with_the_start_comes_back_in_any_split():
+    ends = CostNode(path="embed", parameters={1: 30}), CostNode(path="head", parameters={1: 30})
+    decision = decide(tree(ends[0], layer("x", 30), layer("y", 30), ends[1]), 3, memory_weight=1.0, revisit_cost=1.0)
+    assert (decision.bottleneck, decision.assigned["embed"]) == (pytest.approx(1 / 3), decision.assigned["head"])
+
+
+def test_a_cap_that_only_a_split_out_of_order_keeps_is_kept():
+    model = tree(layer("a", 60), layer("b", 50), layer("c", 40), layer("d", 50))
+    decision = decide(model, 2, memory_weight=1.0, memory_cap=100)
+    assert decision.assigned == {"a": 0, "b": 1, "c": 0, "d": 1}
+
+
+def test_a_cap_that_cannot_be_kept_names_the_smallest_that_can():
+    model = tree(layer("a", 60), layer("b", 50), layer("c", 40), layer("d", 50))
+    with pytest.raises(ParallelError, match=r"cap of 99 bytes each; the smallest cap that works is 100 bytes"):
+        decide(model, 2, memory_weight=0.5, memory_cap=99)
+
+
+def test_a_cap_below_what_cannot_be_divided_names_it():
+    tied = CostNode(path="embed", parameters={1: 60}), CostNode(path="head", parameters={1: 60, 2: 20})
+    model = tree(tied[0], layer("x", 50), tied[1])
+    with pytest.raises(ParallelError, match=r"modules \['embed', 'head'\], which share .*: 80 bytes, .* 70 bytes"):
+        decide(model, 2, memory_weight=0.5, memory_cap=70)
+    with pytest.raises(ParallelError, match="module 'x' cannot be divided: 50 bytes"):
+        decide(tree(layer("x", 50)), 1, memory_weight=0.5, memory_cap=40)
+
+
+def test_too_few_modules_are_named():
+    with pytest.raises(ParallelError, match=r"1 separable modules .* too few for 2 partitions: \['a'\]"):
+        decide(tree(layer("a", 1)), 2, memory_weight=0.5)
+
+
+def test_a_tree_that_contradicts_itself_is_refused():
+    with pytest.raises(ParallelError, match="two modules of the path 'a'"):
+        decide(tree(layer("a", 1), layer("a", 1)), 2, memory_weight=0.5)
+    stray = Value(source="a", users=("ghost",), forward_bytes=1, backward_bytes=0)
+    with pytest.raises(ParallelError, match="no module 'ghost'"):
+        decide(tree(layer("a", 1), layer("b", 1), values=(stray,)), 2, memory_weight=0.5)
+
+
+def test_the_same_tree_gives_the_same_split():
+    model = tree(*(layer(f"m{n}", 7 * n % 13 + 1, seconds=float(n % 3), inputs=n % 4) for n in range(60)))
+    assert decide(model, 4, memory_weight=0.3) == decide(model, 4, memory_weight=0.3)
+
+
+def test_more_groups_than_the_tables_hold_are_joined_and_spread_evenly():
+    """2,500 positions would need tables of 50 MB each; neighbours are joined first."""
+    decision = decide(tree(*(layer(f"m{n}", 10) for n in range(2_500))), 4, memory_weight=1.0)
+    assert decision.gap < 0.005

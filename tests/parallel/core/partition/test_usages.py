@@ -1,0 +1,16 @@
+"""The usages in the docstrings of the partitioner are true."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+
+MODULES = ("costs", "chain", "exhaustive", "work")
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_usages(module):
+    results = doctest.testmod(importlib.import_module(f"herringbone_parallel.core.partition.{module}"))
+    assert (results.failed, results.attempted > 0) == (0, True)

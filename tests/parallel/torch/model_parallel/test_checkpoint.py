@@ -1,0 +1,263 @@
+"""What is saved of a training can be taken up again: on as many partitions, on others, and without the library."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.parallel.torch.model_parallel import models
+from tests.parallel.torch.ranks import RankFailedError, Ranks
+
+TWO = {"partitions": 2, "microbatches": 2}
+# Replicas get the same batches here, so that each trains as one pipeline alone does.
+FOUR = {**TWO, "replicas": 2, "ddp": True}
+BEFORE, AFTER = 2, 2
+
+
+def build(name: str) -> Any:
+    """A model with two groups of parameters, its optimizer, and a step."""
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module, inputs, target = models.build(name)
+    optimizer = plain_optimizer(module)
+    model = smp.DistributedModel(module)
+    optimizer = smp.DistributedOptimizer(optimizer)
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        loss = nn.functional.cross_entropy(model(inputs), target)
+        model.backward(loss)
+        return loss
+
+    def train(steps: int) -> list[float]:
+        losses = []
+        for _ in range(steps):
+            optimizer.zero_grad()
+            losses.append(train_step(inputs, target).reduce_mean().item())
+            optimizer.step()
+        return losses
+
+    return model, optimizer, train
+
+
+def plain_optimizer(module: nn.Module) -> torch.optim.Optimizer:
+    weights = [parameter for parameter in module.parameters() if parameter.dim() > 1]
+    others = [parameter for parameter in module.parameters() if parameter.dim() < 2]
+    return torch.optim.AdamW([{"params": others, "weight_decay": 0.0}, {"params": weights}], lr=0.05)
+
+
+def train_and_save(folder: str, partial: bool, others: tuple[str, ...] = ()) -> Any:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    model, optimizer, train = build("Tied")
+    train(BEFORE)
+    optimizer.param_groups[0]["lr"] = 0.01
+    content = {"step": BEFORE, "arguments": argparse.Namespace(rate=0.05)}
+    for tag in (*others, "mid"):
+        smp.save_checkpoint(folder, tag, partial, model, optimizer, user_content=content)
+    return train(AFTER), model.state_dict()
+
+
+def resume_and_train(folder: str, partial: bool, first: int, tag: str | None) -> Any:
+    """With `first`, train some steps first, so that there is a partition and a state to forget."""
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    model, optimizer, train = build("Tied")
+    train(first)
+    content = smp.resume_from_checkpoint(folder, tag, partial)
+    assert content["step"] == BEFORE
+    assert content["arguments"].rate == 0.05
+    assert optimizer.param_groups[0]["lr"] == 0.01, "a scheduler made now has to see it"
+    saved = optimizer.state_dict()
+    assert len(saved["state"]) == sum(len(group["params"]) for group in saved["param_groups"])
+    return train(AFTER), model.state_dict()
+
+
+def assert_same(found: list[Any], expected: Any) -> None:
+    losses, weights = expected
+    for other_losses, other_weights in found:
+        assert other_losses == pytest.approx(losses, abs=1e-6)
+        for name, tensor in weights.items():
+            torch.testing.assert_close(other_weights[name], tensor, atol=1e-6, rtol=0)
+
+
+def test_a_partial_checkpoint_resumes_on_any_number_of_partitions(ranks: Ranks, tmp_path: Path) -> None:
+    expected = ranks.run(train_and_save, dict(TWO), str(tmp_path), True)[0]
+    assert sorted(path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")) == [
+        "mid_partial",
+        "mid_partial/model_0_0.pt",
+        "mid_partial/model_1_0.pt",
+        "mid_partial/optimizer_0_0.pt",
+        "mid_partial/optimizer_1_0.pt",
+        "mid_partial/user_content.pt",
+        "newest",
+    ]
+    assert (tmp_path / "newest").read_text() == "mid_partial\n"
+    for partitions, first in ((2, 0), (2, 1), (3, 0), (1, 0), (1, 1)):
+        settings = {"partitions": partitions, "microbatches": 2}
+        assert_same(ranks.run(resume_and_train, settings, str(tmp_path), True, first, None), expected)
+
+
+def test_a_full_checkpoint_resumes_and_loads_without_the_library(ranks: Ranks, tmp_path: Path) -> None:
+    expected = ranks.run(train_and_save, dict(TWO), str(tmp_path), False)[0]
+    assert {path.name for path in tmp_path.iterdir()} == {"mid", "user_content_mid", "newest"}
+    for partitions, first in ((3, 0), (2, 1)):
+        settings = {"partitions": partitions, "microbatches": 2}
+        assert_same(ranks.run(resume_and_train, settings, str(tmp_path), False, first, "mid"), expected)
+
+    saved = torch.load(tmp_path / "mid", weights_only=True)
+    module, inputs, target = models.build("Tied")
+    optimizer = plain_optimizer(module)
+    module.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+    losses = []
+    for _ in range(AFTER):
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(module(inputs), target)
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert_same([(losses, module.state_dict())], expected)
+
+
+@pytest.mark.parametrize("partial", [True, False])
+def test_replicas_save_one_checkpoint_and_resume_from_one(ranks: Ranks, tmp_path: Path, partial: bool) -> None:
+    expected = ranks.run(train_and_save, dict(FOUR), str(tmp_path), partial)[0]
+    assert len(list(tmp_path.rglob("model_*.pt"))) == (2 if partial else 0)
+    for parameters in (FOUR, TWO, {**FOUR, "partitions": 1}):
+        assert_same(ranks.run(resume_and_train, dict(parameters), str(tmp_path), partial, 0, None), expected)
+
+
+def gather_on_the_first_replica() -> Any:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    model, optimizer, train = build("Tied")
+    train(1)
+    if smp.dp_rank() == 0:
+        return model.state_dict(), optimizer.state_dict()
+    return None
+
+
+def test_state_dicts_are_gathered_inside_a_pipeline(ranks: Ranks) -> None:
+    zero, one, two, three = ranks.run(gather_on_the_first_replica, dict(FOUR))
+    assert two is three is None
+    assert zero[0].keys() == one[0].keys() == models.build("Tied")[0].state_dict().keys()
+    assert zero[1]["state"].keys() == one[1]["state"].keys()
+
+
+def local_round_trip(file: str) -> bool:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    model, optimizer, train = build("Chain")
+    train(1)
+    smp.save({"model": model.local_state_dict(), "optimizer": optimizer.local_state_dict()}, file)
+    losses = train(2)
+    part = smp.load(file)
+    assert part["model"]["_smp_is_partial"]
+    model.load_state_dict(part["model"])
+    optimizer.load_state_dict(part["optimizer"])
+    return losses == train(2)
+
+
+@pytest.mark.parametrize("parameters", [TWO, FOUR])
+def test_local_state_dicts_load_on_the_rank_that_saved_them(
+    ranks: Ranks, tmp_path: Path, parameters: dict[str, Any]
+) -> None:
+    assert set(ranks.run(local_round_trip, dict(parameters), str(tmp_path / "part.pt"))) == {True}
+    assert {path.name for path in tmp_path.iterdir()} == {"part.pt_0", "part.pt_1"}
+
+
+def save_several(folder: str) -> None:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    model, _, train = build("Chain")
+    train(1)
+    for tag in ("a", "b", "c"):
+        smp.save_checkpoint(folder, tag, model=model, num_kept_partial_checkpoints=2)
+    smp.save_checkpoint(folder, "whole.pt", partial=False, model=model)
+
+
+def test_the_oldest_partial_checkpoints_go(ranks: Ranks, tmp_path: Path) -> None:
+    ranks.run(save_several, dict(TWO), str(tmp_path))
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"b_partial", "c_partial", "whole.pt", "user_content_whole.pt", "newest"}
+    assert (tmp_path / "newest").read_text() == "whole.pt\n"
+
+
+def resume_damaged(folder: str, name: str, options: dict[str, Any]) -> tuple[str, bool]:
+    import herringbone_parallel.torch.model_parallel.api as smp
+    from herringbone_contract.errors import ParallelError
+
+    model, _, train = build(name)
+    train(1)
+    before = {key: value.clone() for key, value in model.local_state_dict().items() if torch.is_tensor(value)}
+    with pytest.raises(ParallelError) as caught:
+        smp.resume_from_checkpoint(folder, **options)
+    after = model.local_state_dict()
+    return str(caught.value), all(torch.equal(after[key], value) for key, value in before.items())
+
+
+@pytest.fixture(scope="module")
+def saved(ranks: Ranks, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("saved")
+    ranks.run(train_and_save, dict(TWO), str(folder), True, ("earlier",))
+    return folder
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+@pytest.mark.parametrize(
+    ("damage", "name", "options", "message"),
+    [
+        (lambda folder: None, "Chain", {}, "the checkpoint is of another model: missing"),
+        (
+            lambda folder: (folder / "mid_partial/model_1_0.pt").unlink(),
+            "Tied",
+            {},
+            "written by 2 partitions, but has 1",
+        ),
+        (lambda folder: truncate(folder / "mid_partial/model_1_0.pt"), "Tied", {}, "model_1_0.pt .*truncated"),
+        (lambda folder: (folder / "mid_partial/optimizer_0_0.pt").unlink(), "Tied", {}, "but has 1 optimizer file"),
+        (
+            lambda folder: shutil.copy(folder / "earlier_partial/model_0_0.pt", folder / "mid_partial"),
+            "Tied",
+            {"tag": "mid"},
+            "has files of different saves",
+        ),
+        (lambda folder: (folder / "newest").unlink(), "Tied", {}, "has no file `newest`"),
+        (lambda folder: None, "Tied", {"tag": "other"}, "no partial checkpoint 'other' with a model"),
+        (lambda folder: None, "Tied", {"partial": False}, "is a partial one; pass partial=True"),
+        (lambda folder: None, "Tied", {"tag": "../mid"}, "cannot be a checkpoint's tag"),
+        (lambda folder: None, "Tied", {"load_sharded_optimizer_state": False}, "optimizer states are not sharded"),
+    ],
+)
+def test_a_bad_checkpoint_is_named_on_every_rank_and_changes_nothing(
+    ranks: Ranks, tmp_path: Path, saved: Path, damage: Any, name: str, options: dict[str, Any], message: str
+) -> None:
+    checkpoint = shutil.copytree(saved, tmp_path / "checkpoint")
+    damage(checkpoint)
+    for said, unchanged in ranks.run(resume_damaged, dict(TWO), str(checkpoint), name, options):
+        assert unchanged
+        assert re.search(message, said), said
+
+
+def save_early(folder: str) -> None:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    model, optimizer, _ = build("Chain")
+    smp.save_checkpoint(folder, "early", model=model, optimizer=optimizer)
+
+
+def test_a_partial_checkpoint_before_the_partition_is_refused(ranks: Ranks, tmp_path: Path) -> None:
+    with pytest.raises(RankFailedError, match=r"not partitioned yet\. Run a step"):
+        ranks.run(save_early, dict(TWO), str(tmp_path))
+    assert list(tmp_path.iterdir()) == []

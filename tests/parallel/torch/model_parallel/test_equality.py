@@ -1,0 +1,148 @@
+"""The proof: trained over ranks, a model gets the losses, gradients, weights and buffers that one process gives it.
+
+One process means plain torch that accumulates the gradients of the same microbatches; see `models` for the cases.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from tests.parallel.torch.model_parallel import models
+from tests.parallel.torch.model_parallel.models.case import wishes
+from tests.parallel.torch.ranks import Ranks
+
+STEPS = 5
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-6}
+
+Tensors = dict[str, torch.Tensor]
+
+
+class Trained(NamedTuple):
+    """The loss of each step, the first step's gradients, and what there is after the last; of a rank, what it holds."""
+
+    losses: list[float]
+    gradients: Tensors
+    parameters: Tensors
+    buffers: Tensors
+
+
+def train(name: str, split: str, dtype: torch.dtype) -> Trained:
+    return train_case(models.ALL[name], split, dtype)
+
+
+def train_case(case: models.Case, split: str, dtype: torch.dtype) -> Trained:
+    """What a user's script does, as one rank; `split` names how the modules are placed, or is "automatic"."""
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module, inputs, target = case.build(dtype)
+    if split != "automatic":
+        for path, partition in wishes(module, smp.pp_size(), split).items():
+            smp.set_partition(module.get_submodule(path), partition)
+    model = smp.DistributedModel(module)
+    optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9))
+    case.prepare(module)
+
+    @smp.step
+    def train_step(inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return case.step(model, model.backward, inputs, target)
+
+    losses, gradients = [], {}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        losses.append(train_step(inputs, target).reduce_mean().item())
+        if step == 0:
+            gradients = gradients_of(model.local_named_parameters())
+        optimizer.step()
+    parameters = {name: parameter.detach() for name, parameter in model.local_named_parameters()}
+    return Trained(losses, gradients, parameters, dict(model.local_named_buffers()))
+
+
+@cache
+def train_alone(name: str, microbatches: int, dtype: torch.dtype) -> Trained:
+    return train_case_alone(models.ALL[name], microbatches, dtype)
+
+
+def train_case_alone(case: models.Case, microbatches: int, dtype: torch.dtype) -> Trained:
+    module, inputs, target = case.build(dtype)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.2, momentum=0.9)
+
+    def backward(tensors: Any, gradients: torch.Tensor | None = None) -> None:
+        for tensor in [tensors] if isinstance(tensors, torch.Tensor) else tensors:
+            start = torch.ones_like(tensor) if gradients is None else gradients
+            tensor.backward(start / microbatches, retain_graph=True)
+
+    losses, gradients = [], {}
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        parts = zip(inputs.chunk(microbatches), target.chunk(microbatches), strict=True)
+        losses.append(sum(case.step(module, backward, *part).item() for part in parts) / microbatches)
+        if step == 0:
+            gradients = gradients_of(module.named_parameters())
+        optimizer.step()
+    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    return Trained(losses, gradients, parameters, dict(module.named_buffers()))
+
+
+def gradients_of(parameters: Any) -> Tensors:
+    return {name: parameter.grad.clone() for name, parameter in parameters if parameter.grad is not None}
+
+
+def assert_equal(found: list[Trained], alone: Trained, dtype: torch.dtype) -> None:
+    tolerance = TOLERANCE[dtype]
+    for of_rank in found:
+        assert of_rank.losses == pytest.approx(alone.losses, abs=tolerance, rel=0)
+    for field in ("gradients", "parameters"):
+        wanted = getattr(alone, field)
+        held = [key for of_rank in found for key in getattr(of_rank, field)]
+        assert sorted(held) == sorted(wanted), f"each of the {field} is on exactly one rank"
+        for of_rank in found:
+            assert_near(getattr(of_rank, field), wanted, tolerance)
+    assert {key for of_rank in found for key in of_rank.buffers} == set(alone.buffers)
+    for of_rank in found:
+        assert_near(of_rank.buffers, alone.buffers, tolerance)
+
+
+def assert_near(found: Tensors, wanted: Tensors, tolerance: float) -> None:
+    for key, tensor in found.items():
+        torch.testing.assert_close(
+            tensor, wanted[key], atol=tolerance, rtol=0, msg=lambda text, key=key: f"{key}: {text}"
+        )
+
+
+def settings(partitions: int, microbatches: int, pipeline: str, split: str) -> dict[str, Any]:
+    by_hand = {"auto_partition": False, "default_partition": 0} if split != "automatic" else {}
+    return {"partitions": partitions, "microbatches": microbatches, "pipeline": pipeline, **by_hand}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", models.ALL)
+@pytest.mark.parametrize("pipeline", ["simple", "interleaved"])
+@pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
+@pytest.mark.parametrize("partitions", [2, 3, 4])
+def test_double_precision(ranks: Ranks, name: str, partitions: int, microbatches: int, pipeline: str) -> None:
+    # Even runs of modules for one schedule, neighbours always apart for the other: both splits meet every model.
+    split = "contiguous" if pipeline == "interleaved" else "scattered"
+    found = ranks.run(train, settings(partitions, microbatches, pipeline, split), name, split, torch.float64)
+    assert_equal(found, train_alone(name, microbatches, torch.float64), torch.float64)
+
+
+@pytest.mark.parametrize("name", models.ALL)
+def test_zero_bubble(ranks: Ranks, name: str) -> None:
+    found = ranks.run(train, settings(3, 4, "zero_bubble", "scattered"), name, "scattered", torch.float64)
+    assert_equal(found, train_alone(name, 4, torch.float64), torch.float64)
+
+
+@pytest.mark.parametrize("name", models.ALL)
+@pytest.mark.parametrize(("partitions", "split"), [(2, "automatic"), (3, "scattered")])
+def test_single_precision(ranks: Ranks, name: str, partitions: int, split: str) -> None:
+    found = ranks.run(train, settings(partitions, 4, "interleaved", split), name, split, torch.float32)
+    assert_equal(found, train_alone(name, 4, torch.float32), torch.float32)
+
+
+def test_one_partition_is_plain_training_with_microbatches(ranks: Ranks) -> None:
+    found = ranks.run(train, {"partitions": 1, "microbatches": 4}, "Chain", "automatic", torch.float64)
+    assert_equal(found, train_alone("Chain", 4, torch.float64), torch.float64)

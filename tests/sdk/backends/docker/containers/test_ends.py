@@ -1,0 +1,280 @@
+"""How jobs in containers end that do not end by themselves: killed, paused, cut off, out of memory, left alone."""
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from tests.sdk.backends.docker.containers.test_life import until
+
+from herringbone import Estimator, InputError, JobFailedError, JobNameError, TrainingJob, UnsupportedError, attach
+from herringbone.backends.docker.backend import DockerBackend
+from herringbone.cli.__main__ import main
+from herringbone.jobs.index import JobIndex
+from herringbone.jobs.listing import all_jobs
+from herringbone.processes import pid_of
+from herringbone_contract.errors import EngineError, ImageError
+
+pytestmark = pytest.mark.docker
+SLEEP = "import time; print('ready', flush=True); time.sleep(60)"
+
+
+def ready(job, count=1):
+    until(lambda: [line.text for line in job.logs()].count("ready") == count)
+
+
+def raised_within(job, seconds, match):
+    """The job fails within so many seconds from now, and says so."""
+    start = time.monotonic()
+    with pytest.raises(JobFailedError, match=match):
+        job.follow()
+    took = time.monotonic() - start
+    assert took < seconds, f"{took:.1f} s"
+
+
+@pytest.mark.parametrize("killed", ["algo-1", "algo-2"])
+def test_a_host_that_is_killed_fails_the_job_by_name(submit, engine, killed):
+    job = submit(SLEEP, instance_count=2)
+    ready(job, 2)
+    engine.kill(f"{job.name}-{killed}")
+    raised_within(job, 4, rf"{killed}: exit code 137, killed by SIGKILL")
+
+
+def test_a_lone_host_that_is_killed_fails_the_job_by_name(submit, engine):
+    job = submit(SLEEP)
+    ready(job)
+    engine.kill(f"{job.name}-algo-1")
+    raised_within(job, 3, r"algo-1: exit code 137, killed by SIGKILL")
+
+
+@pytest.mark.parametrize("paused", ["algo-1", "algo-2"])
+def test_a_host_that_stands_still_is_missed(submit, engine, monkeypatch, paused):
+    monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "0.3")
+    job = submit(SLEEP, instance_count=2)
+    ready(job, 2)
+    engine.pause(f"{job.name}-{paused}")
+    raised_within(job, 15, rf"{paused}: exit code 1: lost contact with {paused}")
+
+
+@pytest.mark.parametrize("lost", ["algo-1", "algo-2"])
+def test_a_host_without_network_is_missed(submit, engine, monkeypatch, lost):
+    monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "0.3")
+    job = submit(SLEEP, instance_count=2)
+    ready(job, 2)
+    engine.disconnect_container_from_network(f"{job.name}-{lost}", f"{job.name}-hosts")
+    raised_within(job, 15, r"lost contact with algo-\d")
+
+
+def test_memory_that_ran_out_is_named(submit, engine):
+    job = submit(
+        "import time; print('ready', flush=True); time.sleep(1)\n"
+        "data = []\n"
+        "while True: data.append(bytearray(b'x' * (8 << 20)))"
+    )
+    ready(job)
+    engine.update_container(f"{job.name}-algo-1", mem_limit=64 << 20, memswap_limit=64 << 20)
+    raised_within(job, 10, r"out of memory: the container may use 64 MiB")
+
+
+def test_a_job_outlives_the_python_that_submitted_it(submit, image, script, start_python):
+    script("import time; print('one', flush=True); time.sleep(1); print('two')")
+    client = start_python(
+        "import os, sys; from herringbone import Estimator;"
+        "Estimator('train.py', instance_type='local', image_uri=sys.argv[1]).fit(wait=False, job_name='a');"
+        "os.kill(os.getpid(), 9)",
+        image,
+    )
+    assert client.wait(timeout=30) == -signal.SIGKILL
+    job = attach("a")
+    assert [line.text for line in job.logs(follow=True)] == ["one", "two"]
+    assert job.status == "Completed"
+
+
+def test_ctrl_c_stops_the_job_and_reaches_the_caller(image, script, start_python):
+    script(SLEEP)
+    client = start_python(
+        "import sys; from herringbone import Estimator\n"
+        "try: Estimator('train.py', instance_type='local', image_uri=sys.argv[1]).fit(job_name='a')\n"
+        "except KeyboardInterrupt: sys.exit(7)",
+        image,
+        stderr=subprocess.PIPE,
+    )
+    assert client.stdout.readline() == "[algo-1:0] ready\n"
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=20)
+    assert client.returncode == 7
+    assert attach("a").status == "Stopped"
+
+
+@pytest.mark.parametrize("delay", [0.02, 0.08, 0.16, 0.3, 0.5])
+def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(image, script, start_python, delay):
+    script("import time; time.sleep(60)")
+    client = start_python(
+        "import sys, herringbone.backends.docker.backend, herringbone.jobs.job; from herringbone import Estimator\n"
+        "estimator = Estimator('train.py', instance_type='local', instance_count=2, image_uri=sys.argv[1])\n"
+        "print('ready', flush=True)\n"
+        "try: estimator.fit(job_name='a')\n"
+        "except KeyboardInterrupt: sys.exit(7)",
+        image,
+        stderr=subprocess.PIPE,
+    )
+    assert client.stdout.readline() == "ready\n"
+    time.sleep(delay)
+    client.send_signal(signal.SIGINT)
+    client.communicate(timeout=20)
+    assert client.returncode == 7
+    assert [record.status for record in all_jobs()] in ([], ["Stopped"])
+
+
+def test_a_killed_keeper_is_noticed_and_its_containers_go(submit, home, of_home, capsys):
+    jobs = [submit(SLEEP, instance_count=2) for _ in range(2)]
+    for job in jobs:
+        ready(job, 2)
+        os.kill(pid_of(JobIndex(home.index).get(job.name).keeper), signal.SIGKILL)
+    assert "its keeper died" in jobs[0].wait(timeout=10).failure.message
+    # One is swept when somebody looks at the job; the other by the command, or by the next job.
+    assert [name for name in of_home() if name.startswith(jobs[0].name)] == []
+    assert main(["clean"]) == 0
+    assert of_home() == []
+
+
+def test_twenty_jobs_of_four_pythons_are_not_mixed_up(image, script, start_python):
+    script("import os; print('I am', os.environ['TRAINING_JOB_NAME'], os.environ['MODE'])")
+    client = (
+        "import sys; from herringbone import Estimator\n"
+        "names = [f'job-{sys.argv[2]}-{number}' for number in range(5)]\n"
+        "jobs = [Estimator('train.py', instance_type='local', image_uri=sys.argv[1], environment={'MODE': name})"
+        ".fit(wait=False, job_name=name) for name in names]\n"
+        "for job in jobs: print(job.name, job.wait(timeout=90).status, [line.text for line in job.logs()])"
+    )
+    clients = [start_python(client, image, str(number)) for number in range(4)]
+    said = "".join(each.communicate(timeout=110)[0] for each in clients).splitlines()
+    names = [f"job-{number}-{job}" for number in range(4) for job in range(5)]
+    assert said == [f"{name} Completed ['I am {name} {name}']" for name in names]
+
+
+def test_an_engine_that_goes_away_ends_the_job_by_name(submit, by_tcp, engine):
+    """Its connections break; the containers stop by themselves, for nobody holds their lifeline."""
+    job = submit(SLEEP)
+    ready(job)
+    by_tcp.cut()
+    with pytest.raises(JobFailedError, match=r"algo-1: .*the container engine went away while the job ran"):
+        job.follow()
+    until(lambda: not engine.inspect_container(f"{job.name}-algo-1")["State"]["Running"])
+    engine.remove_container(f"{job.name}-algo-1")
+
+
+def test_a_mistake_starts_nothing(script, image, home, monkeypatch, derived, engine):
+    script("print(1)")
+
+    def fit(**given):
+        return Estimator("train.py", **{"instance_type": "local", "image_uri": image, **given}).fit(job_name="a")
+
+    with pytest.raises(ImageError, match="the engine has no image 'no-such-image:1'"):
+        fit(image_uri="no-such-image:1")
+    with pytest.raises(
+        ImageError, match=r"algo-\d: the image has no program to start .*an image needs a program `train`"
+    ):
+        fit(image_uri=derived("ENV PATH=/nowhere"), instance_count=2)
+    with pytest.raises(InputError, match="gone: no such folder"):
+        fit(source_dir="gone")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UnsupportedError, match="2 hosts with at least one GPU each, and this machine has 0"):
+        fit(instance_type="local_gpu", instance_count=2)
+    taken = engine.create_container(image, ["true"], name="a-algo-1")["Id"]
+    try:
+        with pytest.raises(JobNameError, match="the engine already has 'a-algo-1'"):
+            fit()
+    finally:
+        engine.remove_container(taken)
+    monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/engine")
+    with pytest.raises(EngineError, match=r"(?s)no container engine answers\. Tried:\n  DOCKER_HOST: unix:///no/such"):
+        fit()
+    assert JobIndex(home.index).all() == []
+    assert not (home.path / "jobs").exists() or list((home.path / "jobs").iterdir()) == []
+
+
+def test_containers_run_as_who_asks(image, home, script, by_tcp):
+    """Also on an engine elsewhere, where the files they find were copied."""
+    script(
+        "import os, pathlib\n"
+        "print(os.getuid(), os.getgid(), pathlib.Path('/opt/ml/code/train.py').stat().st_uid, os.environ['HOME'])\n"
+        "pathlib.Path('/opt/ml/model/w').write_text('')"
+    )
+    backend = DockerBackend(home, _engine, user=(4321, 4322))
+    plan = Estimator("train.py", instance_type="local", image_uri=image).plan(job_name="a")
+    job = TrainingJob.submit(plan, backend).wait()
+    assert [line.text for line in job.logs()] == ["4321 4322 4321 /tmp"]
+    assert {path.lstat().st_uid for path in home.path.rglob("*")} == {os.getuid()}
+
+
+def test_a_signal_between_start_and_order_leaves_nothing(script, image, home, engine, of_home):
+    """The client dies while it submits: the keeper it started ends with it, and so do the containers."""
+    script(SLEEP)
+
+    class Dying(DockerBackend):
+        def _hand_over(self, keeper, order):
+            os._exit(9)
+
+    child = os.fork()
+    if child == 0:
+        try:
+            backend = Dying(home, _engine)
+            estimator = Estimator("train.py", instance_type="local", image_uri=image)
+            backend.submit(estimator.plan(job_name="a"))
+        finally:
+            os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    until(lambda: attach("a").status == "Failed")
+    assert of_home() == []
+
+
+def _engine():
+    from herringbone.engine.locate import find_engine
+
+    return find_engine(os.environ, Path.home())
+
+
+def test_threads_may_submit_at_once(image, script):
+    script("print('done')")
+    found = []
+
+    def fit():
+        found.append(Estimator("train.py", instance_type="local", image_uri=image).fit(logs=False).status)
+
+    threads = [threading.Thread(target=fit) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.01)
+    for thread in threads:
+        thread.join(60)
+    assert found == ["Completed"] * 3
+
+
+def test_a_host_that_is_killed_is_started_again_with_what_it_had_saved(submit, engine):
+    job = submit(
+        "import os, pathlib, time\n"
+        "saved = pathlib.Path('/opt/ml/checkpoints/saved')\n"
+        "if saved.exists():\n"
+        "    pathlib.Path('/opt/ml/model', os.environ['SM_CURRENT_HOST']).write_text(os.environ['TOKEN'])\n"
+        "else:\n"
+        "    saved.touch(); print('ready', flush=True); time.sleep(60)",
+        instance_count=2,
+        environment={"TOKEN": "told again in private"},
+        max_retry_attempts=1,
+    )
+    ready(job, 2)
+    engine.kill(f"{job.name}-algo-2")
+    assert job.wait(timeout=30).status == "Completed"
+    said = [line.text for line in job.logs() if line.rank is None]
+    assert any(text.startswith("attempt 2 of 2: algo-2 was lost (exit code 137") for text in said)
+    folder = job.download_model("model")
+    assert [path.read_text() for path in sorted(folder.iterdir())] == ["told again in private"] * 2
+
+
+def test_attempts_on_an_engine_elsewhere_are_refused(submit, by_tcp):
+    with pytest.raises(UnsupportedError, match="max_retry_attempts: what a host has saved lies in its container"):
+        submit(SLEEP, max_retry_attempts=1)

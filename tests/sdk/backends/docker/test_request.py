@@ -1,0 +1,270 @@
+"""What the engine is asked for a host, compared with literals; and which wishes are refused before."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from herringbone.backends.docker import review
+from herringbone.backends.docker.image import Image, choose_image
+from herringbone.backends.docker.request import (
+    Meeting,
+    Surroundings,
+    container_name,
+    container_request,
+    meeting_here,
+    network_interface,
+    network_name,
+    network_request,
+)
+from herringbone.backends.docker.tree import Mount
+from herringbone.code.source import find_source
+from herringbone.engine.client import Engine, EngineRefusal
+from herringbone.estimators.inputs import TrainingInput, parse_inputs
+from herringbone.estimators.options import parse_options
+from herringbone.planning.plan import JobRequest, instance_groups, make_plan
+from herringbone_contract.distribution import parse
+from herringbone_contract.errors import ImageError, UnsupportedError
+
+HERE = Path("/home/me")
+OURS = Image("herringbone/pytorch:2.13.0-cpu-0a", "sha256:0a", is_ours=True)
+FOREIGN = Image("theirs:1", "sha256:0b", is_ours=False)
+LABELS = {"dev.herringbone.job": "digits-1"}
+
+
+def plan(
+    inputs=None, *, type_="local", count=1, base=HERE, script="train.py", image_uri=None, distribution=None, **options
+):
+    model_dir = options.pop("model_dir", None)
+    parsed = parse_options(options)
+    named = parsed.instance_groups is not None
+    request = JobRequest(
+        estimator="PyTorch",
+        arguments={} if image_uri is None else {"image_uri": image_uri},
+        source=None if script is None else find_source(script, "src", parsed.dependencies, base=base),
+        image_uri=image_uri,
+        groups=instance_groups(parsed, None if named else type_, None if named else count),
+        hyperparameters={} if model_dir is None else {"model_dir": model_dir},
+        distribution=parse(distribution),
+        options=parsed,
+    )
+    channels = parse_inputs(inputs, base=base)
+    return make_plan(request, channels=channels, job_name="digits-1", backend="local", folder=str(base))
+
+
+def around(made, image=OURS, user="1000:100", meeting=None):
+    return Surroundings(
+        image=image,
+        meeting=meeting or meeting_here(made),
+        user=user,
+        user_name="me",
+        labels=LABELS,
+        shm_bytes=8 << 30,
+        stop_grace=110.0,
+        passed_on={"HERRINGBONE_HEARTBEAT": "1"},
+    )
+
+
+def requested(made, image=OURS, *, host=0, mounts=(), gpus=()):
+    return container_request(made, made.hosts[host], around(made, image), mounts=mounts, gpus=gpus)
+
+
+def test_the_whole_request_for_a_lone_host():
+    made = plan(environment={"API_TOKEN": "hunter2"})
+    mounts = [Mount("/home/me/ml", "/opt/ml"), Mount("/data", "/opt/ml/input/data/training", read_only=True)]
+    assert requested(made, mounts=mounts) == {
+        "Image": "sha256:0a",
+        "Hostname": "algo-1",
+        "User": "1000:100",
+        "Labels": LABELS,
+        "Env": [
+            "TRAINING_JOB_NAME=digits-1",
+            "HOME=/tmp",
+            "USER=me",
+            "LOGNAME=me",
+            "HERRINGBONE_PRIVATE_FD=0",
+            "HERRINGBONE_STOP_GRACE=110",
+            "HERRINGBONE_HEARTBEAT=1",
+        ],
+        "Cmd": ["train"],
+        "AttachStdin": True,
+        "OpenStdin": True,
+        "StdinOnce": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "HostConfig": {
+            "Mounts": [
+                {"Type": "bind", "Source": "/home/me/ml", "Target": "/opt/ml", "ReadOnly": False},
+                {"Type": "bind", "Source": "/data", "Target": "/opt/ml/input/data/training", "ReadOnly": True},
+            ],
+            "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,mode=1777"},
+            "ShmSize": 8 << 30,
+            "LogConfig": {"Type": "none"},
+            "NetworkMode": "default",
+        },
+    }
+    assert container_name(made, made.hosts[0]) == "digits-1-algo-1"
+    assert network_name(made) is None
+
+
+def test_a_machines_container_shares_its_network_and_meets_where_it_is_told():
+    made = plan(count=2)
+    meeting = Meeting(mode="host", control="tcp:10.0.0.1:7590", interface="eth0")
+    request = container_request(made, made.hosts[1], around(made, meeting=meeting), mounts=(), gpus=("GPU-0a",))
+    assert request["HostConfig"]["NetworkMode"] == "host"
+    assert "HERRINGBONE_CONTROL=tcp:10.0.0.1:7590" in request["Env"]
+    assert request["HostConfig"]["DeviceRequests"] == [{"DeviceIDs": ["GPU-0a"], "Capabilities": [["gpu"]]}]
+    assert "NetworkingConfig" not in request
+
+
+def test_several_hosts_have_a_network_of_their_own():
+    made = plan(count=2)
+    request = requested(made, host=1)
+    assert request["Hostname"] == "algo-2"
+    assert request["HostConfig"]["NetworkMode"] == "digits-1-hosts"
+    assert request["NetworkingConfig"] == {"EndpointsConfig": {"digits-1-hosts": {"Aliases": ["algo-2"]}}}
+    assert "HERRINGBONE_CONTROL=tcp:algo-1:7590" in request["Env"]
+    assert network_request(made, LABELS) == {
+        "Name": "digits-1-hosts",
+        "CheckDuplicate": True,
+        "Driver": "bridge",
+        "Internal": False,
+        "Labels": LABELS,
+    }
+
+
+def test_network_isolation_is_served():
+    lone = plan(enable_network_isolation=True)
+    assert requested(lone)["HostConfig"]["NetworkMode"] == "none"
+    assert network_interface(lone) == "lo"
+    assert network_request(plan(count=2, enable_network_isolation=True), {})["Internal"] is True
+
+
+def test_a_foreign_image_has_the_environment_in_its_request_and_no_private_line():
+    request = requested(plan(environment={"MODE": "fast"}), FOREIGN)
+    assert request["Env"][-1] == "MODE=fast"
+    assert not [each for each in request["Env"] if "HERRINGBONE" in each]
+    assert request["OpenStdin"] is False
+    assert "HOME=/tmp" in request["Env"]
+
+
+def test_root_is_at_home_in_a_foreign_image():
+    # An image with AWS's toolkit keeps the keys there by which its hosts reach each other.
+    made = plan(image_uri=FOREIGN.name)
+    request = container_request(made, made.hosts[0], around(made, FOREIGN, user="0:0"), mounts=(), gpus=())
+    assert request["Env"] == ["TRAINING_JOB_NAME=digits-1"]
+
+
+def test_options_that_reach_the_engine():
+    made = plan(shm_size="2g", container_entry_point=["python", "-m", "me"], container_arguments=["--fast"])
+    request = requested(made, gpus=("GPU-0a", "GPU-1b"))
+    assert request["Entrypoint"] == ["python", "-m", "me"]
+    assert request["Cmd"] == ["--fast"]
+    assert request["HostConfig"]["ShmSize"] == 2 << 30
+    assert request["HostConfig"]["DeviceRequests"] == [{"DeviceIDs": ["GPU-0a", "GPU-1b"], "Capabilities": [["gpu"]]}]
+    assert requested(plan(container_arguments=["--fast"]))["Cmd"] == ["train", "--fast"]
+
+
+@pytest.fixture
+def here(tmp_path):
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/train.py").write_text("")
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"encrypt_inter_container_traffic": True}, "encrypt_inter_container_traffic: containers of one engine talk"),
+        ({"output_kms_key": "k"}, "output_kms_key: the model is not encrypted"),
+        ({"input_mode": "Pipe"}, "input_mode: Pipe mode does not run here"),
+        ({"inputs": "s3://b/data"}, "s3://b/data is not on this machine, and local fetches nothing"),
+        ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression"),
+    ],
+)
+def test_wishes_that_are_not_served_are_refused_by_name(here, given, message):
+    with pytest.raises(UnsupportedError) as caught:
+        review.check(plan(base=here, **given))
+    assert message in str(caught.value)
+
+
+def test_options_that_mean_nothing_here_are_named(here):
+    made = plan(base=here, role="r", volume_size=100, py_version="py311", framework_version="2.13")
+    assert review.unused(made) == ("py_version", "role", "volume_size")
+    named = plan(base=here, image_uri="mine:1", framework_version="2.13")
+    assert review.unused(named) == ("framework_version",)
+
+
+def test_wishes_that_an_image_or_an_engine_cannot_serve():
+    with pytest.raises(UnsupportedError, match="runs a script, and none is given: give entry_point"):
+        review.check_image(plan(script=None, image_uri=OURS.name), OURS)
+    review.check_image(plan(script=None, image_uri=FOREIGN.name), FOREIGN)
+    with pytest.raises(UnsupportedError, match="bake_requirements: theirs:1 was not made by Herringbone"):
+        review.check_image(plan(image_uri=FOREIGN.name, bake_requirements=True), FOREIGN)
+
+
+def test_an_image_of_others_would_ignore_what_is_ours_in_dataparallel():
+    said = {"enabled": True, "wire": "bf16", "rails": ["eth0"]}
+    made = plan(image_uri=FOREIGN.name, distribution={"smdistributed": {"dataparallel": said}})
+    with pytest.raises(UnsupportedError, match="theirs:1 was not made by Herringbone, and would ignore wire, rails;"):
+        review.check_image(made, FOREIGN)
+    review.check_image(made, OURS)
+    review.check_image(plan(distribution={"smdistributed": {"dataparallel": {"enabled": True}}}), FOREIGN)
+    shared = plan(count=2, model_dir="/opt/ml/shared/model")
+    review.check_engine(shared, Engine("unix:///var/run/docker.sock"))
+    with pytest.raises(UnsupportedError, match=r"tcp://gpu:2375 share no folder, so /opt/ml/shared/model would be"):
+        review.check_engine(shared, Engine("tcp://gpu:2375"))
+
+
+class Images:
+    """An engine that has these images and no others."""
+
+    def __init__(self, **labels):
+        self.labels = labels
+
+    def get(self, path, **query):
+        if path == "/images/json":
+            wanted = [each.split("=") for each in query["filters"]["label"]]
+            return [
+                {"Created": 1, "RepoTags": [f"herringbone/pytorch:{tag}"], "Labels": labels}
+                for tag, labels in self.labels.items()
+                if all(labels.get(name) == value for name, value in wanted)
+            ]
+        tag = path.split("/")[-2].rpartition(":")[2]
+        if tag not in self.labels:
+            raise EngineRefusal(404, "no such image")
+        return {"Id": f"sha256:{tag}", "Config": {"Labels": self.labels[tag] or None}}
+
+
+PYTORCH = {"dev.herringbone.contract": "1", "dev.herringbone.framework": "pytorch", "dev.herringbone.version": "2.13.0"}
+
+
+def test_which_image_runs_a_job():
+    engine = Images(
+        cpu={**PYTORCH, "dev.herringbone.device": "cpu"}, cuda={**PYTORCH, "dev.herringbone.device": "cuda"}
+    )
+    assert choose_image(engine, plan()) == Image("herringbone/pytorch:cpu", "sha256:cpu", is_ours=True)
+    assert choose_image(engine, plan(type_="local_gpu")).name == "herringbone/pytorch:cuda"
+    assert choose_image(Images(mine={}), plan(image_uri="mine:mine")).is_ours is False
+
+
+def test_an_image_that_is_missing_comes_with_the_command_that_makes_it():
+    with pytest.raises(ImageError, match=r"has no image 'gone:1'; get it .`docker pull gone:1`."):
+        choose_image(Images(), plan(image_uri="gone:1"))
+    with pytest.raises(
+        ImageError, match=r"no pytorch image for cuda; build one .`herringbone images build pytorch --device"
+    ):
+        choose_image(Images(), plan(type_="local_gpu"))
+    with pytest.raises(ImageError, match=r"no pytorch image for cpu, version 2\.9; build one"):
+        choose_image(Images(cpu={**PYTORCH, "dev.herringbone.device": "cpu"}), plan(framework_version="2.9"))
+
+
+def test_groups_of_two_types_are_one_job():
+    groups = [
+        {"instance_group_name": "gpus", "instance_type": "local_gpu", "instance_count": 1},
+        {"instance_group_name": "helpers", "instance_type": "local", "instance_count": 1},
+    ]
+    made = plan(instance_groups=groups)
+    assert [(host.name, host.instance_type) for host in made.hosts] == [("algo-1", "local_gpu"), ("algo-2", "local")]
+    assert msgspec.to_builtins(made)["backend"] == "local"

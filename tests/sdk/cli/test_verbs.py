@@ -1,0 +1,210 @@
+"""The command line, over the real supervisor where a job runs."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from herringbone.cli.__main__ import main
+from herringbone.cli.request import parse_script_arguments
+from herringbone_contract.errors import OptionError
+
+
+@pytest.fixture
+def herringbone(capsys):
+    """Runs a command; returns its exit code, standard output and standard error."""
+
+    def run(*arguments):
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return run
+
+
+JOB_FILE = """
+framework: pytorch
+entry_point: train.py
+source_dir: src
+instance_type: local_process
+instance_count: 2
+distribution: {mpi: {enabled: true, processes_per_host: 2}}
+hyperparameters: {epochs: 3, lr: 0.1}
+environment: {MODE: fast}
+inputs:
+  training: data
+  test: {s3_data: data, distribution: ShardedByS3Key}
+max_run: 60
+"""
+
+
+@pytest.fixture
+def job_file(script):
+    script("print('x')", name="job/src/train.py")
+    script("1", name="job/data/part")
+    return script(JOB_FILE, name="job/job.yaml")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ([], {}),
+        (["--epochs", "3", "--name=run", "-k", "v"], {"epochs": 3, "name": "run", "k": "v"}),
+        (["--fast", "--shift", "-0.5"], {"fast": True, "shift": -0.5}),
+        (["--layers", "[1, 2]", "--text", "1.2.3", "--empty="], {"layers": [1, 2], "text": "1.2.3", "empty": ""}),
+        (["--eq", "a=b", "--path=/a=b"], {"eq": "a=b", "path": "/a=b"}),
+    ],
+)
+def test_script_arguments_are_hyperparameters(arguments, found):
+    assert parse_script_arguments(arguments) == found
+
+
+def test_positional_script_arguments_are_refused():
+    with pytest.raises(OptionError, match="'data': hyperparameters have names; write --name data"):
+        parse_script_arguments(["--epochs", "3", "data"])
+
+
+def test_plan_of_a_job_file(herringbone, job_file, monkeypatch):
+    code, out, _ = herringbone("plan", str(job_file), "--json", "--job-name", "a", "--", "--epochs", "5")
+    plan = json.loads(out)
+    assert code == 0
+    assert (plan["job_name"], plan["estimator"], plan["launcher"]) == ("a", "PyTorch", "mpi")
+    assert [host["ranks"] for host in plan["hosts"]] == [2, 2]
+    assert (plan["hyperparameters"]["epochs"], plan["hyperparameters"]["lr"]) == ("5", "0.1")
+    assert [(channel["name"], channel["path"]) for channel in plan["channels"]] == [
+        ("test", str(job_file.parent / "data")),
+        ("training", str(job_file.parent / "data")),
+    ]
+    assert plan["options"] == {"environment": {"MODE": "fast"}, "max_run": 60}
+
+
+def test_plan_of_a_script_with_flags(herringbone, script, monkeypatch):
+    script("")
+    script("", name="data/x")
+    monkeypatch.setenv("FROM_HERE", "1")
+    flags = "--instance-count 2 --processes-per-host 3 --input data --input test=data --env FROM_HERE --env B=2"
+    _, out, _ = herringbone("plan", "train.py", *flags.split(), "-o", "max_run=60", "-o", "tags={a: b}", "--json")
+    plan = json.loads(out)
+    assert plan["estimator"] == "Estimator"
+    assert [host["ranks"] for host in plan["hosts"]] == [3, 3]
+    assert [channel["name"] for channel in plan["channels"]] == ["test", "training"]
+    assert plan["options"] == {"environment": {"FROM_HERE": "1", "B": "2"}, "max_run": 60, "tags": {"a": "b"}}
+
+
+def test_plan_reads_for_people(herringbone, script):
+    script("")
+    code, out, _ = herringbone("plan", "train.py", "--", "--epochs", "3")
+    assert code == 0
+    assert "hyperparameter:    epochs = 3" in out.splitlines()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["plan", "gone.py"], "entry_point:"),
+        (["plan", "gone.yaml"], "gone.yaml: No such file or directory"),
+        (["plan", "t.py", "-o", "max_runs=3"], "max_runs: no such option; did you mean max_run?"),
+        (["plan", "t.py", "-o", "max_run"], "--option max_run: write NAME=VALUE"),
+        (["plan", "t.py", "--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: not set here"),
+        (["plan", "t.py", "--distribution", "{mpi: [}"], "--distribution cannot be read as YAML or JSON"),
+        (["plan", "t.py", "--instance-type", "pbs:x"], "this release has no backend for it"),
+        (["describe", "gone"], "no job 'gone' in"),
+        (["stop", "gone"], "no job 'gone' in"),
+        (["logs", "gone"], "no job 'gone' in"),
+    ],
+)
+def test_a_mistake_is_one_clear_message_and_exit_code_2(herringbone, script, arguments, message):
+    script("", name="t.py")
+    code, out, err = herringbone(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("herringbone: ")
+    assert message in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("text", ["framework: torch\nentry_point: t.py", "- a\n- b", "a: [", "inputs: {a: {s3: x}}"])
+def test_a_wrong_job_file_is_a_mistake(herringbone, script, text):
+    script("", name="t.py")
+    script(text, name="job.yaml")
+    assert herringbone("plan", "job.yaml")[0] == 2
+
+
+def test_debug_shows_the_traceback(herringbone, script, monkeypatch):
+    monkeypatch.setenv("HERRINGBONE_DEBUG", "1")
+    with pytest.raises(LookupError):
+        main(["describe", "gone"])
+
+
+def test_arguments_behind_dashes_belong_to_run_and_plan(herringbone):
+    with pytest.raises(SystemExit) as caught:
+        main(["ls", "--", "--epochs", "3"])
+    assert caught.value.code == 2
+
+
+def test_nothing_runs_yet(herringbone, home):
+    assert herringbone("ls", "--json") == (0, "[]\n", "")
+    assert herringbone("ls")[1].split() == ["NAME", "STATUS", "CREATED", "SECONDS", "HOSTS"]
+
+
+@pytest.mark.e2e
+def test_run_ls_logs_and_describe(herringbone, script):
+    script("import os, sys; print(sys.argv[1:]); print('rank', os.environ['RANK'])")
+    code, out, err = herringbone("run", "train.py", "--job-name", "a", "--", "--epochs", "3")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[:2] == ["[algo-1:0] ['--epochs', '3']", "[algo-1:0] rank 0"]
+    assert lines[2].startswith("job a: Completed after ")
+    assert herringbone("ls")[1].splitlines()[1].split()[:2] == ["a", "Completed"]
+    assert [row["TrainingJobStatus"] for row in json.loads(herringbone("ls", "--json")[1])] == ["Completed"]
+    assert herringbone("logs", "a", "--rank", "0")[1].splitlines() == lines[:2]
+    assert herringbone("logs", "a", "--rank", "1")[1] == ""
+    (first, _) = [json.loads(line) for line in herringbone("logs", "a", "--json", "-f")[1].splitlines()]
+    assert (first["host"], first["rank"], first["text"]) == ("algo-1", 0, "['--epochs', '3']")
+    assert json.loads(herringbone("describe", "a", "--json")[1])["TrainingJobStatus"] == "Completed"
+    assert "TrainingJobStatus: Completed" in herringbone("describe", "a")[1].splitlines()
+    assert json.loads(herringbone("stop", "a", "--json")[1])["TrainingJobStatus"] == "Completed"
+
+
+@pytest.mark.e2e
+def test_a_failing_job_is_exit_code_1(herringbone, script):
+    script("raise ValueError('bad batch')")
+    code, _, err = herringbone("run", "train.py", "--job-name", "a")
+    assert code == 1
+    assert err.startswith("herringbone: job a failed: rank 0 on algo-1: ValueError: bad batch (exit code 1)")
+    assert herringbone("run", "train.py", "--job-name", "a")[0] == 2  # taken
+
+
+@pytest.mark.e2e
+def test_run_as_json_keeps_standard_output_for_it(herringbone, script):
+    script("print('hello')")
+    code, out, err = herringbone("run", "train.py", "--json")
+    assert (code, err) == (0, "[algo-1:0] hello\n")
+    assert json.loads(out)["TrainingJobStatus"] == "Completed"
+    script("raise SystemExit(3)")
+    code, out, _ = herringbone("run", "train.py", "--json")
+    assert code == 1
+    assert json.loads(out)["FailureReason"].startswith("rank 0 on algo-1: ")
+
+
+@pytest.mark.e2e
+def test_a_detached_job_is_followed_and_stopped(herringbone, script, start_python):
+    script("import time; print('ready', flush=True); time.sleep(60)")
+    code, out, _ = herringbone("run", "train.py", "--detach", "--job-name", "a")
+    assert (code, out) == (0, "a\n")
+    follower = start_python(
+        "import sys; from herringbone.cli.__main__ import main; sys.exit(main())", "logs", "-f", "a"
+    )
+    assert follower.stdout.readline() == "[algo-1:0] ready\n"
+    assert herringbone("stop", "a", "--wait", "--grace", "5")[1] == "job a: Stopped\n"
+    follower.communicate(timeout=10)
+    assert follower.returncode == 0
+
+
+@pytest.mark.e2e
+def test_a_reader_that_has_seen_enough_is_no_error(script, herringbone):
+    script("for n in range(20000): print('line', n)")
+    herringbone("run", "train.py", "--job-name", "a", "--quiet")
+    command = f"{sys.executable} -m herringbone.cli logs a | head -1"
+    shell = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
+    assert (shell.returncode, shell.stdout, shell.stderr) == (0, "[algo-1:0] line 0\n", "")

@@ -1,0 +1,98 @@
+"""The packed code: equal content, equal bytes."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from herringbone.code.archive import pack_code
+from herringbone.code.source import SourceCode, check_source, copy_source
+from herringbone_contract.errors import InputError
+
+NO_HOME = Path("/nonexistent")
+FILES = {"train.py": "print(1)\n", "lib/b.py": "b", "lib/a.py": "a"}
+
+
+def checkout(folder: Path, *, order: int, umask: int, time: int) -> SourceCode:
+    """The same files, written in another order, by other habits, at another time."""
+    for name in list(FILES)[::order]:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(FILES[name])
+        path.chmod(0o777 & ~umask if name == "train.py" else 0o666 & ~umask)
+        os.utime(path, (time, time))
+    return SourceCode(entry_point="train.py", folder=str(folder), whole_folder=True)
+
+
+def test_equal_code_makes_equal_archives(tmp_path):
+    one = pack_code(checkout(tmp_path / "a", order=1, umask=0o022, time=10**9), tmp_path / "x", but_not=NO_HOME)
+    other = pack_code(checkout(tmp_path / "b", order=-1, umask=0o077, time=10**8), tmp_path / "y", but_not=NO_HOME)
+    assert one.digest == other.digest
+    assert one.path.read_bytes() == other.path.read_bytes()
+    assert one.path.name == f"{one.digest}.tar.gz"
+    # The name of the file in which the content is known to a store: it may not change by itself.
+    assert one.digest == "565ead5a3362b1f4fc6ee98f3dbb50fc068fabab389144760a693157a9d22264"
+
+
+def test_the_archive_says_nothing_of_who_made_it_and_when(tmp_path):
+    source = checkout(tmp_path / "a", order=1, umask=0o027, time=10**9)
+    packed = pack_code(source, tmp_path, but_not=NO_HOME)
+    with tarfile.open(packed.path) as archive:
+        seen = [(each.name, each.mode, each.uid, each.gid, each.uname, each.mtime) for each in archive]
+    assert seen == [
+        ("lib/a.py", 0o644, 0, 0, "", 0),
+        ("lib/b.py", 0o644, 0, 0, "", 0),
+        ("train.py", 0o755, 0, 0, "", 0),
+    ]
+    # The flags (no file name follows) and the time of gzip's header.
+    assert packed.path.read_bytes()[3:8] == b"\0\0\0\0\0"
+
+
+@pytest.mark.parametrize("change", ["content", "name", "mode"])
+def test_other_code_has_another_name(tmp_path, change):
+    source = checkout(tmp_path / "a", order=1, umask=0o022, time=10**9)
+    before = pack_code(source, tmp_path, but_not=NO_HOME)
+    path = tmp_path / "a/lib/a.py"
+    if change == "content":
+        path.write_text("c")
+    elif change == "name":
+        path.rename(tmp_path / "a/lib/c.py")
+    else:
+        path.chmod(0o755)
+    assert pack_code(source, tmp_path, but_not=NO_HOME).digest != before.digest
+
+
+def test_what_is_packed_is_what_is_copied(tmp_path):
+    """One rule for what belongs to the code, whatever the backend."""
+    source = checkout(tmp_path / "a", order=1, umask=0o022, time=10**9)
+    (tmp_path / "a/.gitignore").write_text("b.py\n")
+    packed = pack_code(source, tmp_path / "packed", but_not=NO_HOME)
+    check_source(SourceCode(entry_point="train.py", archive=str(packed.path)), but_not=NO_HOME)
+    with tarfile.open(packed.path) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    copy_source(source, tmp_path / "copied", but_not=NO_HOME)
+    assert contents(tmp_path / "unpacked") == contents(tmp_path / "copied")
+    assert list(contents(tmp_path / "copied")) == [".gitignore", "lib/a.py", "train.py"]
+
+
+def contents(folder: Path) -> dict[str, str]:
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_text() for path in files}
+
+
+def test_the_size_is_shown(tmp_path):
+    packed = pack_code(checkout(tmp_path / "a", order=1, umask=0o022, time=0), tmp_path, but_not=NO_HOME)
+    assert (packed.num_files, packed.content_bytes) == (3, 11)
+    assert packed.size_bytes == packed.path.stat().st_size
+    assert str(packed) == f"code {packed.digest[:12]}: 3 files, 11 bytes, {packed.size_bytes} bytes packed"
+
+
+def test_nothing_is_left_of_an_archive_that_was_not_finished(tmp_path):
+    source = checkout(tmp_path / "a", order=1, umask=0o022, time=0)
+    (tmp_path / "a/.env").write_text("TOKEN=1")
+    with pytest.raises(InputError, match=r"\.env would travel"):
+        pack_code(source, tmp_path / "packed", but_not=NO_HOME)
+    assert not (tmp_path / "packed").exists()

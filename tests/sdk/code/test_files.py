@@ -1,0 +1,156 @@
+"""What belongs to a job's code, what an ignore file leaves out, and what may not travel."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from herringbone.code.files import code_files
+from herringbone.code.source import find_source
+from herringbone_contract.errors import InputError
+
+NO_HOME = Path("/nonexistent")
+# In two parts, or this file would itself look like a key to others' scanners.
+KEY = "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIE\n"
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes files, `src/train.py` among them, and returns the folder `src`."""
+
+    def files(texts: dict[str, str]) -> Path:
+        for name, text in {"src/train.py": "", **texts}.items():
+            (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / name).write_text(text)
+        return tmp_path / "src"
+
+    return files
+
+
+def names(folder: Path, dependencies: tuple[str, ...] = (), secrets: tuple[str, ...] = ()) -> list[str]:
+    source = find_source("train.py", str(folder), dependencies, base=folder.parent, secrets=secrets)
+    return list(code_files(source, but_not=NO_HOME))
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"src/b/a.py": "", "src/a.py": ""}, "a.py b/a.py train.py"),
+        ({"src/.git/HEAD": "", "src/lib/__pycache__/a.pyc": ""}, "train.py"),
+        ({"src/.gitignore": "*.log\n/data/\n", "src/x/a.log": "", "src/data/d": ""}, ".gitignore train.py"),
+        ({"src/.gitignore": "*.log\n", "src/lib/.gitignore": "!keep.log\n", "src/lib/keep.log": "", "src/a.log": ""},
+         ".gitignore lib/.gitignore lib/keep.log train.py"),
+        ({"src/lib/.gitignore": "/a.py\n", "src/a.py": "", "src/lib/a.py": ""}, "a.py lib/.gitignore train.py"),
+        ({".gitignore": "*.ckpt\n/src/out\n", ".git/HEAD": "", "src/a.ckpt": "", "src/out/x": "", "src/b/out/x": ""},
+         "b/out/x train.py"),
+        ({".gitignore": "*.ckpt\n", "src/a.ckpt": ""}, "a.ckpt train.py"),
+        ({".gitignore": "src/\n", ".git/HEAD": "", "src/a.py": ""}, "a.py train.py"),
+        ({"src/.dockerignore": "a.py\n**/b.py\n", "src/a.py": "", "src/x/a.py": "", "src/x/b.py": ""},
+         ".dockerignore train.py x/a.py"),
+        ({"src/.dockerignore": "*\n!lib/a.py\n", "src/lib/a.py": "", "src/lib/b.py": ""}, "lib/a.py train.py"),
+        ({"src/.gitignore": "data/\n", "src/.herringboneignore": "!data/\n*.md\n", "src/data/d": "", "src/r.md": ""},
+         ".gitignore .herringboneignore data/d train.py"),
+        ({"src/.gitignore": "train.py\n"}, ".gitignore train.py"),
+    ],
+)  # fmt: skip
+def test_the_files_of_a_folder(write, files, found):
+    assert names(write(files)) == found.split()
+
+
+def test_dependencies_lie_at_the_root_and_win(write):
+    folder = write({"src/one.py": "", "src/lib/a.py": "", "lib/a.py": "", "lib/.gitignore": "b.py", "lib/b.py": "",
+                    "one.py": ""})  # fmt: skip
+    source = find_source("train.py", "src", ("lib", "one.py"), base=folder.parent)
+    found = code_files(source, but_not=NO_HOME)
+    assert {name: path.relative_to(folder.parent).as_posix() for name, path in found.items()} == {
+        "lib/.gitignore": "lib/.gitignore",
+        "lib/a.py": "lib/a.py",
+        "one.py": "one.py",
+        "train.py": "src/train.py",
+    }
+
+
+def test_a_file_where_a_folder_must_be(write):
+    folder = write({"src/lib": "", "lib/a.py": ""})
+    with pytest.raises(InputError, match=r"needs a folder 'lib' in the code, where .*src/lib is a file; rename one"):
+        names(folder, dependencies=("lib",))
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        (".env", "TOKEN=1"),
+        ("conf/.env.production", ""),
+        (".aws/credentials", ""),
+        (".netrc", ""),
+        ("keys/id_rsa", ""),
+        ("cert.pem", "-----BEGIN CERTIFICATE-----\n" + KEY),
+        ("notes.txt", KEY),
+        ("store.p12", ""),
+    ],
+)
+def test_a_secret_travels_only_when_told(write, name, text):
+    folder = write({f"src/{name}": text})
+    with pytest.raises(InputError) as caught:
+        names(folder)
+    assert f"source_dir: {name} would travel with the code" in str(caught.value)
+    assert f"include_secrets=['{name}']" in str(caught.value)
+    assert names(folder, secrets=(name,)) == sorted([name, "train.py"])
+    (folder / ".herringboneignore").write_text(f"/{name}\n")
+    assert names(folder) == [".herringboneignore", "train.py"]
+
+
+def test_what_only_resembles_a_secret_travels(write):
+    folder = write({
+        "src/.env.example": "TOKEN=", "src/cert.pem": "-----BEGIN CERTIFICATE-----\n", "src/id_rsa.pub": "ssh-rsa A",
+        "src/keys.py": f"KEY = '''{KEY}'''", "src/credentials": "",
+    })  # fmt: skip
+    assert names(folder) == [".env.example", "cert.pem", "credentials", "id_rsa.pub", "keys.py", "train.py"]
+
+
+def test_a_secret_is_told_of_by_the_name_it_has_in_the_code(write):
+    folder = write({"lib/.env": "", "src/.env": ""})
+    with pytest.raises(InputError, match=r"source_dir: \.env, lib/\.env would travel"):
+        names(folder, dependencies=("lib",))
+    told = names(folder, dependencies=("lib",), secrets=(".env", "lib/.env"))
+    assert told == [".env", "lib/.env", "train.py"]
+    for wrong in ("nosuch", "../lib/.env", "other/.env"):
+        with pytest.raises(InputError, match=f"include_secrets: '{wrong}' is no file of the code"):
+            names(folder, secrets=(wrong,))
+
+
+def test_a_secret_behind_a_link_is_one(write):
+    folder = write({"src/.env": "", "src/.gitignore": ".env"})
+    (folder / "settings").symlink_to(".env")
+    with pytest.raises(InputError, match="settings would travel"):
+        names(folder)
+
+
+def test_a_lone_file_that_is_named_has_been_told_of(write):
+    folder = write({".env": "A=1"})
+    assert names(folder, dependencies=(".env",)) == [".env", "train.py"]
+
+
+def test_links_inside_are_followed_and_others_refused(write):
+    folder = write({"src/lib/a.py": "", "outside/b.py": "", "src/.gitignore": "ignored"})
+    (folder / "alias").symlink_to("lib")
+    (folder / "gone").symlink_to("nowhere")
+    (folder / "ignored").symlink_to("../outside")
+    assert names(folder) == [".gitignore", "alias/a.py", "lib/a.py", "train.py"]
+    (folder / "out").symlink_to("../outside/b.py")
+    with pytest.raises(InputError, match=r"src/out is a link to .*/outside/b\.py, outside of the folder; copy the"):
+        names(folder)
+    (folder / "out").unlink()
+    (folder / "lib" / "up").symlink_to("..")
+    with pytest.raises(InputError, match=r"/up is a link to .*/src, a folder that it lies in"):
+        names(folder)
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
+def test_what_cannot_be_read_is_named(write):
+    folder = write({"src/a.py": ""})
+    (folder / "a.py").chmod(0)
+    with pytest.raises(InputError, match=r"a\.py cannot be read: Permission denied"):
+        names(folder)

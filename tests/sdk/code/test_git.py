@@ -1,0 +1,221 @@
+"""Code from a git repository: which commit, and who sees a token."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from herringbone import Estimator, InputError, OptionError
+from herringbone.code.git import GitConfig, fetch_code
+from herringbone_contract.constants import MASK
+
+TOKEN = "planted-token"  # noqa: S105
+AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b")
+
+
+def git(folder: Path, *arguments: str) -> str:
+    run = subprocess.run(["git", "-C", folder, *AUTHOR, *arguments], check=True, capture_output=True, text=True)
+    return run.stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two commits on main, a third on `other`; src/train.py says which one it is of."""
+    folder = tmp_path_factory.mktemp("repo")
+    git(folder, "init", "--quiet", "--initial-branch=main")
+    (folder / "src").mkdir()
+    for branch, word in (("main", "first"), ("main", "second"), ("other", "third")):
+        git(folder, "checkout", "--quiet", "-B", branch)
+        (folder / "src" / "train.py").write_text(f"print('{word}')\n")
+        git(folder, "add", ".")
+        git(folder, "commit", "--quiet", "-m", word)
+    git(folder, "checkout", "--quiet", "main")
+    return folder
+
+
+def word(repo: str | Path, into: Path, **given: str) -> str:
+    code = fetch_code(GitConfig(str(repo), **given), into)
+    return (code.folder / "src" / "train.py").read_text().split("'")[1]
+
+
+@pytest.mark.parametrize(
+    ("branch", "commit", "expected"),
+    [(None, None, "second"), ("other", None, "third"), (None, "main~1", "first"), ("other", "main~1", "first")],
+)
+def test_the_commit_that_is_named(repo, tmp_path, branch, commit, expected):
+    names = {"branch": branch, "commit": commit and git(repo, "rev-parse", commit)}
+    given = {name: value for name, value in names.items() if value is not None}
+    assert word(repo, tmp_path, **given) == expected
+
+
+def test_a_short_hash_is_found(repo, tmp_path):
+    assert word(repo, tmp_path, commit=git(repo, "rev-parse", "--short=8", "other")) == "third"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"branch": "gone"}, "at gone cannot be fetched: fatal: couldn't find remote ref gone"),
+        ({"commit": "0" * 40}, "at 0000.* cannot be fetched"),
+        ({"branch": "main", "commit": "other"}, "is not on main"),
+    ],
+)
+def test_what_is_not_there_is_told_in_gits_words(repo, tmp_path, given, says):
+    if given.get("commit") == "other":
+        given = {**given, "commit": git(repo, "rev-parse", "other")}
+    with pytest.raises(InputError, match=f"git_config: {repo} {says}|git_config: {repo} at .* {says}"):
+        fetch_code(GitConfig(str(repo), **given), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"repo": "https://me:secret@host/x"}, "git_config: repo names a user or a secret.* write https://host/x, and"),
+        ({"repo": "https://token@host/x"}, "git_config: repo names a user or a secret"),
+        ({"repo": "ext::sh -c true"}, "git_config: repo 'ext::sh -c true' is no address"),
+        ({"repo": "--upload-pack=x"}, "is no address of a repository"),
+        ({"repo": "r", "branch": "--all"}, "branch '--all' is no name"),
+        ({"repo": "r", "branch": "a:b"}, "branch 'a:b' is no name"),
+        ({"repo": "r", "commit": "HEAD"}, "commit 'HEAD' is no hash"),
+        ({"repo": "git@host:x", "token": TOKEN}, "password and token are for https"),
+        ({"repo": "https://h/x", "password": TOKEN}, "needs username beside password"),
+        ({"repo": "https://h/x", "username": "a", "password": TOKEN, "2FA_enabled": True}, "needs a token"),
+        ({"repo": "https://h/x", "tokens": TOKEN}, "git_config: object contains unknown field tokens"),
+        ({"branch": "main"}, "git_config: object missing required field repo"),
+    ],
+)
+def test_what_git_could_not_be_asked(given, says):
+    with pytest.raises(OptionError, match=says) as caught:
+        Estimator("train.py", instance_type="local_process", git_config=given)
+    assert TOKEN not in str(caught.value)
+
+
+def test_a_plan_names_the_commit_and_takes_the_repositorys_files(repo):
+    given = {
+        "source_dir": "src",
+        "instance_type": "local_process",
+        "git_config": {"repo": str(repo), "branch": "other"},
+    }
+    plan = Estimator("train.py", **given).plan()
+    assert plan.source.revision == f"{repo}@{git(repo, 'rev-parse', 'other')}"
+    assert f"train.py in {plan.source.revision}" in str(plan)
+    # So that `attach` gives the estimator that was.
+    assert (plan.arguments["entry_point"], plan.arguments["source_dir"]) == ("train.py", "src")
+    assert not Path(plan.source.folder).exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"entry_point": "gone.py"}, "entry_point: .*gone.py: no such file"),
+        ({"entry_point": "train.py", "source_dir": "../x"}, r"\.\./x is not in the repository of git_config"),
+        ({"entry_point": "src/train.py", "dependencies": ["/etc"]}, "etc is not in the repository of git_config"),
+        ({"entry_point": "a.py", "source_dir": "c.tar.gz"}, "c.tar.gz beside git_config"),
+    ],
+)
+def test_code_stays_inside_the_repository(repo, given, says):
+    with pytest.raises(InputError, match=says):
+        Estimator(instance_type="local_process", git_config={"repo": str(repo)}, **given).plan()
+
+
+class Door(BaseHTTPRequestHandler):
+    """Serves a repository by git's own program to who knows the token."""
+
+    root: Path
+    asked: list[str]
+
+    def do_GET(self) -> None:
+        self._serve(b"")
+
+    def do_POST(self) -> None:
+        self._serve(self.rfile.read(int(self.headers["Content-Length"])))
+
+    def _serve(self, body: bytes) -> None:
+        known = base64.b64encode(f"me:{TOKEN}".encode()).decode()
+        if self.headers.get("Authorization") != f"Basic {known}":
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", 'Basic realm="git"')
+            self.end_headers()
+            return
+        url = urlsplit(self.path)
+        told = {
+            "GIT_PROJECT_ROOT": str(self.root),
+            "GIT_HTTP_EXPORT_ALL": "1",
+            "PATH_INFO": url.path,
+            "QUERY_STRING": url.query,
+            "REQUEST_METHOD": self.command,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+        }
+        run = subprocess.run(
+            ["git", "http-backend"], input=body, env={**os.environ, **told}, capture_output=True, check=True
+        )
+        head, _, content = run.stdout.partition(b"\r\n\r\n")
+        self.send_response(200)
+        for line in head.decode().splitlines():
+            self.send_header(*line.split(": ", 1))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def address(repo: Path) -> Iterator[str]:
+    """Where the repository is served over HTTP."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Open", (Door,), {"root": repo}))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/.git"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A `git` first on PATH that notes its arguments."""
+    real = subprocess.run(["which", "git"], check=True, capture_output=True, text=True).stdout.strip()
+    notes = tmp_path / "arguments"
+    (tmp_path / "bin").mkdir()
+    program = tmp_path / "bin" / "git"
+    program.write_text(f'#!/bin/sh\nprintf \'%s\\n\' "$*" >> {notes}\nexec {real} "$@"\n')
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    return notes
+
+
+def test_a_token_reaches_the_server_and_no_argument_or_file(address, traced, tmp_path):
+    into = tmp_path / "into"
+    into.mkdir()
+    assert word(address, into, username="me", token=TOKEN) == "second"
+    assert "fetch --quiet --depth=1" in traced.read_text()
+    assert TOKEN not in traced.read_text()
+    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path != traced]
+    assert len(kept) > 3
+    assert not any(TOKEN.encode() in path.read_bytes() for path in kept)
+
+
+def test_without_the_token_nobody_is_asked(address, tmp_path):
+    with pytest.raises(InputError, match="cannot be fetched: fatal: could not read Username"):
+        fetch_code(GitConfig(address), tmp_path)
+
+
+def test_a_wrong_token_is_not_repeated(address, tmp_path):
+    with pytest.raises(InputError, match="Authentication failed") as caught:
+        fetch_code(GitConfig(address, username="me", token=TOKEN[::-1]), tmp_path)
+    assert TOKEN[::-1] not in str(caught.value)
+
+
+def test_a_stored_plan_has_no_token(repo, address):
+    given = {"repo": address, "username": "me", "token": TOKEN}
+    plan = Estimator("src/train.py", instance_type="local_process", git_config=given).plan()
+    assert TOKEN not in str(plan.to_dict())
+    assert plan.to_dict()["options"]["git_config"]["token"] == MASK

@@ -1,0 +1,102 @@
+"""Packing: whole or not at all, and the same bytes for the same files."""
+
+import os
+import shutil
+import subprocess
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from herringbone.controller.artifacts import pack
+
+
+def fill(folder: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def content(path: Path) -> dict[str, str]:
+    with tarfile.open(path) as archive:
+        return {member.name: archive.extractfile(member).read().decode() for member in archive}
+
+
+@pytest.fixture
+def said():
+    return []
+
+
+def test_hosts_are_packed_together(tmp_path, said):
+    one = fill(tmp_path / "1", {"part-0.bin": "0", "config/a.json": "{}"})
+    two = fill(tmp_path / "2", {"part-1.bin": "1", "config/a.json": "{}"})
+    made = pack([("algo-1", one), ("algo-2", two)], tmp_path / "out/model.tar.gz", compress=True, say=said.append)
+    assert content(made) == {"config/a.json": "{}", "part-0.bin": "0", "part-1.bin": "1"}
+    assert said == []
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.tar.gz"]
+
+
+def test_the_first_host_wins_a_name_and_says_so(tmp_path, said):
+    one, two = fill(tmp_path / "1", {"model.bin": "one"}), fill(tmp_path / "2", {"model.bin": "two"})
+    made = pack([("algo-1", one), ("algo-2", two)], tmp_path / "m.tar.gz", compress=True, say=said.append)
+    assert content(made) == {"model.bin": "one"}
+    assert said == ["model.bin of algo-2 is left out: algo-1 has a file of that name; write it under another"]
+
+
+def test_equal_files_make_equal_bytes(tmp_path, said):
+    for name, moment in (("1", 1_000), ("2", 2_000_000)):
+        for path in fill(tmp_path / name, {"b": "x", "a": "y"}).iterdir():
+            os.utime(path, (moment, moment))
+        pack([("algo-1", tmp_path / name)], tmp_path / f"{name}.tar.gz", compress=True, say=said.append)
+    assert (tmp_path / "1.tar.gz").read_bytes() == (tmp_path / "2.tar.gz").read_bytes()
+
+
+def test_an_empty_model_is_an_empty_archive(tmp_path, said):
+    assert content(pack([("a", fill(tmp_path / "1", {}))], tmp_path / "m.tar.gz", compress=True, say=said.append)) == {}
+
+
+def test_links_are_followed_and_dangling_ones_named(tmp_path, said):
+    folder = fill(tmp_path / "1", {"real": "x"})
+    fill(tmp_path / "blobs", {"w": "weights"})
+    (folder / "out").symlink_to(tmp_path / "blobs/w")
+    (folder / "gone").symlink_to(tmp_path / "nowhere")
+    os.mkfifo(folder / "pipe")
+    made = pack([("algo-1", folder)], tmp_path / "m.tar.gz", compress=True, say=said.append)
+    assert content(made) == {"out": "weights", "real": "x"}
+    assert said == ["gone is left out: it is a link to nothing"]
+
+
+def test_without_compression_it_is_a_folder(tmp_path, said):
+    one = fill(tmp_path / "1", {"a/b": "x"})
+    (one / "a/b").chmod(0o755)
+    made = pack([("algo-1", one)], tmp_path / "out/model", compress=False, say=said.append)
+    assert (made / "a/b").read_text() == "x"
+    assert (made / "a/b").stat().st_mode & 0o777 == 0o755
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
+
+
+@pytest.fixture
+def small_disk(tmp_path) -> Iterator[Path]:
+    """A disk of 1 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("mounting a small disk needs root")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False)
+    if mounted.returncode:
+        pytest.skip("this system mounts no tmpfs for us")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("compress", [True, False])
+def test_a_full_disk_leaves_nothing_half(tmp_path, small_disk, compress, said):
+    one = fill(tmp_path / "1", {})
+    (one / "weights").write_bytes(os.urandom(2 << 20))
+    with pytest.raises(OSError, match="No space left on device"):
+        pack([("algo-1", one)], small_disk / "out/model.tar.gz", compress=compress, say=said.append)
+    assert list((small_disk / "out").iterdir()) == []
+    assert (one / "weights").stat().st_size == 2 << 20

@@ -1,0 +1,383 @@
+"""The keeper and the handle, with real processes and the stand-in supervisor."""
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from herringbone import (
+    Estimator,
+    JobFailedError,
+    JobNameError,
+    LaunchError,
+    PyTorch,
+    TensorFlow,
+    TrainingInput,
+    TrainingJob,
+)
+from herringbone.backends.process.backend import ProcessBackend
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.processes import pid_of
+
+
+def submit(backend, inputs=None, *, job_name=None, cls=Estimator, **given):
+    """Plan and start a job of `train.py`, as `fit(wait=False)` does, but over the test's own backend."""
+    given.setdefault("entry_point", "train.py")
+    plan = cls(instance_type="local_process", **given).plan(inputs, job_name)
+    return TrainingJob.submit(plan, backend)
+
+
+def until(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
+
+
+def texts(job, **chosen):
+    return [line.text for line in job.logs(**chosen)]
+
+
+WAIT_FOR_SIGTERM = """
+import signal, sys, time
+def leave(*_):
+    print("saving", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+IGNORE_SIGTERM = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_job_from_submit_to_its_model(script, backend, home):
+    script(
+        "import os, pathlib; print('hello'); pathlib.Path(os.environ['SM_MODEL_DIR'], os.environ['SM_CURRENT_HOST'])"
+        ".write_text('weights'); print('loss=0.5')"
+    )
+    metrics = [{"Name": "loss", "Regex": "loss=([0-9.]+)"}]
+    job = submit(backend, job_name="digits-1", instance_count=2, metric_definitions=metrics).wait()
+    assert (job.status, job.secondary_status, job.failure) == ("Completed", "Completed", None)
+    assert sorted(texts(job)) == ["hello", "hello", "loss=0.5", "loss=0.5"]
+    assert texts(job, host="algo-2") == ["hello", "loss=0.5"]
+    assert sorted((metric.host, metric.rank, metric.value) for metric in job.metrics()) == [
+        ("algo-1", 0, 0.5),
+        ("algo-2", 0, 0.5),
+    ]
+    assert job.model_data == f"file://{home.path}/jobs/digits-1/output/model.tar.gz"
+    with tarfile.open(job.model_data.removeprefix("file://")) as archive:
+        assert archive.getnames() == ["algo-1", "algo-2"]
+    assert 0 < job.duration < 30
+    assert job.started < job.ended
+    assert (home.job("digits-1").path / "keeper.log").read_text() == ""
+
+
+def test_a_failing_host_takes_the_others_along(script, home, stand_in):
+    script("import os, sys, time\nif os.environ['SM_CURRENT_HOST'] == 'algo-2': sys.exit(3)\ntime.sleep(60)")
+    job = submit(ProcessBackend(home, stand_in, patience=0.2), instance_count=2)
+    with pytest.raises(JobFailedError, match=r"rank 0 on algo-2: exit code 3") as caught:
+        job.follow()
+    assert (caught.value.failure.host, caught.value.failure.exit_code) == ("algo-2", 3)
+    assert job.status == "Failed"
+    assert job.model_data is None
+
+
+def test_a_supervisor_killed_outright_is_named_with_its_last_words(script, backend):
+    script(
+        "import os, signal, time; print('step 3', flush=True); time.sleep(0.2)\n"
+        "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
+    )
+    job = submit(backend).wait()
+    assert job.failure.render() == "algo-1: exit code 137, killed by SIGKILL\n  | [algo-1:0] step 3"
+
+
+def test_what_a_dead_host_leaves_is_killed(script, backend, running):
+    """A container's processes end with its first one, also those in a session of their own."""
+    script(
+        "import subprocess\n"
+        "void = subprocess.DEVNULL\n"
+        "subprocess.Popen(['sleep', '60'], start_new_session=True, stdout=void, stderr=void)"
+    )
+    job = submit(backend).wait(timeout=10)
+    assert job.status == "Completed"
+    assert running() == []
+
+
+def test_a_supervisor_that_cannot_start_says_why(script, home):
+    script("")
+    job = submit(ProcessBackend(home, (sys.executable, "-m", "no_such_supervisor"))).wait()
+    assert "algo-1: exit code 1" in job.failure.render()
+    assert "No module named no_such_supervisor" in job.failure.render()
+    job = submit(ProcessBackend(home, ("/no/such/program",))).wait()
+    assert "the job's keeper could not go on" in job.failure.render()
+    assert "/no/such/program" in job.failure.render()
+
+
+def test_a_keeper_that_cannot_start_says_why(script, home, stand_in):
+    """It dies before it has read its order: nothing may be left of the job."""
+    script("")
+    broken = ProcessBackend(home, stand_in, keeper=("sh", "-c", "exec <&-; echo no such luck >&2; sleep 1"))
+    with pytest.raises(LaunchError, match="the job's keeper did not start: no such luck"):
+        submit(broken)
+    assert JobIndex(home.index).all() == []
+    assert list((home.path / "jobs").iterdir()) == []
+
+
+def test_stop_gives_the_script_its_time(script, backend):
+    script(WAIT_FOR_SIGTERM)
+    job = submit(backend)
+    until(lambda: "ready" in texts(job))
+    job.stop()
+    job.wait(timeout=10)
+    assert (job.status, job.secondary_status, job.failure) == ("Stopped", "Stopped", None)
+    assert texts(job) == ["ready", "saving"]
+    assert job.model_data is not None
+    job.stop()  # over: nothing happens
+
+
+def test_a_stop_right_after_the_start_is_a_stop(script, backend):
+    """SIGTERM found a keeper that had no handler yet: it died of it, and the job had "Failed: its keeper died"."""
+    script("import time; time.sleep(60)")
+    for _ in range(3):
+        job = submit(backend)
+        job.stop()
+        job.wait(timeout=10)
+        assert (job.status, job.failure) == ("Stopped", None)
+
+
+def test_a_job_whose_client_died_while_it_was_prepared_has_failed(home, backend):
+    home.make()
+    JobIndex(home.index).add(JobRecord(name="a", backend="local_process", plan="{}", created=1.0, client="1@0"))
+    assert "the Python that was submitting it died" in TrainingJob("a", backend).failure.render()
+
+
+def test_stop_with_a_grace_kills_after_it(script, backend):
+    script(IGNORE_SIGTERM)
+    job = submit(backend)
+    until(lambda: "ready" in texts(job))
+    start = time.monotonic()
+    job.stop(grace=0.3)
+    job.wait(timeout=10)
+    assert job.status == "Stopped"
+    assert 0.3 <= time.monotonic() - start < 5
+
+
+def test_max_run_stops_the_job(script, backend):
+    script(WAIT_FOR_SIGTERM)
+    job = submit(backend, max_run=1).wait()
+    assert (job.status, job.secondary_status) == ("Stopped", "MaxRuntimeExceeded")
+    assert [text for text in texts(job) if "max_run" in text] == ["max_run of 1 s is over: stopping"]
+    assert "saving" in texts(job)
+
+
+def test_a_killed_keeper_is_noticed_and_its_hosts_stop(script, backend, home, running):
+    script("import time; print('ready', flush=True); time.sleep(60)")
+    job = submit(backend)
+    until(lambda: "ready" in texts(job))
+    os.kill(pid_of(JobIndex(home.index).get(job.name).keeper), signal.SIGKILL)
+    job.wait(timeout=5)
+    assert job.status == "Failed"
+    assert "its keeper died, killed or with its machine: it left no word" in job.failure.render()
+    until(lambda: running() == [])
+
+
+def test_secrets_reach_the_script_and_nothing_else(script, backend, home, running):
+    script("import os, time; print(len(os.environ['API_TOKEN']), os.environ['MODE'], flush=True); time.sleep(0.5)")
+    job = submit(backend, environment={"API_TOKEN": "hunter2", "MODE": "fast"}, instance_count=2)
+    until(lambda: texts(job) == ["7 fast", "7 fast"])
+    assert not [line for line in running() if "hunter2" in line]
+    job.wait()
+    written = b"".join(path.read_bytes() for path in home.path.rglob("*") if path.is_file())
+    assert b"hunter2" not in written
+    assert b"fast" in written
+    assert job.plan.environment == {"API_TOKEN": "******", "MODE": "fast"}
+
+
+def test_hosts_share_a_secret_that_one_host_needs_not(script, backend):
+    script("import os; print(os.environ['KEY_BYTES'], os.environ.get('HERRINGBONE_CONTROL', '').partition('/')[0])")
+    assert texts(submit(backend).wait()) == ["0 "]
+    assert texts(submit(backend, instance_count=2).wait()) == ["64 unix:"] * 2
+
+
+def test_two_jobs_at_once(script, backend):
+    script("import sys, time; time.sleep(0.3); print('done')")
+    jobs = [submit(backend, job_name=f"job-{number}") for number in (1, 2)]
+    assert [job.wait().status for job in jobs] == ["Completed"] * 2
+    assert [texts(job) for job in jobs] == [["done"], ["done"]]
+
+
+def test_a_name_taken_leaves_the_first_job_alone(script, backend, home):
+    script("print('first')")
+    first = submit(backend, job_name="a").wait()
+    script("print('second')")
+    with pytest.raises(JobNameError, match="'a' is taken"):
+        submit(backend, job_name="a")
+    assert texts(first) == ["first"]
+    JobIndex(home.index).remove("a")
+    with pytest.raises(JobNameError, match=r"its folder .* is there already"):
+        submit(backend, job_name="a")
+    assert home.job("a").logs.exists()
+
+
+def test_a_job_that_cannot_be_prepared_leaves_nothing(script, backend, home):
+    script("")
+    plan = Estimator("train.py", instance_type="local_process").plan(job_name="a")
+    (Path.cwd() / "train.py").unlink()  # between plan and submit
+    with pytest.raises(LaunchError, match=r"job a could not be prepared in .*/jobs/a: .*No such file"):
+        backend.submit(plan)
+    assert JobIndex(home.index).all() == []
+    assert list((home.path / "jobs").iterdir()) == []
+
+
+def test_a_job_outlives_the_python_that_submitted_it(script, stand_in):
+    script("import time; print('one', flush=True); time.sleep(1); print('two')")
+    client = (
+        "import os, sys; from herringbone import Estimator;"
+        "from herringbone.backends.process.backend import ProcessBackend;"
+        "from herringbone.jobs.home import find_home;"
+        f"backend = ProcessBackend(find_home(), {stand_in!r});"
+        "backend.submit(Estimator('train.py', instance_type='local_process').plan(job_name='a'));"
+        "os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", client], check=False).returncode == -signal.SIGKILL
+    job = TrainingJob.attach("a")
+    assert job.status == "InProgress"
+    assert [line.text for line in job.logs(follow=True)] == ["one", "two"]
+    assert job.status == "Completed"
+
+
+def test_a_module_in_the_users_folder_is_not_taken_for_pythons(script, backend):
+    """`python -m` looks in the current folder first: a json.py there ended every job before its start."""
+    script("raise SystemExit('not this one')", name="json.py")
+    script("raise SystemExit('nor this')", name="selectors.py")
+    script("print('fine')")
+    assert texts(submit(backend).wait()) == ["fine"]
+
+
+def test_channels_are_linked_shared_and_described(script, backend, home):
+    for number in range(3):
+        script(str(number), name=f"data/sub/part-{number}")
+    script("x", name="one.csv")
+    script(
+        "import os, pathlib\n"
+        "data = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR'], 'input/data')\n"
+        "for path in sorted(data.glob('**/*')) + sorted(data.glob('whole/**/*')):\n"
+        "    if path.is_file(): print(path.relative_to(data), path.read_text())\n"
+    )
+    inputs = {"whole": "data", "shard": TrainingInput("data", "ShardedByS3Key"), "file": "one.csv"}
+    job = submit(backend, inputs, instance_count=2).wait()
+    whole = [f"whole/sub/part-{number} {number}" for number in range(3)]
+    assert texts(job, host="algo-1") == ["file/one.csv x", "shard/sub/part-0 0", "shard/sub/part-2 2", *whole]
+    assert texts(job, host="algo-2") == ["file/one.csv x", "shard/sub/part-1 1", *whole]
+    config = msgspec.json.decode((home.job(job.name).host("algo-1") / "input/config/inputdataconfig.json").read_bytes())
+    assert config["shard"] == {
+        "TrainingInputMode": "File",
+        "S3DistributionType": "ShardedByS3Key",
+        "RecordWrapperType": "None",
+    }
+
+
+def test_checkpoints_outlive_the_job_where_told(script, backend, tmp_path):
+    script(
+        "import os, pathlib\n"
+        "folder = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR'], 'checkpoints')\n"
+        "print(sorted(path.name for path in folder.iterdir()))\n"
+        "(folder / 'step-1').write_text('')\n"
+    )
+    kept = {"checkpoint_s3_uri": f"file://{tmp_path}/ckpt"}
+    assert texts(submit(backend, **kept).wait()) == ["[]"]
+    assert texts(submit(backend, **kept).wait()) == ["['step-1']"]
+    assert texts(submit(backend).wait()) == ["[]"]
+
+
+def test_output_goes_where_sagemaker_would_put_it(script, backend, tmp_path):
+    script(
+        "import os, pathlib\n"
+        "base = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR'])\n"
+        "(base / 'model/w').write_text('w')\n"
+        "(base / 'output/data/plot').write_text('p')\n"
+    )
+    job = submit(backend, job_name="a", output_path=f"file://{tmp_path}/out").wait()
+    assert job.model_data == f"file://{tmp_path}/out/a/output/model.tar.gz"
+    assert sorted(path.name for path in (tmp_path / "out/a/output").iterdir()) == ["model.tar.gz", "output.tar.gz"]
+    job = submit(backend, job_name="b", output_path=str(tmp_path / "out"), disable_output_compression=True).wait()
+    assert (tmp_path / "out/b/output/model/w").read_text() == "w"
+    assert job.model_data == f"file://{tmp_path}/out/b/output/model"
+
+
+def test_tensorflows_model_dir_has_its_place_here(script, backend):
+    script(
+        "import json, os, pathlib\n"
+        "base = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR'])\n"
+        "given = json.loads((base / 'input/config/hyperparameters.json').read_text())\n"
+        "print(given.get('model_dir', 'none').replace(str(base.parents[2]), ''))\n"
+    )
+    mpi = {"mpi": {"enabled": True}}
+    assert texts(submit(backend, cls=TensorFlow).wait()) == ['"/shared/model"']
+    assert texts(submit(backend, cls=TensorFlow, distribution=mpi).wait()) == ['"/hosts/algo-1/ml/model"']
+    assert texts(submit(backend, cls=TensorFlow, model_dir=False).wait()) == ["none"]
+    assert texts(submit(backend, cls=TensorFlow, model_dir="s3://b/m").wait()) == ['"s3://b/m"']
+
+
+def test_an_estimator_comes_back_whole(script, backend, tmp_path, monkeypatch):
+    script("")
+    given = {
+        "hyperparameters": {"epochs": 3, "name": "run", "layers": [1, 2], "none": None},
+        "distribution": {
+            "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 1, "microbatches": 4}}},
+            "mpi": {"enabled": True, "processes_per_host": 1},
+        },
+        "environment": {"MODE": "fast"},
+        "metric_definitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
+        "instance_count": 2,
+        "max_run": 60,
+        "tags": [{"Key": "a", "Value": "b"}],
+    }
+    job = submit(backend, cls=PyTorch, job_name="a", **given).wait()
+    before = job.plan
+    monkeypatch.chdir(tmp_path)
+    estimator = PyTorch.attach("a")
+    assert estimator.latest_training_job.name == "a"
+    assert estimator.model_data == job.model_data
+    after = estimator.plan(job_name="a")
+    assert msgspec.structs.replace(after, folder=before.folder) == before
+    assert estimator.hyperparameters() == before.hyperparameters
+
+
+def test_a_description_in_sagemakers_words(script, backend, tmp_path):
+    script("print('x')", name="data/x")
+    script("")
+    job = submit(backend, "data", job_name="a", tags=[{"Key": "a", "Value": "b"}], hyperparameters={"epochs": 3}).wait()
+    described = job.describe()
+    assert described["TrainingJobName"] == "a"
+    assert described["TrainingJobStatus"] == described["SecondaryStatus"] == "Completed"
+    assert described["HyperParameters"]["epochs"] == "3"
+    assert described["ModelArtifacts"] == {"S3ModelArtifacts": job.model_data}
+    assert described["ResourceConfig"] == {"InstanceType": "local_process", "InstanceCount": 1}
+    assert described["InputDataConfig"] == [
+        {"ChannelName": "training", "DataSource": {"S3DataSource": {"S3DataType": "S3Prefix", "S3Uri": "data"}}}
+    ]
+    assert described["Tags"] == [{"Key": "a", "Value": "b"}]
+    assert "FailureReason" not in described
+
+
+def test_waiting_has_an_end(script, backend):
+    script(WAIT_FOR_SIGTERM)
+    job = submit(backend)
+    with pytest.raises(TimeoutError, match=r"is still InProgress after 0.2 s; it goes on"):
+        job.wait(timeout=0.2)
+    assert job.status == "InProgress"
+    job.stop()
+    job.wait()

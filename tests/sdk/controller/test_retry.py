@@ -1,0 +1,98 @@
+"""Jobs of this machine that begin anew, with real processes and the stand-in supervisor."""
+
+import json
+import tarfile
+
+import pytest
+
+from .test_controller import submit, texts, until
+
+# Trains ten steps, each saved; in the first attempt it goes wrong at the sixth, as `FAULT` says.
+TRAINS = """
+import json, os, pathlib, signal, time
+base = pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"])
+saved = base / "checkpoints" / "state.json"
+step, weight = json.loads(saved.read_text()) if saved.exists() else (0, 1.0)
+print("from step", step, flush=True)
+first = not (base / "checkpoints" / ".tried").exists()
+(base / "checkpoints" / ".tried").touch()
+while step < 10:
+    weight, step = weight * 0.9 + step, step + 1
+    saved.with_suffix(".new").write_text(json.dumps([step, weight]))
+    saved.with_suffix(".new").replace(saved)
+    if step == 6 and first and os.environ["SM_CURRENT_HOST"] == "algo-1":
+        (base / "model" / "of-a-broken-attempt").touch()
+        exec(os.environ["FAULT"])
+pathlib.Path(os.environ["SM_MODEL_DIR"], os.environ["SM_CURRENT_HOST"]).write_text(json.dumps(weight))
+"""
+LOSE_HOST = "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
+
+
+def train(script, backend, fault, **given):
+    script(TRAINS)
+    return submit(backend, environment={"FAULT": fault}, **given)
+
+
+def weights(job):
+    with tarfile.open(job.model_data.removeprefix("file://")) as archive:
+        return {name: json.load(archive.extractfile(name)) for name in archive.getnames()}
+
+
+def test_a_lost_host_ends_an_attempt_and_the_next_has_the_same_weights(script, backend, running):
+    leave_no_trace = "(base / 'model' / 'of-a-broken-attempt').unlink()"
+    undisturbed = train(script, backend, leave_no_trace, job_name="undisturbed", instance_count=2).wait()
+    job = train(script, backend, LOSE_HOST, job_name="disturbed", instance_count=2, max_retry_attempts=3).wait()
+    assert (job.status, job.secondary_status, job.failure) == ("Completed", "Completed", None)
+    assert weights(job) == weights(undisturbed)
+    # What the killed supervisor had not passed on yet is lost with it.
+    told, first = texts(job, host="algo-1")[-2:]
+    assert told.startswith("attempt 2 of 4: algo-1 was lost (exit code 137, killed by SIGKILL); beginning anew; newest")
+    assert first == "from step 6"
+    described = job.describe()
+    assert [each["Status"] for each in described["SecondaryStatusTransitions"]] == ["Restarting"]
+    assert [each["Attempt"] for each in described["Attempts"]] == [1]
+    assert running() == []
+
+
+def test_a_script_that_fails_is_not_tried_again_unless_its_log_says_so(script, backend):
+    fault = "raise SystemExit('link 7 is flaky')"
+    assert train(script, backend, fault, max_retry_attempts=3).wait().status == "Failed"
+    job = train(script, backend, fault, max_retry_attempts=3, log_policies={"link . is flaky": "restart"}).wait()
+    assert job.status == "Completed"
+    assert any("restart by the log of algo-1: '[algo-1:0] link 7 is flaky'" in line for line in texts(job))
+
+
+def test_attempts_come_to_an_end_and_the_last_failure_is_the_job_s(script, backend):
+    script("import os, signal, time; os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)")
+    job = submit(backend, max_retry_attempts=1).wait()
+    assert job.failure.render().startswith("algo-1: exit code 137")
+    assert texts(job)[-1] == "attempt 2 of 2 has failed, too"
+
+
+def test_a_bad_gpu_ends_a_job_that_has_no_other_machine(script, backend):
+    script("raise SystemExit('CUDA error: uncorrectable ECC error encountered')")
+    job = submit(backend, max_retry_attempts=3).wait()
+    assert job.status == "Failed"
+    assert "Attempts" not in job.describe()
+
+
+def test_a_stop_in_the_second_attempt_is_a_stop(script, backend):
+    script(
+        "import os, pathlib, signal, time\n"
+        "tried = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR'], 'checkpoints', 'tried')\n"
+        "if tried.exists(): print('again', flush=True)\n"
+        "else: tried.touch(); os.kill(os.getppid(), signal.SIGKILL)\n"
+        "time.sleep(60)"
+    )
+    job = submit(backend, max_retry_attempts=3)
+    until(lambda: "again" in texts(job))
+    job.stop()
+    assert job.wait(timeout=10).status == "Stopped"
+
+
+@pytest.mark.parametrize("option", ["log_policies", "min_instance_count"])
+def test_how_to_begin_anew_is_refused_where_nothing_does(script, backend, option):
+    script("")
+    given = {"log_policies": {"flaky": "restart"}, "min_instance_count": 1}
+    with pytest.raises(Exception, match=f"{option}: says how a job begins anew, and this one does not: give max_retry"):
+        submit(backend, **{option: given[option]})

@@ -1,0 +1,219 @@
+"""Scripts of AWS's SDK v2 and what `herringbone convert` makes of them, as literals."""
+
+from __future__ import annotations
+
+import json
+from textwrap import dedent
+
+import pytest
+
+from herringbone.cli.__main__ import main
+from herringbone.convert.script import convert_script
+from herringbone_contract.errors import InputError
+
+V2 = '''\
+"""My job."""
+import boto3
+import sagemaker
+from sagemaker import get_execution_role
+from sagemaker.pytorch import PyTorch  # the class
+from sagemaker.inputs import TrainingInput as Data
+
+role = get_execution_role()
+session = sagemaker.Session()  # of the notebook
+
+estimator = PyTorch(
+    "train.py",  # what runs
+    role=role,
+    train_instance_count=2,
+    instance_type="local_process",
+    volume_size=100,
+    debugger_hook_config=False,
+    hyperparameters={"epochs": 3, "name": "größe"},
+    sagemaker_session=session,
+)
+estimator.fit({"training": Data("s3://bucket/x")})
+'''
+CHANGED = '''\
+"""My job."""
+import boto3
+from herringbone import PyTorch  # the class
+from herringbone import TrainingInput as Data
+
+
+estimator = PyTorch(
+    "train.py",  # what runs
+    instance_count=2,
+    instance_type="local_process",
+    volume_size=100,
+    debugger_hook_config=False,
+    hyperparameters={"epochs": 3, "name": "größe"},
+)
+estimator.fit({"training": Data("s3://bucket/x")})
+'''
+NOTES = """\
+line 3: changed: import sagemaker: now gone
+line 4: changed: from sagemaker import get_execution_role: now gone
+line 5: changed: from sagemaker.pytorch import PyTorch: now from herringbone import PyTorch
+line 6: changed: from sagemaker.inputs import TrainingInput as Data: now from herringbone import TrainingInput as Data
+line 8: changed: role = get_execution_role(): removed, nothing else used it
+line 9: changed: session = sagemaker.Session(): removed, nothing else used it
+line 13: changed: role: removed; a job here needs no account, one on ml.* takes the caller's
+line 14: changed: train_instance_count: now instance_count
+line 16: note: volume_size: not used by a job on this machine; kept
+line 19: changed: sagemaker_session: removed; a job here needs no account, one on ml.* takes the caller's"""
+
+
+def test_a_whole_script():
+    converted = convert_script(V2)
+    assert converted.text == CHANGED
+    assert "\n".join(map(str, converted.notes)) == NOTES
+    assert converted.complete
+
+
+def test_what_is_converted_needs_no_more_converting():
+    assert convert_script(CHANGED).text == CHANGED
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        # Through the module, under another name, and in a block.
+        ("import sagemaker\nsagemaker.pytorch.PyTorch('a')", "import herringbone\nherringbone.PyTorch('a')"),
+        ("import sagemaker.pytorch as s\ns.PyTorch('a')", "import herringbone\nherringbone.PyTorch('a')"),
+        ("from sagemaker import pytorch\npytorch.PyTorch('a')", "import herringbone\nherringbone.PyTorch('a')"),
+        ("import os, sagemaker\nos.getcwd()", "import os\nos.getcwd()"),
+        ("def f():\n    from sagemaker.pytorch import PyTorch", "def f():\n    from herringbone import PyTorch"),
+        ("try:\n    import sagemaker\nfinally:\n    pass", "try:\n    pass\nfinally:\n    pass"),
+        # The first arguments of Estimator, which had no names.
+        (
+            "from sagemaker.estimator import Estimator\nEstimator('i', 'r', 1, 'local')",
+            "from herringbone import Estimator\nEstimator(image_uri='i', role='r', instance_count=1, "
+            "instance_type='local')",
+        ),
+        (
+            "import sagemaker\nr = sagemaker.get_execution_role()\nsagemaker.estimator.Estimator('i', r, 1, 'local')",
+            "import herringbone\nherringbone.Estimator(image_uri='i', instance_count=1, instance_type='local')",
+        ),
+        # What goes is all there is, or the last two.
+        (
+            "from sagemaker import Session\nfrom sagemaker.pytorch import PyTorch\n"
+            "PyTorch(sagemaker_session=Session(),)",
+            "from herringbone import PyTorch\nPyTorch()",
+        ),
+        (
+            "import sagemaker as s\nfrom sagemaker.pytorch import PyTorch\n"
+            "PyTorch('a', role=s.get_execution_role(), sagemaker_session=s.Session(),)",
+            "from herringbone import PyTorch\nPyTorch('a',)",
+        ),
+        ("print('no SDK here')", "print('no SDK here')"),
+    ],
+)
+def test_a_few_lines(before, after):
+    converted = convert_script(before)
+    assert converted.text == after
+    assert converted.complete
+
+
+@pytest.mark.parametrize(
+    ("script", "left"),
+    [
+        (
+            "from sagemaker.huggingface import HuggingFace\nHuggingFace()",
+            "use PyTorch, TensorFlow, MXNet, or Estimator with",
+        ),
+        ("from sagemaker.pytorch import PyTorchModel", "sagemaker.pytorch.PyTorchModel: no counterpart here"),
+        ("from sagemaker.train import ModelTrainer", "SDK v3 is not converted; docs/migrating.md has"),
+        (
+            "from sagemaker.pytorch import PyTorch\ne = PyTorch('a')\ne.deploy(1)",
+            "e.deploy(): an estimator here trains",
+        ),
+        ("from sagemaker.pytorch import PyTorch\nPyTorch('a', rules=[1])", "rules: Herringbone has no such machinery"),
+        (
+            "from sagemaker.pytorch import PyTorch\nPyTorch('a', rules=[R()])",
+            "rules: Herringbone has no such machinery",
+        ),
+        ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_runs=1)", "did you mean max_run?"),
+        ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_run='1')", "max_run: expected int"),
+        (
+            "from sagemaker.pytorch import PyTorch\nPyTorch('a', distribution={'smdistribute': {}})",
+            "Did you mean 'smdistributed'?",
+        ),
+        (
+            "from sagemaker.pytorch import PyTorch\nPyTorch('a', train_max_run=1, max_run=2)",
+            "train_max_run: max_run is given too; remove one",
+        ),
+        (
+            "import sagemaker\nr = sagemaker.get_execution_role()\nprint(r)",
+            "sagemaker.get_execution_role: no counterpart here",
+        ),
+    ],
+)
+def test_what_cannot_be_converted_stays_and_is_named(script, left):
+    converted = convert_script(script)
+    assert not converted.complete
+    assert [left in note.text for note in converted.notes if note.kind == "left"] == [True]
+
+
+def test_a_role_that_something_else_uses_stays():
+    script = dedent("""\
+        from sagemaker import get_execution_role
+        from sagemaker.pytorch import PyTorch, PyTorchModel
+        role = get_execution_role()
+        PyTorch("a", role=role)
+        PyTorchModel("m", role=role)
+        """)
+    converted = convert_script(script)
+    assert converted.text == script.replace(
+        "from sagemaker.pytorch import PyTorch, PyTorchModel",
+        "from herringbone import PyTorch\nfrom sagemaker.pytorch import PyTorchModel",
+    )
+    assert [note.line for note in converted.notes if note.kind == "left"] == [3, 5]
+
+
+@pytest.mark.parametrize("kept", ["model_dir=False", "distribution=d", "rules=None", "**more", "max_run=limit()"])
+def test_what_is_fine_as_it_is_stays(kept):
+    script = f"from herringbone import TensorFlow\nTensorFlow(entry_point='a', {kept})"
+    converted = convert_script(script.replace("from herringbone", "from sagemaker.tensorflow"))
+    assert converted.text == script
+    assert converted.complete
+
+
+@pytest.mark.parametrize(
+    ("instance_type", "notes"),
+    [
+        ("'ml.p3.2xlarge'", []),
+        ("'local'", ["volume_kms_key: refused by a job on this machine", "volume_size: not used"]),
+        ("chosen", ["volume_kms_key: refused by a job on this machine", "volume_size: not used"]),
+    ],
+)
+def test_a_note_on_what_a_job_on_this_machine_has_no_use_for(instance_type, notes):
+    call = f"PyTorch('a', instance_type={instance_type}, volume_size=100, volume_kms_key='k')"
+    converted = convert_script(f"from sagemaker.pytorch import PyTorch\n{call}")
+    found = [note.text for note in converted.notes if note.kind == "note"]
+    assert [text.startswith(note) for text, note in zip(found, notes, strict=True)] == [True] * len(notes)
+
+
+def test_no_file_is_read_for_a_distribution():
+    path = "{'smdistributed': {'modelparallel': {'enabled': True, 'parameters': 'nosuch.json'}}}"
+    assert convert_script(f"from sagemaker.pytorch import PyTorch\nPyTorch('a', distribution={path})").complete
+
+
+def test_what_is_no_python_is_refused():
+    with pytest.raises(InputError, match=r"job\.py: no Python that this version can parse: "):
+        convert_script("print 1", name="job.py")
+
+
+def test_the_command(tmp_path, capsys):
+    path = tmp_path / "job.py"
+    path.write_text(V2, encoding="utf-8")
+    assert main(["convert", str(path)]) == 0
+    assert capsys.readouterr() == (CHANGED, NOTES + "\n")
+    assert main(["convert", "--diff", str(path)]) == 0
+    assert "-from sagemaker.pytorch import PyTorch  # the class\n" in capsys.readouterr().out
+    path.write_text("from sagemaker.huggingface import HuggingFace\n")
+    assert main(["convert", "--json", str(path)]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["complete"], found["notes"][0]["kind"], found["notes"][0]["line"]) == (False, "left", 1)
+    assert main(["convert", str(tmp_path / "nosuch.py")]) == 2
+    assert "nosuch.py: cannot be read" in capsys.readouterr().err

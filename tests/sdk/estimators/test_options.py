@@ -1,0 +1,119 @@
+"""SageMaker's keyword arguments: what is taken, what is refused, and in which words."""
+
+import pytest
+
+from herringbone.estimators.options import InstanceGroup, MetricDefinition, given_options, parse_options
+from herringbone_contract.errors import OptionError, UnsupportedError
+
+# Every name of sagemaker 2.257's EstimatorBase and Framework that a managed-training SDK must or should know.
+# The last line's are our own: containers on this machine need the first two, which the service has no name for;
+# min_instance_count and log_policies say how a job begins anew on hosts of one's own;
+# include_secrets lets through what the SDK holds back; extra_request is for what the service takes and no option names.
+NAMES = """
+    instance_groups max_run max_wait use_spot_instances max_retry_attempts keep_alive_period_in_seconds volume_size
+    volume_kms_key training_plan instance_placement_config enable_infra_check enable_remote_debug input_mode model_uri
+    model_channel_name checkpoint_s3_uri checkpoint_local_path output_path output_kms_key disable_output_compression
+    dependencies git_config code_location container_log_level container_entry_point container_arguments environment
+    framework_version py_version base_job_name tags metric_definitions role sagemaker_session
+    enable_session_tag_chaining subnets security_group_ids encrypt_inter_container_traffic enable_network_isolation
+    training_repository_access_mode training_repository_credentials_provider_arn
+shm_size bake_requirements include_secrets extra_request slurm min_instance_count
+log_policies
+"""
+
+
+def test_the_list_of_options_is_frozen():
+    """A new option must be argued for, not slipped in."""
+    from herringbone.estimators.options import Options
+
+    assert sorted(Options.__struct_fields__) == sorted(NAMES.split())
+
+
+def test_defaults_are_those_of_sagemaker():
+    options = parse_options({})
+    assert (options.max_run, options.volume_size, options.container_log_level) == (86400, 30, 20)
+    assert options.input_mode == "File"
+    assert given_options(options) == {}
+
+
+def test_lists_become_tuples_and_dicts_become_types():
+    options = parse_options(
+        {
+            "metric_definitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
+            "dependencies": ["lib"],
+            "instance_groups": [{"instance_group_name": "a", "instance_type": "local_process", "instance_count": 2}],
+        }
+    )
+    assert options.metric_definitions == (MetricDefinition("loss", "loss=([0-9.]+)"),)
+    assert options.dependencies == ("lib",)
+    assert options.instance_groups == (InstanceGroup("a", "local_process", 2),)
+
+
+def test_none_means_not_given_as_in_sagemaker():
+    assert parse_options({"tags": None, "metric_definitions": None, "dependencies": None}) == parse_options({})
+
+
+def test_any_object_is_taken_as_a_session_and_not_stored():
+    session = object()
+    options = parse_options({"sagemaker_session": session})
+    assert options.sagemaker_session is session
+    assert given_options(options) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"max_runs": 60}, "max_runs: no such option; did you mean max_run?"),
+        ({"zzz": 1}, "zzz: no such option; options are: bake_requirements, base_job_name"),
+        ({"instance_cuont": 1}, "did you mean instance_count?"),
+        ({"train_instance_count": 1}, "train_instance_count: renamed in SageMaker's SDK 2; write instance_count"),
+        ({"distributions": {}}, "write distribution"),
+        ({"max_run": "60"}, "max_run: expected int, got str (given: '60')"),
+        ({"max_run": True}, "max_run: expected int, got bool"),
+        ({"max_run": 0}, "max_run: expected int >= 1"),
+        ({"use_spot_instances": "true"}, "use_spot_instances: expected bool, got str"),
+        ({"input_mode": "Stream"}, "input_mode: invalid enum value 'Stream'"),
+        ({"environment": {"A": 1}}, "environment[...]: expected str, got int"),
+        ({"environment": {"A B": "1"}}, "'A B' is no variable name"),
+        ({"environment": {"A": "x" * 513}}, "A has 513 characters, the service takes 512"),
+        ({"environment": {f"A{n}": "" for n in range(101)}}, "101 variables, the service takes 100"),
+        ({"metric_definitions": [{"Name": "loss", "Regex": "("}]}, "loss: Regex '(' is no regular expression"),
+        ({"metric_definitions": [{"Name": "loss", "Regex": "loss"}]}, "has no group to take the value from"),
+        ({"metric_definitions": [{"Name": "loss"}]}, "metric_definitions[0]: object missing required field Regex"),
+        ({"max_wait": 10}, "max_wait: 10 s is less than max_run, 86400 s"),
+        ({"subnets": ["a"]}, "subnets, security_group_ids: give both or neither"),
+    ],
+)
+def test_a_wrong_option_is_named_with_the_way_out(given, message):
+    with pytest.raises(OptionError) as caught:
+        parse_options(given)
+    assert message in str(caught.value)
+
+
+def test_a_secret_in_a_wrong_environment_is_not_shown():
+    with pytest.raises(OptionError) as caught:
+        parse_options({"environment": {"API_TOKEN": "hunter2", "N": 1}})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_switching_off_what_is_not_here_is_taken():
+    """Old scripts switch the debugger and the profiler off; there is nothing to switch off, and so nothing to say."""
+    assert parse_options({"debugger_hook_config": False, "disable_profiler": True, "rules": []}) == parse_options({})
+
+
+def test_switching_on_what_is_not_here_is_refused():
+    with pytest.raises(UnsupportedError, match="profiler_config: Herringbone has no such machinery"):
+        parse_options({"profiler_config": {"x": 1}})
+
+
+@pytest.mark.parametrize(
+    ("policies", "message"),
+    [
+        ({"ECC (error": "restart"}, r"log_policies: 'ECC \(error' is no regular expression"),
+        ({"x*": "restart"}, "log_policies: 'x\\*' fits every line of a log"),
+        ({"ECC": "exclude"}, "log_policies.*exclude"),
+    ],
+)
+def test_log_policies_that_cannot_be_meant(policies, message):
+    with pytest.raises(OptionError, match=message):
+        parse_options({"log_policies": policies})

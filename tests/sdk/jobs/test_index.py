@@ -1,0 +1,142 @@
+"""The index of jobs: shared, private, and clear about what is wrong with it."""
+
+import sqlite3
+import subprocess
+
+import pytest
+
+from herringbone.jobs.home import Home, find_home
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone_contract.errors import HerringboneError, JobNameError, JobNotFoundError
+
+
+def record(name="a", created=1.0):
+    return JobRecord(name=name, backend="local_process", plan="{}", created=created)
+
+
+@pytest.fixture
+def index(tmp_path):
+    return JobIndex(tmp_path / "index.sqlite")
+
+
+def test_a_row_comes_back_and_changes(index):
+    index.add(record())
+    assert index.get("a") == record()
+    assert index.update("a", status="Completed", ended=2.0)
+    assert (index.get("a").status, index.get("a").ended, index.get("a").done) == ("Completed", 2.0, True)
+    assert not index.update("a", unless_done=True, status="Failed")
+    assert index.get("a").status == "Completed"
+
+
+def test_the_newest_comes_first(index):
+    for number, name in enumerate("abc"):
+        index.add(record(name, created=float(number)))
+    assert [row.name for row in index.all()] == ["c", "b", "a"]
+    index.remove("b")
+    assert [row.name for row in index.all()] == ["c", "a"]
+
+
+def test_looking_creates_nothing(index, tmp_path):
+    assert index.all() == []
+    with pytest.raises(JobNotFoundError):
+        index.get("a")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_name_gets_its_neighbours(index):
+    index.add(record("digits-1"))
+    with pytest.raises(JobNotFoundError, match=r"no job 'digit-1' in .*; did you mean digits-1\?"):
+        index.get("digit-1")
+    with pytest.raises(JobNotFoundError, match="`herringbone ls` shows the jobs"):
+        index.get("zzzzz")
+
+
+def test_a_taken_name_is_refused(index):
+    index.add(record())
+    with pytest.raises(JobNameError, match="job name 'a' is taken; choose another"):
+        index.add(record())
+
+
+RACER = """
+import sys
+from pathlib import Path
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone_contract.errors import JobNameError
+sys.stdin.read()                          # all start together
+try:
+    JobIndex(Path(sys.argv[1])).add(JobRecord(name="a", backend="b", plan="{}", created=1.0))
+    print("won")
+except JobNameError:
+    print("taken")
+"""
+
+
+def test_one_of_many_racing_processes_gets_the_name(index, tmp_path, start_python):
+    """The file does not exist either: they race for making the table, too."""
+    racers = [start_python(RACER, str(tmp_path / "index.sqlite"), stdin=subprocess.PIPE) for _ in range(4)]
+    for racer in racers:
+        racer.stdin.close()
+    answers = [racer.stdout.read().strip() for racer in racers]
+    assert sorted(answers) == ["taken", "taken", "taken", "won"]
+
+
+def test_a_damaged_file_says_so(index, tmp_path):
+    (tmp_path / "index.sqlite").write_text("not a database, but long enough to be looked at" * 10)
+    with pytest.raises(HerringboneError, match="file is not a database; it is damaged: move it away"):
+        index.all()
+
+
+def test_a_newer_file_says_so(index, tmp_path):
+    with sqlite3.connect(tmp_path / "index.sqlite") as database:
+        database.execute("PRAGMA user_version = 9")
+    database.close()
+    with pytest.raises(HerringboneError, match="made by a newer Herringbone"):
+        index.all()
+
+
+def test_a_locked_file_says_so(index, tmp_path):
+    impatient = JobIndex(tmp_path / "index.sqlite", busy_seconds=0.05)
+    impatient.add(record())
+    holder = sqlite3.connect(tmp_path / "index.sqlite", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    with pytest.raises(HerringboneError, match="locked; another process holds it for too long"):
+        impatient.get("a")
+    holder.close()
+    assert impatient.get("a") == record()
+
+
+def test_a_home_that_cannot_be_made_says_so(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HerringboneError, match="cannot be made: Not a directory; set HERRINGBONE_HOME"):
+        Home(tmp_path / "file/home").make()
+
+
+def test_the_home_is_private(tmp_path, monkeypatch):
+    monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "h"))
+    find_home().make()
+    assert (tmp_path / "h").stat().st_mode & 0o777 == 0o700
+
+
+FIRST_FORMAT = """
+CREATE TABLE jobs (
+    name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
+    status TEXT NOT NULL, secondary_status TEXT NOT NULL,
+    created REAL NOT NULL, started REAL, ended REAL,
+    client TEXT, keeper TEXT, run_folder TEXT, stop_grace REAL,
+    failure TEXT, model TEXT
+);
+INSERT INTO jobs (name, backend, plan, status, secondary_status, created, model)
+    VALUES ('old', 'local_process', '{}', 'Completed', 'Completed', 1.0, '/m');
+PRAGMA user_version = 1;
+"""
+
+
+def test_an_index_of_the_first_format_gets_the_columns_that_came_later(index, tmp_path):
+    database = sqlite3.connect(tmp_path / "index.sqlite")
+    database.executescript(FIRST_FORMAT)
+    database.close()
+    old = index.get("old")
+    assert (old.model, old.service, old.description) == ("/m", None, None)
+    assert index.update("old", service="{}", description="{}")
+    index.add(record("new"))
+    assert [row.name for row in JobIndex(tmp_path / "index.sqlite").all()] == ["new", "old"]

@@ -1,0 +1,193 @@
+"""Log files: written by the keeper, read while they grow."""
+
+import time
+from datetime import datetime, timezone
+
+import pytest
+
+from herringbone.controller.log_files import LogFile, stamp
+from herringbone.estimators.options import MetricDefinition
+from herringbone.jobs.console import Console
+from herringbone.jobs.logs import FileLogs, LogLine, Metric, chosen, find_metrics, parse_line
+from herringbone_contract.mllog import START, STOP, Event, render
+
+MOMENT = datetime(2026, 11, 21, 11, 44, 37, 123456, tzinfo=timezone.utc)
+MARK = b"2026-11-21T11:44:37.123456Z "
+
+
+def test_a_stamp_and_its_reading():
+    assert stamp(MOMENT.timestamp()) == MARK
+    line = parse_line(MARK + b"[algo-2:13]   loss 0.5", "algo-2")
+    assert line == LogLine("algo-2", 13, MOMENT, "  loss 0.5")
+    assert line.prefix == "[algo-2:13]"
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (b"[algo-1] ready", LogLine("algo-1", None, MOMENT, "ready")),
+        (b"no prefix", LogLine("algo-1", None, MOMENT, "no prefix")),
+        (b"[algo-1:0] ", LogLine("algo-1", 0, MOMENT, "")),
+        (b"", LogLine("algo-1", None, MOMENT, "")),
+        (b"[algo-1:0] \xff\xc3\xa9", LogLine("algo-1", 0, MOMENT, "\ufffdé")),
+    ],
+)
+def test_lines_of_every_kind(text, line):
+    assert parse_line(MARK + text, "algo-1") == line
+
+
+def test_whole_lines_are_filed_behind_their_time(tmp_path):
+    log = LogFile(str(tmp_path / "a.log"))
+    log.feed(b"one\ntw", MOMENT.timestamp())
+    log.feed(b"o\n\nthree", MOMENT.timestamp())
+    assert (tmp_path / "a.log").read_bytes() == MARK + b"one\n" + MARK + b"two\n" + MARK + b"\n"
+    log.close(MOMENT.timestamp())
+    assert (tmp_path / "a.log").read_bytes().endswith(MARK + b"three\n")
+
+
+def test_a_line_without_end_is_broken_somewhere(tmp_path):
+    log = LogFile(str(tmp_path / "a.log"))
+    for _ in range(20):
+        log.feed(b"x" * (1 << 20), 0.0)
+    log.close(0.0)
+    assert [len(line) >> 20 for line in (tmp_path / "a.log").read_bytes().splitlines()] == [17, 3]
+
+
+def test_a_million_lines_cost_chunks_not_lines(tmp_path):
+    log = LogFile(str(tmp_path / "a.log"))
+    chunk = b"[algo-1:0] epoch 3, step 1234: loss=0.1234\n" * 2_000
+    start = time.process_time()
+    for _ in range(500):
+        log.feed(chunk, 0.0)
+    assert time.process_time() - start < 5  # 200,000 lines a second, with room; it is several millions
+    log.close(0.0)
+
+
+def test_a_full_disk_loses_lines_and_counts_them():
+    log = LogFile("/dev/full")
+    log.feed(b"lost\n", 0.0)
+    assert log.lost == len(stamp(0.0)) + len("lost\n")
+
+
+def test_hosts_are_read_in_the_order_of_time_and_as_they_grow(tmp_path):
+    def write(host, second, text):
+        with (tmp_path / f"{host}.log").open("ab") as file:
+            file.write(stamp(second) + f"[{host}:0] {text}\n".encode())
+
+    logs = FileLogs([tmp_path / "algo-1.log", tmp_path / "algo-2.log"])
+    assert logs.read() == []
+    write("algo-1", 1.0, "a")
+    write("algo-2", 2.0, "b")
+    write("algo-1", 3.0, "c")
+    assert [line.text for line in logs.read()] == ["a", "b", "c"]
+    assert logs.read() == []
+    write("algo-2", 4.0, "d")
+    with (tmp_path / "algo-1.log").open("ab") as file:
+        file.write(stamp(5.0) + b"[algo-1:0] not yet a")
+        file.flush()
+        assert [line.text for line in logs.read()] == ["d"]
+        file.write(b" line\n")
+    assert [line.text for line in logs.read()] == ["not yet a line"]
+    logs.close()
+
+
+def test_a_clock_set_back_does_not_mix_a_hosts_lines(tmp_path):
+    (tmp_path / "algo-1.log").write_bytes(stamp(9.0) + b"first\n" + stamp(1.0) + b"second\n")
+    logs = FileLogs([tmp_path / "algo-1.log"])
+    assert [line.text for line in logs.read()] == ["first", "second"]
+    logs.close()
+
+
+def test_a_line_longer_than_one_read_is_not_the_end(tmp_path):
+    """The last lines of a job were lost when a 1 MB line stood before them: the reader took it for the end."""
+    (tmp_path / "algo-1.log").write_bytes(stamp(1.0) + b"x" * (3 << 20) + b"\n" + stamp(2.0) + b"last\n")
+    logs = FileLogs([tmp_path / "algo-1.log"])
+    found = []
+    while lines := logs.read():
+        found += lines
+    assert [len(line.text) for line in found] == [3 << 20, 4]
+    logs.close()
+
+
+LINES = [
+    LogLine("algo-1", 0, MOMENT, "epoch 1 loss=0.5 acc=0.9"),
+    LogLine("algo-2", 1, MOMENT, "loss=nope loss=0.25"),
+    LogLine("algo-2", None, MOMENT, "done"),
+]
+
+
+def test_lines_are_chosen_by_rank_and_host():
+    assert list(chosen(LINES, rank=None, host=None)) == LINES
+    assert list(chosen(LINES, rank=1, host=None)) == LINES[1:2]
+    assert list(chosen(LINES, rank=None, host="algo-2")) == LINES[1:]
+    assert list(chosen(LINES, rank=0, host="algo-2")) == []
+
+
+def test_metrics_are_what_the_definitions_find():
+    definitions = [MetricDefinition("loss", r"loss=(\S+)"), MetricDefinition("acc", r"acc=([0-9.]+)")]
+    assert find_metrics(LINES, definitions) == [
+        Metric("loss", 0.5, MOMENT, "algo-1", 0),
+        Metric("acc", 0.9, MOMENT, "algo-1", 0),
+        Metric("loss", 0.25, MOMENT, "algo-2", 1),
+    ]
+
+
+class Terminal:
+    """A stream that remembers; `encoding` and `isatty` are a terminal's."""
+
+    def __init__(self, *, tty, encoding="utf-8"):
+        self.text, self.encoding, self._tty = "", encoding, tty
+
+    def isatty(self):
+        return self._tty
+
+    def write(self, text):
+        text.encode(self.encoding)
+        self.text += text
+
+    def flush(self):
+        pass
+
+
+def test_a_pipe_gets_plain_lines():
+    pipe = Terminal(tty=False)
+    Console(pipe).show(LINES)
+    assert pipe.text == "[algo-1:0] epoch 1 loss=0.5 acc=0.9\n[algo-2:1] loss=nope loss=0.25\n[algo-2] done\n"
+
+
+def test_a_terminal_gets_a_colour_a_rank():
+    terminal = Terminal(tty=True)
+    Console(terminal).show([LINES[0], LINES[1], LINES[0]])
+    colours = [line.partition("m")[0] for line in terminal.text.splitlines()]
+    assert colours[0] == colours[2] != colours[1]
+    assert terminal.text.startswith("\x1b[36m[algo-1:0]\x1b[0m epoch")
+
+
+def test_a_poor_terminal_does_not_end_the_job():
+    poor = Terminal(tty=False, encoding="ascii")
+    Console(poor).show([LogLine("algo-1", 0, MOMENT, "é")])
+    assert poor.text == "[algo-1:0] \\xe9\n"
+
+
+def test_metrics_of_an_mlperf_log_need_no_definition():
+    def line(text, rank=0, host="algo-1"):
+        return LogLine(host, rank, MOMENT, text)
+
+    start, stop, stats = (
+        Event("run_start", None, 1_000, START),
+        Event("run_stop", None, 3_000, STOP),
+        Event("tracked_stats", {"throughput": 9.5}, 3_000),
+    )
+    lines = [
+        line(render(start)),
+        line(render(Event("run_start", None, 2_500, START)), rank=1),
+        line("loss=0.5"),
+        line(render(stop)),
+        line(render(stats)),
+    ]
+    found = find_metrics(lines, [MetricDefinition("loss", r"loss=([0-9.]+)")])
+    assert [(metric.name, metric.value, metric.rank) for metric in found] == [
+        ("loss", 0.5, 0),
+        ("run_seconds", 2.0, 0),
+        ("throughput", 9.5, 0),
+    ]

@@ -1,0 +1,118 @@
+"""Whether a job begins anew, and without which hosts: the rule alone."""
+
+import pytest
+
+from herringbone.controller.retry import Attempt, Finding, announcement, decide, excluded, find, policies_of
+from herringbone.controller.verdict import HostEnd, Verdict, judge
+from herringbone_contract.failure import Failure, lost_contact
+
+PLACES = {"algo-1": "n1", "algo-2": "n2", "algo-3": "n3"}
+LOST = Verdict("Failed", "Failed", Failure(host="algo-2", exit_code=137), lost="algo-2")
+RAISED = Verdict("Failed", "Failed", Failure(host="algo-2", rank=1, exception="ValueError", message="no"))
+
+
+def decided(verdict, finding=None, earlier=(), retries=3, places=PLACES):
+    return decide(verdict, finding, places, earlier, retries)
+
+
+def test_a_lost_host_is_tried_again_and_a_script_that_raised_is_not():
+    assert decided(LOST) == Attempt(
+        1, PLACES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",)
+    )
+    assert decided(RAISED) is None
+    assert decided(Verdict("Completed", "Completed")) is None
+
+
+def test_attempts_come_to_an_end():
+    assert decided(LOST, retries=0) is None
+    assert decided(LOST, earlier=[Attempt(1, PLACES)], retries=1) is None
+    assert decided(LOST, earlier=[Attempt(1, PLACES)], retries=2).number == 2
+
+
+def test_a_machine_that_is_lost_twice_is_not_taken_a_third_time():
+    first = decided(LOST)
+    other = Attempt(2, PLACES, blamed=("n3",))
+    assert decided(LOST, earlier=[other]).excluded == ()
+    assert decided(LOST, earlier=[first, other]).excluded == ("n2",)
+    # By its place: another machine that plays the same host is innocent.
+    moved = {**PLACES, "algo-2": "n4"}
+    assert decided(LOST, earlier=[first], places=moved).excluded == ()
+
+
+@pytest.mark.parametrize(
+    ("action", "hosts", "blamed", "excluded"),
+    [
+        ("restart", ("algo-2",), (), ()),
+        ("exclude_host", ("algo-2",), ("n2",), ("n2",)),
+        # What all say is no host's own.
+        ("exclude_host", ("algo-1", "algo-2", "algo-3"), ("n1", "n2", "n3"), ()),
+        ("blame_silent_host", ("algo-1", "algo-3"), ("n2",), ()),
+        # One alone that says it, or all: nobody knows who was waited for.
+        ("blame_silent_host", ("algo-1",), (), ()),
+        ("blame_silent_host", ("algo-1", "algo-2", "algo-3"), (), ()),
+    ],
+)
+def test_what_a_log_says_decides_where_the_failure_alone_would_not(action, hosts, blamed, excluded):
+    attempt = decided(RAISED, Finding("pattern", action, hosts, "the line"))
+    assert (attempt.blamed, attempt.excluded) == (blamed, excluded)
+    assert "'the line'" in attempt.why
+
+
+def test_a_log_may_end_a_job_that_lost_a_host():
+    assert decided(LOST, Finding("out of memory", "fail", ("algo-2",))) is None
+
+
+def test_on_one_machine_no_host_can_be_left_out():
+    assert decided(LOST, earlier=[decided(LOST, places={})], places={}).excluded == ()
+    assert decided(LOST, Finding("ECC", "exclude_host", ("algo-2",)), places={}) is None
+
+
+def test_excluded_machines_stay_so():
+    attempts = [Attempt(1, PLACES, why="ECC", excluded=("n2",)), Attempt(2, PLACES, why="lost")]
+    assert excluded(attempts) == {"n2": "ECC"}
+
+
+def test_a_user_s_policy_comes_before_the_own_ones_and_may_turn_them_round():
+    logs = {"algo-1": "step 1", "algo-2": "RuntimeError: CUDA error: uncorrectable ECC error encountered"}
+    assert find(policies_of({}), logs).action == "exclude_host"
+    assert find(policies_of({"ECC error": "fail"}), logs) == Finding("ECC error", "fail", ("algo-2",), logs["algo-2"])
+    assert find(policies_of({}), {"algo-1": "ValueError: no"}) is None
+
+
+@pytest.mark.parametrize(
+    ("line", "action"),
+    [
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", "fail"),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.", "exclude_host"),
+        ("NVRM: Xid (PCI:0000:3b:00): 94, pid=7, Contained: SM", "exclude_host"),
+        ("NVRM: Xid (PCI:0000:3b:00): 13, pid=7, Graphics Exception", None),
+        ("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)", "blame_silent_host"),
+    ],
+)
+def test_what_is_known_of_logs(line, action):
+    found = find(policies_of({}), {"algo-1": line})
+    assert (found and found.action) == action
+
+
+def test_the_announcement_says_what_where_and_from_what():
+    attempt = decided(LOST, earlier=[decided(LOST)])
+    assert announcement(attempt, 3, {"algo-1": "n1", "algo-2": "n3"}, None) == (
+        "attempt 3 of 4: algo-2 on n2 was lost (exit code 137, killed by SIGKILL); beginning anew on n1, n3, "
+        "without n2 from now on; there is no checkpoint"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ends", "lost"),
+    [
+        ([HostEnd("algo-1", 1, record=lost_contact("algo-2")), HostEnd("algo-2", 137)], "algo-2"),
+        ([HostEnd("algo-1", 1, record=lost_contact("algo-2"))], "algo-2"),
+        ([HostEnd("algo-1", 1, lost=True)], "algo-1"),
+        # The kernel's doing, and the script's.
+        ([HostEnd("algo-1", 137, cause="out of memory: the container may use 64 MiB")], None),
+        ([HostEnd("algo-1", 137, record=Failure(host="algo-1", rank=0, exit_code=137))], None),
+        ([HostEnd("algo-1", 1)], None),
+    ],
+)
+def test_a_host_is_lost_when_somebody_else_ended_it(ends, lost):
+    assert judge(ends).lost == lost

@@ -1,0 +1,148 @@
+"""Waiting for a job whose service fails to answer for a while, over a backend that is a script."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from herringbone.jobs.events import News, why_stopped
+from herringbone.jobs.index import JobRecord
+from herringbone.jobs.logs import LogLine
+from herringbone.jobs.polling import Pace, Pauses
+from herringbone.jobs.watch import Watch
+from herringbone_contract.errors import AwsAccessError, AwsCredentialsError, AwsError, AwsUnavailableError
+
+ROW = JobRecord(name="a", backend="scripted", plan="{}", created=0.0)
+DONE = replace(ROW, status="Completed", secondary_status="Completed", ended=9.0)
+EXPIRED = AwsCredentialsError("to ask: expired; log in with `aws sso login`")
+AWAY = AwsUnavailableError("to ask: AWS does not answer")
+DENIED = AwsAccessError("to read the log: access denied")
+
+
+def line(text):
+    return LogLine("algo-1", 0, None, text)
+
+
+class Scripted:
+    """Gives what it was told to, in order: rows or lines, or errors to raise; the last one for ever."""
+
+    pace = Pace(0.001, 0.001, 1)
+
+    def __init__(self, *answers):
+        self.answers = list(answers)
+
+    def _next(self):
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def describe(self, name):
+        return self._next()
+
+    def read(self):
+        return self._next()
+
+    def rest(self, ended):
+        yield self._next()
+
+
+def watched(backend, source=None, **settings):
+    said = []
+    watch = Watch(backend, "a", say=said.append, **settings)
+    return [each.text for lines in watch.batches(source) for each in lines], said
+
+
+def test_expired_credentials_are_named_once_and_waited_for():
+    backend = Scripted(ROW, EXPIRED, EXPIRED, EXPIRED, ROW, ROW, DONE)
+    _, said = watched(backend)
+    assert said == [
+        "to ask: expired; log in with `aws sso login`. The wait for job a goes on",
+        "AWS answers again: job a",
+    ]
+
+
+def test_no_line_is_lost_where_the_log_fails_in_between():
+    backend = Scripted(ROW, ROW, ROW, ROW, DONE)
+    source = Scripted([line("1")], [], AWAY, AWAY, [line("2")], [], [line("3")])
+    lines, said = watched(backend, source)
+    assert lines == ["1", "2", "3"]
+    assert [text[:27] for text in said] == ["to ask: AWS does not answer", "AWS answers again: job a"]
+
+
+def test_a_job_that_was_never_known_is_not_waited_for():
+    with pytest.raises(AwsCredentialsError):
+        watched(Scripted(EXPIRED))
+
+
+def test_a_log_that_may_not_be_read_is_given_up_after_a_while_and_named_once():
+    rows = [ROW] * 5 + [DONE]
+    lines, said = watched(Scripted(*rows), Scripted(DENIED, [line("late")], [], DENIED), access_patience=60)
+    assert (lines, said) == (["late"], ["to read the log: access denied. Job a is followed without its log"])
+    lines, said = watched(Scripted(*rows), Scripted(DENIED), access_patience=0)
+    assert (lines, len(said)) == ([], 1)
+    assert watched(Scripted(*rows), Scripted(AwsError("odd")))[1] == ["odd. Job a is followed without its log"]
+
+
+def test_a_job_that_may_not_be_looked_at_is_waited_for_a_while():
+    _, said = watched(Scripted(DENIED, DENIED, ROW, ROW, DONE), access_patience=60)
+    assert said == ["to read the log: access denied. The wait for job a goes on", "AWS answers again: job a"]
+    with pytest.raises(AwsAccessError):
+        watched(Scripted(ROW, DENIED), access_patience=0)
+
+
+def test_the_last_lines_are_waited_for_through_trouble():
+    assert watched(Scripted(DONE), Scripted(AWAY, [line("last")])) == (
+        ["last"],
+        ["to ask: AWS does not answer. The wait for job a goes on"],
+    )
+
+
+def test_a_time_that_is_over_names_the_last_known_state():
+    with pytest.raises(TimeoutError, match=r"job a is still InProgress after 0\.01 s; it goes on"):
+        list(Watch(Scripted(ROW, AWAY), "a", say=lambda text: None).batches(None, 0.01))
+
+
+def test_chance_shortens_a_pause_by_its_jitter_at_most():
+    pauses = Pauses(Pace(2, 8, 2, jitter=0.25), chance=iter([0, 1, 0.5]).__next__)
+    assert [pauses.next() for _ in range(3)] == [2, 3, 7]
+    assert 1.5 <= Pauses(Pace(2, 8, 2, jitter=0.25)).next() <= 2
+
+
+def told(*states):
+    transitions = [{"Status": status, "StatusMessage": message} for status, message in states]
+    return replace(ROW, description=json.dumps({"SecondaryStatusTransitions": transitions}))
+
+
+def test_each_state_that_a_service_tells_is_said_once_with_its_message():
+    news = News()
+    first = ("Starting", "Preparing the instances")
+    assert news.of(told(("Pending", ""), first), now=0) == ["a: Starting: Preparing the instances"]
+    two = (first, ("Downloading", "Downloading input data"))
+    assert news.of(told(*two), now=1) == ["a: Downloading: Downloading input data"]
+    assert news.of(told(*two), now=2) == []
+    assert news.of(told(*two, ("Training", ""), ("Completed", "done")), now=3) == ["a: Training"]
+
+
+def test_a_state_here_is_said_when_it_lasts():
+    news = News()
+    uploading = replace(ROW, secondary_status="Uploading")
+    states = [(ROW, 0.0), (uploading, 3.0), (uploading, 7.9), (uploading, 8.0), (uploading, 20.0)]
+    assert [news.of(row, now=now) for row, now in states] == [[], [], [], ["a: Uploading"], []]
+    training = replace(ROW, secondary_status="Training")
+    assert news.of(training, now=10) + news.of(training, now=99) == []
+
+
+@pytest.mark.parametrize(
+    ("secondary", "why"),
+    [
+        ("Stopped", "it was asked to"),
+        ("MaxRuntimeExceeded", "max_run was over"),
+        ("MaxWaitTimeExceeded", "max_wait was over"),
+        ("Interrupted", "its spot hosts were taken away; it can go on from its checkpoints"),
+    ],
+)
+def test_why_a_job_stopped(secondary, why):
+    row = replace(ROW, status="Stopped", secondary_status=secondary)
+    assert why_stopped(row) == f"job a stopped before its end: {why}"
+    assert why_stopped(DONE) is None

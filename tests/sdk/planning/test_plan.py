@@ -1,0 +1,369 @@
+"""The whole plan of a job compared with one literal, and the rules that need all of a job."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from herringbone.backends.process.review import review
+from herringbone.code.source import find_source
+from herringbone.estimators.inputs import TrainingInput, parse_inputs
+from herringbone.estimators.options import parse_options
+from herringbone.planning.plan import JobRequest, instance_groups, make_plan, parse_plan
+from herringbone_contract.distribution import parse
+from herringbone_contract.errors import (
+    DistributionError,
+    HyperparameterError,
+    InputError,
+    JobNameError,
+    OptionError,
+    UnsupportedError,
+)
+
+HERE = Path("/home/me")
+SPLIT_IN_TWO = {
+    "smdistributed": {
+        "modelparallel": {
+            "enabled": True,
+            "parameters": {"partitions": 2, "microbatches": 4, "pipeline": "interleaved", "optimize": "memory"},
+        }
+    },
+    "mpi": {"enabled": True, "processes_per_host": 2},
+}
+
+
+def request(distribution=None, *, count=1, hyperparameters=None, type_="local_process", **options):
+    parsed = parse_options(options)
+    named = parsed.instance_groups is not None
+    return JobRequest(
+        estimator="PyTorch",
+        arguments={"entry_point": "train.py", "source_dir": "/home/me/src"},
+        source=find_source("train.py", "src", parsed.dependencies, base=HERE),
+        image_uri=None,
+        groups=instance_groups(parsed, None if named else type_, None if named else count),
+        hyperparameters=hyperparameters or {},
+        distribution=parse(distribution),
+        options=parsed,
+    )
+
+
+def plan(distribution=None, inputs=None, **given):
+    return make_plan(
+        request(distribution, **given),
+        channels=parse_inputs(inputs, base=HERE),
+        job_name="digits-1",
+        backend="local_process",
+        folder=str(HERE),
+    )
+
+
+def test_the_whole_plan_of_a_job():
+    made = plan(
+        SPLIT_IN_TWO,
+        {"training": "file://data", "test": TrainingInput("/data/test", "ShardedByS3Key", content_type="text/csv")},
+        count=2,
+        hyperparameters={"epochs": 3, "name": "run"},
+        role="arn:role",
+        environment={"WANDB_API_KEY": "hunter2", "MODE": "fast"},
+        metric_definitions=[{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
+    )
+    host = {"instance_type": "local_process", "group": "homogeneousCluster", "ranks": 2, "helper": False}
+    assert made.to_dict() == {
+        "job_name": "digits-1",
+        "backend": "local_process",
+        "estimator": "PyTorch",
+        "launcher": "mpi",
+        "hosts": [{"name": "algo-1", **host}, {"name": "algo-2", **host}],
+        "source": {"entry_point": "train.py", "folder": "/home/me/src", "whole_folder": True},
+        "channels": [
+            {
+                "name": "test",
+                "input": {"s3_data": "/data/test", "distribution": "ShardedByS3Key", "content_type": "text/csv"},
+                "path": "/data/test",
+            },
+            {"name": "training", "input": {"s3_data": "file://data"}, "path": "/home/me/data"},
+        ],
+        "hyperparameters": {
+            "epochs": "3",
+            "name": '"run"',
+            "mp_parameters": '{"partitions": 2, "microbatches": 4, "pipeline": "interleaved", "optimize": "memory"}',
+            "sagemaker_distributed_dataparallel_enabled": "false",
+            "sagemaker_instance_type": '"local_process"',
+            "sagemaker_mpi_enabled": "true",
+            "sagemaker_mpi_num_of_processes_per_host": "2",
+            "sagemaker_mpi_custom_mpi_options": '""',
+            "sagemaker_submit_directory": '"file:///home/me/src"',
+            "sagemaker_program": '"train.py"',
+            "sagemaker_container_log_level": "20",
+            "sagemaker_job_name": '"digits-1"',
+        },
+        "options": {
+            "role": "arn:role",
+            "environment": {"WANDB_API_KEY": "******", "MODE": "fast"},
+            "metric_definitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
+        },
+        "folder": "/home/me",
+        "unused": [],
+        "arguments": {"entry_point": "train.py", "source_dir": "/home/me/src"},
+        "request": None,
+        "fewer_hosts": [],
+    }
+
+
+HELPED = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "cpu"}}}
+
+
+def groups(gpus, cpus):
+    given = {"gpu": ("ml.p4d.24xlarge", gpus), "cpu": ("ml.c5n.18xlarge", cpus)}
+    return [
+        {"instance_group_name": name, "instance_type": type_, "instance_count": n} for name, (type_, n) in given.items()
+    ]
+
+
+def test_hosts_of_the_helper_group_have_no_ranks():
+    made = plan(HELPED, instance_groups=groups(2, 2))
+    assert [(host.name, host.ranks, host.helper) for host in made.hosts] == [
+        ("algo-1", None, False),
+        ("algo-2", None, False),
+        ("algo-3", 0, True),
+        ("algo-4", 0, True),
+    ]
+    assert made.hyperparameters["sagemaker_distribution_instance_groups"] == '["gpu"]'
+    assert made.hyperparameters["sagemaker_distributed_dataparallel_parameters"] == '{"helpers": "cpu"}'
+    assert made.hyperparameters["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
+    assert "host algo-3:       helper, sums gradients, group cpu" in str(made).splitlines()
+    assert parse_plan(made.to_dict()).hosts == made.hosts
+
+
+def test_channels_go_to_the_hosts_that_train_unless_they_say_otherwise():
+    inputs = {
+        "training": TrainingInput("/data", "ShardedByS3Key"),
+        "all": TrainingInput("/data", instance_groups=("gpu", "cpu")),
+    }
+    made = plan(HELPED, inputs, instance_groups=groups(2, 2))
+    assert [(each.name, each.input.instance_groups) for each in made.channels] == [
+        ("all", ("gpu", "cpu")),
+        ("training", ("gpu",)),
+    ]
+    with pytest.raises(
+        InputError, match="channel 'training': instance_groups: the job has no group gpus; it has: gpu, cpu"
+    ):
+        plan(HELPED, TrainingInput("/data", instance_groups=("gpus",)), instance_groups=groups(2, 2))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "cpus", "advice"),
+    [
+        (2, 2, None),
+        (2, 3, "3 helper hosts for 2 that train: those beyond 2 bring nothing"),
+        (1, 1, "one host trains, so no gradients cross the network"),
+    ],
+)
+def test_helpers_that_bring_nothing_are_advised_against_and_not_refused(gpus, cpus, advice):
+    made = plan(HELPED, instance_groups=groups(gpus, cpus))
+    if advice is None:
+        assert made.advice is None
+        assert "advice:" not in str(made)
+    else:
+        assert made.advice.startswith(advice)
+        assert f"advice:            {advice}" in str(made)
+
+
+def test_mpi_beside_data_parallel_says_how_many_ranks():
+    beside = {"smdistributed": {"dataparallel": {"enabled": True}}, "mpi": {"enabled": True, "processes_per_host": 2}}
+    made = plan(beside)
+    assert (made.launcher, made.hosts[0].ranks) == ("data_parallel", 2)
+
+
+def test_a_plan_reads_for_people():
+    text = str(
+        plan(SPLIT_IN_TWO, "data", hyperparameters={"epochs": 3}, environment={"A_TOKEN": "hunter2"}, max_run=60)
+    )
+    for line in (
+        "job:               digits-1",
+        "launcher:          mpi",
+        "host algo-1:       2 ranks",
+        "channel training:  /home/me/data",
+        "hyperparameter:    epochs = 3",
+        "environment:       A_TOKEN=******",
+        "limit:             60 s",
+    ):
+        assert line in text.splitlines()
+    assert "hunter2" not in text
+
+
+def test_a_stored_plan_comes_back_whole():
+    made = plan(
+        SPLIT_IN_TWO, {"a": TrainingInput("/x", "ShardedByS3Key")}, environment={"MODE": "fast"}, tags={"a": "b"}
+    )
+    assert parse_plan(made.to_dict()) == made
+    assert parse_plan(msgspec.json.decode(msgspec.json.encode(made.to_dict()))) == made
+
+
+def test_torch_distributed_leaves_the_count_to_the_host():
+    assert [host.ranks for host in plan({"torch_distributed": {"enabled": True}}, count=2).hosts] == [None, None]
+
+
+def test_groups_of_hosts_are_numbered_through():
+    groups = [
+        {"instance_group_name": "train", "instance_type": "local_process", "instance_count": 1},
+        {"instance_group_name": "help", "instance_type": "local_process", "instance_count": 2},
+    ]
+    mpi = {"mpi": {"enabled": True, "processes_per_host": 2}, "instance_groups": ["train"]}
+    hosts = plan(mpi, instance_groups=groups).hosts
+    assert [(host.name, host.group, host.ranks) for host in hosts] == [
+        ("algo-1", "train", 2),
+        ("algo-2", "help", 0),
+        ("algo-3", "help", 0),
+    ]
+
+
+def test_partitions_must_divide_the_ranks():
+    uneven = {**SPLIT_IN_TWO, "mpi": {"enabled": True, "processes_per_host": 3}}
+    with pytest.raises(DistributionError, match=r"2 partitions must divide 3 ranks \(1 hosts x 3 processes_per_host\)"):
+        plan(uneven)
+    assert len(plan(uneven, count=2).hosts) == 2
+
+
+def test_a_hyperparameter_that_cannot_travel_is_named():
+    with pytest.raises(HyperparameterError, match="hyperparameter 'model' cannot be encoded"):
+        plan(hyperparameters={"model": object()})
+    with pytest.raises(HyperparameterError, match="'long' has 2502 characters as JSON"):
+        plan(hyperparameters={"long": "x" * 2500})
+
+
+def test_our_own_hyperparameters_count_too():
+    plan(hyperparameters={f"h{number}": number for number in range(96)})
+    with pytest.raises(HyperparameterError, match="101 hyperparameters; the service takes 100"):
+        plan(hyperparameters={f"h{number}": number for number in range(97)})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"count": 0}, "instance_count: expected int >= 1"),
+        ({"count": True}, "instance_count: expected int, got bool"),
+        ({"count": "2"}, "instance_count: expected int, got str"),
+        ({"type_": None}, "instance_type: missing"),
+        ({"instance_groups": []}, "instance_groups: names must be given once each"),
+    ],
+)
+def test_hosts_that_make_no_sense(options, message):
+    with pytest.raises(OptionError) as caught:
+        plan(**options)
+    assert message in str(caught.value)
+
+
+# What local_process makes of a plan.
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A folder that has the script and the data that the plans name."""
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src/train.py").write_text("")
+    (tmp_path / "data").mkdir()
+    return tmp_path
+
+
+def reviewed(folder, distribution=None, inputs=None, **given):
+    made = plan(distribution, inputs, **given)
+    source = find_source("train.py", "src", (), base=folder)
+    channels = parse_inputs(inputs, base=folder)
+    return review(msgspec.structs.replace(made, source=source, channels=channels, folder=str(folder)))
+
+
+def test_code_in_a_bucket_is_refused(here):
+    source = find_source("train.py", "s3://b/c.tar.gz", (), base=here)
+    with pytest.raises(
+        UnsupportedError, match=r"source_dir: s3://b/c\.tar\.gz is not on this machine, and local_process"
+    ):
+        review(msgspec.structs.replace(plan(), source=source))
+
+
+def test_options_that_mean_nothing_here_are_named(here):
+    unused = reviewed(
+        here, inputs="data", role="r", volume_size=100, use_spot_instances=True, max_run=5, tags={"a": "b"}
+    )
+    assert unused == ("role", "use_spot_instances", "volume_size")
+    assert reviewed(here, sagemaker_session=object()) == ("sagemaker_session",)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"enable_network_isolation": True}, "enable_network_isolation: processes of this machine share its network"),
+        ({"encrypt_inter_container_traffic": True}, "encrypt_inter_container_traffic: hosts here"),
+        ({"output_kms_key": "k"}, "output_kms_key: the model is not encrypted"),
+        ({"input_mode": "Pipe"}, "input_mode: Pipe mode does not run here"),
+        ({"checkpoint_local_path": "/ckpt"}, "only /opt/ml/checkpoints has a place here, not /ckpt"),
+        ({"output_path": "s3://b/o"}, "output_path: s3://b/o is not on this machine"),
+        ({"checkpoint_s3_uri": "s3://b/o"}, "checkpoint_s3_uri: s3://b/o is not on this machine"),
+        ({"model_uri": "s3://b/m"}, "channel 'model': s3://b/m is not on this machine"),
+        (
+            {"inputs": "s3://b/data"},
+            "channel 'training': s3://b/data is not on this machine, and local_process fetches",
+        ),
+        ({"inputs": TrainingInput("data", input_mode="Pipe")}, "channel training: Pipe mode does not run here"),
+        ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression, record_wrapping"),
+        (
+            {"distribution": {"pytorchxla": {"enabled": True}}},
+            "the launcher pytorch_xla does not run here yet",
+        ),
+    ],
+)
+def test_wishes_that_are_not_served_are_refused_by_name(here, given, message):
+    with pytest.raises(UnsupportedError) as caught:
+        reviewed(here, **given)
+    assert message in str(caught.value)
+
+
+def test_all_refusals_come_at_once(here):
+    with pytest.raises(UnsupportedError) as caught:
+        reviewed(here, enable_network_isolation=True, output_kms_key="k")
+    assert "enable_network_isolation" in str(caught.value)
+    assert "output_kms_key" in str(caught.value)
+
+
+def test_files_that_are_not_there_are_named(here):
+    with pytest.raises(InputError, match=r"channel 'training': .*/gone: no such file or folder"):
+        reviewed(here, inputs="gone")
+    (here / "src/train.py").unlink()
+    with pytest.raises(
+        InputError, match=r"entry_point: .*/src/train.py: no such file \(entry_point counts from source"
+    ):
+        reviewed(here)
+
+
+def test_two_channels_of_one_name(here):
+    with pytest.raises(InputError, match="channel 'model': given in inputs and by model_uri"):
+        reviewed(here, inputs={"model": "data"}, model_uri="data")
+
+
+def test_job_names():
+    from datetime import datetime
+
+    from herringbone.estimators.names import check_job_name, default_job_name
+
+    moment = datetime(2026, 11, 21, 9, 5, 7, 42_000)
+    assert default_job_name("my_digits", moment) == "my-digits-2026-11-21-09-05-07-042"
+    assert default_job_name("x" * 80, moment) == "x" * 39 + "-2026-11-21-09-05-07-042"
+    assert default_job_name("__", moment) == "job-2026-11-21-09-05-07-042"
+    assert check_job_name("a-1") == "a-1"
+    for name in ("", "-a", "a-", "a_b", "../a", "a" * 64, "a\n", "é"):
+        with pytest.raises(JobNameError, match="use 1 to 63 letters, digits and hyphens"):
+            check_job_name(name)
+
+
+def test_fewer_hosts_are_those_that_the_distribution_can_be_laid_out_on():
+    assert plan(count=4, min_instance_count=2).fewer_hosts == (3, 2)
+    assert plan(count=4).fewer_hosts == ()
+    halves = {
+        "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 2}}},
+        "mpi": {"enabled": True, "processes_per_host": 1},
+    }
+    assert plan(halves, count=6, min_instance_count=2).fewer_hosts == (4, 2)
+    with pytest.raises(DistributionError, match="min_instance_count: 1: "):
+        plan(halves, count=4, min_instance_count=1)
+    with pytest.raises(OptionError, match="min_instance_count: 3 is more than instance_count, 2"):
+        plan(count=2, min_instance_count=3)
