@@ -1,7 +1,7 @@
-"""What a keeper tells a supervisor in private: the user's environment and the job's secret, in one line.
+"""What a controller tells a supervisor in private: the user's environment and the job's secret, in one line.
 
 A container's own environment can be read by everyone who may ask the engine, so neither travels there. The line comes
-over a descriptor (a container's standard input), which then stays open: its end says that the keeper is gone.
+over a descriptor (a container's standard input), which then stays open: its end says that the controller is gone.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Private(NamedTuple):
 
 
 def read_private(environ: Mapping[str, str]) -> Private | None:
-    """Read the keeper's line from the descriptor that `HERRINGBONE_PRIVATE_FD` names; None where it is not set.
+    """Read the controller's line from the descriptor that `HERRINGBONE_PRIVATE_FD` names; None where it is not set.
 
     The line is JSON: `{"environment": {"NAME": "value"}, "key": "<hexadecimal>"}`, both optional. Waits until it is
     there. Raises `ContractError` when the descriptor ends before the line does, or the line says something else.

@@ -45,7 +45,7 @@ def descendants(roots: set[int]) -> set[int]:
         return set()
     children: dict[int, list[int]] = {}
     zombies = set()
-    for entry in os.listdir(_PROC):  # noqa: PTH208 - pathlib costs the keeper milliseconds
+    for entry in os.listdir(_PROC):  # noqa: PTH208 - pathlib costs the controller milliseconds
         fields = _stat(int(entry)) if entry.isdigit() else None
         if fields is not None:
             children.setdefault(int(fields[_PARENT]), []).append(int(entry))
@@ -62,7 +62,7 @@ def descendants(roots: set[int]) -> set[int]:
 
 def _stat(pid: int) -> list[str] | None:
     try:
-        with open(f"{_PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs the keeper milliseconds
+        with open(f"{_PROC}/{pid}/stat", "rb") as file:  # noqa: PTH123 - pathlib costs the controller milliseconds
             return file.read().rpartition(b") ")[2].decode().split()
     except (FileNotFoundError, ProcessLookupError):
         return None

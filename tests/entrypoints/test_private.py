@@ -1,4 +1,4 @@
-"""What a keeper tells a supervisor in private."""
+"""What a controller tells a supervisor in private."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if "HOLD" in os.environ:
 
 
 def told(job, line: bytes) -> int:
-    """Give the job a private descriptor; return the keeper's end of it."""
+    """Give the job a private descriptor; return the controller's end of it."""
     reader, writer = os.pipe()
     os.write(writer, line)
     job.environment["HERRINGBONE_PRIVATE_FD"] = str(reader)

@@ -86,7 +86,7 @@ def start_python(home: Home) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def stand_in() -> tuple[str, ...]:
-    """The command of a supervisor that does as little as the keeper needs."""
+    """The command of a supervisor that does as little as the controller needs."""
     return (sys.executable, str(Path(__file__).with_name("stand_in.py")))
 
 

@@ -1,6 +1,6 @@
-"""A supervisor for the keeper's own tests: real processes, one rank per host, no control channel.
+"""A supervisor for the controller's own tests: real processes, one rank per host, no control channel.
 
-It keeps the part of the contract that the keeper relies on: prefixed lines on standard output, SIGTERM ends the job,
+It keeps what the controller relies on of the contract: prefixed lines on standard output, SIGTERM ends the job,
 the exit code, `output/failure.json`, and the lifeline.
 """
 

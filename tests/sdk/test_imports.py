@@ -40,7 +40,7 @@ def test_an_estimator_loads_no_framework_and_no_cloud():
     assert not {"boto3", "botocore", "docker", "numpy", "torch", "yaml"} & set(loaded)
 
 
-def test_the_keeper_starts_lean():
+def test_the_controller_starts_lean():
     """The user waits for it: typing, dataclasses, pathlib and sqlite cost it 30 ms of his first line's 250."""
     loaded = run("import sys, herringbone.controller.__main__; print(' '.join(sorted(sys.modules)))").split()
     assert not {"msgspec", "sqlite3", "dataclasses", "pathlib", "subprocess", "tarfile", "typing"} & set(loaded)

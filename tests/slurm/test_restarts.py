@@ -98,7 +98,7 @@ def test_the_weights_are_those_of_an_undisturbed_run(trains, cluster, expected):
     assert [_weights(disturbed)] == expected
 
 
-def test_the_node_of_the_keeper_is_lost(trains, cluster, expected):
+def test_the_node_of_the_controller_is_lost(trains, cluster, expected):
     job = trains("beheaded", "0.1")
     lost = _nodes(cluster, job)[0]
     cluster.take_down(lost)

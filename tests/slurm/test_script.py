@@ -51,7 +51,7 @@ def test_a_job_that_asks_for_much():
 #SBATCH --open-mode=append
 #SBATCH --no-requeue
 
-# The keeper starts one supervisor on each node, in an srun of its own, and plays the platform for them.
+# The controller starts one supervisor on each node, in an srun of its own, and plays the platform for them.
 export PYTHONPATH='/shared/my libs'
 exec /shared/venv/bin/python -m herringbone.controller digits-1 < /shared/me/.herringbone/jobs/digits-1/order.json
 """

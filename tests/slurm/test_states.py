@@ -1,4 +1,4 @@
-"""What Slurm says and what the keeper wrote, as a row of the index: a table."""
+"""What Slurm says and what the controller wrote, as a row of the index: a table."""
 
 from __future__ import annotations
 

@@ -129,13 +129,13 @@ def test_a_stop_and_a_failure_leave_no_container(submit, engines):
     assert job.failure.render().startswith("rank 1 on algo-2: ValueError: no luck")
 
 
-def test_a_container_whose_keeper_is_killed_ends_and_is_removed(submit, machines, engines):
+def test_a_container_whose_controller_is_killed_ends_and_is_removed(submit, machines, engines):
     job = submit(WAIT)
     expect(job, "waits", "waits")
     for pid in machines.pids("h-2", "-m herringbone.controller"):
         os.kill(pid, signal.SIGKILL)
     assert job.wait().status == "Failed"
-    assert "its keeper died" in job.failure.render()
+    assert "its controller died" in job.failure.render()
 
 
 def test_a_machine_without_an_engine_and_an_image_that_nobody_has_start_nothing(submit):

@@ -50,7 +50,7 @@ def kill(machines, name, holding):
     [
         ("herringbone_entry.ranks.rank", "rank 2 on algo-3: exit code 137, killed by SIGKILL"),
         ("-m herringbone_entry", "algo-3: exit code 137, killed by SIGKILL"),
-        ("-m herringbone.controller", "its keeper died"),
+        ("-m herringbone.controller", "its controller died"),
     ],
 )
 def test_a_killed_process_ends_the_job_and_is_named(submit, machines, holding, failure):

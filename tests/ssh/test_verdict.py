@@ -44,11 +44,11 @@ def test_a_stop_that_comes_by_way_of_another_host_is_no_failure():
     assert (verdict.status, verdict.failure) == ("Stopped", None)
 
 
-def test_a_dead_keeper_is_to_blame_and_not_those_who_stopped_with_it():
+def test_a_dead_controller_is_to_blame_and_not_those_who_stopped_with_it():
     abandoned = state(2, "Failed", ended=3.0)
-    abandoned.row["failure"] = Failure(message="its keeper died").to_json()
+    abandoned.row["failure"] = Failure(message="its controller died").to_json()
     verdict = judge_job([state(1, "Failed", exit_code=143), abandoned])
-    assert verdict.failure.message == "its keeper died"
+    assert verdict.failure.message == "its controller died"
 
 
 def test_a_machine_that_was_lost_is_named():

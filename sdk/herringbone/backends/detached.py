@@ -1,7 +1,7 @@
-"""What backends share whose jobs a detached keeper looks after: the way from a plan to a running keeper, and back.
+"""Base class for backends that run a detached controller per job: start it, hand it the job, read the result.
 
-The client claims the name, starts the keeper, prepares the job while the keeper comes up, and hands the order over;
-all that follows is the keeper's. See docs/architecture.md for the processes and the folder.
+The client claims the name, starts the controller, prepares the job while it comes up, and hands the order over;
+all that follows is the controller's. See docs/architecture.md for the processes and the folder.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.controller.descriptors import KEEPER_SIGNALS
+from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.controller.retry import policies_of
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import STOPPED, JobIndex, JobRecord
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 # A failed host's neighbours hear of it from their own supervisors at once; this is for those that do not.
 PATIENCE_SECONDS = 5.0
-KEEPER = (sys.executable, "-m", "herringbone.controller")
+CONTROLLER = (sys.executable, "-m", "herringbone.controller")
 # A look at a row and at a log takes 0.15 ms.
 _PACE = Pace(shortest=0.005, longest=0.05, slower=1.02)
 _KILL_SECONDS = 15.0
@@ -49,7 +49,7 @@ _LAST_WORDS_CHARS = 1_000
 
 
 class KeptBackend(ABC):
-    """Runs jobs below `home`; `keeper` is the command that starts a keeper.
+    """Runs jobs below `home`; `controller` is the command that starts a controller.
 
     `patience` is how long, in seconds, hosts may outlive the first that failed before they are told to stop.
     """
@@ -58,9 +58,11 @@ class KeptBackend(ABC):
     pace = _PACE
     on_interrupt: OnInterrupt = "stop"
 
-    def __init__(self, home: Home, *, keeper: tuple[str, ...] = KEEPER, patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(
+        self, home: Home, *, controller: tuple[str, ...] = CONTROLLER, patience: float = PATIENCE_SECONDS
+    ) -> None:
         self._home = home
-        self._keeper = keeper
+        self._controller = controller
         self._patience = patience
         self._index = JobIndex(home.index)
 
@@ -72,15 +74,15 @@ class KeptBackend(ABC):
         return None
 
     @abstractmethod
-    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:
-        """Prepare the job, start what the keeper does not start itself, and say in the order what its hosts are.
+    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], controller: str) -> None:
+        """Prepare the job, start what the controller does not start itself, and say in the order what its hosts are.
 
-        `lent` are the descriptors of `_lend`, `keeper` the keeper's identity. An error leaves nothing behind but the
+        `lent` are the descriptors of `_lend`, `controller` its identity. An error leaves nothing behind but the
         job's folder.
         """
 
     def _lend(self, plan: JobPlan) -> list[int]:  # noqa: ARG002 - for those who have something to lend
-        """Open what the keeper is born with; the descriptors have the same numbers there."""
+        """Open what the controller is born with; the descriptors have the same numbers there."""
         return []
 
     def submit(self, plan: JobPlan) -> None:
@@ -94,39 +96,39 @@ class KeptBackend(ABC):
             client=identity(os.getpid()),
         )
         folder = self._home.job(name)
-        keeper, lent, made = None, [], False
+        controller, lent, made = None, [], False
         try:
             self._index.add(record)
             self._make_folder(folder.path)
             made = True
             lent = self._lend(plan)
-            keeper = self._start_keeper(name, lent)
-            caretaker = identity(keeper.pid)
+            controller = self._start_controller(name, lent)
+            caretaker = identity(controller.pid)
             run_folder = _new_run_folder()
             # First into the index: what is written there is tidied up, whatever happens to us.
-            self._index.update(name, keeper=caretaker, run_folder=str(run_folder))
+            self._index.update(name, controller=caretaker, run_folder=str(run_folder))
             run_folder.mkdir(mode=0o700)
             order = self._order(plan, str(run_folder))
             self._start(plan, order, lent, str(caretaker))
-            self._hand_over(keeper, order)
+            self._hand_over(controller, order)
         except BaseException as error:
-            self._take_back(record, keeper, error, with_folder=made)
+            self._take_back(record, controller, error, with_folder=made)
             if isinstance(error, OSError):
                 raise LaunchError(f"job {name} could not be prepared in {folder.path}: {error}") from error
             raise
         finally:
-            # The keeper alone holds them from now on: that it is gone shows at their other ends.
+            # The controller alone holds them from now on: that it is gone shows at their other ends.
             for descriptor in lent:
                 os.close(descriptor)
         # It outlives this Python on purpose, which Popen would call a leak; `is_alive` reaps it.
-        keeper.returncode = 0
+        controller.returncode = 0
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
-        caretaker = record.keeper or record.client
+        caretaker = record.controller or record.client
         if record.done or (caretaker is not None and is_alive(caretaker)):
             return record
-        # The keeper may have written its last word between the two looks.
+        # The controller may have written its last word between the two looks.
         record = self._index.get(name)
         if not record.done:
             self._bury(record)
@@ -158,12 +160,12 @@ class KeptBackend(ABC):
 
     def _signal(self, name: str, number: int) -> None:
         record = self.describe(name)
-        # For a moment, a job that is being prepared has a name and no keeper yet.
-        while not record.done and record.keeper is None:
+        # For a moment, a job that is being prepared has a name and no controller yet.
+        while not record.done and record.controller is None:
             time.sleep(_POLL_SECONDS)
             record = self.describe(name)
-        if not record.done and record.keeper is not None:
-            os.kill(pid_of(record.keeper), number)
+        if not record.done and record.controller is not None:
+            os.kill(pid_of(record.controller), number)
 
     def _make_folder(self, folder: Path) -> None:
         try:
@@ -175,12 +177,12 @@ class KeptBackend(ABC):
             ) from None
         self._home.job(folder.name).logs.mkdir()
 
-    def _start_keeper(self, name: str, lent: Sequence[int]) -> subprocess.Popen[bytes]:
-        """Start the keeper; it comes up while we write the job's folder, and then reads its order."""
+    def _start_controller(self, name: str, lent: Sequence[int]) -> subprocess.Popen[bytes]:
+        """Start the controller; it comes up while we write the job's folder, and then reads its order."""
         folder = self._home.job(name)
-        with folder.keeper_log.open("wb") as log, _blocked(KEEPER_SIGNALS):
+        with folder.controller_log.open("wb") as log, _blocked(CONTROLLER_SIGNALS):
             return subprocess.Popen(
-                [*self._keeper, name],
+                [*self._controller, name],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -191,18 +193,18 @@ class KeptBackend(ABC):
                 env={**os.environ, **search_path()},
             )
 
-    def _hand_over(self, keeper: subprocess.Popen[bytes], order: Order) -> None:
-        assert keeper.stdin is not None
+    def _hand_over(self, controller: subprocess.Popen[bytes], order: Order) -> None:
+        assert controller.stdin is not None
         try:
-            with keeper.stdin as pipe:
+            with controller.stdin as pipe:
                 pipe.write(json.dumps(order).encode())
         except BrokenPipeError:
-            raise LaunchError(f"the job's keeper did not start: {self._last_words(order['job'])}") from None
+            raise LaunchError(f"the job's controller did not start: {self._last_words(order['job'])}") from None
 
     def _last_words(self, name: str) -> str:
-        """Return what the keeper said of its own death."""
+        """Return what the controller said of its own death."""
         try:
-            said = self._home.job(name).keeper_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
+            said = self._home.job(name).controller_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
         except OSError:
             said = ""
         return said or "it left no word"
@@ -232,15 +234,15 @@ class KeptBackend(ABC):
     def _take_back(
         self,
         record: JobRecord,
-        keeper: subprocess.Popen[bytes] | None,
+        controller: subprocess.Popen[bytes] | None,
         error: BaseException,
         *,
         with_folder: bool,
     ) -> None:
         """Leave nothing of a job that could not be submitted; one that Ctrl-C caught half way stays as Stopped."""
-        if keeper is not None:
-            keeper.kill()
-            keeper.communicate()
+        if controller is not None:
+            controller.kill()
+            controller.communicate()
         name = record.name
         try:
             stored = self._index.get(name)
@@ -258,11 +260,11 @@ class KeptBackend(ABC):
             shutil.rmtree(self._home.job(name).path, ignore_errors=True)
 
     def _bury(self, record: JobRecord) -> None:
-        """Write down the end of a job whose keeper was killed; its supervisors stop by themselves."""
-        if record.keeper is None:
-            message = "the Python that was submitting it died before it had a keeper"
+        """Write down the end of a job whose controller was killed; its supervisors stop by themselves."""
+        if record.controller is None:
+            message = "the Python that was submitting it died before it had a controller"
         else:
-            message = f"its keeper died, killed or with its machine: {self._last_words(record.name)}"
+            message = f"its controller died, killed or with its machine: {self._last_words(record.name)}"
         failure = Failure(message=message)
         self._index.fail(record.name, failure)
         if record.run_folder is not None:
@@ -295,7 +297,7 @@ def stop_grace() -> float:
 
 
 def search_path() -> dict[str, str]:
-    """Return PYTHONPATH with absolute entries: the keeper and the hosts run in other folders."""
+    """Return PYTHONPATH with absolute entries: the controller and the hosts run in other folders."""
     path = os.environ.get("PYTHONPATH")
     if not path:
         return {}

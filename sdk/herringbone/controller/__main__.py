@@ -6,7 +6,7 @@ import json
 import os
 import sys
 
-from herringbone.controller.controller import Keeper
+from herringbone.controller.controller import Controller
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def main() -> None:
     site, failed = None, True
     try:
         site = site_of(order)
-        failed = Keeper(order, site).run()
+        failed = Controller(order, site).run()
     except BaseException as error:  # noqa: BLE001 - the last one who can write down that the job is over
         if site is not None:
             site.abandon()

@@ -1,4 +1,4 @@
-"""What follows a failed attempt, for a keeper: what the logs say is read, the rule asked, the hosts started again."""
+"""The next step after a failed attempt: read the logs, ask the rule, start the hosts again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def begin_anew(order: Order, site: Site, verdict: Verdict) -> Renewal:
     failed = replace(failed, announced=announcement(failed, order["retries"], {}, checkpoint))
     first.log.say(f"[{first.name}] {failed.announced}", time.time())
     story = [*site.failed, failed]
-    # Before it happens: where another keeper goes on, there is no time from then on.
+    # Before it happens: where another controller goes on, there is no time from then on.
     record_of(order).update(secondary_status=RESTARTING, **site.told(story), description=described(story))
     return site.begin_anew(story)
 
@@ -58,7 +58,7 @@ def _files(folder: Path) -> list[Path]:
 def read_log(logs: Path, host: str, begin: int) -> str:
     """Return what a host's ranks said last, from the byte `begin` of its log at the earliest; "" where there is none.
 
-    Supervisors and keepers say what happened elsewhere, and no more about their own host.
+    Supervisors and controllers say what happened elsewhere, and no more about their own host.
     """
     others = f"[{host}] ".encode()
     try:

@@ -1,4 +1,4 @@
-"""What the client tells a keeper: one JSON object on its standard input.
+"""What the client tells a controller: one JSON object on its standard input.
 
 It may hold the environment of the job, secrets included: it travels through a pipe and is never on a disk or a command
 line.
@@ -20,7 +20,7 @@ class ProcessesOrder(TypedDict):
     """Hosts that are processes: `argv` starts a supervisor, in the job's environment and what each host adds to it.
 
     `key` is what the job's supervisors prove to each other that they know, where some of them are not ours to start;
-    else None, and the keeper makes one where there are several.
+    else None, and the controller makes one where there are several.
     """
 
     argv: list[str]
@@ -30,7 +30,7 @@ class ProcessesOrder(TypedDict):
 
 
 class ContainerOrder(TypedDict):
-    """A container that runs: its id, and two descriptors that the keeper was born with.
+    """A container that runs: its id, and two descriptors that the controller was born with.
 
     `stream` carries its output here and its private line and lifeline there; `ending` gives the engine's word on its
     end. `fetched` are folders of the container, each with the folder here that its content goes to at the end; none

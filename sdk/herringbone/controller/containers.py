@@ -159,7 +159,7 @@ class ContainerHost(Host):
         except EngineError:
             return _KILLED_CODE
         code = state.get("ExitCode")
-        # A container that lost its keeper's connection stops by itself: nothing is to be had from it any more.
+        # A container that lost its controller's connection stops by itself: nothing is to be had from it any more.
         return code if isinstance(code, int) and code else _KILLED_CODE
 
     def _miss_engine(self) -> None:
@@ -235,7 +235,7 @@ class Containers:
             self._tidying = Thread(target=self._remove_all)
             self._tidying.start()
 
-    def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - no other keeper goes on
+    def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - no other controller goes on
         return {}
 
     def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:

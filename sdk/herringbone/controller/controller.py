@@ -1,4 +1,4 @@
-"""The keeper's loop: one thread that waits for hosts' output, their ends, signals and deadlines.
+"""The controller's loop: one thread that waits for hosts' output, their ends, signals and deadlines.
 
            +---------------- the job begins anew ------------------+
            v                                                       |
@@ -20,7 +20,7 @@ import selectors
 import signal
 import time
 
-from herringbone.controller.descriptors import KEEPER_SIGNALS
+from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.controller.hosts import Host
 
 TYPE_CHECKING = False
@@ -38,8 +38,8 @@ _PIPE_SECONDS = 2.0
 _FAR = float("inf")
 
 
-class Keeper:
-    """Runs one job, on the hosts of one site, from its order to its end: `Keeper(order, site).run()`."""
+class Controller:
+    """Runs one job, on the hosts of one site, from its order to its end: `Controller(order, site).run()`."""
 
     def __init__(self, order: Order, site: Site) -> None:
         self._order = order
@@ -120,10 +120,10 @@ class Keeper:
         os.set_blocking(read_end, False)
         os.set_blocking(write_end, False)
         signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-        for number in (*KEEPER_SIGNALS, signal.SIGCHLD):
+        for number in (*CONTROLLER_SIGNALS, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         # The client had them wait until now: one that came while we started must not be lost, or kill us.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, KEEPER_SIGNALS)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, CONTROLLER_SIGNALS)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
         self._selector.register(read_end, selectors.EVENT_READ)
         return read_end

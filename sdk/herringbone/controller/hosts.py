@@ -1,4 +1,4 @@
-"""What the keeper asks of a job's hosts, whatever they are made of.
+"""What the controller asks of a job's hosts, whatever they are made of.
 
 A `Site` starts and ends hosts of one kind: processes of this machine (`processes`) or containers (`containers`).
 """
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from herringbone.controller.config import HostOrder
     from herringbone.controller.retry import Attempt
 
-    # Where a job begins anew: under this keeper, or by and by under another one.
+    # Where a job begins anew: under this controller, or by and by under another one.
     Renewal = Literal["here", "elsewhere"] | None
 
     class Site(Protocol):
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
             """What plays each host; nothing where that is one machine."""
 
         def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:
-            """Return what another keeper has to find of failed attempts, as columns of the record."""
+            """Return what another controller has to find of failed attempts, as columns of the record."""
 
         def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:
-            """Have `hosts` ready for another start, or another keeper start; None where that cannot be."""
+            """Have `hosts` ready for another start, or another controller start; None where that cannot be."""
 
         def leave(self) -> None:
             """Return when nothing of the site is left."""

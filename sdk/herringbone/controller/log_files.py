@@ -51,7 +51,7 @@ class LogFile:
                 self._flush(now)
 
     def say(self, text: str, now: float) -> None:
-        """File a line of the keeper's own."""
+        """File a line of the controller's own."""
         self._flush(now)
         self._write(f"{text}\n".encode(), now)
 

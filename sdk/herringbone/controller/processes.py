@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from herringbone.controller.hosts import Renewal
     from herringbone.controller.retry import Attempt
 
-# The keeper's own descriptors are kept above those that a supervisor is given.
+# The controller's own descriptors are kept above those that a supervisor is given.
 _ABOVE = 10
 _PIPE_BYTES = 1 << 20
 _SECRET_BYTES = 32
@@ -127,7 +127,7 @@ class Processes:
     def collect(self) -> None:
         self.sweep()
 
-    def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - no other keeper goes on
+    def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - no other controller goes on
         return {}
 
     def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:

@@ -1,4 +1,4 @@
-"""Where a keeper writes down what becomes of its job: the index, or a file where the index lies on another machine.
+"""Where a controller writes down what becomes of its job: the index, or a file where the index lies on another machine.
 
 Imported when it is first needed: sqlite takes its time.
 """
@@ -51,7 +51,7 @@ class FileRecord:
         self._path = path
 
     def begin(self, **columns: Any) -> None:
-        """Write these alone: what an earlier keeper of the job wrote is over."""
+        """Write these alone: what an earlier controller of the job wrote is over."""
         partial = self._path.with_suffix(".partial")
         partial.write_text(json.dumps(columns))
         partial.replace(self._path)
@@ -65,7 +65,7 @@ class FileRecord:
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Return what a keeper has written so far; nothing while there is none."""
+    """Return what a controller has written so far; nothing while there is none."""
     try:
         columns: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
@@ -92,7 +92,7 @@ def wish_path(report: Path) -> Path:
 
 
 def record_of(order: Order) -> Record:
-    """Return where this job's keeper writes."""
+    """Return where this job's controller writes."""
     if order["report"] is not None:
         return FileRecord(Path(order["report"]))
     assert order["index"] is not None
@@ -100,7 +100,7 @@ def record_of(order: Order) -> Record:
 
 
 def training(order: Order, *, first: bool) -> None:
-    """The hosts have been started, the `first` time under this keeper or once more."""
+    """The hosts have been started, the `first` time under this controller or once more."""
     started = {"started": time.time()} if first else {}
     record_of(order).update(secondary_status=TRAINING, **started)
 
@@ -113,8 +113,8 @@ def stopping(order: Order) -> float | None:
 
 
 def broken(order: Order, error: BaseException) -> None:
-    """The keeper itself could not go on."""
+    """The controller itself could not go on."""
     traceback.print_exception(error)
     shutil.rmtree(order["run_folder"], ignore_errors=True)
-    failure = Failure(exception=type(error).__name__, message=f"the job's keeper could not go on: {error}")
+    failure = Failure(exception=type(error).__name__, message=f"the job's controller could not go on: {error}")
     record_of(order).update(status=FAILED, secondary_status=FAILED, ended=time.time(), failure=failure.to_json())

@@ -1,6 +1,6 @@
-"""Hosts that are steps of a Slurm job: the keeper runs on the first node, and each host's supervisor under an srun.
+"""Hosts that are steps of a Slurm job: the controller runs on the first node, and each host's supervisor under an srun.
 
-    sbatch's script = keeper --- srun --relative=0 ---> slurmstepd --- supervisor of algo-1     on the first node
+    sbatch's script = controller --- srun --relative=0 ---> slurmstepd --- supervisor of algo-1     on the first node
                             \\--- srun --relative=1 ---> slurmstepd --- supervisor of algo-2     on the second
 
 An srun's standard input is its supervisor's private line and lifeline: the job's secret is made here, anew for each

@@ -13,7 +13,7 @@ from herringbone_contract.failure import Failure
 class HostEnd:
     """How one host ended. `record` is its `failure.json`; `tail` the last lines of its log.
 
-    `ordered` says that the keeper had told it to end, so that its exit code says nothing about the job. `cause` is what
+    `ordered` says that the controller told it to end, so that its exit code says nothing about the job. `cause` is what
     ended it, where somebody else than the host knows. `lost` says that it is known to be none of the script's doing.
     """
 

@@ -58,7 +58,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     use_spot_instances: bool = False
     max_retry_attempts: Positive | None = None
     min_instance_count: Positive | None = None  # hosts that a job may go on with when it begins anew
-    log_policies: dict[str, LogAction] = {}  # regular expression -> action, before `keeper.retry.DEFAULT_POLICIES`
+    log_policies: dict[str, LogAction] = {}  # regular expression -> action, before `controller.retry.DEFAULT_POLICIES`
     keep_alive_period_in_seconds: NotNegative | None = None
     volume_size: Positive = 30
     volume_kms_key: str | None = None

@@ -42,9 +42,9 @@ class JobFolder:
         return self.path / "output"
 
     @property
-    def keeper_log(self) -> Path:
-        """What the keeper itself had to complain about; normally empty."""
-        return self.path / "keeper.log"
+    def controller_log(self) -> Path:
+        """What the controller itself had to complain about; normally empty."""
+        return self.path / "controller.log"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The index of jobs: one sqlite row each, shared by every process of this user.
 
-A row is written by the client that submits, then by the job's keeper; anyone may read. Each call opens the file
+A row is written by the client that submits, then by the job's controller; anyone may read. Each call opens the file
 anew, so that forks and threads share no connection.
 """
 
@@ -33,7 +33,7 @@ CREATE TABLE jobs (
     name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
     status TEXT NOT NULL, secondary_status TEXT NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL,
-    client TEXT, keeper TEXT, run_folder TEXT, stop_grace REAL,
+    client TEXT, controller TEXT, run_folder TEXT, stop_grace REAL,
     failure TEXT, model TEXT, service TEXT, description TEXT
 )
 """
@@ -46,7 +46,7 @@ class JobRecord:
     """One row. Times are seconds since 1970.
 
     `status` and `secondary_status` are SageMaker's words. `plan` and `failure` are JSON. `client` names the process
-    that prepares the job, `keeper` the one that looks after it from then on, `run_folder` what that removes at the
+    that prepares the job, `controller` the one that looks after it from then on, `run_folder` what that removes at the
     end, and `model` the path or address of the model's archive. Of a job that a service runs, `service` says where to
     ask for it and `description` is the service's last answer, secrets masked; both are JSON.
     """
@@ -60,7 +60,7 @@ class JobRecord:
     started: float | None = None
     ended: float | None = None
     client: str | None = None
-    keeper: str | None = None
+    controller: str | None = None
     run_folder: str | None = None
     stop_grace: float | None = None
     failure: str | None = None

@@ -1,6 +1,6 @@
 """Log lines: what they are, and how a job's files are read while they grow.
 
-A file holds one host's lines, each `2026-11-21T11:44:37.123456Z [algo-1:0] text`: the keeper's stamp, then what the
+A file holds one host's lines, each `2026-11-21T11:44:37.123456Z [algo-1:0] text`: the controller's stamp, then what the
 host's supervisor wrote.
 """
 
@@ -91,7 +91,7 @@ class FileLogs:
         # Between hosts the time decides; within one, the order of the file does, also when the clock was set back.
         return list(heapq.merge(*(host.read() for host in self._hosts), key=lambda line: line.time))
 
-    def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - the keeper writes before it ends
+    def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - the controller writes before it ends
         yield from iter(self.read, [])
 
     def close(self) -> None:

@@ -99,7 +99,7 @@ class ContainerJob:
         return self.engine.create_networking_config({self.network: self.engine.create_endpoint_config(aliases=[host])})
 
     def hang_up(self, host: str) -> None:
-        """Close the keeper's end of a host's private line."""
+        """Close the controller's end of a host's private line."""
         stdin = self.stdins.pop(host)
         # docker-py's file object would leave the connection open.
         stdin._sock.close()

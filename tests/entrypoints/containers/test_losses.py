@@ -102,7 +102,7 @@ def test_a_rank_that_runs_out_of_memory_is_named(make_job, launcher) -> None:
 
 
 @LAUNCHERS
-def test_the_end_of_the_keeper_ends_every_host(make_job, launcher) -> None:
+def test_the_end_of_the_controller_ends_every_host(make_job, launcher) -> None:
     job = make_job(hosts=2)
     job.write(SLEEP, **launcher)
     job.start()

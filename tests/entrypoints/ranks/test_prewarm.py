@@ -35,7 +35,7 @@ SELF_PORTRAIT = """
 
 @contextmanager
 def private_line(job, environment: dict[str, str] | None) -> Iterator[None]:
-    """Give the job a line of its keeper's, or one that never comes. The keeper lives until the end of the block."""
+    """Give the job its controller's line, or one that never comes. The controller lives until the block ends."""
     reader, writer = os.pipe()
     if environment is not None:
         os.write(writer, json.dumps({"environment": environment}).encode() + b"\n")

@@ -1,4 +1,4 @@
-"""A container as its keeper sees it: frames, the engine's word on its end, and an engine that goes away."""
+"""A container as its controller sees it: frames, the engine's word on its end, and an engine that goes away."""
 
 import json
 import os
@@ -81,7 +81,7 @@ def test_the_engine_tells_the_exit_code():
 
 
 def test_the_end_is_awaited_without_standing_still():
-    """The engine begins its answer at once; a keeper that waited for the rest filed no line and heard no stop."""
+    """The engine begins its answer at once; a controller that waited for the rest filed no line and heard no stop."""
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     made = host(Engine(), ended(0))
@@ -145,7 +145,7 @@ def test_a_signal_to_a_container_that_is_gone_is_no_error(error):
     os.close(made.ending)
 
 
-def test_a_signal_without_an_engine_is_told_in_the_keepers_log(capsys):
+def test_a_signal_without_an_engine_is_told_in_the_controllers_log(capsys):
     made = host(Engine(kill=EngineError("does not answer")))
     made.signal(9)
     assert "algo-1: signal 9: does not answer" in capsys.readouterr().err

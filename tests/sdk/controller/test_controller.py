@@ -1,4 +1,4 @@
-"""The keeper and the handle, with real processes and the stand-in supervisor."""
+"""The controller and the handle, with real processes and the stand-in supervisor."""
 
 import os
 import signal
@@ -81,7 +81,7 @@ def test_a_job_from_submit_to_its_model(script, backend, home):
         assert archive.getnames() == ["algo-1", "algo-2"]
     assert 0 < job.duration < 30
     assert job.started < job.ended
-    assert (home.job("digits-1").path / "keeper.log").read_text() == ""
+    assert (home.job("digits-1").path / "controller.log").read_text() == ""
 
 
 def test_a_failing_host_takes_the_others_along(script, home, stand_in):
@@ -121,15 +121,15 @@ def test_a_supervisor_that_cannot_start_says_why(script, home):
     assert "algo-1: exit code 1" in job.failure.render()
     assert "No module named no_such_supervisor" in job.failure.render()
     job = submit(ProcessBackend(home, ("/no/such/program",))).wait()
-    assert "the job's keeper could not go on" in job.failure.render()
+    assert "the job's controller could not go on" in job.failure.render()
     assert "/no/such/program" in job.failure.render()
 
 
-def test_a_keeper_that_cannot_start_says_why(script, home, stand_in):
+def test_a_controller_that_cannot_start_says_why(script, home, stand_in):
     """It dies before it has read its order: nothing may be left of the job."""
     script("")
-    broken = ProcessBackend(home, stand_in, keeper=("sh", "-c", "exec <&-; echo no such luck >&2; sleep 1"))
-    with pytest.raises(LaunchError, match="the job's keeper did not start: no such luck"):
+    broken = ProcessBackend(home, stand_in, controller=("sh", "-c", "exec <&-; echo no such luck >&2; sleep 1"))
+    with pytest.raises(LaunchError, match="the job's controller did not start: no such luck"):
         submit(broken)
     assert JobIndex(home.index).all() == []
     assert list((home.path / "jobs").iterdir()) == []
@@ -148,7 +148,7 @@ def test_stop_gives_the_script_its_time(script, backend):
 
 
 def test_a_stop_right_after_the_start_is_a_stop(script, backend):
-    """SIGTERM found a keeper that had no handler yet: it died of it, and the job had "Failed: its keeper died"."""
+    """SIGTERM killed a controller that had no handler yet, and the job ended as "Failed: its controller died"."""
     script("import time; time.sleep(60)")
     for _ in range(3):
         job = submit(backend)
@@ -182,14 +182,14 @@ def test_max_run_stops_the_job(script, backend):
     assert "saving" in texts(job)
 
 
-def test_a_killed_keeper_is_noticed_and_its_hosts_stop(script, backend, home, running):
+def test_a_killed_controller_is_noticed_and_its_hosts_stop(script, backend, home, running):
     script("import time; print('ready', flush=True); time.sleep(60)")
     job = submit(backend)
     until(lambda: "ready" in texts(job))
-    os.kill(pid_of(JobIndex(home.index).get(job.name).keeper), signal.SIGKILL)
+    os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
     job.wait(timeout=5)
     assert job.status == "Failed"
-    assert "its keeper died, killed or with its machine: it left no word" in job.failure.render()
+    assert "its controller died, killed or with its machine: it left no word" in job.failure.render()
     until(lambda: running() == [])
 
 

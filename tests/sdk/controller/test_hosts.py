@@ -1,4 +1,4 @@
-"""One host as its keeper reads it, over a real pipe; and the keeper's turns."""
+"""One host as its controller reads it, over a real pipe; and the controller's turns."""
 
 import fcntl
 import os
@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from herringbone.controller.controller import Keeper
+from herringbone.controller.controller import Controller
 from herringbone.controller.hosts import Host
 
 
@@ -24,7 +24,7 @@ class SlowLog:
 
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipes have a fixed size here")
-def test_a_host_that_writes_without_end_does_not_hold_the_keeper():
+def test_a_host_that_writes_without_end_does_not_hold_the_controller():
     """With a slow disk the pipe was full again after each read, and neither a stop nor max_run was ever looked at."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
@@ -54,16 +54,16 @@ class Ended:
 
 
 def test_a_host_whose_end_and_whose_last_output_come_at_once_has_ended():
-    """The signal came first in the turn and the pipe was closed with it; its own turn then cost the keeper its life."""
+    """The signal came first in the turn and closed the pipe; the pipe's own turn then killed the controller."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     host = Host({"name": "algo-1", "base": ""}, SlowLog(writer))
     host.output = reader
-    keeper = Keeper({"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0}, Ended(host))
+    controller = Controller({"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0}, Ended(host))
     wakeup, ring = os.pipe()
-    keeper._selector.register(wakeup, selectors.EVENT_READ)
-    keeper._start_hosts()
+    controller._selector.register(wakeup, selectors.EVENT_READ)
+    controller._start_hosts()
     os.write(ring, bytes([signal.SIGCHLD]))
     os.close(writer)
-    keeper._turn(wakeup)
+    controller._turn(wakeup)
     assert host.over

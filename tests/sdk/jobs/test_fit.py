@@ -161,7 +161,7 @@ def test_a_second_ctrl_c_kills(script, running, start_client):
 
 
 def test_a_job_submitted_in_the_background_of_a_shell_can_be_stopped(script, start_python):
-    """There SIGINT is ignored, and a child inherits that: the keeper, each supervisor, each rank."""
+    """There SIGINT is ignored, and a child inherits that: the controller, each supervisor, each rank."""
     script(
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('saving', flush=True), sys.exit(0)))\n"
@@ -188,12 +188,12 @@ def test_a_job_goes_on_without_its_client_and_is_finished_by_another(script, sta
     assert job.wait().status == "Completed"
 
 
-def test_a_killed_keeper_takes_supervisors_and_ranks_along(script, home, running):
+def test_a_killed_controller_takes_supervisors_and_ranks_along(script, home, running):
     script("import time; print('ready', flush=True); time.sleep(60)")
     job = PyTorch("train.py", instance_type="local_process", instance_count=2, distribution=TWO_RANKS).fit(wait=False)
     until(lambda: len([line for line in job.logs() if line.text == "ready"]) == 4)
-    os.kill(pid_of(JobIndex(home.index).get(job.name).keeper), signal.SIGKILL)
-    assert job.wait(timeout=5).failure.message.startswith("its keeper died")
+    os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
+    assert job.wait(timeout=5).failure.message.startswith("its controller died")
     until(lambda: running() == [])
 
 

@@ -122,7 +122,7 @@ CREATE TABLE jobs (
     name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
     status TEXT NOT NULL, secondary_status TEXT NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL,
-    client TEXT, keeper TEXT, run_folder TEXT, stop_grace REAL,
+    client TEXT, controller TEXT, run_folder TEXT, stop_grace REAL,
     failure TEXT, model TEXT
 );
 INSERT INTO jobs (name, backend, plan, status, secondary_status, created, model)

@@ -1,4 +1,4 @@
-"""Log files: written by the keeper, read while they grow."""
+"""Log files: written by the controller, read while they grow."""
 
 import time
 from datetime import datetime, timezone

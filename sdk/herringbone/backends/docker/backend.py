@@ -1,7 +1,7 @@
-"""`local` and `local_gpu`: hosts are containers of one engine, which the client starts and the job's keeper keeps.
+"""`local` and `local_gpu`: hosts are containers of one engine, which the client starts and the job's controller keeps.
 
-client   image -> network, containers -> streams -> private line -> start -> order to the keeper -> sweep
-keeper   log, max_run, stop, verdict, model, removal
+client   image -> network, containers -> streams -> private line -> start -> order to the controller -> sweep
+controller   log, max_run, stop, verdict, model, removal
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.backends.detached import KEEPER, PATIENCE_SECONDS, KeptBackend
+from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, KeptBackend
 from herringbone.backends.docker import review
 from herringbone.backends.docker.cleanup import labels_of, sweep
 from herringbone.backends.docker.gpus import find_gpus, list_gpus, split_gpus
@@ -74,10 +74,10 @@ class DockerBackend(KeptBackend):
         gpus: Callable[[], str] = list_gpus,
         environ: Mapping[str, str] = os.environ,
         user: tuple[int, int] | None = None,
-        keeper: tuple[str, ...] = KEEPER,
+        controller: tuple[str, ...] = CONTROLLER,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        super().__init__(home, keeper=keeper, patience=patience)
+        super().__init__(home, controller=controller, patience=patience)
         self._find = find
         self._gpus = gpus
         self._environ = environ
@@ -105,7 +105,7 @@ class DockerBackend(KeptBackend):
     def _lend(self, plan: JobPlan) -> list[int]:
         return [self._engine.open().detach() for _ in range(2 * len(self._hosts(plan)))]
 
-    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:
+    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], controller: str) -> None:
         folder, hosts, meeting = self._home.job(plan.job_name), self._hosts(plan), self._meeting(plan)
         for host in hosts:
             fill_host(plan, host, folder, interface=meeting.interface, but_not=self._home.path)
@@ -114,7 +114,7 @@ class DockerBackend(KeptBackend):
         if plan.options.bake_requirements:
             codes = [Path(Paths(folder.host(host.name)).code) for host in hosts]
             image = with_requirements(image, codes, self._environ)
-        labels = labels_of(plan.job_name, self._home, keeper)
+        labels = labels_of(plan.job_name, self._home, controller)
         gpus = self._split_gpus(plan)
         made = Made(self._engine)
         try:
@@ -191,8 +191,8 @@ class DockerBackend(KeptBackend):
             ]
             at_once(calls)
 
-    def _hand_over(self, keeper: subprocess.Popen[bytes], order: Order) -> None:
-        super()._hand_over(keeper, order)
+    def _hand_over(self, controller: subprocess.Popen[bytes], order: Order) -> None:
+        super()._hand_over(controller, order)
         # While the hosts come up there is time to look for what others left.
         self._sweep()
 

@@ -1,4 +1,4 @@
-"""Removes what dead keepers left in the engine: containers and networks of this machine's jobs, found by label."""
+"""Removes what dead controllers left in the engine: containers and networks of this machine's jobs, found by label."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from herringbone.jobs.home import Home
 
 
-def labels_of(job: str, home: Home, keeper: str) -> dict[str, str]:
+def labels_of(job: str, home: Home, controller: str) -> dict[str, str]:
     """Return the labels of all that a job makes in the engine."""
-    return {**_ours(home), ObjectLabel.JOB: job, ObjectLabel.KEEPER: keeper}
+    return {**_ours(home), ObjectLabel.JOB: job, ObjectLabel.CONTROLLER: controller}
 
 
 def sweep(engine: Engine, home: Home, *, job: str | None = None) -> list[str]:
-    """Remove what no living keeper looks after, of one job or of all; return the names of what was removed.
+    """Remove what no living controller looks after, of one job or of all; return the names of what was removed.
 
     Only what was made from this machine and this home: who lives elsewhere cannot be seen from here.
     """
@@ -43,4 +43,4 @@ def _ours(home: Home) -> dict[str, str]:
 
 
 def _orphans(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [each for each in found if not is_alive(each["Labels"].get(ObjectLabel.KEEPER, "0@"))]
+    return [each for each in found if not is_alive(each["Labels"].get(ObjectLabel.CONTROLLER, "0@"))]

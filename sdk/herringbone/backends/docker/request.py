@@ -23,7 +23,7 @@ class ObjectLabel:
     JOB = "dev.herringbone.job"
     HOME = "dev.herringbone.home"
     MACHINE = "dev.herringbone.machine"
-    KEEPER = "dev.herringbone.keeper"
+    CONTROLLER = "dev.herringbone.controller"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +125,7 @@ def container_request(
             "Mounts": [_mount(mount) for mount in mounts],
             "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,mode=1777"},  # noqa: S108
             "ShmSize": around.shm_bytes if options.shm_size is None else size_in_bytes("shm_size", options.shm_size),
-            # The keeper files the log; a second copy would be the engine's to keep, and to write.
+            # The controller files the log; a second copy would be the engine's to keep, and to write.
             "LogConfig": {"Type": "none"},
             "NetworkMode": meeting.mode,
         },

@@ -1,4 +1,4 @@
-"""`local_process`: hosts are processes of this machine, which the job's keeper starts."""
+"""`local_process`: hosts are processes of this machine, which the job's controller starts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from herringbone.backends.detached import KEEPER, PATIENCE_SECONDS, KeptBackend, search_path
+from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, KeptBackend, search_path
 from herringbone.backends.process.review import review
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.jobs.home import Home, find_home
@@ -37,16 +37,16 @@ class ProcessBackend(KeptBackend):
         home: Home,
         supervisor: tuple[str, ...],
         *,
-        keeper: tuple[str, ...] = KEEPER,
+        controller: tuple[str, ...] = CONTROLLER,
         patience: float = PATIENCE_SECONDS,
     ) -> None:
-        super().__init__(home, keeper=keeper, patience=patience)
+        super().__init__(home, controller=controller, patience=patience)
         self._supervisor = supervisor
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         return review(plan)
 
-    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:  # noqa: ARG002
+    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], controller: str) -> None:  # noqa: ARG002
         folder = self._home.job(plan.job_name)
         for host in plan.hosts:
             fill_host(plan, host, folder, but_not=self._home.path)

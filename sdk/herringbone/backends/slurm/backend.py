@@ -1,7 +1,7 @@
-"""`slurm:PARTITION`: hosts are nodes of a Slurm cluster, and the job's keeper is its batch script.
+"""`slurm:PARTITION`: hosts are nodes of a Slurm cluster, and the job's controller is its batch script.
 
-client    folder, order, script -> sbatch; then asks Slurm and reads what the keeper writes into the job's folder
-keeper    on the first node (herringbone.controller.slurm_steps): one srun a host, log, max_run, stop, verdict, model
+client    folder, order, script -> sbatch; then asks Slurm and reads what the controller writes into the job's folder
+controller  on the first node (herringbone.controller.slurm_steps): one srun a host, log, max_run, stop, verdict, model
 Slurm     queue, nodes, limits; starts the job again when a node goes down
 """
 
@@ -162,7 +162,7 @@ class SlurmBackend:
             return
         self._wish(name, grace)
         slurm, job = self._found(record)
-        # While it waits there is nobody to tell; from then on, its keeper.
+        # While it waits there is nobody to tell; from then on, its controller.
         _cancel(slurm, "--state=PENDING", job)
         _cancel(slurm, "--batch", "--signal=TERM", job)
         self._asked.pop(name, None)
@@ -303,7 +303,7 @@ class SlurmBackend:
 
     def _last_words(self, name: str) -> str:
         try:
-            return self._home.job(name).keeper_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
+            return self._home.job(name).controller_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
         except OSError:
             return ""
 

@@ -1,4 +1,4 @@
-"""What the keeper on the first node is told. It lies in the job's folder, which its owner alone may read."""
+"""What the controller on the first node is told. It lies in the job's folder, which its owner alone may read."""
 
 from __future__ import annotations
 

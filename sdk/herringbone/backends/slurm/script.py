@@ -18,7 +18,7 @@ from herringbone_contract.errors import OptionError, UnsupportedError
 
 PREFIX = "slurm:"
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*")
-# From the end of the grace to the end of the job: the keeper kills what is left, and packs.
+# From the end of the grace to the end of the job: the controller kills what is left, and packs.
 _MARGIN_SECONDS = 5.0
 # Slurm looks once a minute at which jobs are to be warned, and so does it up to this much too early.
 _SLURM_EARLY_SECONDS = 60
@@ -64,7 +64,12 @@ def warning_seconds(max_run: float, grace: float) -> float:
 
 def sbatch_words(folder: JobFolder) -> list[str]:
     """Return the command; paths are words of it, for a line of the script takes no path that has a blank or a %."""
-    return ["sbatch", "--parsable", f"--chdir={folder.path}", f"--output={str(folder.keeper_log).replace('%', '%%')}"]
+    return [
+        "sbatch",
+        "--parsable",
+        f"--chdir={folder.path}",
+        f"--output={str(folder.controller_log).replace('%', '%%')}",
+    ]
 
 
 def batch_script(plan: JobPlan, place: Place, *, grace: float, runtime: str | None = None) -> str:
@@ -82,7 +87,7 @@ def batch_script(plan: JobPlan, place: Place, *, grace: float, runtime: str | No
         "#!/bin/bash",
         *(f"#SBATCH {word}" for word in _directives(plan, grace)),
         "",
-        "# The keeper starts one supervisor on each node, in an srun of its own, and plays the platform for them.",
+        "# The controller starts one supervisor on each node, in an srun of its own, and plays the platform for them.",
         *([f"# It does so in {plan.arguments['image_uri']}, by {runtime}."] if runtime else []),
         *(f"export {name}={shlex.quote(value)}" for name, value in paths.items()),
         shlex.join(["exec", place.python, "-m", "herringbone.controller", plan.job_name])
@@ -92,7 +97,7 @@ def batch_script(plan: JobPlan, place: Place, *, grace: float, runtime: str | No
 
 
 def order_path(folder: JobFolder) -> str:
-    """Return where the keeper's order lies, for its owner alone to read."""
+    """Return where the controller's order lies, for its owner alone to read."""
     return str(folder.path / "order.json")
 
 
@@ -111,7 +116,7 @@ def _directives(plan: JobPlan, grace: float) -> list[str]:
         "gres": settings.gres,
         "constraint": settings.constraint,
         "time": minutes(plan.options.max_run),
-        # The keeper tells the hosts in time; this is for when it does not.
+        # The controller tells the hosts in time; this is for when it does not.
         "signal": f"B:TERM@{max(1, int(warning) - _SLURM_EARLY_SECONDS)}",
         "open-mode": "append",
     }

@@ -1,4 +1,4 @@
-"""What Slurm says of a job and what its keeper wrote, in the words of the index. Pure."""
+"""What Slurm says of a job and what its controller wrote, in the words of the index. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SACCT_FIELDS = ("JobIDRaw", "State", "NodeList", "WorkDir")
 SQUEUE = ("squeue", "--noheader", "--states=all", "--Format=" + ",".join(f"{name}:{_BAR}" for name in _FIELDS))
 SACCT = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=" + ",".join(_SACCT_FIELDS))
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-# How a job ends that its keeper could not bring to an end.
+# How a job ends that its controller could not bring to an end.
 _CUT = {
     "CANCELLED": (STOPPED, STOPPED, None),
     "TIMEOUT": (STOPPED, MAX_RUNTIME_EXCEEDED, None),
@@ -86,7 +86,7 @@ def parse_sacct(text: str) -> list[SlurmJob]:
 
 
 def sure(report: Mapping[str, Any], *, asked: bool) -> bool:
-    """Say whether the keeper's word is the last one, whatever Slurm will do.
+    """Say whether the controller's word is the last one, whatever Slurm will do.
 
     A stop that nobody here asked for came from Slurm, and a lost host is Slurm's to notice: it may start the job again.
     """
@@ -103,7 +103,7 @@ def columns_of(
 ) -> dict[str, Any]:
     """Return what the index should say of a job; None for `job` when Slurm knows it no more.
 
-    `report` is the keeper's, `asked` whether a stop was asked for here, `last_words` what the batch script said.
+    `report` is the controller's, `asked` whether a stop was asked for here, `last_words` what the batch script said.
     """
     if sure(report, asked=asked):
         return _kept(report, record)
@@ -136,7 +136,7 @@ def _kept(report: Mapping[str, Any], record: JobRecord) -> dict[str, Any]:
 def _cut_short(
     report: Mapping[str, Any], job: SlurmJob | None, *, asked: bool, last_words: str, now: float
 ) -> dict[str, Any]:
-    """Return how a job ended whose keeper has not said."""
+    """Return how a job ended whose controller has not said."""
     started = {"started": report["started"]} if "started" in report else {}
     if asked:
         status, secondary, why = STOPPED, STOPPED, None

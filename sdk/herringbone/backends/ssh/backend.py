@@ -1,7 +1,7 @@
 """`ssh:<inventory>`: hosts are machines of one's own. Each keeps its host by itself; we start them, ask, and fetch.
 
 client    choose, lock -> code, data -> start each host -> follow: rows and logs -> fetch what they left, judge, pack
-machine   desk (one per visit) -> keeper (one per job) -> supervisor -> ranks
+machine   desk (one per visit) -> controller (one per job) -> supervisor -> ranks
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from herringbone.jobs.index import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOP
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure, parse_failure
 
-# What a supervisor exits with that was told to stop, by its own keeper or by another host.
+# What a supervisor exits with that was told to stop, by its own controller or by another host.
 _STOPPED_CODE = 143
 
 
@@ -60,7 +60,7 @@ def judge_job(states: Sequence[HostState]) -> Verdict:
     rows = [state.row for state in done if state.row is not None]
     stopped = any(row["secondary_status"] == STOPPED for row in rows)
     max_run_over = any(row["secondary_status"] == MAX_RUNTIME_EXCEEDED for row in rows)
-    # A supervisor whose keeper was killed has all hosts stop.
+    # A supervisor whose controller was killed has all hosts stop.
     abandoned = any(row["status"] == FAILED and _failure(row).host is None for row in rows)
     ends = [_end(state, told=stopped or max_run_over or abandoned) for state in done]
     verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
@@ -91,9 +91,9 @@ def _end(state: HostState, *, told: bool) -> HostEnd:
     if state.record is not None:
         with contextlib.suppress(ContractError):
             record = parse_failure(state.record)
-    # A stop that reached one host reaches the others through it, before their own keepers hear of it.
+    # A stop that reached one host reaches the others through it, before their own controllers hear of it.
     ordered = told and record is None and failure.exit_code == _STOPPED_CODE
-    # Where no host is named, its keeper died.
+    # Where no host is named, its controller died.
     lost = failure.host is None
     return HostEnd(state.host, failure.exit_code or 1, ordered, record, failure.log_tail, failure.message, lost)
 

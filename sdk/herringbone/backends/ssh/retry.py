@@ -1,6 +1,6 @@
 """One more attempt of a job whose attempt failed: by whoever looks at it, on the machines that can be had by then.
 
-logs fetched -> `keeper.retry` decides -> checkpoints fetched -> machines locked, checkpoints sent -> hosts started
+logs fetched -> `controller.retry` decides -> checkpoints fetched -> machines locked, checkpoints sent -> hosts started
 """
 
 from __future__ import annotations

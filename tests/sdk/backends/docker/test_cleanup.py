@@ -1,4 +1,4 @@
-"""What dead keepers left is removed, and nothing else; making things at once, and Ctrl-C meanwhile."""
+"""What dead controllers left is removed, and nothing else; making things at once, and Ctrl-C meanwhile."""
 
 import os
 import platform
@@ -32,9 +32,9 @@ class Engine:
             raise EngineRefusal(409, "removal is already in progress")
 
 
-def test_only_what_has_no_living_keeper_goes(tmp_path):
+def test_only_what_has_no_living_controller_goes(tmp_path):
     home = Home(tmp_path)
-    alive, dead = (labels_of("a", home, keeper) for keeper in (identity(os.getpid()), "4194304@1"))
+    alive, dead = (labels_of("a", home, controller) for controller in (identity(os.getpid()), "4194304@1"))
     engine = Engine(
         [
             {"Id": "c1", "Names": ["/a-algo-1"], "Labels": dead},

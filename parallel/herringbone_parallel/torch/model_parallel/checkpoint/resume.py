@@ -47,8 +47,8 @@ def save_checkpoint(
     folder.full(tag)
     _check_saved(model, partial, num_kept_partial_checkpoints)
     # One process per host makes and removes folders; the hosts may share them or not.
-    keeper = here.local_rank == 0
-    if keeper:
+    controller = here.local_rank == 0
+    if controller:
         (folder.partial(tag) if partial else folder.path).mkdir(parents=True, exist_ok=True)
     communication.barrier()
     parts = {kind: part for kind, part in (("model", model), ("optimizer", optimizer)) if part is not None}
@@ -66,7 +66,7 @@ def save_checkpoint(
     if here.rank == 0:
         write_whole(folder.user_content(tag, partial), user_content)
     communication.barrier()
-    if keeper:
+    if controller:
         if partial:
             folder.remove_stale(tag, parts, here.settings.partitions)
         folder.note_newest(tag, partial)

@@ -5,6 +5,6 @@
             <--- messages, each one line of JSON,  desk    locks the machine, takes code and data, starts the host,
                  bytes behind it --------------->          tells how it is and what it says
 
-The host that a desk has started is kept by a keeper of its own, on its machine: it outlives the visit, this Python and
+A host that a desk has started has a controller of its own, on its machine: it outlives the visit, this Python and
 this machine. A later visit, of anybody who may log in there, finds it again.
 """

@@ -193,8 +193,8 @@ class Desk:
 
         plan = parse_plan(order.plan)
         hosting.submit(plan)
-        keeper = JobIndex(self._home.index).get(plan.job_name).keeper
-        self._lock.hand_over(self._myself, str(keeper))
+        controller = JobIndex(self._home.index).get(plan.job_name).controller
+        self._lock.hand_over(self._myself, str(controller))
         return {}
 
     def _hosting_of(self, kind: str, order: StartOrder | None = None) -> KeptBackend:
@@ -254,7 +254,7 @@ class Desk:
         from herringbone.backends.ssh.agent.cleanup import clean
 
         for record in JobIndex(self._home.index).all():
-            # Writes down the end of those whose keeper was killed.
+            # Writes down the end of those whose controller was killed.
             self._hosting_of(record.backend).describe(record.name)
         owner = self._lock.take({"job": "herringbone hosts clean", "client": message["client"]}, holder=self._myself)
         try:

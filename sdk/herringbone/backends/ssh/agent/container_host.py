@@ -54,9 +54,9 @@ class ContainerHosting(DockerBackend):
     def _order(self, plan: JobPlan, run_folder: str) -> Order:
         return of_one_host(super()._order(unplaced(plan), run_folder), self._start_order)
 
-    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:
+    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], controller: str) -> None:
         start = self._start_order
-        super()._start(plan_here(start, self._home), order, lent, keeper)
+        super()._start(plan_here(start, self._home), order, lent, controller)
         note(start, self._home.job(plan.job_name).path)
 
     def _add_files(self, folder: JobFolder) -> None:

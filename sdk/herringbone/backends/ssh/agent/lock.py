@@ -1,7 +1,7 @@
 """Whose a machine is: one job of ours at a time.
 
 The lock is a file that names its holder, a process of that machine: first the desk of the visit that prepares the job,
-then the job's keeper. It is held as long as that process lives, so that nothing has to be given back, and a lock whose
+then the job's controller. It is held as long as that process lives: nothing has to be given back, and a lock whose
 holder was killed, or went with its machine, is none.
 """
 

@@ -1,4 +1,4 @@
-"""Starts the one host that this machine plays, under a keeper of its own, and knows it from then on.
+"""Starts the one host that this machine plays, under a controller of its own, and knows it from then on.
 
 The same verbs as for a job of this machine alone (`KeptBackend`): the index, the folder and the log lie here, in the
 work folder. Only the meeting with the other hosts is another.
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from herringbone.backends.detached import KEEPER, KeptBackend
+from herringbone.backends.detached import CONTROLLER, KeptBackend
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.backends.ssh.agent.cleanup import Uses, note_uses
 from herringbone.backends.ssh.agent.host_config import StartOrder, localised
@@ -56,7 +56,7 @@ def unplaced(plan: JobPlan) -> JobPlan:
 
 
 def of_one_host(order: Order, start: StartOrder) -> Order:
-    """Return the order of a keeper that keeps one of the hosts, and packs nothing; times are those of who submitted."""
+    """Reduce a job's order to one host: no packing, no retries; timeouts come from the submitter."""
     order["hosts"] = [each for each in order["hosts"] if each["name"] == start.host]
     order["output"] = None
     # Where its host goes next, one machine cannot know.
@@ -91,9 +91,9 @@ class Hosting(KeptBackend):
         start: StartOrder | None = None,
         *,
         supervisor: tuple[str, ...] = _SUPERVISOR,
-        keeper: tuple[str, ...] = KEEPER,
+        controller: tuple[str, ...] = CONTROLLER,
     ) -> None:
-        super().__init__(home, keeper=keeper)
+        super().__init__(home, controller=controller)
         self._order_given = start
         self._supervisor = supervisor
 
@@ -103,7 +103,7 @@ class Hosting(KeptBackend):
     def _order(self, plan: JobPlan, run_folder: str) -> Order:
         return of_one_host(super()._order(unplaced(plan), run_folder), self._start_order)
 
-    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], keeper: str) -> None:  # noqa: ARG002
+    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], controller: str) -> None:  # noqa: ARG002
         start = self._start_order
         folder = self._home.job(plan.job_name)
         here = plan_here(start, self._home)

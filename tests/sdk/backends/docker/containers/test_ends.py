@@ -129,12 +129,12 @@ def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(image, script, start_py
     assert [record.status for record in all_jobs()] in ([], ["Stopped"])
 
 
-def test_a_killed_keeper_is_noticed_and_its_containers_go(submit, home, of_home, capsys):
+def test_a_killed_controller_is_noticed_and_its_containers_go(submit, home, of_home, capsys):
     jobs = [submit(SLEEP, instance_count=2) for _ in range(2)]
     for job in jobs:
         ready(job, 2)
-        os.kill(pid_of(JobIndex(home.index).get(job.name).keeper), signal.SIGKILL)
-    assert "its keeper died" in jobs[0].wait(timeout=10).failure.message
+        os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
+    assert "its controller died" in jobs[0].wait(timeout=10).failure.message
     # One is swept when somebody looks at the job; the other by the command, or by the next job.
     assert [name for name in of_home() if name.startswith(jobs[0].name)] == []
     assert main(["clean"]) == 0
@@ -212,11 +212,11 @@ def test_containers_run_as_who_asks(image, home, script, by_tcp):
 
 
 def test_a_signal_between_start_and_order_leaves_nothing(script, image, home, engine, of_home):
-    """The client dies while it submits: the keeper it started ends with it, and so do the containers."""
+    """The client dies while it submits: the controller it started ends with it, and so do the containers."""
     script(SLEEP)
 
     class Dying(DockerBackend):
-        def _hand_over(self, keeper, order):
+        def _hand_over(self, controller, order):
             os._exit(9)
 
     child = os.fork()

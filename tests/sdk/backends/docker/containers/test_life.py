@@ -62,7 +62,7 @@ def test_one_host_from_submit_to_its_model(submit, home, engine, of_home, monkey
     assert files_of(job.model_data) == {"w": b"weights"}
     assert (home.job("a").output / "output.tar.gz").exists()
     assert Path("kept/c").read_text() == "step 1"
-    assert (home.job("a").path / "keeper.log").read_text() == ""
+    assert (home.job("a").path / "controller.log").read_text() == ""
     written = b"".join(path.read_bytes() for path in home.path.rglob("*") if path.is_file())
     assert b"hunter2" not in written
     assert b"sesame" not in written
