@@ -2,7 +2,7 @@
 
 A thread that hands the baton on sleeps a moment later, and its core is free. The kernel does not know that: it looks
 for an idle core, finds none, and may queue the woken thread behind another rank, for a slice of some milliseconds.
-See docs/decisions/011-woken-where-the-waker-was.md.
+See docs/decisions/011-wake-on-the-predecessors-core.md.
 """
 
 from __future__ import annotations
