@@ -27,7 +27,7 @@ STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "U
 PENDING, RESTARTING = "Pending", "Restarting"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
-_VERSION = 2
+_VERSION = 3
 _TABLE = """
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
@@ -38,7 +38,10 @@ CREATE TABLE jobs (
 )
 """
 # What makes a table of the version before it into one of this version.
-_MIGRATIONS = {2: ("ALTER TABLE jobs ADD COLUMN service TEXT", "ALTER TABLE jobs ADD COLUMN description TEXT")}
+_MIGRATIONS = {
+    2: ("ALTER TABLE jobs ADD COLUMN service TEXT", "ALTER TABLE jobs ADD COLUMN description TEXT"),
+    3: ("ALTER TABLE jobs RENAME COLUMN keeper TO controller",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

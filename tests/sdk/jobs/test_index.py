@@ -2,6 +2,7 @@
 
 import sqlite3
 import subprocess
+from contextlib import closing
 
 import pytest
 
@@ -122,21 +123,27 @@ CREATE TABLE jobs (
     name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
     status TEXT NOT NULL, secondary_status TEXT NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL,
-    client TEXT, controller TEXT, run_folder TEXT, stop_grace REAL,
+    client TEXT, keeper TEXT, run_folder TEXT, stop_grace REAL,
     failure TEXT, model TEXT
 );
-INSERT INTO jobs (name, backend, plan, status, secondary_status, created, model)
-    VALUES ('old', 'local_process', '{}', 'Completed', 'Completed', 1.0, '/m');
+INSERT INTO jobs (name, backend, plan, status, secondary_status, created, keeper, model)
+    VALUES ('old', 'local_process', '{}', 'Completed', 'Completed', 1.0, '12@34', '/m');
 PRAGMA user_version = 1;
+"""
+SECOND_FORMAT = f"""
+{FIRST_FORMAT}
+ALTER TABLE jobs ADD COLUMN service TEXT;
+ALTER TABLE jobs ADD COLUMN description TEXT;
+PRAGMA user_version = 2;
 """
 
 
-def test_an_index_of_the_first_format_gets_the_columns_that_came_later(index, tmp_path):
-    database = sqlite3.connect(tmp_path / "index.sqlite")
-    database.executescript(FIRST_FORMAT)
-    database.close()
+@pytest.mark.parametrize("earlier", [FIRST_FORMAT, SECOND_FORMAT])
+def test_an_index_of_an_earlier_format_is_migrated(index, tmp_path, earlier):
+    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as database:
+        database.executescript(earlier)
     old = index.get("old")
-    assert (old.model, old.service, old.description) == ("/m", None, None)
+    assert (old.controller, old.model, old.service, old.description) == ("12@34", "/m", None, None)
     assert index.update("old", service="{}", description="{}")
     index.add(record("new"))
     assert [row.name for row in JobIndex(tmp_path / "index.sqlite").all()] == ["new", "old"]
