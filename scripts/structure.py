@@ -1,22 +1,27 @@
-"""Check the structure of the packages: no import circle, no overfull folder, no docstring that starts as a relative clause.
+"""Check the structure of the packages: import circles, overfull folders, docstrings that start as relative clauses.
 
-Usage: `python scripts/structure.py`. Prints each breach and exits 1 when there is one.
+Usage: `python scripts/structure.py [--measures]`. Prints each breach and exits 1 when there is one. With `--measures` it
+prints sizes instead: lines of code, comments per 100 of them, tests per line of code, the largest folder.
 
-A circle counts wherever its imports are: at the top of a module, inside a function, or under `TYPE_CHECKING`. Modules in
-a circle can only be understood together, whichever way they are loaded.
+A circle counts wherever its imports are: at the top of a module, inside a function, or under `TYPE_CHECKING`. Modules
+in a circle can only be understood together, however they are loaded.
 """
 
 from __future__ import annotations
 
 import ast
+import io
 import sys
-from collections.abc import Iterator
+import tokenize
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = ("contract", "sdk", "entrypoints", "parallel")
 MAX_FOLDER_FILES = 22
 CLAUSES = ("What", "Who", "Whose", "Whom", "Which", "How", "Whether", "Where", "When")
+
+TOOL_COMMENTS = ("# noqa", "# type:", "# fmt:", "# pragma", "#!")
 
 # "folder" or "module" -> reason
 EXCEPTIONS: dict[str, str] = {}
@@ -86,13 +91,22 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return components
 
 
+def folder_sizes() -> dict[str, int]:
+    """Return the number of source files in each folder, package `__init__` files not counted."""
+    folders = (path for source in SOURCES for path in (ROOT / source).rglob("*") if path.is_dir())
+    return {
+        folder.relative_to(ROOT).as_posix(): sum(
+            path.suffix in (".py", ".c", ".h") and path.name != "__init__.py" for path in folder.iterdir()
+        )
+        for folder in sorted(folders)
+    }
+
+
 def overfull_folders() -> Iterator[tuple[str, str]]:
     """Yield each folder whose listing does not fit a screen."""
-    for source in SOURCES:
-        for folder in sorted(path for path in (ROOT / source).rglob("*") if path.is_dir()):
-            files = [path for path in folder.iterdir() if path.suffix in (".py", ".c", ".h") and path.name != "__init__.py"]
-            if len(files) > MAX_FOLDER_FILES:
-                yield folder.relative_to(ROOT).as_posix(), f"{len(files)} files, limit {MAX_FOLDER_FILES}"
+    for folder, count in folder_sizes().items():
+        if count > MAX_FOLDER_FILES:
+            yield folder, f"{count} files, limit {MAX_FOLDER_FILES}"
 
 
 def relative_clauses(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -106,7 +120,49 @@ def relative_clauses(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
             yield where, f"the docstring starts with {doc.split(None, 1)[0]!r}; start with a subject or an imperative"
 
 
+def count_lines(folders: Sequence[str]) -> tuple[int, int, int]:
+    """Return all lines of the Python files below some folders, the lines with code, and the lines with a comment.
+
+    Docstrings are neither code nor comments; `# noqa` and other words to tools are no comments.
+    """
+    total = code = comments = 0
+    ignored = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    for path in (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))):
+        text = path.read_text(encoding="utf-8")
+        total += text.count("\n")
+        documented = {
+            line
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+            for line in range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        }
+        lines: set[int] = set()
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                comments += not token.string.startswith(TOOL_COMMENTS)
+            elif token.type not in ignored:
+                lines.update(range(token.start[0], token.end[0] + 1))
+        code += len(lines - documented)
+    return total, code, comments
+
+
+def print_measures() -> None:
+    """Print the sizes that the structure is judged by."""
+    total, code, comments = count_lines(SOURCES)
+    tests, test_code, _ = count_lines(["tests"])
+    core, *_ = count_lines(["parallel/herringbone_parallel/core"])
+    largest = max(folder_sizes().items(), key=lambda item: item[1])
+    print(f"lines of the packages        {total}, {code} of them code")
+    print(f"lines of core                {core}")
+    print(f"comments per 100 code lines  {100 * comments / code:.1f}")
+    print(f"test : code lines            {tests / total:.2f} (all lines), {test_code / code:.2f} (code)")
+    print(f"largest folder               {largest[0]}, {largest[1]} files")
+
+
 def main() -> int:
+    if sys.argv[1:] == ["--measures"]:
+        print_measures()
+        return 0
     trees = {
         module_name(path, source): ast.parse(path.read_text(encoding="utf-8"))
         for source in SOURCES
