@@ -1,6 +1,6 @@
 """Check the structure of the packages: import circles, overfull folders, docstrings that start as relative clauses.
 
-Usage: `python scripts/structure.py [--measures]`. Prints each breach and exits 1 when there is one. With `--measures` it
+Usage: `python scripts/structure.py [--measures]`. Prints each breach and exits 1 when there is one; with `--measures`
 prints sizes instead: lines of code, comments per 100 of them, tests per line of code, the largest folder.
 
 A circle counts wherever its imports are: at the top of a module, inside a function, or under `TYPE_CHECKING`. Modules
