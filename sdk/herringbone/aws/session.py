@@ -1,4 +1,4 @@
-"""The only module that imports boto3: sessions, clients, and the translation of boto's errors.
+"""The SDK's only module that imports boto3: sessions, clients, and the translation of boto's errors.
 
 A `boto3.Session`, the `sagemaker.Session` of AWS's SDK, or None  ->  `AwsSession`  ->  one client per service
 """
@@ -87,31 +87,31 @@ class AwsSession:
         self._default_bucket: str | None = None
 
     @classmethod
-    def of(cls, given: object) -> AwsSession:
+    def of(cls, value: object) -> AwsSession:
         """Return the session for the option `sagemaker_session`.
 
         None means boto3's own search for credentials. From a `sagemaker.Session` of AWS's SDK this method takes the
         `boto_session` and the default bucket with its prefix. Raises `OptionError` for any other value.
         """
-        if given is None:
+        if value is None:
             return cls()
-        if isinstance(given, _boto3().Session):
-            return cls(given)
-        boto = getattr(given, "boto_session", None)
+        if isinstance(value, _boto3().Session):
+            return cls(value)
+        boto = getattr(value, "boto_session", None)
         if not isinstance(boto, _boto3().Session):
             raise OptionError(
-                f"sagemaker_session: {type(given).__name__} is neither a boto3.Session nor a sagemaker.Session; leave "
+                f"sagemaker_session: {type(value).__name__} is neither a boto3.Session nor a sagemaker.Session; leave "
                 "it out to have boto3 find credentials and region"
             )
-        if getattr(given, "local_mode", False):
+        if getattr(value, "local_mode", False):
             raise OptionError(
                 "sagemaker_session: a LocalSession runs jobs on this machine, and instance types ml.* run at AWS; give "
                 "instance_type='local', or a sagemaker.Session"
             )
         session = cls(boto)
         # Read the private members: the public `default_bucket()` would create the bucket before all checks have passed.
-        bucket = getattr(given, "_default_bucket_name_override", None) or getattr(given, "_default_bucket", None)
-        prefix = getattr(given, "default_bucket_prefix", None)
+        bucket = getattr(value, "_default_bucket_name_override", None) or getattr(value, "_default_bucket", None)
+        prefix = getattr(value, "default_bucket_prefix", None)
         if prefix and not bucket:
             raise OptionError("sagemaker_session: default_bucket_prefix needs default_bucket next to it")
         session._default_bucket = f"{bucket}/{prefix.strip('/')}" if prefix else bucket
@@ -202,11 +202,11 @@ class AwsSession:
         with self._lock:
             self._clients.clear()
             self._caller = None
-            given = self._given_boto
-            if given is None:
+            boto = self._given_boto
+            if boto is None:
                 self._boto = None
-            elif (credentials := given.get_credentials()) is None or credentials.method in _READ_ONCE:
-                self._boto = _boto3().Session(region_name=given.region_name, profile_name=_profile_of(given))
+            elif (credentials := boto.get_credentials()) is None or credentials.method in _READ_ONCE:
+                self._boto = _boto3().Session(region_name=boto.region_name, profile_name=_profile_of(boto))
 
     def retry_with_new_credentials(self, request: Callable[[], _Answer]) -> _Answer:
         """Call `request`; if the credentials are no longer valid, read them again and retry once.
