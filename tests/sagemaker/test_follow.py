@@ -24,7 +24,7 @@ FAILURE = Failure("algo-2", 9, 1, "ValueError", "bad batch", (Frame("train.py", 
 
 
 @pytest.fixture
-def known(service, backend, boto):
+def make_job(service, backend, boto):
     """Return a function that adds a job with scripted descriptions and returns its handle."""
 
     def make(*states, name="digits-1", **members):
@@ -45,8 +45,8 @@ def price(dollars, component="Training"):
     )
 
 
-def test_a_job_from_start_to_bill(known, service, capsys):
-    job = known(*life(*STATES, ModelArtifacts={"S3ModelArtifacts": "s3://mine/model.tar.gz"}, **SECONDS))
+def test_a_job_from_start_to_bill(make_job, service, capsys):
+    job = make_job(*life(*STATES, ModelArtifacts={"S3ModelArtifacts": "s3://mine/model.tar.gz"}, **SECONDS))
     service.write("digits-1/algo-1-1", ["[algo-1:0] epoch 1", "[algo-1:0] epoch 2"])
     service.products = [price(1.5), price(9, "Hosting")]
     assert capsys.readouterr().err == f"job digits-1 is not known here; asking SageMaker in {REGION}\n"
@@ -65,24 +65,24 @@ def test_a_job_from_start_to_bill(known, service, capsys):
     assert job.bill == err.splitlines()[-1]
 
 
-def test_a_price_is_requested_once_and_its_absence_is_no_error(known, service, backend):
-    known(*life(**SECONDS)).wait()
-    known(*life(**SECONDS), name="digits-2").wait()
+def test_a_price_is_requested_once_and_its_absence_is_no_error(make_job, service, backend):
+    make_job(*life(**SECONDS)).wait()
+    make_job(*life(**SECONDS), name="digits-2").wait()
     service.fail("GetProducts", 9, "AccessDeniedException")
     assert backend.bill("digits-1") == "job digits-1: trained 300 s, billed 120 s, 60 % saved by spot"
     assert backend.bill("digits-2") == "job digits-2: trained 300 s, billed 120 s, 60 % saved by spot"
     assert service.calls["GetProducts"] == 1
 
 
-def test_a_failure_comes_back_with_host_rank_and_frames(known):
-    job = known(*life(status="Failed", FailureReason=f"AlgorithmError: {summary(FAILURE)}, exit code: 1"))
+def test_a_failure_comes_back_with_host_rank_and_frames(make_job):
+    job = make_job(*life(status="Failed", FailureReason=f"AlgorithmError: {summary(FAILURE)}, exit code: 1"))
     with pytest.raises(JobFailedError, match="rank 9 on algo-2: ValueError: bad batch") as caught:
         job.follow()
     assert caught.value.failure == job.failure == FAILURE
 
 
-def test_a_capacity_error_says_what_to_try(known):
-    job = known(*life(status="Failed", FailureReason="CapacityError: Unable to provision requested ML capacity."))
+def test_a_capacity_error_says_what_to_try(make_job):
+    job = make_job(*life(status="Failed", FailureReason="CapacityError: Unable to provision requested ML capacity."))
     with pytest.raises(JobFailedError, match=r"CapacityError: Unable(?s:.)*try again later, another instance_type"):
         job.follow()
 
@@ -91,13 +91,13 @@ def test_a_capacity_error_says_what_to_try(known):
     ("secondary", "reason"),
     [("MaxRuntimeExceeded", "max_run was over"), ("Interrupted", "its spot hosts were taken away")],
 )
-def test_the_reason_of_a_stop_is_reported(known, capsys, secondary, reason):
-    known(*life(status="Stopped", SecondaryStatus=secondary)).follow(Console())
+def test_the_reason_of_a_stop_is_reported(make_job, capsys, secondary, reason):
+    make_job(*life(status="Stopped", SecondaryStatus=secondary)).follow(Console())
     assert f"job digits-1 stopped before its end: {reason}" in capsys.readouterr().err
 
 
-def test_stop_sends_one_request_and_waits_for_the_grace_period(known, service, backend):
-    job = known({"SecondaryStatus": "Training"})
+def test_stop_sends_one_request_and_waits_for_the_grace_period(make_job, service, backend):
+    job = make_job({"SecondaryStatus": "Training"})
     with pytest.raises(UnsupportedError, match=r"^grace: SageMaker gives job digits-1 120 s"):
         job.stop(grace=5)
     job.stop()
@@ -111,8 +111,8 @@ def test_stop_sends_one_request_and_waits_for_the_grace_period(known, service, b
     assert service.stopped == ["digits-1"]
 
 
-def test_a_job_that_ended_a_moment_ago_is_not_stopped(known, service, home, boto):
-    known({"SecondaryStatus": "Training"})
+def test_a_job_that_ended_a_moment_ago_is_not_stopped(make_job, service, home, boto):
+    make_job({"SecondaryStatus": "Training"})
     calm = SageMakerBackend(home=home)
     calm.use("digits-1", boto)
     assert calm.describe("digits-1").status == "InProgress"
@@ -122,8 +122,8 @@ def test_a_job_that_ended_a_moment_ago_is_not_stopped(known, service, home, boto
     assert calm.describe("digits-1").status == "Completed"
 
 
-def test_describe_keeps_to_its_pace_and_sends_nothing_for_an_ended_job(known, service, home):
-    known({"SecondaryStatus": "Training"})
+def test_describe_keeps_to_its_pace_and_sends_nothing_for_an_ended_job(make_job, service, home):
+    make_job({"SecondaryStatus": "Training"})
     calm = TrainingJob("digits-1", SageMakerBackend(home=home))
     requests = service.calls["DescribeTrainingJob"]
     assert [calm.secondary_status for _ in range(5)] == ["Training"] * 5
@@ -134,8 +134,8 @@ def test_describe_keeps_to_its_pace_and_sends_nothing_for_an_ended_job(known, se
     assert (attach("digits-1").status, service.calls["DescribeTrainingJob"]) == ("Completed", requests)
 
 
-def test_expired_credentials_are_reported_once_and_read_again(known, service, capsys):
-    job = known({"SecondaryStatus": "Training"})
+def test_expired_credentials_are_reported_once_and_read_again(make_job, service, capsys):
+    job = make_job({"SecondaryStatus": "Training"})
     waiter = threading.Thread(target=job.wait, kwargs={"logs": True}, daemon=True)
     requests = service.calls["DescribeTrainingJob"]
     waiter.start()
@@ -150,8 +150,8 @@ def test_expired_credentials_are_reported_once_and_read_again(known, service, ca
     assert job.status == "Completed"
 
 
-def test_no_line_is_lost_while_the_network_is_gone(known, service):
-    job = known({"SecondaryStatus": "Training"})
+def test_no_line_is_lost_while_the_network_is_gone(make_job, service):
+    job = make_job({"SecondaryStatus": "Training"})
     service.write("digits-1/algo-1-1", ["0"])
     lines = job.logs(follow=True)
     assert next(lines).text == "0"
@@ -168,16 +168,16 @@ def test_no_line_is_lost_while_the_network_is_gone(known, service):
     timer.join()
 
 
-def test_missing_credentials_end_the_wait(known, home, monkeypatch):
-    known({})
+def test_missing_credentials_end_the_wait(make_job, home, monkeypatch):
+    make_job({})
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     with pytest.raises(AwsCredentialsError, match=r"to find job digits-1 .* no AWS credentials were found"):
         TrainingJob("digits-1", SageMakerBackend(home=home)).wait()
 
 
-def test_credentials_of_another_account_are_reported(known, service, home):
-    known({})
+def test_credentials_of_another_account_are_reported(make_job, service, home):
+    make_job({})
     service.account = "210987654321"
     del service.jobs["digits-1"]
     with pytest.raises(JobNotFoundError, match=r"account 210987654321 has no .* submitted in account 123456789012"):
@@ -185,7 +185,7 @@ def test_credentials_of_another_account_are_reported(known, service, home):
 
 
 @pytest.fixture
-def claimed(service, home, backend, boto):
+def make_claimed_job(service, home, backend, boto):
     """Return a function that adds the row of a job whose client has claimed its name."""
 
     def make(client, *, sent=True, request=None):
@@ -202,32 +202,32 @@ def claimed(service, home, backend, boto):
     return make
 
 
-DEAD = "1@1"
+DEAD_CLIENT = "1@1"
 
 
 @pytest.mark.parametrize("sent", [True, False])
-def test_a_client_that_died_before_it_created_the_job_leaves_a_failed_one(claimed, sent):
-    job = claimed(DEAD, sent=sent)
+def test_a_client_that_died_before_it_created_the_job_leaves_a_failed_one(make_claimed_job, sent):
+    job = make_claimed_job(DEAD_CLIENT, sent=sent)
     assert job.status == "Failed"
     assert job.failure.render() == "the job: it was never created: the client ended before it created the job"
     assert list(job.logs()) == []
 
 
-def test_a_job_whose_client_is_still_preparing_it_is_starting(claimed):
-    job = claimed(identity(os.getpid()))
+def test_a_job_whose_client_is_still_preparing_it_is_starting(make_claimed_job):
+    job = make_claimed_job(identity(os.getpid()))
     assert (job.status, job.secondary_status) == ("InProgress", "Starting")
     with pytest.raises(UnsupportedError, match="job a is still being submitted"):
         job.stop()
 
 
-def test_a_job_that_its_dead_client_created_is_adopted(claimed, service):
-    job = claimed(DEAD, request={"RoleArn": "arn:aws:iam::123456789012:role/train"})
+def test_a_job_that_its_dead_client_created_is_adopted(make_claimed_job, service):
+    job = make_claimed_job(DEAD_CLIENT, request={"RoleArn": "arn:aws:iam::123456789012:role/train"})
     service.jobs["a"] = [described("a", SecondaryStatus="Training")]
     assert job.secondary_status == "Training"
 
 
-def test_another_job_of_the_same_name_is_not_adopted(claimed, service):
-    job = claimed(DEAD, request={"RoleArn": "arn:aws:iam::123456789012:role/mine"})
+def test_another_job_of_the_same_name_is_not_adopted(make_claimed_job, service):
+    job = make_claimed_job(DEAD_CLIENT, request={"RoleArn": "arn:aws:iam::123456789012:role/mine"})
     service.jobs["a"] = [described("a")]
     assert "SageMaker has another job of that name" in job.failure.render()
 
@@ -263,8 +263,8 @@ def test_attach_of_a_class_returns_an_estimator_of_that_class(service, home):
         attach("none")
 
 
-def test_a_session_given_to_attach_sends_the_requests(known, service, boto, monkeypatch):
-    known({})
+def test_a_session_given_to_attach_sends_the_requests(make_job, service, boto, monkeypatch):
+    make_job({})
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
     with pytest.raises(AwsCredentialsError):
@@ -274,14 +274,14 @@ def test_a_session_given_to_attach_sends_the_requests(known, service, boto, monk
         attach("digits-1", "session")
 
 
-def test_a_job_without_a_model_has_none_to_download(known, tmp_path):
+def test_a_job_without_a_model_has_none_to_download(make_job, tmp_path):
     with pytest.raises(InputError, match="job digits-1 is InProgress and has no model"):
-        known({}).download_model(tmp_path / "model")
+        make_job({}).download_model(tmp_path / "model")
 
 
-def test_a_listing_is_current_and_reports_what_it_could_not_ask(known, service, home):
-    known(*life(), name="ended").wait()
-    known({"SecondaryStatus": "Training"}, name="running")
+def test_a_listing_is_current_and_reports_what_it_could_not_ask(make_job, service, home):
+    make_job(*life(), name="ended").wait()
+    make_job({"SecondaryStatus": "Training"}, name="running")
     messages = []
     requests = service.calls["DescribeTrainingJob"]
     assert {record.name: record.secondary_status for record in all_jobs(messages.append)} == {

@@ -83,6 +83,7 @@ def translate_error(error: Exception, action: str, *, profile: str | None = None
     response = getattr(error, "response", None)
     if isinstance(response, dict) and "Error" in response:
         return _translate_answer(error, response, action, profile)
+    # All base classes count, because later versions of boto add subclasses of the classes named above.
     kinds = {kind.__name__ for kind in type(error).__mro__}
     login = _login(profile)
     if "NoRegionError" in kinds:

@@ -176,6 +176,7 @@ class AwsSession:
         """
         from botocore.config import Config
 
+        # Threads may share boto3's clients, but only one thread at a time may create a client from a session.
         with self._lock:
             if (service, region) not in self._clients:
                 config = Config(
@@ -224,6 +225,7 @@ class AwsSession:
     @contextmanager
     def explain_errors(self, action: str) -> Iterator[None]:
         """Translate boto's errors; `action` completes the message, for example "to create job digits-1"."""
+        # Imported late, like all of boto: users without the extra `aws` must be able to import this module.
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
 

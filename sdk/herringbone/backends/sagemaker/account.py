@@ -47,6 +47,7 @@ def find_role(session: AwsSession, role: str | None, *, say: Callable[[str], Non
         with session.explain_errors(f"to find role {name}"):
             description = session.client("iam").get_role(RoleName=name)["Role"]
     except AwsAccessError:
+        # Only a name or the caller's session leaves the ARN to a guess; a complete ARN needs no message.
         if role is None or role != arn:
             say(f"role {arn}: not checked, because the caller may not read roles (iam:GetRole)")
         return arn
@@ -145,10 +146,12 @@ def check_image(session: AwsSession, image: str) -> None:
     image_id = {"imageDigest": match["digest"]} if match["digest"] else {"imageTag": match["tag"] or "latest"}
     try:
         with session.explain_errors(f"to find image {image}"):
+            # The image may be in another region than the job.
             session.client("ecr", region=match["region"]).describe_images(
                 registryId=match["account"], repositoryName=match["repository"], imageIds=[image_id]
             )
     except AwsAccessError:
+        # The job's role may pull images that the caller may not list.
         return
     except AwsError as error:
         if error.code in _NO_IMAGE_CODES:
@@ -191,6 +194,7 @@ def bucket_exists(session: AwsSession, bucket: str) -> bool:
     """
     try:
         with session.explain_errors(f"to look at bucket {bucket}"):
+            # With ExpectedBucketOwner, S3 answers 403 for a bucket of another account, even a public one.
             head = session.client("s3").head_bucket(Bucket=bucket, ExpectedBucketOwner=session.account)
     except AwsAccessError as error:
         raise AwsAccessError(
@@ -229,6 +233,7 @@ def create_bucket(session: AwsSession, bucket: str) -> None:
             raise
     owned_bucket = {"Bucket": bucket, "ExpectedBucketOwner": session.account}
     with session.explain_errors(f"to make bucket {bucket} private and encrypted"):
+        # S3 may need a moment until it shows a new bucket, in particular one that another process is creating.
         s3.get_waiter("bucket_exists").wait(**owned_bucket, WaiterConfig={"Delay": 1, "MaxAttempts": 30})
         blocks = ("BlockPublicAcls", "IgnorePublicAcls", "BlockPublicPolicy", "RestrictPublicBuckets")
         s3.put_public_access_block(**owned_bucket, PublicAccessBlockConfiguration=dict.fromkeys(blocks, True))

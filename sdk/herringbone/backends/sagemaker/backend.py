@@ -91,6 +91,7 @@ class SageMakerBackend:
         Raises `JobNotFoundError` when there is no such job, or SageMaker cannot be asked.
         """
         try:
+            # Reading the region here raises before the message below announces a request that cannot be sent.
             aws_session = AwsSession.of(session)
             region = aws_session.region
         except (UnsupportedError, OptionError) as error:

@@ -45,6 +45,7 @@ def row_of(description: Mapping[str, Any]) -> dict[str, Any]:
         "failure": None if failure is None else failure.to_json(),
         # SageMaker reports the configured location for a failed job, too, where no model may exist.
         "model": (model.get("S3ModelArtifacts") or None) if status in (COMPLETED, STOPPED) else None,
+        # The index is a file on disk, so `plain` masks secrets first.
         "description": json.dumps(plain(description)),
     }
 
@@ -76,6 +77,8 @@ def failure_of(reason: str) -> Failure:
     if match is None:
         return parse_summary(reason) or Failure(exit_code=0, message=reason)
     kind, text, code = match["kind"], match["text"], match["code"]
+    # A failed container has an exit code other than 0, even where the reason does not state it. An error of the
+    # platform has none.
     if kind == _CONTAINER_FAILED:
         return parse_summary(text) or Failure(exit_code=int(code or 1), exception=kind, message=text)
     return Failure(exit_code=int(code or 0), exception=kind, message=text)

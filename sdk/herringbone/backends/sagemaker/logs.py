@@ -97,6 +97,7 @@ class Streams:
 
     def due(self, now: float) -> list[Stream]:
         """Return the streams to read now, first those that have more pages."""
+        # A stream with more pages holds back the lines of all others (see `take`), so it goes first.
         due = [stream for stream in self._streams.values() if not stream.drained or stream.due <= now]
         return sorted(due, key=lambda stream: (stream.drained, stream.due))
 
@@ -124,6 +125,7 @@ class Streams:
             stream.waiting += lines_of(event, stream.host)
         stream.drained = token == stream.token or _ends_with_fresh_event(events, served)
         stream.token = token
+        # A stream that just had lines is likely to get more.
         if events:
             stream.pause = self._pace.shortest
         if stream.drained:
@@ -190,6 +192,7 @@ def _ends_with_fresh_event(events: Sequence[Mapping[str, Any]], served: float | 
 
 
 def _read_up_to(stream: Stream) -> datetime:
+    # A stream that has not been read yet holds back the lines of all others.
     seconds = 0.0 if stream.last_ms is None else stream.last_ms / 1_000
     return datetime.fromtimestamp(seconds, timezone.utc)
 
@@ -237,6 +240,7 @@ class CloudWatchLogs:
         try:
             if now >= self._list_at:
                 self._list(now)
+            # Each round reads one page of every due stream, so that all hosts advance together and lines can be merged.
             while due := self._streams.due(now):
                 for stream in due:
                     self._read_page(stream, now)
@@ -255,9 +259,11 @@ class CloudWatchLogs:
         quiet_polls, enough = 0, 1 if all_arrived else _QUIET_POLLS
         while True:
             self._streams.make_all_due()
+            # List the streams again: a host that restarted shortly before the end has a new one.
             self._list_at = 0.0
             quiet_polls += 1
             while lines := self.read():
+                # New lines may be followed by more, unless the job ended so long ago that all have arrived.
                 quiet_polls = 0 if not all_arrived else quiet_polls
                 yield lines
             if quiet_polls >= enough:
@@ -275,11 +281,13 @@ class CloudWatchLogs:
             except AwsError as error:
                 if error.code != _NO_GROUP_OR_STREAM:
                     raise
+                # The group does not exist before a first job of the account has written a line.
                 page = {}
             self._streams.update(page.get("logStreams", ()), now=now)
             if not page.get("nextToken"):
                 break
             arguments["nextToken"] = page["nextToken"]
+        # Until every host has a stream, a new one may appear at any moment.
         complete = len(self._streams.hosts) >= self._num_hosts
         self._list_at = now + (_RELIST_SECONDS if complete else self._pace.shortest)
 

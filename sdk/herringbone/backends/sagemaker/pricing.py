@@ -108,6 +108,7 @@ class Prices:
         request_thread = threading.Thread(target=self._request, args=(instance_type, answers), daemon=True)
         request_thread.start()
         request_thread.join(self._timeout)
+        # A missing answer is stored as well. Otherwise every job that ends would wait for the timeout again.
         price = answers[0] if answers else None
         with contextlib.suppress(OSError):
             self._cache.mkdir(parents=True, exist_ok=True)

@@ -111,17 +111,21 @@ def rebuild(
     Planning that estimator again requests the same job, except for `SessionChainingConfig`, which SageMaker does not
     describe. Raises `UnsupportedError` for a job without hosts.
     """
+    # A deep copy, because `_take` removes members from nested objects, and the caller's answer must stay complete.
     rest = {name: copy.deepcopy(value) for name, value in description.items() if name not in DESCRIPTION_ONLY}
     hyperparameters: dict[str, str] = _take(rest, "HyperParameters") or {}
     image = _take(rest, "AlgorithmSpecification", "TrainingImage")
     options = {name: value for name, path in _OPTION_PATHS.items() if (value := _take(rest, *path)) is not None}
+    # Taken in any case: otherwise the default, GZIP, would end up in `extra_request`.
     if _take(rest, "OutputDataConfig", "CompressionType") == "NONE":
         options["disable_output_compression"] = True
     groups = _groups(rest)
+    # `_groups` returns one group of this name for a job that has a single type and count, and no groups of its own.
     if groups[0].instance_group_name != HOMOGENEOUS_GROUP:
         options["instance_groups"] = groups
     channels, code = _channels(_take(rest, "InputDataConfig") or [], options)
     if "environment" in options:
+        # Planning adds the variables of the rendezvous again. The channels above still needed them.
         options["environment"] = user_environment(options["environment"])
     source = _source(hyperparameters, code, options)
     if tags:
@@ -142,6 +146,7 @@ def rebuild(
         channels=channels,
         hyperparameters=hyperparameters,
         options=parsed,
+        # No path of this plan is on this machine, so any folder will do.
         folder="/",
         arguments={
             **({} if source is None else source.arguments),
@@ -244,6 +249,7 @@ def _input(channel: Mapping[str, Any]) -> TrainingInput:
 
 def _source(hyperparameters: Mapping[str, str], code: str | None, options: dict[str, Any]) -> SourceCode | None:
     steering = decode_values({name: text for name, text in hyperparameters.items() if name in _STEERING_KEYS})
+    # Where code arrives as a channel, the hyperparameter holds a path in the container, and the channel the S3 URI.
     program, address = steering.get(Key.PROGRAM), code or steering.get(Key.SUBMIT_DIRECTORY)
     if program is None or not str(address).startswith("s3://"):
         return None
@@ -258,6 +264,7 @@ def _distribution(hyperparameters: Mapping[str, str]) -> Distribution:
         try:
             return decode(hyperparameters)
         except (DistributionError, HyperparameterError):
+            # Another program may use the same names with values that have no meaning here.
             pass
     return parse(None)
 
@@ -278,6 +285,7 @@ def _settings(
     values = decode_values(user_texts)
     settings: dict[str, Any] = {}
     if kind == "TensorFlow":
+        # False keeps the estimator from adding a `model_dir` that the job did not have.
         settings["model_dir"] = values.pop("model_dir", False)
     if values:
         settings["hyperparameters"] = values

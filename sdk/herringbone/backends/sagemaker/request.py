@@ -71,16 +71,19 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
             Environment=host_environment(plan) or None,
             Tags=_tags(options.tags),
             CheckpointConfig=_checkpoints(plan),
+            # False is SageMaker's default for these three members, so it is left out.
             EnableManagedSpotTraining=options.use_spot_instances or None,
             EnableNetworkIsolation=options.enable_network_isolation or None,
             EnableInterContainerTrafficEncryption=options.encrypt_inter_container_traffic or None,
         ),
     }
+    # SageMaker requires both members of VpcConfig.
     if options.subnets is not None and options.security_group_ids is not None:
         request["VpcConfig"] = {
             "Subnets": list(options.subnets),
             "SecurityGroupIds": list(options.security_group_ids),
         }
+    # Compared with None, because 0 and False are meaningful values of these options.
     if options.max_retry_attempts is not None:
         request["RetryStrategy"] = {"MaximumRetryAttempts": options.max_retry_attempts}
     if options.enable_infra_check is not None:
@@ -89,6 +92,7 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
         request["RemoteDebugConfig"] = {"EnableRemoteDebug": options.enable_remote_debug}
     if options.enable_session_tag_chaining is not None:
         request["SessionChainingConfig"] = {"EnableSessionTagChaining": options.enable_session_tag_chaining}
+    # Last, so that `extra_request` can add to every object above, and a contradiction with any of them shows.
     return merge_extra(request, options.extra_request or {})
 
 
@@ -202,6 +206,7 @@ def _algorithm(plan: JobPlan) -> dict[str, Any]:
 
 
 def _role_arn(role: str | None, names: AccountNames) -> str:
+    # A complete ARN goes into the request even offline; a name waits for the lookup in the account.
     if role is not None and role.startswith("arn:"):
         return role
     if names.role_arn is not None:
@@ -225,6 +230,7 @@ def _output_path(plan: JobPlan, names: AccountNames) -> str:
 def _resources(plan: JobPlan) -> dict[str, Any]:
     options = plan.options
     hosts: dict[str, Any] = {"InstanceCount": len(plan.hosts), "InstanceType": plan.hosts[0].instance_type}
+    # SageMaker accepts either instance groups, or one type and one count.
     if options.instance_groups is not None:
         hosts = {
             "InstanceGroups": [
@@ -254,11 +260,13 @@ def _hyperparameters(plan: JobPlan, names: AccountNames) -> dict[str, str]:
         values = _for_the_images_own_program(values)
     else:
         address = f"/opt/ml/input/data/{CODE_CHANNEL}/{ARCHIVE}" if _code_is_a_channel(plan) else code_uri(plan, names)
+        # Hyperparameters are texts that contain JSON, as AWS's own SDK and training toolkit encode them.
         values[Key.SUBMIT_DIRECTORY] = json.dumps(address)
         values[Key.REGION] = json.dumps(names.region)
     if values.get("model_dir") == json.dumps(SHARED_MODEL_DIR):
         # SageMaker's hosts share no folder, so the shared model folder lies in the bucket.
         values["model_dir"] = json.dumps(f"{_output_path(plan, names).rstrip('/')}/{plan.job_name}/model")
+    # Checked once more after planning, because the names added above count, too.
     check_limits(values)
     return values
 
@@ -298,6 +306,7 @@ def key_folder(plan: JobPlan, names: AccountNames) -> str:
 
 def code_uri(plan: JobPlan, names: AccountNames) -> str:
     """Return the S3 URI of the packed code; it contains the hash, so unchanged code is not uploaded again."""
+    # The user's archive in S3 is not copied.
     if plan.source is not None and plan.source.remote:
         return plan.source.address
     return f"{upload_location(plan, names)}/code/{names.code_hash}/{ARCHIVE}"

@@ -18,6 +18,7 @@ from herringbone_contract.errors import InputError, OptionError, UnsupportedErro
 from herringbone_contract.launcher import Launcher
 
 _NAME = "sagemaker"
+# CreateTrainingJob accepts at most this many channels.
 MAX_CHANNELS = 20
 # SageMaker starts the containers itself and `image_uri` names the image, so these options have no effect.
 _UNUSED = ("framework_version", "py_version", "shm_size", "slurm")
@@ -45,6 +46,7 @@ def review(plan: JobPlan) -> tuple[str, ...]:
     _check_s3_options(plan)
     _check_gpus(plan)
     if plan.source is not None:
+        # The home of jobs may lie inside the code's folder, but never belongs to the code.
         check_source(plan.source, but_not=find_home().path)
     _check_channels(plan)
     return tuple(sorted(name for name in _UNUSED if name in options))
@@ -54,7 +56,7 @@ def _check_image(plan: JobPlan) -> None:
     if not plan.arguments.get("image_uri"):
         raise OptionError(
             "image_uri: missing; SageMaker runs an image from a registry. Make one with `herringbone images build "
-            f"{_FRAMEWORKS.get(plan.estimator, 'pytorch')}` and push it, or give AWS's own or anyone else's"
+            f"{_FRAMEWORKS.get(plan.estimator, 'pytorch')}` and push it, or name another image, such as one of AWS's"
         )
     options = plan.options
     provider_arn = options.training_repository_credentials_provider_arn
@@ -68,11 +70,12 @@ def _check_spot_and_checkpoints(plan: JobPlan) -> None:
     options = plan.options
     if options.use_spot_instances and options.max_wait is None:
         raise OptionError(
-            f"use_spot_instances: needs max_wait, the most seconds to wait and run; at least max_run, {options.max_run}"
+            "use_spot_instances: needs max_wait, the limit in seconds for waiting plus running; at least max_run, "
+            f"which is {options.max_run}"
         )
     if options.checkpoint_local_path is not None and options.checkpoint_s3_uri is None:
         raise OptionError(
-            "checkpoint_local_path: needs checkpoint_s3_uri, where the service keeps what is written there"
+            "checkpoint_local_path: needs checkpoint_s3_uri, the location to which SageMaker copies that folder"
         )
 
 
@@ -80,7 +83,7 @@ def _check_s3_options(plan: JobPlan) -> None:
     for name in _S3_OPTIONS:
         address = getattr(plan.options, name)
         if address is not None and not address.startswith("s3://"):
-            raise OptionError(f"{name}: {address} is no s3:// address, and SageMaker reaches S3 only")
+            raise OptionError(f"{name}: {address} is no s3:// address, and SageMaker accepts no other address")
 
 
 def _check_gpus(plan: JobPlan) -> None:
@@ -102,6 +105,7 @@ def _has_gpus(instance_type: str) -> bool:
 
 
 def _check_channels(plan: JobPlan) -> None:
+    # The code and the key arrive as channels, too: their names are reserved, and they count.
     channels = all_channels(plan)
     names = [channel.name for channel in channels]
     has_code_channel = plan.source is not None and plan.options.enable_network_isolation

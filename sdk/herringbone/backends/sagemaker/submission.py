@@ -76,6 +76,7 @@ class Submission:
     def run(self, backend: str, check: Callable[[Mapping[str, Any], Any], None]) -> None:
         """Submit the job; `check` raises for a request that SageMaker's service model does not allow."""
         name = self._plan.job_name
+        # The claim comes first, so that an error while the temporary folder is created releases the name, too.
         with self._claim(backend), tempfile.TemporaryDirectory(prefix="herringbone-") as scratch:
             prepared = prepare(
                 self._plan,
@@ -85,9 +86,12 @@ class Submission:
                 exclude=self._home.path,
                 say=self._progress.say,
             )
+            # If this process dies, `describe` finds the location and the request in the row, and can ask SageMaker.
+            # `to_dict` masks secrets before they reach the disk.
             plan = msgspec.structs.replace(self._plan, request=prepared.request)
             self._index.update(name, plan=json.dumps(plan.to_dict()), service=self._session.location.to_json())
             self._upload(prepared)
+            # Set before the call, because an interruption during the call leaves the outcome open.
             self._request_sent = True
             create_job(self._session, prepared.request)
         # This update ends the claim. If it fails, the claim stays, and `describe` finds that the job is ours.
@@ -111,6 +115,7 @@ class Submission:
         try:
             yield
         except UnknownOutcomeError:
+            # The job may exist, so the claim stays.
             raise
         except HerringboneError:
             self._index.remove(name)
@@ -153,6 +158,7 @@ class Submission:
         for channel, uploads in prepared.data.items():
             if missing := uploader.missing(uploads):
                 uploader.send(f"channel {channel}", missing)
+        # The key comes last, so that a failed upload of code or data leaves no key behind.
         if prepared.key is not None:
             uploader.put(prepared.key, secrets.token_hex(_KEY_BYTES).encode())
 
@@ -199,6 +205,7 @@ def prepare(
         # Code is packed in a second thread while this one waits for AWS's answers.
         packing = pool.submit(_pack, plan, scratch, exclude)
         role = find_role(session, plan.options.role, say=say)
+        # CreateTrainingJob would refuse the name, too, but only after the upload.
         if look_up(session, plan.job_name) is not None:
             raise name_taken_error(session, plan.job_name, [])
         if image := plan.arguments.get("image_uri"):
@@ -211,6 +218,7 @@ def prepare(
         names,
         code_hash=names.code_hash if code is None else code.content_hash,
         data_hashes={channel: content.digest for channel, content in data.items()},
+        # A new folder for each job, so that no job overwrites the key of a running one.
         key_id=secrets.token_hex(16),
     )
     request = training_job_request(plan, names)
@@ -232,7 +240,9 @@ def _local_channels(plan: JobPlan) -> dict[str, Path]:
 def _missing_bucket(plan: JobPlan, session: AwsSession, names: AccountNames) -> str | None:
     """Return the default bucket if it must be created; raise for any other bucket that does not exist."""
     options = plan.options
+    # The user's session may add a prefix to the default bucket: "bucket/prefix".
     default = names.bucket.partition("/")[0]
+    # Without an output path, SageMaker writes the model to the default bucket.
     buckets = set() if options.output_path else {default}
     if _uploads_code(plan) or _local_channels(plan) or needs_key(plan):
         buckets.add(parse_s3_uri(options.code_location).bucket if options.code_location else default)
@@ -252,6 +262,8 @@ def _pack(plan: JobPlan, scratch: Path, exclude: Path) -> _Code | None:
     if source is None or source.remote:
         return None
     if source.archive is not None:
+        # This is the user's own file, which may change before the upload reads it. So its hash travels along, and the
+        # upload compares. The archive that `pack_code` writes lies in `scratch`, where nobody changes it.
         path = Path(source.archive)
         sha256 = read_file(path.name, path).sha256
         return _Code(path, sha256, sha256)

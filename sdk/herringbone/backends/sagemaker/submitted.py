@@ -66,6 +66,7 @@ class SubmittedJobs:
         if record.done or (asked_at is not None and self._clock() - asked_at < self._pace.shortest):
             return record
         description = None
+        # Before the client has recorded its location, no request can have been sent.
         if record.service is not None:
             session = self._session(record)
             description = session.retry_with_new_credentials(lambda: look_up(session, name))
@@ -79,6 +80,7 @@ class SubmittedJobs:
         if description is None:
             raise JobNotFoundError(self._missing_message(record))
         self._asked_at[name] = self._clock()
+        # `unless_done` keeps an end that another process has recorded in the meantime.
         # `client=None` ends the claim of a client that died after it had created the job.
         self._index.update(name, unless_done=True, client=None, **row_of(description))
         return self._index.get(name)

@@ -157,6 +157,7 @@ class Uploader:
         """Return the uploads whose object does not exist yet; all must lie below one prefix of one bucket."""
         keys = [upload.location.key for upload in uploads]
         prefix = S3Location(uploads[0].location.bucket, os.path.commonpath(keys))
+        # One listing takes fewer requests than a HEAD request for each file.
         with self._session.explain_errors(f"to list {prefix}"):
             pages = self._session.client("s3").get_paginator("list_objects_v2")
             sizes = {
@@ -164,6 +165,7 @@ class Uploader:
                 for page in pages.paginate(Bucket=prefix.bucket, Prefix=prefix.key, **self._owner)
                 for entry in page.get("Contents", ())
             }
+        # The prefix contains a hash of all contents, so an object of the right size under it has the right content.
         return [upload for upload in uploads if sizes.get(upload.location.key) != upload.num_bytes]
 
     def send(self, subject: str, uploads: Sequence[Upload]) -> None:
@@ -198,6 +200,7 @@ class Uploader:
 
     def _send_parts(self, upload: Upload, count: Callable[[int], None]) -> None:
         bucket, key = upload.location
+        # A very large file needs larger parts to stay below S3's limit on their number.
         config = self._session.transfer_config(part_bytes=max(_PART_BYTES, upload.num_bytes // _MAX_PARTS))
         with _CheckedFile(upload) as file, self._session.explain_errors(f"to upload {upload.path}"):
             self._session.client("s3").upload_fileobj(
