@@ -1,4 +1,4 @@
-"""A mock of AWS on this machine: moto, as a server of its own."""
+"""Run a mock of AWS on this machine: moto, in a server process of its own."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ import pytest
 
 
 @contextmanager
-def mock_aws(log: Path, at: str = "127.0.0.1") -> Iterator[str]:
-    """Yield the address of a mock whose requests are told in the file `log`; skips where moto is not installed.
+def mock_aws(log: Path, address: str = "127.0.0.1") -> Iterator[str]:
+    """Yield the URL of a mock that listens at `address` and logs its requests to the file `log`.
 
-    `at` is the address it listens at.
+    Skips the test where moto is not installed.
     """
     if find_spec("moto") is None or find_spec("boto3") is None:
         pytest.skip("moto is not installed; it is in the extra `dev`")
-    program = f"from moto.server import main; main(['-H', '{at}', '-p', '0'])"
+    program = f"from moto.server import main; main(['-H', '{address}', '-p', '0'])"
     with log.open("w") as file:
         server = subprocess.Popen([sys.executable, "-c", program], stdout=file, stderr=subprocess.STDOUT)
     try:
-        yield _address(log, server)
+        yield _wait_for_url(log, server)
     finally:
         server.terminate()
         server.wait(10)
 
 
-def _address(log: Path, server: subprocess.Popen[bytes]) -> str:
-    """The server chooses its port, and says it once it listens."""
+def _wait_for_url(log: Path, server: subprocess.Popen[bytes]) -> str:
+    """Return the URL, which the server logs once it listens, because it chooses the port itself."""
     for _ in range(300):
-        if found := re.search(r"Running on (http://\S+)", log.read_text()):
-            return found[1]
+        if match := re.search(r"Running on (http://\S+)", log.read_text()):
+            return match[1]
         try:
             server.wait(0.1)
         except subprocess.TimeoutExpired:

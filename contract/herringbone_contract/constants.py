@@ -14,6 +14,10 @@ import re
 
 DEFAULT_BASE = "/opt/ml"
 BASE_VARIABLE = "SAGEMAKER_BASE_DIR"
+# TensorFlow's `model_dir` in a container: the host's own model folder, or a folder that all hosts share. A backend
+# without containers, or without shared folders, replaces them.
+MODEL_DIR = f"{DEFAULT_BASE}/model"
+SHARED_MODEL_DIR = f"{DEFAULT_BASE}/shared/model"
 
 
 # Hyperparameters that steer the container; never shown to the user's script.

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from herringbone.backends.sagemaker.bucket import parse_place
+from herringbone.backends.sagemaker.account import parse_s3_uri
 from tests.aws_mock import mock_aws
-from tests.sagemaker.account import REGION, Wire, described, estimator, make_role
+from tests.sagemaker.account import REGION, RequestRecorder, described, estimator, make_role
 
 
 class Platform:
@@ -95,7 +95,7 @@ class Platform:
 
     def _fetch(self, address: str, folder: Path) -> None:
         """Put what lies below an address into the folder of its channel."""
-        bucket, prefix = parse_place(address)
+        bucket, prefix = parse_s3_uri(address)
         for entry in self._s3.list_objects_v2(Bucket=bucket, Prefix=prefix)["Contents"]:
             path = folder / entry["Key"].removeprefix(f"{prefix}/")
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -145,14 +145,14 @@ def submitted(
         here = {"AWS_ENDPOINT_URL": address, "AWS_CONFIG_FILE": nothing, "AWS_SHARED_CREDENTIALS_FILE": nothing}
         for name, value in {**variables, **here, "HERRINGBONE_HOME": str(folder / "home")}.items():
             monkeypatch.setenv(name, value)
-        wire = Wire()
-        make_role(wire.boto)
-        job = estimator(wire, **arguments).fit(wait=False)
+        recorder = RequestRecorder()
+        make_role(recorder.boto)
+        job = estimator(recorder, **arguments).fit(wait=False)
         assert job.plan.request is not None
         # The mock forgets the environment.
-        request = {"Environment": job.plan.request["Environment"], **described(wire.boto, job.name)}
+        request = {"Environment": job.plan.request["Environment"], **described(recorder.boto, job.name)}
         environment = {**variables, "AWS_ENDPOINT_URL_S3": address}
-        made = Platform(engine, image, request, environment, wire.boto.client("s3"), network)
+        made = Platform(engine, image, request, environment, recorder.boto.client("s3"), network)
         try:
             yield made
         finally:

@@ -1,4 +1,4 @@
-"""A mock of AWS, and an account in it that infra/terraform has made ready."""
+"""Fixtures: Terraform, a mock of AWS, and an account in the mock that infra/terraform has prepared."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.infra.terraform import PLUGINS, PROVIDER, Terraform, find_plugins, ma
 
 
 class Account(NamedTuple):
-    """What one life showed: after `apply`, at a second plan, and after `destroy`."""
+    """Observations of one account: after `apply`, at a second plan, and after `destroy`."""
 
-    made: dict[str, dict[str, Any]]  # values by address
+    resources: dict[str, dict[str, Any]]  # values by address
     outputs: dict[str, Any]
     secret_outputs: list[str]
-    planned: dict[str, list[str]]  # what the second plan would do, by address
+    planned: dict[str, list[str]]  # actions of the second plan, by address
     lifecycle: dict[str, Any]
-    left: dict[str, Any]  # names of what the mock still has
+    remaining: dict[str, Any]  # names of resources that the mock still has after `destroy`
 
 
 @pytest.fixture(scope="session")
@@ -33,25 +33,25 @@ def terraform_program() -> str:
 
 @pytest.fixture(scope="session")
 def plugins(terraform_program: str) -> Path:
-    """The folder with the AWS provider."""
-    found = find_plugins()
-    if found is None:
+    """Return the folder with the AWS provider."""
+    folder = find_plugins()
+    if folder is None:
         pytest.skip(
             f"no {PROVIDER} found; run `terraform providers mirror DIR` in infra/terraform and set {PLUGINS}=DIR"
         )
-    return found
+    return folder
 
 
 @pytest.fixture(scope="session")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a mock of AWS on loopback."""
+    """Yield the URL of a mock of AWS on loopback."""
     with mock_aws(tmp_path_factory.mktemp("aws") / "log") as address:
         yield address
 
 
 @pytest.fixture(scope="session")
 def initialised(plugins: Path, tmp_path_factory: pytest.TempPathFactory) -> Terraform:
-    """All files, and the provider that the lock names."""
+    """Return an initialised copy of all files, with the provider that the lock file names."""
     terraform = Terraform(tmp_path_factory.mktemp("initialised"))
     terraform.copy()
     terraform.run("init", f"-plugin-dir={plugins}", "-input=false", "-lockfile=readonly")
@@ -60,14 +60,14 @@ def initialised(plugins: Path, tmp_path_factory: pytest.TempPathFactory) -> Terr
 
 @pytest.fixture(scope="session")
 def account(initialised: Terraform, aws: str, tmp_path_factory: pytest.TempPathFactory) -> Account:
-    """Apply, plan again, destroy: once, for all tests that look at it."""
+    """Apply, plan again and destroy, once for all tests."""
     terraform = Terraform(tmp_path_factory.mktemp("account") / "terraform", aws)
     shutil.copytree(initialised.folder, terraform.folder, symlinks=True)
-    # The provider waits a fixed 55 s for a lifecycle to be the same everywhere; so it is planned here, not applied.
+    # After creating a lifecycle, the provider waits a fixed 55 s for S3 to replicate it. So the tests only plan it.
     (terraform.folder / "lifecycle.tf").unlink()
-    # No names of buckets are resolved here.
+    # Loopback has no host names for buckets, so requests name the bucket in the path.
     (terraform.folder / "mock_override.tf").write_text('provider "aws" {\n  s3_use_path_style = true\n}\n')
-    terraform.answer(region="eu-central-1", network={}, other_repository_arns=[OTHERS])
+    terraform.set_variables(region="eu-central-1", network={}, other_repository_arns=[OTHER_REPOSITORY])
     terraform.run("apply", "-auto-approve", "-input=false")
     terraform.copy()
     terraform.run("plan", "-out=second", "-input=false")
@@ -75,38 +75,40 @@ def account(initialised: Terraform, aws: str, tmp_path_factory: pytest.TempPathF
     changes = {row["address"]: row["change"] for row in plan["resource_changes"]}
     planned = {address: change["actions"] for address, change in changes.items() if change["actions"] != ["no-op"]}
     state = plan["prior_state"]["values"]
-    terraform.run("destroy", "-auto-approve", "-input=false", "-refresh=false")  # the plan has just looked
+    terraform.run("destroy", "-auto-approve", "-input=false", "-refresh=false")  # the plan has just refreshed the state
     return Account(
-        made=managed(state),
+        resources=managed(state),
         outputs={name: output["value"] for name, output in state["outputs"].items()},
         secret_outputs=[name for name, output in state["outputs"].items() if output["sensitive"]],
         planned=planned,
         lifecycle=changes["aws_s3_bucket_lifecycle_configuration.this"]["after"],
-        left=_left(aws),
+        remaining=_remaining(aws),
     )
 
 
-OTHERS = "arn:aws:ecr:eu-central-1:763104351884:repository/pytorch-training"
+OTHER_REPOSITORY = "arn:aws:ecr:eu-central-1:763104351884:repository/pytorch-training"
 
 
-def _left(aws: str) -> dict[str, Any]:
+def _remaining(aws: str) -> dict[str, Any]:
     import boto3
 
     session = boto3.Session("mock", "mock", region_name="eu-central-1")
     s3, iam, ecr, ec2 = (session.client(name, endpoint_url=aws) for name in ("s3", "iam", "ecr", "ec2"))
-    ours = [{"Name": "tag:Project", "Values": ["herringbone"]}]
+    project_filter = [{"Name": "tag:Project", "Values": ["herringbone"]}]
     return {
         "buckets": [row["Name"] for row in s3.list_buckets()["Buckets"]],
         "roles": [row["RoleName"] for row in iam.list_roles()["Roles"]],
         "policies": [row["PolicyName"] for row in iam.list_policies(Scope="Local")["Policies"]],
         "repositories": [row["repositoryName"] for row in ecr.describe_repositories()["repositories"]],
-        "networks": [row["VpcId"] for row in ec2.describe_vpcs(Filters=ours)["Vpcs"]],
-        "subnets": [row["SubnetId"] for row in ec2.describe_subnets(Filters=ours)["Subnets"]],
-        "security groups": [row["GroupId"] for row in ec2.describe_security_groups(Filters=ours)["SecurityGroups"]],
-        # A deleted one is shown for a while, as EC2 does.
+        "networks": [row["VpcId"] for row in ec2.describe_vpcs(Filters=project_filter)["Vpcs"]],
+        "subnets": [row["SubnetId"] for row in ec2.describe_subnets(Filters=project_filter)["Subnets"]],
+        "security groups": [
+            row["GroupId"] for row in ec2.describe_security_groups(Filters=project_filter)["SecurityGroups"]
+        ],
+        # Like EC2, the mock lists a deleted endpoint for a while.
         "endpoints": [
             row["State"]
-            for row in ec2.describe_vpc_endpoints(Filters=ours)["VpcEndpoints"]
+            for row in ec2.describe_vpc_endpoints(Filters=project_filter)["VpcEndpoints"]
             if row["State"] != "deleted"
         ],
     }

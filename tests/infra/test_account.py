@@ -1,4 +1,4 @@
-"""infra/terraform against a mock of AWS: what it makes, who may do what in it, and that it goes away again."""
+"""Apply infra/terraform to a mock of AWS; check resources, permissions, and that `destroy` removes everything."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from tests.infra.conftest import OTHERS, Account
+from tests.infra.conftest import OTHER_REPOSITORY, Account
 from tests.infra.policy import allows
 from tests.infra.terraform import ROOT, Terraform
 
@@ -36,23 +36,23 @@ def test_valid(initialised: Terraform) -> None:
 
 
 def test_a_second_plan_changes_nothing(account: Account) -> None:
-    assert account.planned == {"aws_s3_bucket_lifecycle_configuration.this": ["create"]}  # left out on purpose
+    assert account.planned == {"aws_s3_bucket_lifecycle_configuration.this": ["create"]}  # not applied on purpose
 
 
-def test_nothing_is_left_after_destroy(account: Account) -> None:
-    assert len(account.made) == 27
-    assert account.left == {kind: [] for kind in account.left}
+def test_nothing_remains_after_destroy(account: Account) -> None:
+    assert len(account.resources) == 27
+    assert account.remaining == {kind: [] for kind in account.remaining}
 
 
-def test_outputs_are_options_as_they_are(account: Account) -> None:
+def test_outputs_are_valid_options(account: Account) -> None:
     options = parse_options(account.outputs["options"])
     assert (options.role, options.code_location, options.output_path) == (
         ROLE,
         f"s3://{NAME}/herringbone",
         f"s3://{NAME}/herringbone/jobs",
     )
-    assert options.subnets == tuple(row["id"] for row in _each(account, "aws_subnet"))
-    assert options.security_group_ids == (account.made['aws_security_group.job["this"]']["id"],)
+    assert options.subnets == tuple(row["id"] for row in _resources_of_kind(account, "aws_subnet"))
+    assert options.security_group_ids == (account.resources['aws_security_group.job["this"]']["id"],)
     assert (options.output_kms_key, options.volume_kms_key) == (None, None)
     assert account.outputs["bucket"] == NAME
     assert account.outputs["checkpoints"] == f"s3://{NAME}/herringbone/checkpoints"
@@ -65,39 +65,39 @@ def test_outputs_are_options_as_they_are(account: Account) -> None:
 
 def test_no_secret_is_in_state_or_outputs(account: Account) -> None:
     assert account.secret_outputs == []
-    kinds = {address.split(".")[0] for address in account.made}
+    kinds = {address.split(".")[0] for address in account.resources}
     assert not kinds & {"aws_iam_access_key", "aws_iam_user", "aws_secretsmanager_secret_version", "aws_ssm_parameter"}
 
 
 def test_the_bucket_is_private_encrypted_versioned_and_tls_only(account: Account) -> None:
-    access = account.made["aws_s3_bucket_public_access_block.this"]
+    access = account.resources["aws_s3_bucket_public_access_block.this"]
     blocks = ("block_public_acls", "block_public_policy", "ignore_public_acls", "restrict_public_buckets")
     assert [access[block] for block in blocks] == [True] * 4
-    [rule] = account.made["aws_s3_bucket_server_side_encryption_configuration.this"]["rule"]
+    [rule] = account.resources["aws_s3_bucket_server_side_encryption_configuration.this"]["rule"]
     assert rule["apply_server_side_encryption_by_default"] == [{"kms_master_key_id": "", "sse_algorithm": "AES256"}]
-    assert account.made["aws_s3_bucket_versioning.this"]["versioning_configuration"][0]["status"] == "Enabled"
-    [owned] = account.made["aws_s3_bucket_ownership_controls.this"]["rule"]
-    assert owned["object_ownership"] == "BucketOwnerEnforced"
-    assert account.made["aws_s3_bucket.this"]["force_destroy"] is False
-    [statement] = json.loads(account.made["aws_s3_bucket_policy.this"]["policy"])["Statement"]
+    assert account.resources["aws_s3_bucket_versioning.this"]["versioning_configuration"][0]["status"] == "Enabled"
+    [ownership] = account.resources["aws_s3_bucket_ownership_controls.this"]["rule"]
+    assert ownership["object_ownership"] == "BucketOwnerEnforced"
+    assert account.resources["aws_s3_bucket.this"]["force_destroy"] is False
+    [statement] = json.loads(account.resources["aws_s3_bucket_policy.this"]["policy"])["Statement"]
     assert (statement["Effect"], statement["Principal"]) == ("Deny", "*")
-    anybody = {"Statement": [statement, {"Effect": "Allow", "Action": "*", "Resource": "*"}]}
+    policy = {"Statement": [statement, {"Effect": "Allow", "Action": "*", "Resource": "*"}]}
     for resource in (BUCKET, f"{BUCKET}/herringbone/code/a"):
-        assert allows(anybody, "s3:GetObject", resource, aws__SecureTransport="true")
-        assert not allows(anybody, "s3:GetObject", resource, aws__SecureTransport="false")
+        assert allows(policy, "s3:GetObject", resource, aws__SecureTransport="true")
+        assert not allows(policy, "s3:GetObject", resource, aws__SecureTransport="false")
 
 
-def test_the_lifecycle_keeps_models_and_removes_what_can_be_made_again(account: Account) -> None:
+def test_the_lifecycle_keeps_models_and_expires_what_can_be_recreated(account: Account) -> None:
     rules = {}
     for rule in account.lifecycle["rule"]:
         assert rule["status"] == "Enabled"
-        [where] = rule["filter"]
+        [rule_filter] = rule["filter"]
         days = [
             (kind, next(days for key, days in rule[kind][0].items() if "days" in key))
             for kind in ("expiration", "noncurrent_version_expiration", "abort_incomplete_multipart_upload")
             if rule[kind]
         ]
-        rules[rule["id"]] = (where.get("prefix"), days)
+        rules[rule["id"]] = (rule_filter.get("prefix"), days)
     assert rules == {
         "unfinished-uploads": ("", [("abort_incomplete_multipart_upload", 7)]),
         "replaced": ("", [("noncurrent_version_expiration", 30)]),
@@ -106,25 +106,27 @@ def test_the_lifecycle_keeps_models_and_removes_what_can_be_made_again(account: 
     }
 
 
-def test_repositories_scan_and_never_change_a_tag(account: Account) -> None:
-    for made in _each(account, "aws_ecr_repository"):
-        assert made["image_tag_mutability"] == "IMMUTABLE"
-        assert made["image_scanning_configuration"] == [{"scan_on_push": True}]
-        assert made["force_delete"] is False
-    policies = [json.loads(made["policy"])["rules"] for made in _each(account, "aws_ecr_lifecycle_policy")]
+def test_repositories_scan_images_and_have_immutable_tags(account: Account) -> None:
+    for repository_values in _resources_of_kind(account, "aws_ecr_repository"):
+        assert repository_values["image_tag_mutability"] == "IMMUTABLE"
+        assert repository_values["image_scanning_configuration"] == [{"scan_on_push": True}]
+        assert repository_values["force_delete"] is False
+    policies = [
+        json.loads(values["policy"])["rules"] for values in _resources_of_kind(account, "aws_ecr_lifecycle_policy")
+    ]
     assert [[rule["selection"]["countNumber"] for rule in rules] for rules in policies] == [[14, 50]] * 3
 
 
-def test_the_network_leads_to_s3_and_other_hosts_alone(account: Account) -> None:
-    subnets = _each(account, "aws_subnet")
+def test_the_network_reaches_s3_and_other_hosts_only(account: Account) -> None:
+    subnets = _resources_of_kind(account, "aws_subnet")
     assert [row["cidr_block"] for row in subnets] == ["10.40.0.0/18", "10.40.64.0/18"]
     assert [row["map_public_ip_on_launch"] for row in subnets] == [False, False]
     assert len({row["availability_zone"] for row in subnets}) == 2
-    group = account.made['aws_security_group.job["this"]']["id"]
-    endpoint = account.made['aws_vpc_endpoint.s3["this"]']
+    group = account.resources['aws_security_group.job["this"]']["id"]
+    endpoint = account.resources['aws_vpc_endpoint.s3["this"]']
     assert (endpoint["vpc_endpoint_type"], endpoint["service_name"]) == ("Gateway", f"com.amazonaws.{REGION}.s3")
-    assert endpoint["route_table_ids"] == [account.made['aws_route_table.job["this"]']["id"]]
-    ingress = _each(account, "aws_vpc_security_group_ingress_rule")
+    assert endpoint["route_table_ids"] == [account.resources['aws_route_table.job["this"]']["id"]]
+    ingress = _resources_of_kind(account, "aws_vpc_security_group_ingress_rule")
     assert [(rule["ip_protocol"], rule["referenced_security_group_id"]) for rule in ingress] == [("-1", group)]
     egress = [
         (
@@ -133,23 +135,25 @@ def test_the_network_leads_to_s3_and_other_hosts_alone(account: Account) -> None
             rule["to_port"],
             rule["referenced_security_group_id"] or rule["prefix_list_id"],
         )
-        for rule in _each(account, "aws_vpc_security_group_egress_rule")
+        for rule in _resources_of_kind(account, "aws_vpc_security_group_egress_rule")
     ]
     assert egress == [("-1", None, None, group), ("tcp", 443, 443, endpoint["prefix_list_id"])]
-    assert not {"aws_internet_gateway", "aws_nat_gateway", "aws_eip"} & {a.split(".")[0] for a in account.made}
+    assert not {"aws_internet_gateway", "aws_nat_gateway", "aws_eip"} & {
+        address.split(".")[0] for address in account.resources
+    }
 
 
-def test_only_sagemaker_for_this_account_takes_the_role(account: Account) -> None:
-    trust = json.loads(account.made["aws_iam_role.job"]["assume_role_policy"])
+def test_only_sagemaker_for_this_account_assumes_the_role(account: Account) -> None:
+    trust = json.loads(account.resources["aws_iam_role.job"]["assume_role_policy"])
     assert [statement["Principal"] for statement in trust["Statement"]] == [{"Service": "sagemaker.amazonaws.com"}]
     assert allows(trust, "sts:AssumeRole", aws__SourceAccount=ACCOUNT, aws__SourceArn=JOB)
     assert not allows(trust, "sts:AssumeRole")
-    other = JOB.replace(ACCOUNT, "210987654321")
-    assert not allows(trust, "sts:AssumeRole", aws__SourceAccount="210987654321", aws__SourceArn=other)
-    assert not allows(trust, "sts:AssumeRole", aws__SourceAccount=ACCOUNT, aws__SourceArn=other)
+    other_job = JOB.replace(ACCOUNT, "210987654321")
+    assert not allows(trust, "sts:AssumeRole", aws__SourceAccount="210987654321", aws__SourceArn=other_job)
+    assert not allows(trust, "sts:AssumeRole", aws__SourceAccount=ACCOUNT, aws__SourceArn=other_job)
 
 
-# action, resource, context
+# Action, resource and context of requests.
 CALLER_MAY: list[tuple[str, str, dict[str, str]]] = [
     ("sagemaker:CreateTrainingJob", JOB, {}),
     ("sagemaker:AddTags", JOB, {}),
@@ -206,7 +210,7 @@ CALLER_MAY_NOT: list[tuple[str, str, dict[str, str]]] = [
     ("logs:DeleteLogGroup", f"{LOGS}:*", {}),
     ("logs:PutLogEvents", STREAM, {}),
     ("ecr:PutImage", f"{IMAGES}/another", {}),
-    ("ecr:PutImage", OTHERS, {}),
+    ("ecr:PutImage", OTHER_REPOSITORY, {}),
     ("ecr:DeleteRepository", f"{IMAGES}/herringbone/pytorch", {}),
     ("ecr:BatchDeleteImage", f"{IMAGES}/herringbone/pytorch", {}),
     ("ecr:PutImageTagMutability", f"{IMAGES}/herringbone/pytorch", {}),
@@ -227,7 +231,7 @@ JOB_MAY: list[tuple[str, str, dict[str, str]]] = [
     ("cloudwatch:PutMetricData", "*", {"cloudwatch__namespace": "/aws/sagemaker/TrainingJobs"}),
     ("ecr:GetAuthorizationToken", "*", {}),
     ("ecr:BatchGetImage", f"{IMAGES}/herringbone/pytorch", {}),
-    ("ecr:GetDownloadUrlForLayer", OTHERS, {}),
+    ("ecr:GetDownloadUrlForLayer", OTHER_REPOSITORY, {}),
     ("ec2:CreateNetworkInterface", f"{EC2}:network-interface/eni-1", {}),
     ("ec2:DescribeSubnets", "*", {}),
 ]
@@ -256,24 +260,24 @@ JOB_MAY_NOT: list[tuple[str, str, dict[str, str]]] = [
 
 
 def test_the_caller_may_submit_follow_stop_and_push(account: Account) -> None:
-    policy = json.loads(account.made["aws_iam_policy.caller"]["policy"])
+    policy = json.loads(account.resources["aws_iam_policy.caller"]["policy"])
     assert [case for case in CALLER_MAY if not allows(policy, case[0], case[1], **case[2])] == []
     assert [case for case in CALLER_MAY_NOT if allows(policy, case[0], case[1], **case[2])] == []
 
 
 def test_a_job_may_read_its_inputs_and_write_its_results(account: Account) -> None:
-    policy = json.loads(account.made["aws_iam_role_policy.job"]["policy"])
-    own = [
-        *(("ec2:CreateNetworkInterface", subnet["arn"], {}) for subnet in _each(account, "aws_subnet")),
+    policy = json.loads(account.resources["aws_iam_role_policy.job"]["policy"])
+    own_network = [
+        *(("ec2:CreateNetworkInterface", subnet["arn"], {}) for subnet in _resources_of_kind(account, "aws_subnet")),
         (
             "ec2:CreateNetworkInterfacePermission",
             f"{EC2}:network-interface/eni-1",
-            {"ec2__Vpc": account.made['aws_vpc.job["this"]']["arn"]},
+            {"ec2__Vpc": account.resources['aws_vpc.job["this"]']["arn"]},
         ),
     ]
-    assert [case for case in [*JOB_MAY, *own] if not allows(policy, case[0], case[1], **case[2])] == []
+    assert [case for case in [*JOB_MAY, *own_network] if not allows(policy, case[0], case[1], **case[2])] == []
     assert [case for case in JOB_MAY_NOT if allows(policy, case[0], case[1], **case[2])] == []
 
 
-def _each(account: Account, kind: str) -> list[dict[str, Any]]:
-    return [values for address, values in sorted(account.made.items()) if address.startswith(f"{kind}.")]
+def _resources_of_kind(account: Account, kind: str) -> list[dict[str, Any]]:
+    return [values for address, values in sorted(account.resources.items()) if address.startswith(f"{kind}.")]

@@ -1,4 +1,4 @@
-"""The evaluator that the tests of the policies stand on."""
+"""Test the policy evaluator that the other tests of permissions rely on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ READ = {"Effect": "Allow", "Action": ["s3:Get*"], "Resource": "arn:aws:s3:::mine
 TLS = {"Effect": "Deny", "Action": "s3:*", "Resource": "*", "Condition": {"Bool": {"aws:SecureTransport": "false"}}}
 
 
-def test_allows_what_a_statement_names_and_nothing_else() -> None:
+def test_a_policy_allows_only_what_its_statements_name() -> None:
     policy = {"Statement": [READ]}
     assert allows(policy, "s3:getobject", "arn:aws:s3:::mine/code/a/b")
     assert not allows(policy, "s3:PutObject", "arn:aws:s3:::mine/code/a")
@@ -23,7 +23,7 @@ def test_a_deny_wins_when_its_condition_is_met() -> None:
     assert not allows(policy, "s3:GetObject", "arn:aws:s3:::mine/code/a", aws__SecureTransport="false")
 
 
-def test_every_condition_must_be_met_by_one_of_its_values() -> None:
+def test_every_condition_must_match_one_of_its_values() -> None:
     condition = {"StringLike": {"s3:prefix": ["code/*", "data/*"]}, "StringEquals": {"aws:SourceAccount": "1"}}
     policy = {"Statement": {"Effect": "Allow", "Action": "s3:ListBucket", "Resource": "*", "Condition": condition}}
     assert allows(policy, "s3:ListBucket", s3__prefix="data/x", aws__SourceAccount="1")
@@ -31,7 +31,7 @@ def test_every_condition_must_be_met_by_one_of_its_values() -> None:
     assert not allows(policy, "s3:ListBucket", s3__prefix="data/x")
 
 
-def test_an_unknown_operator_is_an_error() -> None:
+def test_an_unknown_operator_raises() -> None:
     statement = {"Effect": "Allow", "Action": "*", "Condition": {"IpAddress": {"aws:SourceIp": "10.0.0.0/8"}}}
     with pytest.raises(KeyError, match="IpAddress"):
         allows({"Statement": statement}, "s3:GetObject", aws__SourceIp="10.0.0.1")

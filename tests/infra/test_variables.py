@@ -1,4 +1,4 @@
-"""What is refused before anything is made: variables.tf alone, without a provider or an account."""
+"""Validate variables before anything is created: variables.tf alone, without a provider or an account."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def variables(terraform_program: str, tmp_path_factory: pytest.TempPathFactory) 
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("changes", "message"),
     [
         ({"region": "Frankfurt"}, "A region looks like us-east-1"),
         ({"name": "Herringbone_"}, "3 to 24 lower-case letters"),
@@ -37,15 +37,15 @@ def variables(terraform_program: str, tmp_path_factory: pytest.TempPathFactory) 
         ({"network": {"zones": 0}}, "network.zones is 1 to 4"),
     ],
 )
-def test_refused(variables: Terraform, given: dict[str, Any], message: str) -> None:
-    variables.answer(**{"region": "eu-central-1", **given})
-    said = variables.run("plan", "-input=false", codes=(1,)).stderr
-    assert "Invalid value for variable" in said
-    assert message in " ".join(said.replace("│", " ").split())
+def test_invalid_values_are_refused(variables: Terraform, changes: dict[str, Any], message: str) -> None:
+    variables.set_variables(**{"region": "eu-central-1", **changes})
+    stderr = variables.run("plan", "-input=false", codes=(1,)).stderr
+    assert "Invalid value for variable" in stderr
+    assert message in " ".join(stderr.replace("│", " ").split())
 
 
-def test_taken(variables: Terraform) -> None:
-    variables.answer(
+def test_valid_values_are_accepted(variables: Terraform) -> None:
+    variables.set_variables(
         region="us-gov-west-1",
         name="a-name-of-twenty-four-ab",
         tags={"Team": "vision"},

@@ -1,4 +1,4 @@
-"""The peer, its Compose and an image with its toolkit; tests are skipped, with the reason, where one is missing."""
+"""Fixtures: the peer, its Compose, and an image with its toolkit. A missing one skips the test, with the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tests.interop import peer
 
-# Tells what a training script finds in a container, in a file that becomes part of the model.
+# Writes what a training script sees in a container to a file that becomes part of the model.
 SCRIPT = """
 import glob, json, os, socket, sys, time
 sys.path.insert(0, os.path.dirname(__file__))
@@ -25,12 +25,12 @@ with open(os.path.join(os.environ["SM_CHANNEL_TRAINING"], "data.txt")) as file:
     data = file.read()
 rank = os.environ.get("OMPI_COMM_WORLD_RANK", os.environ.get("RANK", "0"))
 host = os.environ["SM_CURRENT_HOST"]
-# The toolkit starts when it knows the names of all hosts, and one that is over takes its name with it.
-# Under its MPI all ranks are told the first host's name as theirs.
+# The toolkit starts once all hosts' names resolve, and a host that ends takes its name with it. So wait for all hosts.
+# The file is named by the container, because under the toolkit's MPI all ranks get the first host's name.
 open(f"/opt/ml/shared/up-{socket.gethostname()}", "w").close()
 while len(glob.glob("/opt/ml/shared/up-*")) < len(json.loads(os.environ["SM_HOSTS"])):
     time.sleep(0.01)
-found = {
+report = {
     "argv": sys.argv[1:],
     "data": data,
     "greeting": GREETING,
@@ -43,13 +43,13 @@ found = {
 }
 print("rank", rank, "is here", flush=True)
 with open(os.path.join(os.environ["SM_MODEL_DIR"], f"{host}-{rank}.json"), "w") as file:
-    json.dump(found, file)
+    json.dump(report, file)
 """
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A folder with code/train.py and a module beside it, and data/data.txt."""
+    """Return a folder with code/train.py, a module next to it, and data/data.txt."""
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "train.py").write_text(SCRIPT)
     (tmp_path / "code" / "helper.py").write_text("GREETING = 'grüezi'\n")
@@ -59,7 +59,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def read_model(uri: str) -> list[dict[str, Any]]:
-    """Return what the ranks wrote, in the order of their files' names."""
+    """Return the JSON that the ranks wrote, in the order of the file names."""
     with tarfile.open(uri.removeprefix("file://")) as archive:
         names = sorted(name for name in archive.getnames() if name.endswith(".json"))
         return [json.load(archive.extractfile(name)) for name in names]  # type: ignore[arg-type]
@@ -67,12 +67,12 @@ def read_model(uri: str) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="session")
 def toolkit(engine: Any) -> str:
-    """The image of tests/interop/setup: HERRINGBONE_TOOLKIT_IMAGE, else the newest that is there."""
-    named = os.environ.get("HERRINGBONE_TOOLKIT_IMAGE")
-    found = engine.images(name="herringbone-interop")
-    if not named and not found:
+    """Return the image of tests/interop/setup: HERRINGBONE_TOOLKIT_IMAGE, else the newest one of the engine."""
+    override = os.environ.get("HERRINGBONE_TOOLKIT_IMAGE")
+    images = engine.images(name="herringbone-interop")
+    if not override and not images:
         pytest.skip("no image with the peer's toolkit: run tests/interop/setup")
-    return named or str(max(found, key=lambda image: image["Created"])["RepoTags"][0])
+    return override or str(max(images, key=lambda image: image["Created"])["RepoTags"][0])
 
 
 Fit = Callable[..., subprocess.CompletedProcess[str]]

@@ -1,8 +1,8 @@
-"""One job of `sagemaker` 2.x in its own local mode, at its quickest: code and model stay on this machine.
+"""Run one job of `sagemaker` 2.x in its own local mode; code and model stay on this machine.
 
 Usage: .venv-peer/bin/python tests/interop/fit_v2.py JSON, in the environment of `tests.interop.peer`. The JSON has
-`image_uri`, `script`, `instance_count` and, where they are wanted, `distribution`, `hyperparameters`, `environment`,
-`inputs`. Prints when fit() is called and when it has returned, and where the model is.
+`image_uri`, `script`, `instance_count` and optionally `distribution`, `hyperparameters`, `environment`, `inputs`.
+Prints the times before and after fit(), and the location of the model.
 """
 
 import json
@@ -16,7 +16,7 @@ import sagemaker.session
 from sagemaker.local import LocalSession
 from sagemaker.pytorch import PyTorch
 
-# The constructor asks STS who is there, at an address that no setting changes.
+# The constructor sends GetCallerIdentity to an address that no setting changes.
 sagemaker.session.sts_regional_endpoint = lambda region: os.environ["STS_URL"]
 
 job = json.loads(sys.argv[1])

@@ -1,4 +1,4 @@
-"""What AWS's SDK needs for a job of its local mode: a Compose that it accepts, an answer from STS, no telemetry."""
+"""Provide what AWS's SDK needs for a job in its local mode: a Compose it accepts, an answer of STS, no telemetry."""
 
 from __future__ import annotations
 
@@ -11,40 +11,40 @@ from pathlib import Path
 
 from tests.interop.sts import sts
 
-HERE = Path(__file__).resolve().parent
-ROOT = HERE.parents[1]
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
 _FOLDER_LABEL = "com.docker.compose.project.working_dir"
 _NETWORK = "sagemaker-local"
 
 
 def compose() -> Path:
-    """Return the path of Compose 2. Raises `LookupError` with what to do where there is none."""
-    found = subprocess.run([HERE / "compose"], capture_output=True, text=True)
-    if found.returncode:
-        raise LookupError(found.stderr.strip())
-    return Path(found.stdout.strip())
+    """Return the path of Compose 2. Raises `LookupError`, whose message names the remedy, where there is none."""
+    process = subprocess.run([FOLDER / "compose"], capture_output=True, text=True)
+    if process.returncode:
+        raise LookupError(process.stderr.strip())
+    return Path(process.stdout.strip())
 
 
 def python(version: int) -> Path:
-    """Return the Python in whose environment the peer's major version 2 or 3 is; it may not have been made."""
+    """Return the Python with the peer's major version 2 or 3; the environment may not exist."""
     return ROOT / {2: ".venv-peer", 3: ".venv-peer-v3"}[version] / "bin" / "python"
 
 
 @contextmanager
 def surroundings(compose: Path) -> Iterator[dict[str, str]]:
-    """Yield the environment for the peer's process. What its jobs left is removed behind the block."""
+    """Yield the environment for the peer's process; remove its jobs' containers and files after the block."""
     with tempfile.TemporaryDirectory(prefix="hb-peer-") as folder, sts() as url:
-        # It wants the text "v2" of the `docker` command's plugin, and takes any program of this name.
+        # The peer requires "v2" in the version of the `docker compose` plugin, but accepts any program of this name.
         (Path(folder) / "docker-compose").symlink_to(compose)
         config = Path(folder) / "config.yaml"
         config.write_text("SchemaVersion: '1.0'\nSageMaker: {PythonSDK: {Modules: {TelemetryOptOut: true}}}\n")
-        left = Path(folder) / "left"
-        left.mkdir()
+        job_files = Path(folder) / "jobs"
+        job_files.mkdir()
         try:
             yield {
                 **os.environ,
                 "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
-                "TMPDIR": str(left),
+                "TMPDIR": str(job_files),
                 "STS_URL": url,
                 "AWS_EC2_METADATA_DISABLED": "true",
                 "AWS_ACCESS_KEY_ID": "none",
@@ -55,15 +55,15 @@ def surroundings(compose: Path) -> Iterator[dict[str, str]]:
                 "SAGEMAKER_ADMIN_CONFIG_OVERRIDE": os.devnull,
             }
         finally:
-            _clear(left)
+            _remove_containers(job_files)
 
 
-def _clear(folder: Path) -> None:
-    """Remove the containers of the jobs below a folder, and the network when nobody else's are on it."""
-    listed = _docker("ps", "--all", "--format", f'{{{{.ID}}}} {{{{.Label "{_FOLDER_LABEL}"}}}}').splitlines()
-    ours = [line.split()[0] for line in listed if str(folder) in line]
-    if ours:
-        _docker("rm", "--force", "--volumes", *ours)
+def _remove_containers(folder: Path) -> None:
+    """Remove the containers of jobs below a folder, and the network unless other containers use it."""
+    lines = _docker("ps", "--all", "--format", f'{{{{.ID}}}} {{{{.Label "{_FOLDER_LABEL}"}}}}').splitlines()
+    containers = [line.split()[0] for line in lines if str(folder) in line]
+    if containers:
+        _docker("rm", "--force", "--volumes", *containers)
     _docker("network", "rm", _NETWORK)
 
 

@@ -1,4 +1,4 @@
-"""The one answer that `sagemaker` 2.x wants of AWS before it runs anything here: who is asking."""
+"""Answer GetCallerIdentity, the only request that `sagemaker` 2.x sends to AWS before it runs a local job."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class _Answer(BaseHTTPRequestHandler):
         self.wfile.write(_ANSWER)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def sts() -> Iterator[str]:
-    """Serve at the URL that is yielded, until the block ends.
+    """Yield the URL of a server that runs until the block ends.
 
     >>> with sts() as url:
     ...     url.startswith("http://127.0.0.1:")

@@ -1,4 +1,4 @@
-"""Our SDK runs an image made with AWS's training toolkit."""
+"""Run an image that contains AWS's training toolkit with our SDK."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ pytestmark = [pytest.mark.docker, pytest.mark.interop]
 def estimator_of(project, toolkit, tmp_path, monkeypatch):
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
 
-    def make(**more):
-        return Estimator("train.py", source_dir=project / "code", image_uri=toolkit, instance_type="local", **more)
+    def make(**options):
+        return Estimator("train.py", source_dir=project / "code", image_uri=toolkit, instance_type="local", **options)
 
     return make
 
@@ -27,35 +27,35 @@ def inputs_of(project):
     return {"training": f"file://{project / 'data'}"}
 
 
-def test_a_script_finds_what_we_send(estimator_of, project, capfd):
+def test_a_script_receives_what_we_send(estimator_of, project, capfd):
     estimator = estimator_of(hyperparameters={"epochs": 3, "name": "it's"}, environment={"MINE": "mine"})
     job = estimator.fit(inputs_of(project))
-    (found,) = read_model(job.model_data)
-    assert found["argv"] == ["--epochs", "3", "--name", "it's"]
-    assert found["hyperparameters"] == {"epochs": 3, "name": "it's"}
-    assert (found["data"], found["greeting"], found["mine"]) == ("1 2 3", "grüezi", "mine")
-    assert (found["hosts"], found["host"], found["job"]) == (["algo-1"], "algo-1", job.name)
+    (report,) = read_model(job.model_data)
+    assert report["argv"] == ["--epochs", "3", "--name", "it's"]
+    assert report["hyperparameters"] == {"epochs": 3, "name": "it's"}
+    assert (report["data"], report["greeting"], report["mine"]) == ("1 2 3", "grüezi", "mine")
+    assert (report["hosts"], report["host"], report["job"]) == (["algo-1"], "algo-1", job.name)
     assert "rank 0 is here" in capfd.readouterr().out
 
 
-def test_two_hosts_know_each_other(estimator_of, project):
-    found = read_model(estimator_of(instance_count=2).fit(inputs_of(project)).model_data)
-    assert [(host["host"], host["hosts"]) for host in found] == [
+def test_two_hosts_know_each_others_names(estimator_of, project):
+    reports = read_model(estimator_of(instance_count=2).fit(inputs_of(project)).model_data)
+    assert [(report["host"], report["hosts"]) for report in reports] == [
         ("algo-1", ["algo-1", "algo-2"]),
         ("algo-2", ["algo-1", "algo-2"]),
     ]
 
 
-@pytest.mark.slow  # the toolkit sleeps for 30 s behind its ranks
+@pytest.mark.slow  # the toolkit sleeps for 30 s after its ranks have ended
 def test_ranks_of_mpi_on_two_hosts(estimator_of, project):
     estimator = estimator_of(instance_count=2, distribution={"mpi": {"enabled": True, "processes_per_host": 2}})
     if os.getuid() != 0:
         pytest.skip("the toolkit's MPI needs root, for sshd")
-    found = read_model(estimator.fit(inputs_of(project)).model_data)
-    # It tells every rank the names of the first host's environment, its own host's name among them.
-    assert [(rank["world"], rank["hosts"]) for rank in found] == [("4", ["algo-1", "algo-2"])] * 4
+    reports = read_model(estimator.fit(inputs_of(project)).model_data)
+    # The toolkit gives every rank the first host's environment, so `host` is wrong on the second host.
+    assert [(report["world"], report["hosts"]) for report in reports] == [("4", ["algo-1", "algo-2"])] * 4
 
 
-def test_a_failure_is_told_in_the_toolkit_s_words(estimator_of, project):
+def test_a_failure_has_the_toolkits_message(estimator_of, project):
     with pytest.raises(JobFailedError, match="ValueError: a loss that is not a number"):
         estimator_of(hyperparameters={"fail": ""}).fit(inputs_of(project))

@@ -1,11 +1,11 @@
 """Record what the released `sagemaker` package sends to CreateTrainingJob for each case of cases.json; no network.
 
 Usage, with the Python that `tests/peer/setup` makes: `.venv-peer/bin/python tests/sagemaker/ask_peer.py [FOLDER]`.
-One file per case, FOLDER/<name>.json (default: golden/ beside this file): the request as it went over the wire, or
-`{"error": "ValueError: ..."}`. Every call of AWS is answered inside boto, before it leaves.
+Writes one file per case, FOLDER/<name>.json (default: golden/ next to this file). A file holds the request that the
+package sent, or `{"error": "ValueError: ..."}`. A hook in boto answers all calls, so no request leaves the machine.
 """
 
-# ruff: noqa: E402 - the environment has to be set before the peer is imported
+# ruff: noqa: E402 - the environment must be set before the peer is imported
 import io
 import json
 import logging
@@ -15,7 +15,7 @@ import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
 
-# Before the import: no telemetry, no settings of this machine, no question to an instance's metadata service.
+# The package reads these at import: no telemetry, no settings of this machine, no request to the metadata service.
 os.environ.update(
     AWS_EC2_METADATA_DISABLED="true",
     AWS_ACCESS_KEY_ID="none",
@@ -35,12 +35,12 @@ from sagemaker.instance_group import InstanceGroup
 from sagemaker.pytorch import PyTorch
 from sagemaker.tensorflow import TensorFlow
 
-HERE = Path(__file__).parent
+FOLDER = Path(__file__).parent
 KINDS = {"Estimator": Estimator, "PyTorch": PyTorch, "TensorFlow": TensorFlow}
 
 
-class Wire:
-    """Answers what boto would send, and keeps the training job's request."""
+class Recorder:
+    """Answers boto's requests, and records the request that creates a training job."""
 
     def __init__(self):
         self.request = None
@@ -65,58 +65,58 @@ ROLE = (
 )
 
 
-def ask(case, session, wire):
+def ask(case, session, recorder):
     arguments = dict(case["arguments"])
     if "instance_groups" in arguments:
         arguments["instance_groups"] = groups(arguments["instance_groups"])
     if "instance_groups" in arguments.get("distribution", {}):
-        chosen = arguments["distribution"]["instance_groups"]
-        own = {group.instance_group_name: group for group in arguments["instance_groups"]}
-        arguments["distribution"] = {**arguments["distribution"], "instance_groups": [own[name] for name in chosen]}
+        names = arguments["distribution"]["instance_groups"]
+        by_name = {group.instance_group_name: group for group in arguments["instance_groups"]}
+        arguments["distribution"] = {**arguments["distribution"], "instance_groups": [by_name[name] for name in names]}
     try:
         estimator = KINDS[case["estimator"]](sagemaker_session=session, **arguments)
         estimator.fit(inputs(case.get("inputs")), wait=False, job_name="digits-1")
-    except Exception as error:  # noqa: BLE001 - whatever it raises is the answer
+    except Exception as error:  # noqa: BLE001 - any error is the recorded answer
         return {"error": f"{type(error).__name__}: {error}"}
-    return wire.request
+    return recorder.request
 
 
-def groups(described):
+def groups(descriptions):
     return [
-        InstanceGroup(*(group[f"instance_{key}"] for key in ("group_name", "type", "count"))) for group in described
+        InstanceGroup(*(group[f"instance_{key}"] for key in ("group_name", "type", "count"))) for group in descriptions
     ]
 
 
-def inputs(given):
-    return {name: channel(value) for name, value in given.items()} if isinstance(given, dict) else given
+def inputs(value):
+    return {name: channel(entry) for name, entry in value.items()} if isinstance(value, dict) else value
 
 
-def channel(given):
-    if isinstance(given, str):
-        return given
-    if "file_system_id" in given:
-        return FileSystemInput(**given)
-    given = dict(given)
-    if "shuffle_config" in given:
-        given["shuffle_config"] = ShuffleConfig(given["shuffle_config"]["seed"])
-    return TrainingInput(**given)
+def channel(value):
+    if isinstance(value, str):
+        return value
+    if "file_system_id" in value:
+        return FileSystemInput(**value)
+    arguments = dict(value)
+    if "shuffle_config" in arguments:
+        arguments["shuffle_config"] = ShuffleConfig(arguments["shuffle_config"]["seed"])
+    return TrainingInput(**arguments)
 
 
 def main():
-    into = Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "golden").resolve()
-    into.mkdir(exist_ok=True)
-    wire = Wire()
+    folder = Path(sys.argv[1] if len(sys.argv) > 1 else FOLDER / "golden").resolve()
+    folder.mkdir(exist_ok=True)
+    recorder = Recorder()
     boto = boto3.Session(region_name="us-west-2")
-    boto.events.register("before-send", wire.answer)
+    boto.events.register("before-send", recorder.answer)
     session = sagemaker.Session(boto_session=boto, default_bucket="bucket")
-    session._default_bucket = "bucket"  # else it would be looked for, and made
+    session._default_bucket = "bucket"  # otherwise the package would look for the bucket, and create it
     with tempfile.TemporaryDirectory() as name:
         (Path(name) / "train.py").touch()
         os.chdir(name)
-        for case in json.loads((HERE / "cases.json").read_text()):
+        for case in json.loads((FOLDER / "cases.json").read_text()):
             with redirect_stdout(io.StringIO()):
-                answer = ask(case, session, wire)
-            (into / f"{case['name']}.json").write_text(json.dumps(answer, indent=1, sort_keys=True) + "\n")
+                answer = ask(case, session, recorder)
+            (folder / f"{case['name']}.json").write_text(json.dumps(answer, indent=1, sort_keys=True) + "\n")
 
 
 if __name__ == "__main__":

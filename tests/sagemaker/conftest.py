@@ -1,4 +1,4 @@
-"""An account at a mock of AWS, empty at the start of each test."""
+"""Fixtures: an account at a mock of AWS, empty at the start of each test, and a scripted service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.polling import Pace
 from tests.aws_mock import mock_aws
-from tests.sagemaker.account import Wire, make_role
+from tests.sagemaker.account import RequestRecorder, make_role
 from tests.sagemaker.service import Service, serving
 
 REGION = "eu-central-1"
@@ -22,14 +22,14 @@ REGION = "eu-central-1"
 
 @pytest.fixture(scope="session")
 def aws(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of the mock."""
+    """Yield the address of the mock."""
     with mock_aws(tmp_path_factory.mktemp("aws") / "log") as address:
         yield address
 
 
 @pytest.fixture
 def account(aws: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """The environment of a user who has logged in, at the mock; the mock's address."""
+    """Empty the mock, set the environment of a logged-in user, and return the mock's address."""
     reset = urllib.request.Request(f"{aws}/moto-api/reset", method="POST")  # noqa: S310 - our own server
     urllib.request.urlopen(reset, timeout=10).close()  # noqa: S310
     log_in(aws, tmp_path, monkeypatch)
@@ -37,15 +37,15 @@ def account(aws: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def log_in(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make the environment that of a user of the AWS at an address."""
-    nothing = tmp_path / "no-such-file"
+    """Set the environment of a user who is logged in to the AWS at `address`."""
+    missing_file = tmp_path / "no-such-file"
     for name, value in {
         "AWS_ENDPOINT_URL": address,
         "AWS_ACCESS_KEY_ID": "mock",
         "AWS_SECRET_ACCESS_KEY": "mock",
         "AWS_DEFAULT_REGION": REGION,
-        "AWS_CONFIG_FILE": str(nothing),
-        "AWS_SHARED_CREDENTIALS_FILE": str(nothing),
+        "AWS_CONFIG_FILE": str(missing_file),
+        "AWS_SHARED_CREDENTIALS_FILE": str(missing_file),
         "AWS_EC2_METADATA_DISABLED": "true",
     }.items():
         monkeypatch.setenv(name, value)
@@ -53,14 +53,14 @@ def log_in(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
-    """An empty home of jobs."""
+    """Return a home without jobs, and set HERRINGBONE_HOME to it."""
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
     return Home(tmp_path / "home")
 
 
 @pytest.fixture
 def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service]:
-    """An AWS that does as it is told, and the environment of its user."""
+    """Yield a scripted AWS, and set the environment of its user."""
     pytest.importorskip("boto3", reason="the extra aws is not installed")
     with serving() as service:
         log_in(service.address, tmp_path, monkeypatch)
@@ -69,18 +69,18 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Service
 
 @pytest.fixture
 def boto() -> Any:
-    """A session of the user's that need not read the services' models anew."""
-    return Wire().boto
+    """Return a user's boto3 session that shares the loaded service models."""
+    return RequestRecorder().boto
 
 
 @pytest.fixture
-def wire(account: str) -> Wire:
-    """A session at the mock, in whose account there is a role, and which has sent nothing yet."""
+def recorder(account: str) -> RequestRecorder:
+    """Return a recorder at the mock: its account has a role, and it has recorded nothing yet."""
     pytest.importorskip("boto3", reason="the extra aws is not installed")
-    made = Wire()
-    make_role(made.boto)
-    made.sent.clear()
-    return made
+    session = RequestRecorder()
+    make_role(session.boto)
+    session.sent.clear()
+    return session
 
 
 @pytest.fixture
@@ -90,5 +90,5 @@ def index(home: Home) -> JobIndex:
 
 @pytest.fixture
 def backend(home: Home) -> SageMakerBackend:
-    """`ml.*` in a hurry."""
+    """Return a backend that polls without long pauses."""
     return SageMakerBackend(home=home, pace=Pace(0.01, 0.05, 1.5))

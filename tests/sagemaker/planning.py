@@ -1,4 +1,4 @@
-"""Plans for `ml.*` without botocore: what a request says is tested apart from what the service's model allows."""
+"""Plan jobs for `ml.*` without botocore, so that tests of requests do not need the service model."""
 
 from typing import Any
 
@@ -10,9 +10,9 @@ from herringbone.planning.plan import JobPlan
 IMAGE = "123456789012.dkr.ecr.us-west-2.amazonaws.com/herringbone-pytorch:2.13"
 
 
-def planned(inputs: Inputs = None, *, kind: type[Estimator] = Estimator, **given: Any) -> JobPlan:
-    """Return the plan of an estimator of the script `train.py`, which the current folder must hold."""
-    arguments: dict[str, Any] = {"entry_point": "train.py", "image_uri": IMAGE, **given}
+def planned(inputs: Inputs = None, *, kind: type[Estimator] = Estimator, **changes: Any) -> JobPlan:
+    """Return the plan of an estimator with the script `train.py`, which must be in the current folder."""
+    arguments: dict[str, Any] = {"entry_point": "train.py", "image_uri": IMAGE, **changes}
     if "instance_groups" not in arguments:
         arguments = {"instance_type": "ml.g5.12xlarge", **arguments}
     return kind(**arguments)._plan(SageMakerBackend(check=lambda *_: None), inputs, "digits-1")

@@ -1,11 +1,11 @@
-"""A small AWS that does as it is told: the JSON operations that a wait for a job needs, and scripted troubles.
+"""A small scripted AWS: the JSON operations that following a job needs, with scripted faults.
 
-    service.jobs["digits-1"] = [starting, downloading, completed]     # each Describe gives the next, the last for ever
+    service.jobs["digits-1"] = [starting, downloading, completed]     # one per Describe; the last one repeats
     service.write("digits-1/algo-1-1", ["[algo-1:0] epoch 1"])        # log lines
-    service.trouble("GetLogEvents", 3, "ThrottlingException")         # the next three answers
-    service.calls["DescribeTrainingJob"]                              # how often it was asked
+    service.fail("GetLogEvents", 3, "ThrottlingException")            # the next three answers
+    service.calls["DescribeTrainingJob"]                              # number of requests
 
-Requests are answered whoever signs them; GetCallerIdentity says who `service.account` is.
+The service does not check signatures; GetCallerIdentity answers with `service.account`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _IDENTITY = """<GetCallerIdentityResponse xmlns="https://sts.amazonaws.com/doc/2
 
 
 class Service:
-    """What the server holds; tests write to it while it runs."""
+    """State of the server; tests change it while the server runs."""
 
     def __init__(self) -> None:
         self.address = ""
@@ -39,26 +39,27 @@ class Service:
         self.streams: dict[str, list[dict[str, Any]]] = {}
         self.has_group = True
         self.away = False  # connections are closed without an answer
-        self.forget_tokens = False  # once: the next token that is shown is unknown
+        self.forget_tokens = False  # the next request with a token fails, once
         self.calls: Counter[str] = Counter()
         self.stopped: list[str] = []
-        self._troubles: defaultdict[str, list[tuple[int, str, str]]] = defaultdict(list)
+        self._faults: defaultdict[str, list[tuple[int, str, str]]] = defaultdict(list)
+        # Guards the members, because the server answers in threads of its own.
         self._lock = threading.RLock()
         self._clock = int((time.time() - 3_600) * 1_000)
 
-    def trouble(self, operation: str, times: int, code: str, message: str = "no", *, status: int = 400) -> None:
-        """Answer the next questions of an operation with an error."""
+    def fail(self, operation: str, times: int, code: str, message: str = "no", *, status: int = 400) -> None:
+        """Answer the next `times` requests of an operation with an error."""
         with self._lock:
-            self._troubles[operation] += [(status, code, message)] * times
+            self._faults[operation] += [(status, code, message)] * times
 
-    def well(self) -> None:
-        """Take back what is left of the troubles."""
+    def recover(self) -> None:
+        """Discard the remaining faults."""
         with self._lock:
-            self._troubles.clear()
+            self._faults.clear()
             self.away = False
 
     def write(self, stream: str, lines: list[str], *, first_ms: int | None = None) -> None:
-        """Add lines to a stream, a millisecond apart, from an hour ago on."""
+        """Add lines to a stream, one millisecond apart, the first at `first_ms` or one hour ago."""
         with self._lock:
             events = self.streams.setdefault(stream, [])
             for number, line in enumerate(lines):
@@ -66,30 +67,30 @@ class Service:
                 stamp = self._clock if first_ms is None else first_ms + number
                 events.append({"timestamp": stamp, "message": line, "ingestionTime": stamp})
 
-    def answer(self, operation: str, question: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def answer(self, operation: str, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         with self._lock:
             self.calls[operation] += 1
-            if self._troubles[operation]:
-                status, code, message = self._troubles[operation].pop(0)
+            if self._faults[operation]:
+                status, code, message = self._faults[operation].pop(0)
                 return status, {"__type": code, "message": message}
-            ask: Callable[[dict[str, Any]], tuple[int, dict[str, Any]]] = getattr(self, f"_{operation}")
-            return ask(question)
+            handler: Callable[[dict[str, Any]], tuple[int, dict[str, Any]]] = getattr(self, f"_{operation}")
+            return handler(arguments)
 
-    def _DescribeTrainingJob(self, question: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        states = self.jobs.get(question["TrainingJobName"])
+    def _DescribeTrainingJob(self, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        states = self.jobs.get(arguments["TrainingJobName"])
         if states is None:
             return 400, {"__type": "ValidationException", "message": "Requested resource not found."}
         return 200, states.pop(0) if len(states) > 1 else states[0]
 
-    def _CreateTrainingJob(self, question: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        name = question["TrainingJobName"]
+    def _CreateTrainingJob(self, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        name = arguments["TrainingJobName"]
         if name in self.jobs:
             return 400, {"__type": "ResourceInUse", "message": "Training job names must be unique"}
-        self.jobs[name] = [described(name, **question)]
+        self.jobs[name] = [described(name, **arguments)]
         return 200, {"TrainingJobArn": self.jobs[name][0]["TrainingJobArn"]}
 
-    def _StopTrainingJob(self, question: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        name = question["TrainingJobName"]
+    def _StopTrainingJob(self, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        name = arguments["TrainingJobName"]
         self.stopped.append(name)
         last = self.jobs[name][-1]
         self.jobs[name] = [
@@ -98,17 +99,17 @@ class Service:
         ]
         return 200, {}
 
-    def _ListTags(self, question: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def _ListTags(self, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         return 200, {"Tags": self.tags}
 
-    def _GetProducts(self, question: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+    def _GetProducts(self, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         return 200, {"PriceList": self.products}
 
-    def _DescribeLogStreams(self, question: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        if not self.has_group or question["logGroupName"] != _GROUP:
+    def _DescribeLogStreams(self, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        if not self.has_group or arguments["logGroupName"] != _GROUP:
             return 400, {"__type": "ResourceNotFoundException", "message": "The specified log group does not exist."}
-        names = sorted(name for name in self.streams if name.startswith(question["logStreamNamePrefix"]))
-        start = int(question.get("nextToken", "0"))
+        names = sorted(name for name in self.streams if name.startswith(arguments["logStreamNamePrefix"]))
+        start = int(arguments.get("nextToken", "0"))
         page: dict[str, Any] = {
             "logStreams": [
                 {"logStreamName": name, "lastIngestionTime": self.streams[name][-1]["timestamp"]}
@@ -121,24 +122,24 @@ class Service:
             page["nextToken"] = str(start + PAGE_STREAMS)
         return 200, page
 
-    def _GetLogEvents(self, question: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        assert question["startFromHead"]
-        events = self.streams[question["logStreamName"]]
-        token = question.get("nextToken")
+    def _GetLogEvents(self, arguments: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        assert arguments["startFromHead"]
+        events = self.streams[arguments["logStreamName"]]
+        token = arguments.get("nextToken")
         if token is not None and self.forget_tokens:
             self.forget_tokens = False
             return 400, {"__type": "InvalidParameterException", "message": "The specified nextToken is invalid."}
         start = int(token.removeprefix("f/")) if token else 0
-        if not token and "startTime" in question:
+        if not token and "startTime" in arguments:
             start = next(
-                (n for n, event in enumerate(events) if event["timestamp"] >= question["startTime"]), len(events)
+                (n for n, event in enumerate(events) if event["timestamp"] >= arguments["startTime"]), len(events)
             )
         page = events[start : start + PAGE_EVENTS]
         return 200, {"events": page, "nextForwardToken": f"f/{start + len(page)}", "nextBackwardToken": f"b/{start}"}
 
 
 def described(name: str, **members: Any) -> dict[str, Any]:
-    """Return a description as the service gives it of a job that starts."""
+    """Return the description of a starting job."""
     return {
         "TrainingJobName": name,
         "TrainingJobArn": f"arn:aws:sagemaker:us-west-2:123456789012:training-job/{name}",
@@ -156,12 +157,12 @@ def described(name: str, **members: Any) -> dict[str, Any]:
 
 
 def life(*states: tuple[str, str], status: str = "Completed", **members: Any) -> list[dict[str, Any]]:
-    """Return the descriptions of a job that goes through states (with a message each), and ends with `status`."""
+    """Return the descriptions of a job that passes through states, each with a message, and ends with `status`."""
     descriptions = []
-    told: list[dict[str, Any]] = []
+    transitions: list[dict[str, Any]] = []
     for secondary, message in (*states, (members.get("SecondaryStatus", status), "")):
-        told = [*told, {"Status": secondary, "StatusMessage": message, "StartTime": time.time()}]
-        descriptions.append({"SecondaryStatus": secondary, "SecondaryStatusTransitions": told})
+        transitions = [*transitions, {"Status": secondary, "StatusMessage": message, "StartTime": time.time()}]
+        descriptions.append({"SecondaryStatus": secondary, "SecondaryStatusTransitions": transitions})
     end = {"TrainingJobStatus": status, "TrainingStartTime": time.time() - 300, "TrainingEndTime": time.time()}
     descriptions[-1] |= end | members
     return descriptions
@@ -169,7 +170,8 @@ def life(*states: tuple[str, str], status: str = "Completed", **members: Any) ->
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # Head and content in one piece, or each answer waits 40 ms for the client's word that the head has come.
+    # Buffers header and body into one segment. Sent apart, Nagle's algorithm holds the body back until the client's
+    # delayed acknowledgement of the header, 40 ms.
     wbufsize = 1 << 16
     service: Service
 
@@ -179,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
             return
         target = self.headers.get("X-Amz-Target")
-        if target is None:  # STS speaks another language
+        if target is None:  # STS uses the query protocol, without this header
             self.service.calls["GetCallerIdentity"] += 1
             self._send(200, "text/xml", _IDENTITY.format(self.service.account).encode())
             return

@@ -1,4 +1,4 @@
-"""DescribeTrainingJob's answers as a job's row, by literals."""
+"""Convert literal answers of DescribeTrainingJob to rows of the index."""
 
 import json
 from datetime import datetime, timezone
@@ -17,12 +17,12 @@ STARTING = {
     "Environment": {"API_TOKEN": "hunter2", "EPOCHS": "3"},
     "ResponseMetadata": {"RequestId": "1"},
 }
-OURS = Failure(
+SUPERVISOR_FAILURE = Failure(
     "algo-2", 9, 1, "ValueError", "bad batch", (Frame("train.py", 4, "run", "raise ValueError(batch)"),), ("epoch 2",)
 )
 
 
-def test_a_job_that_starts():
+def test_a_starting_job():
     row = row_of(STARTING)
     description = json.loads(row.pop("description"))
     assert row == {
@@ -46,7 +46,7 @@ def test_a_job_that_starts():
 @pytest.mark.parametrize(
     "secondary", ["Completed", "Stopped", "MaxRuntimeExceeded", "Interrupted", "MaxWaitTimeExceeded"]
 )
-def test_a_job_that_ended_has_its_times_and_its_model(secondary):
+def test_an_ended_job_has_times_and_a_model(secondary):
     status = "Completed" if secondary == "Completed" else "Stopped"
     answer = {
         **STARTING,
@@ -62,7 +62,7 @@ def test_a_job_that_ended_has_its_times_and_its_model(secondary):
     assert row["model"] == "s3://mine/digits-1/output/model.tar.gz"
 
 
-def test_a_job_without_hosts_ended_when_it_last_changed_and_has_no_model():
+def test_a_job_that_never_got_hosts_ended_at_its_last_change_and_has_no_model():
     answer = {
         **STARTING,
         "TrainingJobStatus": "Failed",
@@ -76,9 +76,9 @@ def test_a_job_without_hosts_ended_when_it_last_changed_and_has_no_model():
     assert parse_failure(row["failure"]).exception == "CapacityError"
 
 
-def test_our_own_failure_text_comes_back_with_rank_and_frames():
-    assert failure_of(f"AlgorithmError: {summary(OURS)}, exit code: 1") == OURS
-    assert failure_of(summary(OURS)) == OURS
+def test_a_failure_text_of_the_supervisor_is_parsed_with_rank_and_frames():
+    assert failure_of(f"AlgorithmError: {summary(SUPERVISOR_FAILURE)}, exit code: 1") == SUPERVISOR_FAILURE
+    assert failure_of(summary(SUPERVISOR_FAILURE)) == SUPERVISOR_FAILURE
 
 
 @pytest.mark.parametrize(
@@ -98,5 +98,5 @@ def test_our_own_failure_text_comes_back_with_rank_and_frames():
         ("something new", Failure(exit_code=0, message="something new")),
     ],
 )
-def test_other_peoples_reasons_stay_whole(reason, failure):
+def test_other_reasons_stay_one_message(reason, failure):
     assert failure_of(reason) == failure

@@ -1,4 +1,4 @@
-"""Whole lives of jobs: submitted to a mock of AWS, followed, left, found again by other processes, and their model."""
+"""Take jobs through their whole life: submit, follow, detach, attach from other processes, download the model."""
 
 import io
 import json
@@ -13,8 +13,7 @@ import pytest
 
 from herringbone import ArchiveError, InputError, TrainingJob, attach
 from herringbone.aws.session import AwsSession
-from herringbone.backends.sagemaker.fetch import fetch_model
-from herringbone.backends.sagemaker.progress import Progress
+from herringbone.backends.sagemaker.transfer import Progress, fetch_model
 from herringbone.cli.__main__ import main
 from herringbone.jobs.console import Console
 from tests.sagemaker.account import ACCOUNT, IMAGE, REGION, estimator, make_role
@@ -23,7 +22,7 @@ from tests.sagemaker.service import described, life, serving
 boto3 = pytest.importorskip("boto3", reason="the extra aws is not installed")
 
 GROUP = "/aws/sagemaker/TrainingJobs"
-# What Ctrl-C does is to be tried also where the tests themselves were started without it.
+# Some shells start background processes with SIGINT ignored; the child must react to it all the same.
 PYTHON = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 FIT = f"""
 from herringbone import PyTorch
@@ -33,7 +32,7 @@ COMMAND = "import sys; from herringbone.cli.__main__ import main; sys.exit(main(
 
 
 @pytest.fixture(autouse=True)
-def here(account, home, tmp_path, monkeypatch):
+def project_folder(account, home, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print(1)\n")
     (tmp_path / "data").mkdir()
@@ -71,15 +70,15 @@ def put_log(boto, **lines):
 def test_from_fit_to_the_unpacked_model(backend, boto, s3, tmp_path, capsys):
     make_role(boto)
     put_log(boto, algo_1=["[algo-1:0] a", "[algo-1:0] c"], algo_2=["[algo-2:1] b", "[algo-2:1] d"])
-    chosen = {"instance_count": 2, "output_path": "s3://mine/out", "environment": {"HUB_TOKEN": "hunter2"}}
-    asked = estimator(type("", (), {"boto": boto}), **chosen)
-    job = TrainingJob.submit(asked.plan("data", "digits-1"), backend)
+    options = {"instance_count": 2, "output_path": "s3://mine/out", "environment": {"HUB_TOKEN": "hunter2"}}
+    pytorch = estimator(type("", (), {"boto": boto}), **options)
+    job = TrainingJob.submit(pytorch.plan("data", "digits-1"), backend)
     job.follow(Console())
     out, err = capsys.readouterr()
     assert out.splitlines() == ["[algo-1:0] a", "[algo-2:1] b", "[algo-1:0] c", "[algo-2:1] d"]
     assert (job.status, job.model_data) == ("Completed", "s3://mine/out/digits-1/output/model.tar.gz")
     assert [line.text for line in job.logs(host="algo-2")] == ["b", "d"]
-    with pytest.raises(InputError, match=r"s3://mine/out/digits-1/output/model\.tar\.gz: nothing lies there"):
+    with pytest.raises(InputError, match=r"s3://mine/out/digits-1/output/model\.tar\.gz: there is no object"):
         job.download_model(tmp_path / "model")
     s3.put_object(Bucket="mine", Key="out/digits-1/output/model.tar.gz", Body=packed(weights=b"123"))
     assert (attach("digits-1", boto).download_model(tmp_path / "model") / "weights").read_bytes() == b"123"
@@ -100,14 +99,14 @@ def test_an_uncompressed_model_is_a_folder(s3, boto, tmp_path):
         s3.put_object(Bucket="mine", Key=key, Body=key.encode())
     folder = fetch(boto, "s3://mine/out/model", tmp_path)
     assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*.bin")) == ["a/b.bin", "c.bin"]
-    with pytest.raises(InputError, match="s3://mine/gone/: nothing lies there"):
+    with pytest.raises(InputError, match="s3://mine/gone/: there is no object"):
         fetch(boto, "s3://mine/gone/", tmp_path)
     s3.put_object(Bucket="mine", Key="out/wicked/../../evil", Body=b"")
     with pytest.raises(ArchiveError, match=r"object '\.\./\.\./evil' would land outside"):
         fetch(boto, "s3://mine/out/wicked", tmp_path / "other")
 
 
-def test_an_object_that_is_not_the_one_that_was_seen_is_refused(s3, boto, tmp_path):
+def test_an_object_that_changes_before_the_download_is_refused(s3, boto, tmp_path):
     s3.put_object(Bucket="mine", Key="model.tar.gz", Body=b"first")
     changed = []
 
@@ -116,13 +115,13 @@ def test_an_object_that_is_not_the_one_that_was_seen_is_refused(s3, boto, tmp_pa
             changed.append(boto3.client("s3").put_object(Bucket="mine", Key="model.tar.gz", Body=b"other"))
 
     boto.events.register("before-send.s3.GetObject", change)
-    with pytest.raises(ArchiveError, match=r"s3://mine/model\.tar\.gz: what arrived has another checksum"):
+    with pytest.raises(ArchiveError, match=r"s3://mine/model\.tar\.gz: the checksum of the received file differs"):
         fetch(boto, "s3://mine/model.tar.gz", tmp_path)
 
 
 @pytest.fixture
 def service(account, monkeypatch):
-    """Training jobs and logs that do as they are told, beside the mock of all else."""
+    """Serve training jobs, logs and prices from the scripted service, and everything else from the mock."""
     with serving() as service:
         for name in ("SAGEMAKER", "CLOUDWATCH_LOGS", "PRICING"):
             monkeypatch.setenv(f"AWS_ENDPOINT_URL_{name}", service.address)
@@ -145,7 +144,7 @@ def start():
         child.communicate()
 
 
-def test_a_job_is_left_killed_away_from_and_followed_to_its_end(service, start, boto):
+def test_a_job_survives_detach_and_a_killed_follower_and_is_followed_to_its_end(service, start, boto):
     make_role(boto)
     client = start(FIT)
     while "digits-1" not in service.jobs:
@@ -166,7 +165,7 @@ def test_a_job_is_left_killed_away_from_and_followed_to_its_end(service, start, 
     follower.wait()
 
     (last,) = service.jobs["digits-1"]
-    # An hour ago: the last lines of one that has just ended are waited for (test_logs).
+    # The job ended an hour ago, because a reader waits for late lines of a job that has just ended (test_logs).
     service.jobs["digits-1"] = [last, {**last, **life(TrainingEndTime=time.time() - 3_600)[-1]}]
     service.write("digits-1/algo-1-1", ["[algo-1:0] 3"])
     out, err = start(COMMAND, "logs", "-f", "digits-1").communicate(timeout=60)
@@ -175,16 +174,16 @@ def test_a_job_is_left_killed_away_from_and_followed_to_its_end(service, start, 
     assert service.calls["CreateTrainingJob"] == 1
 
 
-def test_the_command_line_knows_a_job_of_another_machine(service, capsys):
+def test_the_command_line_finds_a_job_of_another_machine(service, capsys):
     def herringbone(*arguments):
         assert main(arguments) == 0
         return capsys.readouterr()
 
     name = "theirs"
     service.jobs[name] = [described(name, Environment={"HUB_TOKEN": "hunter2"}, SecondaryStatus="Training")]
-    told = json.loads(herringbone("describe", name, "--json").out)
-    assert told["TrainingJobArn"].startswith(f"arn:aws:sagemaker:us-west-2:{ACCOUNT}:")
-    assert told["Environment"] == {"HUB_TOKEN": "******"}
+    description = json.loads(herringbone("describe", name, "--json").out)
+    assert description["TrainingJobArn"].startswith(f"arn:aws:sagemaker:us-west-2:{ACCOUNT}:")
+    assert description["Environment"] == {"HUB_TOKEN": "******"}
     out, err = herringbone("ls")
     assert (out.splitlines()[1].split()[:2], err) == ([name, "InProgress/Training"], "")
     assert herringbone("stop", name) == (f"job {name}: Stopping\n", "")

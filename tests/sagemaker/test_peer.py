@@ -1,8 +1,9 @@
-"""Conformance with the released peer: the same call asks for the same job, or differs as we chose.
+"""Compare Herringbone's requests with those of the released `sagemaker` package, the peer.
 
-`cases.json` holds estimator calls, `golden/` what `sagemaker` 2.257.7 sent for each. The test marked `peer` asks the
-package again; it needs the environment that `tests/peer/setup` makes. In a case, `differs` says for each field why ours
-is another, and `we_refuse` is a phrase of our message for what the peer sends.
+`cases.json` holds estimator calls, and `golden/` the requests that `sagemaker` 2.257.7 sent for them. The test marked
+`peer` runs the package again; it needs the environment that `tests/peer/setup` makes. In a case, `differs` gives the
+reason for each field that differs. `we_refuse` is a part of Herringbone's message for a call that only the peer
+accepts.
 """
 
 import json
@@ -18,116 +19,116 @@ from herringbone.estimators.inputs import ShuffleConfig
 from herringbone_contract.errors import OptionError
 from tests.sagemaker.planning import planned
 
-HERE = Path(__file__).parent
-PEER_PYTHON = HERE.parent.parent / ".venv-peer" / "bin" / "python"
-CASES = json.loads((HERE / "cases.json").read_text(encoding="utf-8"))
+FOLDER = Path(__file__).parent
+PEER_PYTHON = FOLDER.parent.parent / ".venv-peer" / "bin" / "python"
+CASES = json.loads((FOLDER / "cases.json").read_text(encoding="utf-8"))
 NAMES = AccountNames("us-west-2", "bucket", "arn:aws:iam::123456789012:role/train", code_hash="abc")
 
-# Only the peer sends these, whatever it was given: three services that we have no part in. Who wants one of them
-# writes it into extra_request.
-NOT_OURS = (
+# The peer sends these with every request: they configure three services that Herringbone does not support. A user who
+# wants one of them writes it into extra_request.
+PEER_ONLY = (
     "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries",
     "DebugHookConfig.CollectionConfigurations",
     "DebugHookConfig.S3OutputPath",
     "ProfilerConfig.DisableProfiler",
     "ProfilerConfig.S3OutputPath",
 )
-# The peer uploads the code for each job anew, below the job's name; ours lies under its content, and is uploaded once.
+# The peer uploads the code for each job, below the job's name. Herringbone names it by its content and uploads it once.
 CODE = ("HyperParameters.sagemaker_submit_directory", "InputDataConfig.code.DataSource.S3DataSource.S3Uri")
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def project_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
 
 
 def cases(*, refused):
-    chosen = [case for case in CASES if ("we_refuse" in case) == refused]
-    return pytest.mark.parametrize("case", chosen, ids=[case["name"] for case in chosen])
+    matching = [case for case in CASES if ("we_refuse" in case) == refused]
+    return pytest.mark.parametrize("case", matching, ids=[case["name"] for case in matching])
 
 
-def ours(case):
+def own_request(case):
     kind = getattr(herringbone, case["estimator"])
-    # Not given is None here: a script of `planned` would stand in for it.
+    # Without an explicit None, `planned` would add its own script.
     arguments = {"entry_point": None, **case["arguments"]}
     return training_job_request(planned(inputs(case.get("inputs")), kind=kind, **arguments), NAMES)
 
 
-def theirs(case):
-    return json.loads((HERE / "golden" / f"{case['name']}.json").read_text(encoding="utf-8"))
+def peer_request(case):
+    return json.loads((FOLDER / "golden" / f"{case['name']}.json").read_text(encoding="utf-8"))
 
 
-def inputs(given):
-    return {name: channel(value) for name, value in given.items()} if isinstance(given, dict) else given
+def inputs(value):
+    return {name: channel(entry) for name, entry in value.items()} if isinstance(value, dict) else value
 
 
-def channel(given):
-    if isinstance(given, str):
-        return given
-    if "file_system_id" in given:
-        return herringbone.FileSystemInput(**given)
-    given = dict(given)
-    if "shuffle_config" in given:
-        given["shuffle_config"] = ShuffleConfig(**given["shuffle_config"])
-    return herringbone.TrainingInput(**given)
+def channel(value):
+    if isinstance(value, str):
+        return value
+    if "file_system_id" in value:
+        return herringbone.FileSystemInput(**value)
+    arguments = dict(value)
+    if "shuffle_config" in arguments:
+        arguments["shuffle_config"] = ShuffleConfig(**arguments["shuffle_config"])
+    return herringbone.TrainingInput(**arguments)
 
 
-def fields(value, place=""):
-    """Yield every field with its place; channels by name, because their order says nothing."""
-    if place == "InputDataConfig":
-        value = {each["ChannelName"]: each for each in value}
+def fields(value, path=""):
+    """Yield the path and the value of every field; channels by name, because their order has no meaning."""
+    if path == "InputDataConfig":
+        value = {entry["ChannelName"]: entry for entry in value}
     if isinstance(value, dict) and value:
         for name, member in value.items():
-            yield from fields(member, f"{place}.{name}" if place else name)
+            yield from fields(member, f"{path}.{name}" if path else name)
     else:
-        yield place, value
+        yield path, value
 
 
-def meaning(place, value):
-    """Return a field's value; the order of the keys inside mp_parameters is the user's there and the grammar's here."""
-    return json.loads(value) if place == "HyperParameters.mp_parameters" and value else value
+def meaning(path, value):
+    """Return a field's value, with mp_parameters parsed: only the order of its keys differs between the libraries."""
+    return json.loads(value) if path == "HyperParameters.mp_parameters" and value else value
 
 
 @cases(refused=False)
-def test_the_same_request_but_for_what_is_listed(case):
-    mine, peers = dict(fields(ours(case))), dict(fields(theirs(case)))
-    assert not mine.keys() & set(NOT_OURS)
+def test_requests_differ_only_where_the_case_says_so(case):
+    own, peer = dict(fields(own_request(case))), dict(fields(peer_request(case)))
+    assert not own.keys() & set(PEER_ONLY)
     differing = {
-        place
-        for place in mine.keys() | peers.keys()
-        if meaning(place, mine.get(place)) != meaning(place, peers.get(place))
+        path for path in own.keys() | peer.keys() if meaning(path, own.get(path)) != meaning(path, peer.get(path))
     }
-    assert differing - {*NOT_OURS, *CODE} == set(case.get("differs", {}))
-    for place in differing & set(CODE):
+    assert differing - {*PEER_ONLY, *CODE} == set(case.get("differs", {}))
+    for path in differing & set(CODE):
         assert (
-            mine[place].strip('"').endswith("/herringbone/code/abc/sourcedir.tar.gz") or case["name"] == "code-location"
+            own[path].strip('"').endswith("/herringbone/code/abc/sourcedir.tar.gz") or case["name"] == "code-location"
         )
-        assert peers[place].strip('"').endswith("/digits-1/source/sourcedir.tar.gz")
+        assert peer[path].strip('"').endswith("/digits-1/source/sourcedir.tar.gz")
 
 
 @cases(refused=True)
-def test_what_only_we_refuse(case):
-    assert "error" not in theirs(case)
+def test_calls_that_only_herringbone_refuses(case):
+    assert "error" not in peer_request(case)
     with pytest.raises(OptionError, match=case["we_refuse"]):
-        ours(case)
+        own_request(case)
 
 
-def test_there_are_as_many_as_the_contract_asks_for():
+def test_every_case_has_a_golden_request():
     assert len(CASES) == 62
-    assert {path.stem for path in (HERE / "golden").iterdir()} == {case["name"] for case in CASES}
+    assert {path.stem for path in (FOLDER / "golden").iterdir()} == {case["name"] for case in CASES}
 
 
-def test_the_services_model_allows_all_of_ours():
+def test_the_service_model_allows_all_own_requests():
     pytest.importorskip("botocore", reason="the extra aws is not installed")
     for case in CASES:
         if "we_refuse" not in case:
-            check_request(ours(case))
+            check_request(own_request(case))
 
 
 @pytest.mark.peer
 @pytest.mark.skipif(not PEER_PYTHON.exists(), reason="run tests/peer/setup first: the peer is 310 MB")
-def test_the_peer_still_sends_so(tmp_path):
-    subprocess.run([PEER_PYTHON, HERE / "ask_peer.py", tmp_path / "asked"], check=True, timeout=110)
+def test_the_peer_still_sends_the_golden_requests(tmp_path):
+    subprocess.run([PEER_PYTHON, FOLDER / "ask_peer.py", tmp_path / "recorded"], check=True, timeout=110)
     for case in CASES:
-        assert json.loads((tmp_path / "asked" / f"{case['name']}.json").read_text()) == theirs(case), case["name"]
+        assert json.loads((tmp_path / "recorded" / f"{case['name']}.json").read_text()) == peer_request(case), case[
+            "name"
+        ]

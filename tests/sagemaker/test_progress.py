@@ -1,8 +1,8 @@
-"""What the user sees of an upload."""
+"""Show the progress of an upload on a pipe and on a terminal."""
 
 import io
 
-from herringbone.backends.sagemaker.progress import Progress
+from herringbone.backends.sagemaker.transfer import Progress
 
 
 class Terminal(io.StringIO):
@@ -19,18 +19,18 @@ class Clock:
 
 def upload(stream):
     clock = Clock()
-    with Progress(stream, clock=clock).uploading("code", 30_000_000) as sent:
+    with Progress(stream, clock=clock).uploading("code", 30_000_000) as count:
         for _ in range(3):
             clock.now += 20.0
-            sent(10_000_000)
+            count(10_000_000)
     return stream.getvalue()
 
 
-def test_a_pipe_gets_few_lines():
+def test_a_pipe_receives_few_lines():
     assert upload(io.StringIO()).splitlines() == ["uploading 30.0 MB of code", "uploading code: 20.0 MB of 30.0 MB"]
 
 
-def test_a_terminal_gets_a_bar_that_fills():
+def test_a_terminal_shows_a_bar_that_fills():
     drawn = upload(Terminal()).split("\r\x1b[K")
     assert drawn[1] == f"uploading code [{' ' * 30}] 0 bytes of 30.0 MB"
     assert drawn[2] == f"uploading code [{'#' * 10}{' ' * 20}] 10.0 MB of 30.0 MB"

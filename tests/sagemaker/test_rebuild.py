@@ -1,6 +1,7 @@
-"""A job that this machine never saw, rebuilt from what the service tells of it: planned again, it is the same job.
+"""Rebuild jobs from SageMaker's descriptions; planned again, each is the same job.
 
-Each golden request of the peer, and ours of the same call, is described as the service would, rebuilt and planned.
+For each golden request of the peer, and for Herringbone's own request of the same call, the test writes the description
+that SageMaker would return, rebuilds the plan, and plans it again.
 """
 
 import json
@@ -8,62 +9,62 @@ import json
 import pytest
 
 import herringbone
-from herringbone.backends.sagemaker.rebuild import ANSWERED, rebuild
+from herringbone.backends.sagemaker.rebuild import DESCRIPTION_ONLY, rebuild
 from herringbone.backends.sagemaker.request import training_job_request
 from herringbone.estimators.options import given_options
 from herringbone.planning.plan import parse_plan
 from tests.sagemaker.planning import planned
 from tests.sagemaker.service import described
-from tests.sagemaker.test_peer import CASES, NAMES, fields, here, meaning, ours, theirs  # noqa: F401 - `here` is used
+from tests.sagemaker.test_peer import CASES, NAMES, fields, meaning, own_request, peer_request, project_folder  # noqa: F401 - a fixture
 
-MADE = [case for case in CASES if "we_refuse" not in case and "error" not in theirs(case)]
-# DescribeTrainingJob has no such members; tags are asked for by ListTags.
+ACCEPTED = [case for case in CASES if "we_refuse" not in case and "error" not in peer_request(case)]
+# DescribeTrainingJob has no such members; ListTags returns the tags.
 NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
 DIFFERS = {
-    "spot": {"CheckpointConfig.LocalPath"},  # the service tells its default, which then is sent
-    "session-tag-chaining": {"SessionChainingConfig.EnableSessionTagChaining"},  # the service does not tell
-    # The type of the hosts that train, where the peer sends null.
+    "spot": {"CheckpointConfig.LocalPath"},  # SageMaker describes its default, which the new request contains
+    "session-tag-chaining": {"SessionChainingConfig.EnableSessionTagChaining"},  # SageMaker does not describe it
+    # Herringbone sends the type of the training hosts, and the peer sends null.
     "instance-groups-training-on-one": {"HyperParameters.sagemaker_instance_type"},
 }
 
 
-def again(request, kind):
-    """Describe a request as the service does, rebuild it, plan the estimator, and return the new request."""
+def request_again(request, kind):
+    """Describe a request as SageMaker does, rebuild its plan, plan the estimator, and return the new request."""
     members = {name: value for name, value in request.items() if name not in NOT_DESCRIBED}
-    told = described(request["TrainingJobName"], **members)
-    # As the service does where nothing was asked for.
+    description = described(request["TrainingJobName"], **members)
+    # SageMaker describes these defaults for members that were not in the request.
     for name in ("EnableNetworkIsolation", "EnableManagedSpotTraining", "EnableInterContainerTrafficEncryption"):
-        told.setdefault(name, False)
-    told["OutputDataConfig"] = {"KmsKeyId": "", "CompressionType": "GZIP", **told["OutputDataConfig"]}
-    if "CheckpointConfig" in told:
-        told["CheckpointConfig"] = {"LocalPath": "/opt/ml/checkpoints", **told["CheckpointConfig"]}
-    plan = rebuild(json.loads(json.dumps(told)), request.get("Tags", ()), kind=kind)
-    plan = parse_plan(plan.to_dict())  # as the index keeps it
-    given = {"entry_point": None, "image_uri": None, **plan.arguments, **given_options(plan.options)}
+        description.setdefault(name, False)
+    description["OutputDataConfig"] = {"KmsKeyId": "", "CompressionType": "GZIP", **description["OutputDataConfig"]}
+    if "CheckpointConfig" in description:
+        description["CheckpointConfig"] = {"LocalPath": "/opt/ml/checkpoints", **description["CheckpointConfig"]}
+    plan = rebuild(json.loads(json.dumps(description)), request.get("Tags", ()), kind=kind)
+    plan = parse_plan(plan.to_dict())  # the index keeps plans in this form
+    arguments = {"entry_point": None, "image_uri": None, **plan.arguments, **given_options(plan.options)}
     inputs = {channel.name: channel.file_system or channel.input for channel in plan.channels}
-    return training_job_request(planned(inputs, kind=getattr(herringbone, kind), **given), NAMES)
+    return training_job_request(planned(inputs, kind=getattr(herringbone, kind), **arguments), NAMES)
 
 
 def differing(one, other):
-    one, other = dict(fields(one)), dict(fields(other))
+    left, right = dict(fields(one)), dict(fields(other))
     return {
-        place: (one.get(place), other.get(place))
-        for place in one.keys() | other.keys()
-        if meaning(place, one.get(place)) != meaning(place, other.get(place))
+        path: (left.get(path), right.get(path))
+        for path in left.keys() | right.keys()
+        if meaning(path, left.get(path)) != meaning(path, right.get(path))
     }
 
 
-@pytest.mark.parametrize("case", MADE, ids=[case["name"] for case in MADE])
-def test_ours_is_the_same_job_again(case):
-    request = ours(case)
+@pytest.mark.parametrize("case", ACCEPTED, ids=[case["name"] for case in ACCEPTED])
+def test_a_rebuilt_job_of_herringbone_is_the_same_job(case):
+    request = own_request(case)
     differs = DIFFERS.get(case["name"], set()) - {"HyperParameters.sagemaker_instance_type"}
-    assert differing(request, again(request, case["estimator"])).keys() == differs
+    assert differing(request, request_again(request, case["estimator"])).keys() == differs
 
 
-@pytest.mark.parametrize("case", MADE, ids=[case["name"] for case in MADE])
-def test_the_peers_is_the_same_job_again(case):
-    request = theirs(case)
-    assert differing(request, again(request, case["estimator"])).keys() == DIFFERS.get(case["name"], set())
+@pytest.mark.parametrize("case", ACCEPTED, ids=[case["name"] for case in ACCEPTED])
+def test_a_rebuilt_job_of_the_peer_is_the_same_job(case):
+    request = peer_request(case)
+    assert differing(request, request_again(request, case["estimator"])).keys() == DIFFERS.get(case["name"], set())
 
 
 @pytest.mark.parametrize(
@@ -74,22 +75,22 @@ def test_the_peers_is_the_same_job_again(case):
         ("mine:1", "Estimator"),
     ],
 )
-def test_the_images_name_tells_the_estimator(image, kind):
+def test_the_images_name_determines_the_estimator(image, kind):
     assert rebuild(described("a", AlgorithmSpecification={"TrainingImage": image})).estimator == kind
 
 
-def test_hyperparameters_that_mean_nothing_here_stay_as_they_are():
+def test_unknown_hyperparameters_are_kept():
     foreign = {"sagemaker_mpi_enabled": "true", "sagemaker_parameter_server_enabled": "true", "epochs": "3"}
     plan = rebuild(described("a", HyperParameters=foreign))
     assert (plan.launcher, plan.hyperparameters) == ("plain", foreign)
     assert plan.arguments["hyperparameters"] == {"epochs": 3, **dict.fromkeys(list(foreign)[:2], True)}
 
 
-def test_all_that_is_only_answered_is_left_out():
+def test_members_that_only_descriptions_have_are_complete():
     botocore = pytest.importorskip("botocore.session", reason="the extra aws is not installed")
     model = botocore.get_session().get_service_model("sagemaker")
-    asked = set(model.operation_model("CreateTrainingJob").input_shape.members)
-    answered = set(model.operation_model("DescribeTrainingJob").output_shape.members)
-    assert answered - asked <= ANSWERED
-    assert asked & ANSWERED == {"TrainingJobName"}
-    assert asked - answered == set(NOT_DESCRIBED)
+    requested = set(model.operation_model("CreateTrainingJob").input_shape.members)
+    described_members = set(model.operation_model("DescribeTrainingJob").output_shape.members)
+    assert described_members - requested <= DESCRIPTION_ONLY
+    assert requested & DESCRIPTION_ONLY == {"TrainingJobName"}
+    assert requested - described_members == set(NOT_DESCRIBED)

@@ -1,10 +1,9 @@
-"""The whole CreateTrainingJob request of a plan, as literals."""
+"""Compare whole CreateTrainingJob requests with literals."""
 
 import pytest
 
 from herringbone import PyTorch, TensorFlow, TrainingInput
-from herringbone.backends.sagemaker.merge import merge
-from herringbone.backends.sagemaker.request import AccountNames, training_job_request
+from herringbone.backends.sagemaker.request import AccountNames, merge_extra, training_job_request
 from herringbone.estimators.inputs import ShuffleConfig
 from herringbone.planning.plan import parse_plan
 from herringbone_contract.errors import HyperparameterError, OptionError
@@ -121,14 +120,14 @@ REQUEST_WITH_EVERY_OPTION = {
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def project_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
     (tmp_path / "data").mkdir()
     return tmp_path
 
 
-def test_a_job_with_nothing_but_defaults():
+def test_a_job_with_defaults_only():
     assert planned().request == {
         "TrainingJobName": "digits-1",
         "AlgorithmSpecification": {"TrainingImage": IMAGE, "TrainingInputMode": "File"},
@@ -147,13 +146,13 @@ def test_a_job_with_nothing_but_defaults():
 
 
 def test_a_job_with_every_option():
-    made = planned({"training": "s3://mine/train"}, kind=PyTorch, **EVERY_OPTION)
-    assert made.unused == ("framework_version",)
-    assert made.request == REQUEST_WITH_EVERY_OPTION
+    plan = planned({"training": "s3://mine/train"}, kind=PyTorch, **EVERY_OPTION)
+    assert plan.unused == ("framework_version",)
+    assert plan.request == REQUEST_WITH_EVERY_OPTION
 
 
-def test_channels_from_here_and_from_s3_with_every_member():
-    everything = TrainingInput(
+def test_local_channels_and_s3_channels_with_every_member():
+    full_input = TrainingInput(
         "s3://mine/all",
         distribution="ShardedByS3Key",
         compression="Gzip",
@@ -165,7 +164,7 @@ def test_channels_from_here_and_from_s3_with_every_member():
         attribute_names=("image", "label"),
         shuffle_config=ShuffleConfig(7),
     )
-    assert planned({"a": "data", "b": everything}).request["InputDataConfig"] == [
+    assert planned({"a": "data", "b": full_input}).request["InputDataConfig"] == [
         channel("a", "s3://${default_bucket}/herringbone/data/${data_hash:a}"),
         {
             "ChannelName": "b",
@@ -187,7 +186,7 @@ def test_channels_from_here_and_from_s3_with_every_member():
     ]
 
 
-def test_groups_of_hosts_stand_in_place_of_type_and_count():
+def test_instance_groups_replace_type_and_count():
     groups = [
         {"instance_group_name": "workers", "instance_type": "ml.p4d.24xlarge", "instance_count": 2},
         {"instance_group_name": "helpers", "instance_type": "ml.c5.18xlarge", "instance_count": 4},
@@ -202,7 +201,7 @@ def test_groups_of_hosts_stand_in_place_of_type_and_count():
         "VolumeSizeInGB": 30,
     }
     assert request["HyperParameters"]["sagemaker_distribution_instance_groups"] == '["workers"]'
-    (source,) = (each["DataSource"]["S3DataSource"] for each in request["InputDataConfig"])
+    (source,) = (entry["DataSource"]["S3DataSource"] for entry in request["InputDataConfig"])
     assert source["InstanceGroupNames"] == ["workers"]
 
 
@@ -213,13 +212,13 @@ def test_an_isolated_container_gets_its_code_as_a_channel():
         channel("training", "s3://mine/train"),
         channel("code", "s3://${default_bucket}/herringbone/code/${code_hash}/sourcedir.tar.gz"),
     ]
-    program = request["HyperParameters"]
-    assert program["sagemaker_submit_directory"] == '"/opt/ml/input/data/code/sourcedir.tar.gz"'
+    hyperparameters = request["HyperParameters"]
+    assert hyperparameters["sagemaker_submit_directory"] == '"/opt/ml/input/data/code/sourcedir.tar.gz"'
 
 
-def test_an_image_with_its_own_program_takes_no_code_and_bare_texts():
-    given = {"depth": 3, "objective": "reg:linear", "verbose": True, "layers": ["a"]}
-    assert planned(entry_point=None, hyperparameters=given).request["HyperParameters"] == {
+def test_an_image_with_its_own_program_gets_no_code_and_unquoted_texts():
+    hyperparameters = {"depth": 3, "objective": "reg:linear", "verbose": True, "layers": ["a"]}
+    assert planned(entry_point=None, hyperparameters=hyperparameters).request["HyperParameters"] == {
         "depth": "3",
         "objective": "reg:linear",
         "verbose": "true",
@@ -228,7 +227,7 @@ def test_an_image_with_its_own_program_takes_no_code_and_bare_texts():
 
 
 @pytest.mark.parametrize(
-    ("given", "model_dir"),
+    ("arguments", "model_dir"),
     [
         ({}, '"s3://${default_bucket}/digits-1/model"'),
         ({"output_path": "s3://mine/out/"}, '"s3://mine/out/digits-1/model"'),
@@ -237,15 +236,15 @@ def test_an_image_with_its_own_program_takes_no_code_and_bare_texts():
         ({"model_dir": False}, None),
     ],
 )
-def test_tensorflows_model_dir_is_one_that_all_hosts_reach(given, model_dir):
-    assert planned(kind=TensorFlow, **given).request["HyperParameters"].get("model_dir") == model_dir
+def test_model_dir_of_tensorflow_is_reachable_from_all_hosts(arguments, model_dir):
+    assert planned(kind=TensorFlow, **arguments).request["HyperParameters"].get("model_dir") == model_dir
 
 
-def test_what_is_known_of_the_account_takes_the_place_of_the_stand_ins():
+def test_names_of_the_account_replace_the_stand_ins():
     names = AccountNames("eu-west-1", "bucket", ROLE, code_hash="abc", data_hashes={"training": "def"})
-    made = planned("data", role="train")
-    assert made.request["RoleArn"] == "${role_arn:train}"
-    request = training_job_request(made, names)
+    plan = planned("data", role="train")
+    assert plan.request["RoleArn"] == "${role_arn:train}"
+    request = training_job_request(plan, names)
     assert "${" not in str(request)
     assert request["RoleArn"] == ROLE
     assert request["InputDataConfig"] == [channel("training", "s3://bucket/herringbone/data/def")]
@@ -253,21 +252,21 @@ def test_what_is_known_of_the_account_takes_the_place_of_the_stand_ins():
     assert request["HyperParameters"]["sagemaker_submit_directory"].endswith('/code/abc/sourcedir.tar.gz"')
 
 
-def test_the_region_counts_among_the_hyperparameters():
+def test_the_region_counts_as_a_hyperparameter():
     with pytest.raises(HyperparameterError, match="101 hyperparameters; the service takes 100"):
         planned(hyperparameters={f"h{number}": number for number in range(96)})
 
 
-def test_a_shown_plan_masks_secrets_wherever_they_stand():
-    made = planned(environment={"API_KEY": "hunter2"}, extra_request={"Environment": {"OTHER_TOKEN": "hunter3"}})
-    assert made.request["Environment"] == {"API_KEY": "hunter2", "OTHER_TOKEN": "hunter3"}
-    shown = made.to_dict()
+def test_a_shown_plan_masks_secrets_everywhere():
+    plan = planned(environment={"API_KEY": "hunter2"}, extra_request={"Environment": {"OTHER_TOKEN": "hunter3"}})
+    assert plan.request["Environment"] == {"API_KEY": "hunter2", "OTHER_TOKEN": "hunter3"}
+    shown = plan.to_dict()
     assert "hunter" not in str(shown)
     assert parse_plan(shown).request["Environment"] == {"API_KEY": "******", "OTHER_TOKEN": "******"}
 
 
-def test_extra_request_replaces_nothing():
-    assert merge({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}, "d": [3]}) == {"a": {"b": 1, "c": 2}, "d": [3]}
+def test_extra_request_overrides_nothing():
+    assert merge_extra({"a": {"b": 1}}, {"a": {"b": 1, "c": 2}, "d": [3]}) == {"a": {"b": 1, "c": 2}, "d": [3]}
     with pytest.raises(OptionError, match=r"^extra_request: AlgorithmSpecification\.TrainingImage is in the request"):
         planned(extra_request={"AlgorithmSpecification": {"TrainingImage": "another"}})
     with pytest.raises(OptionError, match=r"^extra_request: Tags is"):

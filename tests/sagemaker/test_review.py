@@ -1,4 +1,4 @@
-"""What is refused before anything is uploaded, and what means nothing to SageMaker."""
+"""Refuse plans before anything is uploaded, and list the options that SageMaker ignores."""
 
 import pytest
 
@@ -10,13 +10,13 @@ DATA_PARALLEL = {"smdistributed": {"dataparallel": {"enabled": True}}}
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
+def project_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").touch()
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("arguments", "error", "message"),
     [
         ({"image_uri": None}, OptionError, "image_uri: missing; SageMaker runs an image"),
         ({"use_spot_instances": True}, OptionError, "use_spot_instances: needs max_wait, .* 86400$"),
@@ -33,7 +33,7 @@ def here(tmp_path, monkeypatch):
         (
             {"inputs": FileSystemInput("fs-1", "EFS", "/train")},
             OptionError,
-            "channel 'training': efs://fs-1/train is reached from a network of the account only; give subnets",
+            "channel 'training': efs://fs-1/train can be reached only from a network of the account; give subnets",
         ),
         (
             {"inputs": TrainingInput(".", s3_data_type="ManifestFile")},
@@ -50,11 +50,11 @@ def here(tmp_path, monkeypatch):
             InputError,
             "channel 'training': instance_groups: the job has no group helpers; it has: homogeneousCluster",
         ),
-        ({"inputs": {f"c{n}": "s3://b/c" for n in range(21)}}, InputError, "inputs: 21 channels; the service takes 20"),
+        ({"inputs": {f"c{n}": "s3://b/c" for n in range(21)}}, InputError, "inputs: 21 channels; SageMaker accepts 20"),
         (
             {"inputs": {f"c{n}": "s3://b/c" for n in range(20)}, "enable_network_isolation": True},
             InputError,
-            r"inputs: 21 channels \(the code's own included\)",
+            r"inputs: 21 channels \(including the code\)",
         ),
         (
             {"inputs": {"code": "s3://b/c"}, "enable_network_isolation": True},
@@ -68,22 +68,22 @@ def here(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_refused_by_name(given, error, message):
+def test_refused_by_name(arguments, error, message):
     with pytest.raises(error, match=message):
-        planned(**given)
+        planned(**arguments)
 
 
 @pytest.mark.parametrize("instance_type", ["ml.g5.12xlarge", "ml.p4d.24xlarge", "ml.p3.2xlarge", "ml.g6e.xlarge"])
-def test_types_with_gpus_are_known_by_their_family(instance_type):
+def test_instance_types_with_gpus_are_recognized_by_family(instance_type):
     assert planned(kind=PyTorch, instance_type=instance_type, distribution=DATA_PARALLEL).backend == "sagemaker"
 
 
-def test_what_means_nothing_here_is_named():
-    made = planned(shm_size="2g", kind=PyTorch, framework_version="2.13", py_version="py311")
-    assert made.unused == ("framework_version", "py_version", "shm_size")
+def test_ignored_options_are_listed():
+    plan = planned(shm_size="2g", kind=PyTorch, framework_version="2.13", py_version="py311")
+    assert plan.unused == ("framework_version", "py_version", "shm_size")
 
 
-def test_an_over_long_name_and_two_ways_to_name_hosts_are_refused():
+def test_a_job_name_that_is_too_long_and_hosts_named_twice_are_refused():
     group = {"instance_group_name": "a", "instance_type": "ml.m5.large", "instance_count": 1}
     with pytest.raises(OptionError, match="instance_groups: excludes instance_type"):
         Estimator("train.py", image_uri=IMAGE, instance_type="ml.m5.large", instance_groups=[group])
@@ -91,7 +91,7 @@ def test_an_over_long_name_and_two_ways_to_name_hosts_are_refused():
         Estimator("train.py", image_uri=IMAGE, instance_type="ml.m5.large").plan(job_name="n" * 64)
 
 
-def test_hosts_here_and_hosts_there_are_not_one_job():
+def test_local_hosts_and_sagemaker_hosts_cannot_share_a_job():
     groups = [
         {"instance_group_name": "a", "instance_type": "local_process", "instance_count": 1},
         {"instance_group_name": "b", "instance_type": "ml.m5.large", "instance_count": 1},
@@ -100,7 +100,7 @@ def test_hosts_here_and_hosts_there_are_not_one_job():
         Estimator("train.py", image_uri=IMAGE, instance_groups=groups).plan()
 
 
-def test_a_session_that_is_none_is_refused_by_name():
+def test_a_value_that_is_no_session_is_refused_by_name():
     pytest.importorskip("boto3", reason="the extra aws is not installed")
     with pytest.raises(OptionError, match=r"sagemaker_session: object is neither a boto3\.Session"):
         planned(sagemaker_session=object())

@@ -1,9 +1,9 @@
-"""Which role is meant, and whether SageMaker may take it on."""
+"""Resolve the role of a job, and check that SageMaker may assume it."""
 
 import pytest
 
 from herringbone.aws.session import Caller
-from herringbone.backends.sagemaker.role import named_role, trusts_sagemaker
+from herringbone.backends.sagemaker.account import resolve_role, trusts_sagemaker
 from herringbone_contract.errors import OptionError
 
 ACCOUNT = "123456789012"
@@ -32,26 +32,29 @@ def assumed(role, partition="aws"):
         ),
     ],
 )
-def test_the_role_that_is_meant(role, caller, expected):
-    assert named_role(role, caller) == expected
+def test_a_role_is_resolved_by_name_arn_or_caller(role, caller, expected):
+    assert resolve_role(role, caller) == expected
 
 
 @pytest.mark.parametrize(
-    ("role", "says"),
+    ("role", "message"),
     [
-        (None, "role: missing, and the caller .*user/me has taken on none"),
-        ("arn:aws:iam::999999999999:role/x", "of account 999999999999, and the credentials are of 123456789012"),
-        ("arn:aws:s3:::bucket", "is no role's ARN"),
+        (None, "role: missing, and the caller .*user/me has not assumed one"),
+        (
+            "arn:aws:iam::999999999999:role/x",
+            "belongs to account 999999999999, but the credentials belong to 123456789012",
+        ),
+        ("arn:aws:s3:::bucket", "is not the ARN of a role"),
     ],
 )
-def test_no_role(role, says):
-    with pytest.raises(OptionError, match=says):
-        named_role(role, USER)
+def test_values_that_name_no_usable_role(role, message):
+    with pytest.raises(OptionError, match=message):
+        resolve_role(role, USER)
 
 
-def policy(**changed):
+def policy(**changes):
     statement = {"Effect": "Allow", "Principal": {"Service": "sagemaker.amazonaws.com"}, "Action": "sts:AssumeRole"}
-    return {"Version": "2012-10-17", "Statement": [{**statement, **changed}]}
+    return {"Version": "2012-10-17", "Statement": [{**statement, **changes}]}
 
 
 @pytest.mark.parametrize(
@@ -67,5 +70,5 @@ def policy(**changed):
         ({}, False),
     ],
 )
-def test_whom_a_role_trusts(trust, expected):
+def test_trust_policies(trust, expected):
     assert trusts_sagemaker(trust) is expected

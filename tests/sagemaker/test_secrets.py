@@ -1,4 +1,4 @@
-"""Planted secrets reach the service, and nothing else: no log, no file, no argument vector."""
+"""Check that planted secrets reach the service, and no log, no file and no command line."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ def test_planted_secrets_are_in_no_log_file_or_process_list(account, home, tmp_p
     )
     answer = described(boto3.Session())
     assert json.loads(answer["HyperParameters"]["hf_token"]) == PLANTED["HF_TOKEN"]
-    seen = [run.stdout, run.stderr, *(each.read_text("latin-1") for each in _files(home.path))]
-    assert "digits-1" in "".join(seen)
+    texts = [run.stdout, run.stderr, *(path.read_text("latin-1") for path in _files(home.path))]
+    assert "digits-1" in "".join(texts)
     for secret in PLANTED.values():
-        assert not any(secret in text for text in seen)
+        assert not any(secret in text for text in texts)
 
 
 def _files(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""From fit() to a job that the service has, against a mock of AWS."""
+"""Submit jobs with `fit` to a mock of AWS."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from io import BytesIO
 
 import pytest
 
-from herringbone.backends.sagemaker.claim import differences
+from herringbone.backends.sagemaker.description import differences
 from herringbone_contract.errors import AwsError, AwsUnavailableError, InputError, JobNameError
 from tests.sagemaker.account import (
     ACCOUNT,
     BUCKET,
     REGION,
     REGISTRY,
-    Wire,
+    RequestRecorder,
     answer,
     described,
     estimator,
@@ -32,8 +32,8 @@ from botocore.exceptions import ConnectionClosedError
 
 
 @pytest.fixture(autouse=True)
-def here(account, home, tmp_path, monkeypatch):
-    """A folder of code and data, in a home without jobs."""
+def project_folder(account, home, tmp_path, monkeypatch):
+    """Change to a folder with code and data; the home has no jobs."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text("print(1)\n")
     (tmp_path / "data" / "deep").mkdir(parents=True)
@@ -41,85 +41,85 @@ def here(account, home, tmp_path, monkeypatch):
     (tmp_path / "data" / "deep" / "b.csv").write_text("3,4\n")
 
 
-def test_the_service_gets_the_planned_request_with_the_accounts_names(wire, index):
-    given = {"hyperparameters": {"epochs": 3}, "environment": {"MODE": "fast"}, "tags": {"team": "a"}}
-    job = fit(wire, {"training": "data"}, **given)
+def test_the_service_gets_the_planned_request_with_the_accounts_names(recorder, index):
+    arguments = {"hyperparameters": {"epochs": 3}, "environment": {"MODE": "fast"}, "tags": {"team": "a"}}
+    job = fit(recorder, {"training": "data"}, **arguments)
     row = index.get(job.name)
     request = row.plan_dict["request"]
-    assert differences(request, described(wire.boto)) == []
+    assert differences(request, described(recorder.boto)) == []
     assert request["RoleArn"] == f"arn:aws:iam::{ACCOUNT}:role/training"
     assert "${" not in json.dumps(request)
-    offline = estimator(wire, **given).plan({"training": "data"}, "digits-1").request
+    offline = estimator(recorder, **arguments).plan({"training": "data"}, "digits-1").request
     assert request.keys() == offline.keys()
     assert json.loads(request["HyperParameters"]["sagemaker_region"]) == REGION
     assert (row.client, json.loads(row.service)) == (None, {"region": REGION, "account": ACCOUNT})
 
 
-def test_code_and_data_lie_where_the_request_says(wire, index):
-    request = index.get(fit(wire, {"training": "data"}).name).plan_dict["request"]
+def test_code_and_data_are_uploaded_where_the_request_says(recorder, index):
+    request = index.get(fit(recorder, {"training": "data"}).name).plan_dict["request"]
     code = json.loads(request["HyperParameters"]["sagemaker_submit_directory"])
     data = request["InputDataConfig"][0]["DataSource"]["S3DataSource"]["S3Uri"]
     assert code.startswith(f"s3://{BUCKET}/herringbone/code/")
     assert data.startswith(f"s3://{BUCKET}/herringbone/data/")
-    there = [f"s3://{BUCKET}/{key}" for key in keys(wire.boto)]
-    assert there == [code, f"{data}/a.csv", f"{data}/deep/b.csv"]
-    body = wire.boto.client("s3").get_object(Bucket=BUCKET, Key=keys(wire.boto)[0])["Body"].read()
+    uris = [f"s3://{BUCKET}/{key}" for key in keys(recorder.boto)]
+    assert uris == [code, f"{data}/a.csv", f"{data}/deep/b.csv"]
+    body = recorder.boto.client("s3").get_object(Bucket=BUCKET, Key=keys(recorder.boto)[0])["Body"].read()
     with tarfile.open(fileobj=BytesIO(gzip.decompress(body))) as archive:
         assert archive.getnames() == ["train.py"]
 
 
-def test_the_default_bucket_is_made_private_and_encrypted_once(wire, capsys):
-    fit(wire)
-    s3 = wire.boto.client("s3")
-    closed = s3.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
-    assert set(closed.values()) == {True}
+def test_the_default_bucket_is_created_once_private_and_encrypted(recorder, capsys):
+    fit(recorder)
+    s3 = recorder.boto.client("s3")
+    blocks = s3.get_public_access_block(Bucket=BUCKET)["PublicAccessBlockConfiguration"]
+    assert set(blocks.values()) == {True}
     rules = s3.get_bucket_encryption(Bucket=BUCKET)["ServerSideEncryptionConfiguration"]["Rules"]
     assert rules[0]["ApplyServerSideEncryptionByDefault"]["SSEAlgorithm"] == "AES256"
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.splitlines()[0] == f"bucket {BUCKET} created"
-    assert said.err.splitlines()[-1] == f"job digits-1 created in {REGION}"
-    wire.sent.clear()
-    fit(wire, job_name="digits-2")
-    assert "CreateBucket" not in wire.operations("s3")
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.splitlines()[0] == f"bucket {BUCKET} created"
+    assert captured.err.splitlines()[-1] == f"job digits-1 created in {REGION}"
+    recorder.sent.clear()
+    fit(recorder, job_name="digits-2")
+    assert "CreateBucket" not in recorder.operations("s3")
 
 
-def test_what_is_there_already_is_not_uploaded_again(wire):
-    fit(wire, {"training": "data"})
-    wire.sent.clear()
-    fit(wire, {"training": "data"}, job_name="digits-2")
-    assert wire.operations("s3") == ["HeadBucket", "HeadObject", "ListObjectsV2"]
-    assert wire.operations("sagemaker") == ["DescribeTrainingJob", "CreateTrainingJob"]
+def test_existing_objects_are_not_uploaded_again(recorder):
+    fit(recorder, {"training": "data"})
+    recorder.sent.clear()
+    fit(recorder, {"training": "data"}, job_name="digits-2")
+    assert recorder.operations("s3") == ["HeadBucket", "HeadObject", "ListObjectsV2"]
+    assert recorder.operations("sagemaker") == ["DescribeTrainingJob", "CreateTrainingJob"]
 
 
-def test_an_upload_that_was_cut_short_goes_on_with_what_is_missing(wire):
-    cut = Wire()
+def test_an_interrupted_upload_continues_with_the_missing_objects(recorder):
+    interrupted = RequestRecorder()
 
     def lose_the_network():
-        if cut.operations("s3").count("PutObject") > 1:
+        if interrupted.operations("s3").count("PutObject") > 1:
             raise ConnectionClosedError(endpoint_url="https://s3")
 
-    cut.on("s3.PutObject", lose_the_network)
+    interrupted.on("s3.PutObject", lose_the_network)
     with pytest.raises(AwsUnavailableError, match=r"to upload .*: AWS does not answer"):
-        fit(cut, {"training": "data"})
-    there = len(keys(wire.boto))
-    assert there == 1
-    fit(wire, {"training": "data"})
-    assert wire.operations("s3").count("PutObject") == 3 - there
+        fit(interrupted, {"training": "data"})
+    uploaded = len(keys(recorder.boto))
+    assert uploaded == 1
+    fit(recorder, {"training": "data"})
+    assert recorder.operations("s3").count("PutObject") == 3 - uploaded
 
 
-def test_large_files_go_in_parts_and_whole(wire):
+def test_large_files_travel_in_parts_and_arrive_whole(recorder):
     large = bytes(range(256)) * (36 << 10)  # 9 MiB
     with open("data/large", "wb") as file:
         file.write(large)
-    fit(wire, {"training": "data"})
-    assert wire.operations("s3").count("UploadPart") == 2
-    (key,) = (key for key in keys(wire.boto) if key.endswith("/large"))
-    assert wire.boto.client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read() == large
+    fit(recorder, {"training": "data"})
+    assert recorder.operations("s3").count("UploadPart") == 2
+    (key,) = (key for key in keys(recorder.boto) if key.endswith("/large"))
+    assert recorder.boto.client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read() == large
 
 
 @pytest.mark.parametrize("size", [10, 9 << 20])
-def test_a_file_that_changes_meanwhile_does_not_land_under_the_old_content(wire, size, index):
+def test_a_file_that_changes_during_fit_is_not_stored_under_its_old_hash(recorder, size, index):
     with open("data/a.csv", "wb") as file:
         file.write(b"x" * size)
 
@@ -127,165 +127,172 @@ def test_a_file_that_changes_meanwhile_does_not_land_under_the_old_content(wire,
         with open("data/a.csv", "r+b") as file:
             file.write(b"y")
 
-    wire.on("s3.ListObjectsV2", change)
+    recorder.on("s3.ListObjectsV2", change)
     with pytest.raises(InputError, match=r"a\.csv has changed since it was read"):
-        fit(wire, {"training": "data"})
-    assert not any(key.endswith("a.csv") for key in keys(wire.boto))
+        fit(recorder, {"training": "data"})
+    assert not any(key.endswith("a.csv") for key in keys(recorder.boto))
     assert index.all() == []
 
 
-def test_code_and_data_go_below_code_location(wire):
-    wire.boto.client("s3").create_bucket(Bucket="mine", CreateBucketConfiguration={"LocationConstraint": REGION})
-    fit(wire, {"training": "data"}, code_location="s3://mine/team", output_path="s3://mine/out")
-    assert keys(wire.boto) == []
-    assert all(key.startswith(("team/code/", "team/data/")) for key in keys(wire.boto, "mine"))
-    assert len(keys(wire.boto, "mine")) == 3
+def test_code_and_data_go_below_code_location(recorder):
+    recorder.boto.client("s3").create_bucket(Bucket="mine", CreateBucketConfiguration={"LocationConstraint": REGION})
+    fit(recorder, {"training": "data"}, code_location="s3://mine/team", output_path="s3://mine/out")
+    assert keys(recorder.boto) == []
+    assert all(key.startswith(("team/code/", "team/data/")) for key in keys(recorder.boto, "mine"))
+    assert len(keys(recorder.boto, "mine")) == 3
 
 
-def test_with_a_key_uploads_are_encrypted_by_it(wire):
-    fit(wire, output_kms_key="alias/mine")
-    head = wire.boto.client("s3").head_object(Bucket=BUCKET, Key=keys(wire.boto)[0])
+def test_output_kms_key_encrypts_the_uploads(recorder):
+    fit(recorder, output_kms_key="alias/mine")
+    head = recorder.boto.client("s3").head_object(Bucket=BUCKET, Key=keys(recorder.boto)[0])
     assert (head["ServerSideEncryption"], head["SSEKMSKeyId"]) == ("aws:kms", "alias/mine")
 
 
-def test_an_archive_of_the_users_travels_as_it_is(wire):
+def test_an_archive_of_the_user_is_uploaded_unchanged(recorder):
     with tarfile.open("code.tar.gz", "w:gz") as archive:
         archive.add("train.py")
-    fit(wire, source_dir="code.tar.gz")
+    fit(recorder, source_dir="code.tar.gz")
     with open("code.tar.gz", "rb") as file:
-        assert wire.boto.client("s3").get_object(Bucket=BUCKET, Key=keys(wire.boto)[0])["Body"].read() == file.read()
+        assert (
+            recorder.boto.client("s3").get_object(Bucket=BUCKET, Key=keys(recorder.boto)[0])["Body"].read()
+            == file.read()
+        )
 
 
-def test_code_of_a_repository_is_packed_and_named(wire, index, tmp_path):
+def test_code_of_a_repository_is_packed_and_its_revision_recorded(recorder, index, tmp_path):
     git = ("git", "-C", tmp_path, "-c", "user.name=a", "-c", "user.email=a@b")
     for arguments in (("init", "--quiet"), ("add", "train.py"), ("commit", "--quiet", "-m", "one")):
         subprocess.run([*git, *arguments], check=True)
     (tmp_path / "train.py").write_text("not committed")
-    plan = index.get(fit(wire, git_config={"repo": str(tmp_path)}).name).plan_dict
-    body = wire.boto.client("s3").get_object(Bucket=BUCKET, Key=keys(wire.boto)[0])["Body"].read()
+    plan = index.get(fit(recorder, git_config={"repo": str(tmp_path)}).name).plan_dict
+    body = recorder.boto.client("s3").get_object(Bucket=BUCKET, Key=keys(recorder.boto)[0])["Body"].read()
     assert b"print(1)" in gzip.decompress(body)
     assert plan["source"]["revision"].startswith(f"{tmp_path}@")
 
 
-def test_an_archive_in_a_bucket_stays_where_it_is(wire):
-    fit(wire, source_dir="s3://elsewhere/code.tar.gz")
-    assert described(wire.boto)["HyperParameters"]["sagemaker_submit_directory"] == '"s3://elsewhere/code.tar.gz"'
-    assert keys(wire.boto) == []
+def test_an_archive_in_a_bucket_is_not_copied(recorder):
+    fit(recorder, source_dir="s3://elsewhere/code.tar.gz")
+    assert described(recorder.boto)["HyperParameters"]["sagemaker_submit_directory"] == '"s3://elsewhere/code.tar.gz"'
+    assert keys(recorder.boto) == []
 
 
-def test_a_name_that_the_service_has_already(wire, index, tmp_path, monkeypatch):
-    fit(wire)
+def test_a_job_name_that_sagemaker_already_has(recorder, index, tmp_path, monkeypatch):
+    fit(recorder)
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "another-machine"))
-    wire.sent.clear()
+    recorder.sent.clear()
     with pytest.raises(JobNameError, match=f"job name 'digits-1' is taken in account {ACCOUNT}, region {REGION};"):
-        fit(wire)
-    assert wire.operations("s3") == []
+        fit(recorder)
+    assert recorder.operations("s3") == []
 
 
-def test_a_name_that_a_job_of_this_machine_has(wire):
-    fit(wire)
-    wire.sent.clear()
+def test_a_job_name_of_this_machine_is_refused_without_a_request(recorder):
+    fit(recorder)
+    recorder.sent.clear()
     with pytest.raises(JobNameError, match="job name 'digits-1' is taken; choose another"):
-        fit(wire)
-    assert wire.sent == []
+        fit(recorder)
+    assert recorder.sent == []
 
 
 @pytest.fixture
-def lose_the_answer(wire, tmp_path, monkeypatch):
-    """The service creates a job, its answer does not arrive, and the next one is that the name is in use."""
+def lose_the_answer(recorder, tmp_path, monkeypatch):
+    """Return a function that makes SageMaker create the job, lose the answer, and refuse the name on the retry."""
 
     def lose(*, epochs):
         def send():
-            if tried:
+            if attempts:
                 return answer(400, "ResourceInUse", "Training job names must be unique")
-            tried.append(True)
-            with monkeypatch.context() as elsewhere:
-                elsewhere.setenv("HERRINGBONE_HOME", str(tmp_path / "elsewhere"))
-                fit(Wire(), hyperparameters={"epochs": epochs})
+            attempts.append(True)
+            with monkeypatch.context() as other_machine:
+                other_machine.setenv("HERRINGBONE_HOME", str(tmp_path / "elsewhere"))
+                fit(RequestRecorder(), hyperparameters={"epochs": epochs})
             raise ConnectionClosedError(endpoint_url="https://sagemaker")
 
-        tried: list[bool] = []
-        wire.on("sagemaker.CreateTrainingJob", send)
+        attempts: list[bool] = []
+        recorder.on("sagemaker.CreateTrainingJob", send)
 
     return lose
 
 
-def test_a_lost_answer_is_settled_by_asking(wire, index, lose_the_answer):
+def test_a_lost_answer_is_settled_by_describe(recorder, index, lose_the_answer):
     lose_the_answer(epochs=3)
-    fit(wire, hyperparameters={"epochs": 3})
-    assert wire.operations("sagemaker") == ["DescribeTrainingJob", "CreateTrainingJob", "DescribeTrainingJob"]
+    fit(recorder, hyperparameters={"epochs": 3})
+    assert recorder.operations("sagemaker") == ["DescribeTrainingJob", "CreateTrainingJob", "DescribeTrainingJob"]
     assert index.get("digits-1").client is None
-    assert job_names(wire.boto) == ["digits-1"]
+    assert job_names(recorder.boto) == ["digits-1"]
 
 
-def test_a_name_that_another_took_meanwhile(wire, index, lose_the_answer):
+def test_a_name_that_another_job_took_during_fit(recorder, index, lose_the_answer):
     lose_the_answer(epochs=9)
     with pytest.raises(JobNameError, match=r"is taken .*it differs in HyperParameters\.epochs"):
-        fit(wire, hyperparameters={"epochs": 3})
+        fit(recorder, hyperparameters={"epochs": 3})
     assert index.all() == []
 
 
-def test_a_refusal_leaves_nothing_in_the_index(wire, index):
-    wire.on("sagemaker.CreateTrainingJob", lambda: answer(400, "ResourceLimitExceeded", "limit is 0 Instances"))
-    with pytest.raises(AwsError, match="to create job digits-1: limit is 0 Instances; a quota is raised at"):
-        fit(wire)
+def test_a_refusal_leaves_nothing_in_the_index(recorder, index):
+    recorder.on("sagemaker.CreateTrainingJob", lambda: answer(400, "ResourceLimitExceeded", "limit is 0 Instances"))
+    with pytest.raises(
+        AwsError, match="to create job digits-1: limit is 0 Instances; request a higher quota of SageMaker at"
+    ):
+        fit(recorder)
     assert index.all() == []
-    assert len(keys(wire.boto)) == 1  # for the next time
+    assert len(keys(recorder.boto)) == 1  # the next submission reuses it
 
 
-def test_hosts_of_our_image_get_a_key_that_nothing_here_keeps(wire, index, home, capsys):
+def test_hosts_of_a_herringbone_image_get_a_key_that_this_machine_does_not_keep(recorder, index, home, capsys):
     image = "999999999999.dkr.ecr.eu-central-1.amazonaws.com/herringbone/pytorch:1"
     contents = []
     for name in ("digits-1", "digits-2"):
-        fit(wire, job_name=name, image_uri=image, instance_count=2)
-        source = described(wire.boto, name)["InputDataConfig"][0]["DataSource"]["S3DataSource"]
+        fit(recorder, job_name=name, image_uri=image, instance_count=2)
+        source = described(recorder.boto, name)["InputDataConfig"][0]["DataSource"]["S3DataSource"]
         key = f"{source['S3Uri'].removeprefix(f's3://{BUCKET}/')}/key"
-        contents.append(wire.boto.client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read())
+        contents.append(recorder.boto.client("s3").get_object(Bucket=BUCKET, Key=key)["Body"].read())
     assert [len(content) for content in contents] == [64, 64]
     assert contents[0] != contents[1]
-    said = capsys.readouterr()
-    kept = [path.read_bytes() for path in home.path.rglob("*") if path.is_file()]
+    captured = capsys.readouterr()
+    local_files = [path.read_bytes() for path in home.path.rglob("*") if path.is_file()]
     for content in contents:
-        assert content.decode() not in said.out + said.err + str(described(wire.boto))
-        assert not any(content in each for each in kept)
+        assert content.decode() not in captured.out + captured.err + str(described(recorder.boto))
+        assert not any(content in local_file for local_file in local_files)
 
 
 @pytest.mark.parametrize(
-    ("at", "then", "kept", "says"),
+    ("event", "then", "row_stays", "message"),
     [
         ("before-send.s3.PutObject", None, False, "was not created"),
         ("before-send.sagemaker.CreateTrainingJob", None, False, "was not created"),
         ("after-call.sagemaker.CreateTrainingJob", None, True, "was created, and runs: `herringbone logs -f digits-1`"),
-        ("after-call.sagemaker.CreateTrainingJob", "again", True, "may have been created: `herringbone describe"),
+        ("after-call.sagemaker.CreateTrainingJob", "again", True, "may have been created: run `herringbone describe"),
     ],
 )
-def test_ctrl_c_says_what_is_true(wire, index, capsys, at, then, kept, says):
+def test_ctrl_c_reports_whether_the_job_was_created(recorder, index, capsys, event, then, row_stays, message):
     pressed = []
 
     def interrupt(**_):
-        pressed.append(at)
+        pressed.append(event)
         raise KeyboardInterrupt
 
-    wire.boto.events.register(at, interrupt)
-    wire.on("sagemaker.DescribeTrainingJob", lambda: interrupt() if pressed and then == "again" else None)
+    recorder.boto.events.register(event, interrupt)
+    recorder.on("sagemaker.DescribeTrainingJob", lambda: interrupt() if pressed and then == "again" else None)
     with pytest.raises(KeyboardInterrupt):
-        fit(wire)
-    assert f"job digits-1 {says}" in capsys.readouterr().err
-    assert [(row.name, row.client is None) for row in index.all()] == ([("digits-1", then is None)] if kept else [])
+        fit(recorder)
+    assert f"job digits-1 {message}" in capsys.readouterr().err
+    assert [(row.name, row.client is None) for row in index.all()] == (
+        [("digits-1", then is None)] if row_stays else []
+    )
 
 
-def test_all_that_is_asked_of_an_account_that_is_ready(wire):
-    """What the policy for callers (infra/terraform) has to allow."""
-    s3 = wire.boto.client("s3")
+def test_the_operations_that_a_submission_needs(recorder):
+    """The policy for callers (infra/terraform) must allow exactly these."""
+    s3 = recorder.boto.client("s3")
     s3.create_bucket(Bucket="mine", CreateBucketConfiguration={"LocationConstraint": REGION})
-    push_image(wire.boto)
+    push_image(recorder.boto)
     with open("data/large", "wb") as file:
         file.write(b"x" * (9 << 20))
-    wire.sent.clear()
-    places = {"code_location": "s3://mine/herringbone", "output_path": "s3://mine/herringbone/jobs"}
-    fit(wire, {"training": "data"}, image_uri=f"{REGISTRY}/mine:1", **places)
+    recorder.sent.clear()
+    locations = {"code_location": "s3://mine/herringbone", "output_path": "s3://mine/herringbone/jobs"}
+    fit(recorder, {"training": "data"}, image_uri=f"{REGISTRY}/mine:1", **locations)
     uploads = {"PutObject", "CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"}
-    assert {service: set(wire.operations(service)) for service, _ in wire.sent} == {
+    assert {service: set(recorder.operations(service)) for service, _ in recorder.sent} == {
         "sts": {"GetCallerIdentity"},
         "iam": {"GetRole"},
         "ecr": {"DescribeImages"},

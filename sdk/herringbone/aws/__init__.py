@@ -1,1 +1,1 @@
-"""Amazon's services: whose credentials, which region, and what their errors mean."""
+"""Access to AWS: credentials, region, boto3's clients, and the meaning of AWS's errors."""

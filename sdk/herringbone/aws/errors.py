@@ -1,6 +1,7 @@
-"""What boto's errors mean for the user: which of our errors each is, and what to do next. Pure; boto is not imported.
+"""Translate boto's errors into Herringbone's errors, with advice on what to do next. Pure: boto is not imported.
 
-No message holds a credential: what AWS says about a signature repeats the session's token, so it is not passed on.
+No message contains a credential. AWS's text about a wrong signature repeats the session's token, so this module drops
+that text.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from typing import Any
 
 from herringbone_contract.errors import AwsAccessError, AwsCredentialsError, AwsError, AwsUnavailableError, OptionError
 
+# Error codes of AWS's answers, grouped by the error that the user sees.
 _EXPIRED = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"})
-_WRONG = frozenset(
+_UNKNOWN_CREDENTIALS = frozenset(
     {
         "AuthFailure",
         "IncompleteSignature",
@@ -24,7 +26,7 @@ _WRONG = frozenset(
     }
 )
 _DENIED = frozenset({"403", "AccessDenied", "AccessDeniedException", "Forbidden", "UnauthorizedOperation"})
-_LATER = frozenset(
+_TRY_LATER = frozenset(
     {
         "500",
         "502",
@@ -44,11 +46,12 @@ _LATER = frozenset(
         "TooManyRequestsException",
     }
 )
-# boto's own errors, by the names of their classes: some came with later versions of it.
+# boto's own errors, by class name: some classes exist only in later versions of boto, and this module imports none.
 _NO_CREDENTIALS = frozenset({"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"})
-_LOGIN = frozenset({"SSOError", "TokenRetrievalError", "LoginError"})
+_LOGIN_EXPIRED = frozenset({"SSOError", "TokenRetrievalError", "LoginError"})
 _NO_ANSWER = frozenset({"HTTPClientError", "ConnectionError", "EndpointConnectionError"})
-# The permission behind a call, where the call's name is another; other services name the permission themselves.
+# The permission that a call needs, where it differs from the call's name. Services not listed here name the missing
+# permission in their own message.
 _PERMISSIONS = {
     "HeadBucket": "s3:ListBucket",
     "ListObjectsV2": "s3:ListBucket",
@@ -68,88 +71,93 @@ _PERMISSIONS = {
 }
 
 
-def explain(error: Exception, what: str, *, profile: str | None = None) -> AwsError | OptionError:
-    """Return our error for one of boto's that came while doing `what`.
+def translate_error(error: Exception, action: str, *, profile: str | None = None) -> AwsError | OptionError:
+    """Return Herringbone's error for an error that boto raised during `action`.
 
     >>> class NoCredentialsError(Exception): pass
-    >>> print(explain(NoCredentialsError(), "to create job digits-1"))     # doctest: +ELLIPSIS
+    >>> print(translate_error(NoCredentialsError(), "to create job digits-1"))     # doctest: +ELLIPSIS
     to create job digits-1: no AWS credentials were found; log in with `aws sso login`, ...
 
-    `profile` is the profile whose credentials were used, for the advice.
+    `profile` is the profile whose credentials were used; the login advice names it.
     """
     response = getattr(error, "response", None)
     if isinstance(response, dict) and "Error" in response:
-        return _refusal(error, response, what, profile)
+        return _translate_answer(error, response, action, profile)
+    # All base classes count, because later versions of boto add subclasses of the classes named above.
     kinds = {kind.__name__ for kind in type(error).__mro__}
     login = _login(profile)
     if "NoRegionError" in kinds:
-        return OptionError(no_region(what))
+        return OptionError(no_region_message(action))
     if "ProfileNotFound" in kinds:
         return AwsCredentialsError(
-            f"{what}: {error}; `aws configure list-profiles` shows those that there are, AWS_PROFILE chooses one"
+            f"{action}: {error}; `aws configure list-profiles` lists the profiles, AWS_PROFILE chooses one"
         )
-    if kinds & _LOGIN:
-        return AwsCredentialsError(f"{what}: the login to AWS has expired; {login}")
+    if kinds & _LOGIN_EXPIRED:
+        return AwsCredentialsError(f"{action}: the login to AWS has expired; {login}")
     if kinds & _NO_CREDENTIALS:
-        # What a provider of credentials has to say may hold them; its name does not.
+        # A credential provider's text may contain the credentials, so the message repeats the provider's name only.
         provider = getattr(error, "kwargs", {}).get("provider")
-        found = "no AWS credentials were found" if provider is None else f"no AWS credentials came from {provider}"
-        return AwsCredentialsError(f"{what}: {found}; {login}, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+        problem = "no AWS credentials were found" if provider is None else f"no AWS credentials came from {provider}"
+        return AwsCredentialsError(f"{action}: {problem}; {login}, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
     if kinds & _NO_ANSWER:
         return AwsUnavailableError(
-            f"{what}: AWS does not answer: {error}; look at the network, at a proxy (HTTPS_PROXY), and at the region"
+            f"{action}: AWS does not answer: {error}; check the network, the proxy (HTTPS_PROXY) and the region"
         )
     if "ResponseParserError" in kinds:
         return AwsUnavailableError(
-            f"{what}: the answer is not AWS's; look whether a proxy (HTTPS_PROXY) or AWS_ENDPOINT_URL stands between"
+            f"{action}: the answer does not come from AWS; check the proxy (HTTPS_PROXY) and AWS_ENDPOINT_URL"
         )
-    return AwsError(f"{what}: {error}")
+    return AwsError(f"{action}: {error}")
 
 
-def no_region(what: str) -> str:
-    """Return what to say when no region is known."""
+def no_region_message(action: str) -> str:
+    """Return the message for an action that needs a region while none is set."""
     return (
-        f"{what}: no AWS region is set; set AWS_DEFAULT_REGION, run `aws configure set region eu-west-1`, or give "
+        f"{action}: no AWS region is set; set AWS_DEFAULT_REGION, run `aws configure set region eu-west-1`, or give "
         "sagemaker_session=boto3.Session(region_name=...)"
     )
 
 
-def _refusal(error: Exception, response: dict[str, Any], what: str, profile: str | None) -> AwsError:
-    said = response["Error"]
-    code, message = str(said.get("Code", "")), str(said.get("Message", "")).strip()
+def _translate_answer(error: Exception, response: dict[str, Any], action: str, profile: str | None) -> AwsError:
+    """Return the error for an answer in which AWS refuses or fails the request."""
+    details = response["Error"]
+    code, message = str(details.get("Code", "")), str(details.get("Message", "")).strip()
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     if code in _EXPIRED:
-        return AwsCredentialsError(f"{what}: the AWS credentials have expired; {_login(profile)}", code=code)
-    if code in _WRONG:
+        return AwsCredentialsError(f"{action}: the AWS credentials have expired; {_login(profile)}", code=code)
+    if code in _UNKNOWN_CREDENTIALS:
         return AwsCredentialsError(
-            f"{what}: AWS does not know these credentials ({code}); {_login(profile)}, or look which ones are used: "
-            "`aws configure list`",
+            f"{action}: AWS does not know these credentials ({code}); {_login(profile)}, or check which ones are "
+            "used: `aws configure list`",
             code=code,
         )
-    if code == "400":  # of a question without a body, whose answer has none to say more
+    # HEAD requests have no body, so S3 answers them with a bare status instead of an error code.
+    if code == "400":
         return AwsCredentialsError(
-            f"{what}: AWS takes the question for wrong, most often because credentials have expired; {_login(profile)}",
+            f"{action}: AWS rejects the request, most often because the credentials have expired; {_login(profile)}",
             code=code,
         )
     if code in _DENIED:
-        return AwsAccessError(f"{what}: access denied{_permission(error, message)}", code=code)
-    if code in _LATER or status >= 500 or status == 429:
-        return AwsUnavailableError(f"{what}: AWS asks to be asked later ({code}): {message}; try again", code=code)
+        return AwsAccessError(f"{action}: access denied{_permission(error, message)}", code=code)
+    if code in _TRY_LATER or status >= 500 or status == 429:
+        return AwsUnavailableError(
+            f"{action}: AWS cannot serve the request now ({code}): {message}; try again later", code=code
+        )
     if code == "ResourceLimitExceeded":
         return AwsError(
-            f"{what}: {message}; a quota is raised at https://console.aws.amazon.com/servicequotas, service SageMaker",
+            f"{action}: {message}; request a higher quota of SageMaker at https://console.aws.amazon.com/servicequotas",
             code=code,
         )
-    return AwsError(f"{what}: {code}: {message}" if message else f"{what}: {code}", code=code)
+    return AwsError(f"{action}: {code}: {message}" if message else f"{action}: {code}", code=code)
 
 
 def _permission(error: Exception, message: str) -> str:
-    """Repeat what AWS says about a denial, and name the permission that is missing."""
+    """Return AWS's own text about a denial, followed by the missing permission."""
     operation = str(getattr(error, "operation_name", ""))
     detail = f": {message}" if message not in ("", "Forbidden", "Access Denied") else ""
     return (
-        f"{detail}; the caller needs the permission {_PERMISSIONS.get(operation, operation)} (a policy that has all of "
-        "them: docs/aws-account.md)"
+        f"{detail}; the caller needs the permission {_PERMISSIONS.get(operation, operation)} (docs/aws-account.md "
+        "makes a policy with all permissions)"
     )
 
 

@@ -1,4 +1,4 @@
-"""The services' own models, which come with botocore."""
+"""The loader of the AWS service models, which come with botocore."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from herringbone_contract.errors import UnsupportedError
 
 @cache
 def shared_loader() -> Any:
-    """Return the reader of models that plans and our own sessions share: a model takes 0.1 s to read."""
+    """Return the loader that plans and Herringbone's own sessions share, because reading one model takes 0.1 s.
+
+    Raises `UnsupportedError` where botocore is not installed.
+    """
     try:
         from botocore.loaders import create_loader
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "instance types ml.* need botocore, to check the request; install it with: pip install 'herringbone[aws]'"
+            "instance types ml.* need botocore to check the request; install it with: pip install 'herringbone[aws]'"
         ) from error
     return create_loader(os.environ.get("AWS_DATA_PATH"))

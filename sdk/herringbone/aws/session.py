@@ -1,44 +1,46 @@
-"""The one door to boto3: whose credentials, which region, and what it means when AWS does not do what it is asked.
+"""The SDK's only module that imports boto3: sessions, clients, and the translation of boto's errors.
 
-`boto3.Session`, the peer's `sagemaker.Session` or nothing -> AwsSession -> a client for each service
+A `boto3.Session`, the `sagemaker.Session` of AWS's SDK, or None  ->  `AwsSession`  ->  one client per service
 """
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from herringbone.aws.errors import explain, no_region
+from herringbone.aws.errors import no_region_message, translate_error
 from herringbone.aws.service_models import shared_loader
-from herringbone_contract.errors import OptionError, UnsupportedError
+from herringbone_contract.errors import AwsCredentialsError, OptionError, UnsupportedError
 
-# `standard` waits with jitter, longer each time, and asks again only where that can help.
+_Answer = TypeVar("_Answer")
+
+# boto's mode `standard` backs off exponentially with jitter, and retries only errors that a retry can fix.
 _ATTEMPTS = 5
 _CONNECT_SECONDS = 10
 _READ_SECONDS = 60
-# Sources that are read once, or to which somebody logs in again. Other credentials renew themselves, or were put into
-# the session by its maker: a new session would not find them.
+# Credential sources that boto reads once; a new session reads them again, after a new login for instance. All other
+# sources either renew themselves, or exist only in the session that the user built and a new session would lose them.
 _READ_ONCE = frozenset({"env", "shared-credentials-file", "config-file", "sso"})
-# Of these a profile is not the source, whatever AWS_PROFILE says.
+# Credentials from these sources do not come from a profile, even where AWS_PROFILE is set.
 _WITHOUT_PROFILE = frozenset({"env", "explicit", "iam-role", "container-role", "assume-role-with-web-identity"})
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks: the account, and the ARN of the user or of the role that was taken on."""
+    """The identity behind the credentials: the account, and the ARN of the user or of the assumed role."""
 
     account: str
     arn: str
 
 
-class ServicePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Where to ask for a job later, from another process; what the column `service` of the index holds.
+class AwsLocation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Region, account and profile with which another process reaches a job; the index keeps them in `service`.
 
-    >>> ServicePlace.from_json('{"region": "eu-west-1", "account": "123456789012"}').region
+    >>> AwsLocation.from_json('{"region": "eu-west-1", "account": "123456789012"}').region
     'eu-west-1'
     """
 
@@ -50,19 +52,20 @@ class ServicePlace(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def from_json(cls, text: str) -> ServicePlace:
+    def from_json(cls, text: str) -> AwsLocation:
         return msgspec.json.decode(text, type=cls)
 
 
 class AwsSession:
-    """Clients of AWS's services, on the credentials and in the region that the user chose.
+    """Clients of AWS's services, with the credentials and the region that the user chose.
 
     >>> session = AwsSession.of(None)                                        # doctest: +SKIP
-    >>> with session.asking("to find job digits-1"):                         # doctest: +SKIP
+    >>> with session.explain_errors("to find job digits-1"):                 # doctest: +SKIP
     ...     session.client("sagemaker").describe_training_job(TrainingJobName="digits-1")
 
-    Nothing is asked before it is needed. May be used by several threads. Raises `UnsupportedError` where boto3 is not
-    installed, `OptionError` where no region is set, and inside `asking` the errors of `AwsError`'s branch.
+    The session sends no request before a caller needs its answer. Several threads may share a session. Raises
+    `UnsupportedError` where boto3 is not installed, `OptionError` where no region is set, and `AwsError` or a subclass
+    inside `explain_errors`.
     """
 
     def __init__(
@@ -70,12 +73,13 @@ class AwsSession:
     ) -> None:
         """Take a `boto3.Session`, or find credentials as boto3 does: variables, profile, container, machine.
 
-        `attempts` is how often one thing is asked for at most, where AWS does not answer or is too busy.
+        `attempts` limits how often one request is sent while AWS does not answer or is too busy.
         """
-        self._given = boto
+        self._given_boto = boto
         self._region = region
         self._profile = profile
         self._attempts = attempts
+        # Guards the members below. Reentrant, because `caller` and `client` call other methods that take it.
         self._lock = threading.RLock()
         self._clients: dict[tuple[str, str | None], Any] = {}
         self._boto: Any = None
@@ -83,64 +87,64 @@ class AwsSession:
         self._default_bucket: str | None = None
 
     @classmethod
-    def of(cls, given: object) -> AwsSession:
+    def of(cls, value: object) -> AwsSession:
         """Return the session for the option `sagemaker_session`.
 
-        None stands for boto3's own search. Of a `sagemaker.Session` of AWS's SDK the `boto_session` is taken, and its
-        default bucket with its prefix. Raises `OptionError` for anything else.
+        None means boto3's own search for credentials. From a `sagemaker.Session` of AWS's SDK this method takes the
+        `boto_session` and the default bucket with its prefix. Raises `OptionError` for any other value.
         """
-        if given is None:
+        if value is None:
             return cls()
-        if isinstance(given, _boto3().Session):
-            return cls(given)
-        boto = getattr(given, "boto_session", None)
+        if isinstance(value, _boto3().Session):
+            return cls(value)
+        boto = getattr(value, "boto_session", None)
         if not isinstance(boto, _boto3().Session):
             raise OptionError(
-                f"sagemaker_session: {type(given).__name__} is neither a boto3.Session nor a sagemaker.Session; leave "
+                f"sagemaker_session: {type(value).__name__} is neither a boto3.Session nor a sagemaker.Session; leave "
                 "it out to have boto3 find credentials and region"
             )
-        if getattr(given, "local_mode", False):
+        if getattr(value, "local_mode", False):
             raise OptionError(
                 "sagemaker_session: a LocalSession runs jobs on this machine, and instance types ml.* run at AWS; give "
                 "instance_type='local', or a sagemaker.Session"
             )
         session = cls(boto)
-        # Its own `default_bucket()` would make the bucket; that waits until all checks have passed.
-        bucket = getattr(given, "_default_bucket_name_override", None) or getattr(given, "_default_bucket", None)
-        prefix = getattr(given, "default_bucket_prefix", None)
+        # Read the private members: the public `default_bucket()` would create the bucket before all checks have passed.
+        bucket = getattr(value, "_default_bucket_name_override", None) or getattr(value, "_default_bucket", None)
+        prefix = getattr(value, "default_bucket_prefix", None)
         if prefix and not bucket:
-            raise OptionError("sagemaker_session: default_bucket_prefix needs default_bucket beside it")
+            raise OptionError("sagemaker_session: default_bucket_prefix needs default_bucket next to it")
         session._default_bucket = f"{bucket}/{prefix.strip('/')}" if prefix else bucket
         return session
 
     @classmethod
-    def at(cls, place: ServicePlace) -> AwsSession:
+    def at(cls, location: AwsLocation) -> AwsSession:
         """Return a session for a job that another process submitted."""
-        return cls(region=place.region, profile=place.profile)
+        return cls(region=location.region, profile=location.profile)
 
     @property
     def default_bucket(self) -> str | None:
-        """The default bucket (and prefix) that the user's own session names; None when it names none."""
+        """The default bucket (and prefix) of the user's own session; None where the session names none."""
         return self._default_bucket
 
     @property
     def loader(self) -> Any:
-        """What reads the services' models for this session's clients; no session is made for it."""
-        if self._given is None:
+        """The loader of service models that this session's clients use; reading it creates no session."""
+        if self._given_boto is None:
             return shared_loader()
-        return self._given._session.get_component("data_loader")
+        return self._given_boto._session.get_component("data_loader")
 
     @property
     def region(self) -> str:
         region: str | None = self._region or self._session().region_name
         if region is None:
-            raise OptionError(no_region("instance types ml.*"))
+            raise OptionError(no_region_message("instance types ml.*"))
         return region
 
     @property
     def profile(self) -> str | None:
-        """The profile of the AWS command line whose credentials are used; None when they come from elsewhere."""
-        with self.asking("to find the AWS credentials"):
+        """The AWS profile that the credentials come from; None where they come from elsewhere."""
+        with self.explain_errors("to find the AWS credentials"):
             credentials = self._session().get_credentials()
         if credentials is None or credentials.method in _WITHOUT_PROFILE:
             return self._profile
@@ -148,10 +152,10 @@ class AwsSession:
 
     @property
     def caller(self) -> Caller:
-        """Who asks; AWS is asked once."""
+        """The identity behind the credentials; the first access sends one request to STS."""
         with self._lock:
             if self._caller is None:
-                with self.asking("to find out whose AWS credentials these are"):
+                with self.explain_errors("to find out whose AWS credentials these are"):
                     identity = self.client("sts").get_caller_identity()
                 self._caller = Caller(account=identity["Account"], arn=identity["Arn"])
             return self._caller
@@ -161,14 +165,18 @@ class AwsSession:
         return self.caller.account
 
     @property
-    def place(self) -> ServicePlace:
-        """Where to ask for a job that is submitted with this session."""
-        return ServicePlace(region=self.region, account=self.account, profile=self.profile)
+    def location(self) -> AwsLocation:
+        """The location under which another process finds a job that this session submits."""
+        return AwsLocation(region=self.region, account=self.account, profile=self.profile)
 
     def client(self, service: str, *, region: str | None = None) -> Any:
-        """Return boto3's client of a service, the same one each time; `region` where it is not the session's."""
+        """Return boto3's client of a service; repeated calls return the same client.
+
+        `region` overrides the session's region.
+        """
         from botocore.config import Config
 
+        # Threads may share boto3's clients, but only one thread at a time may create a client from a session.
         with self._lock:
             if (service, region) not in self._clients:
                 config = Config(
@@ -177,7 +185,7 @@ class AwsSession:
                     read_timeout=_READ_SECONDS,
                     user_agent_extra="herringbone",
                 )
-                with self.asking(f"to reach {service}"):
+                with self.explain_errors(f"to reach {service}"):
                     self._clients[service, region] = self._session().client(
                         service, region_name=region or self.region, config=config
                     )
@@ -185,52 +193,67 @@ class AwsSession:
 
     @staticmethod
     def transfer_config(*, part_bytes: int) -> Any:
-        """Return boto3's settings for sending or fetching a large object in parts."""
+        """Return boto3's settings to transfer large objects in parts of `part_bytes`."""
         from boto3.s3.transfer import TransferConfig
 
         return TransferConfig(multipart_threshold=part_bytes, multipart_chunksize=part_bytes)
 
     def renew(self) -> None:
-        """Forget clients and credentials, so that the next question reads them anew: after `aws sso login`, say."""
+        """Forget clients and credentials, so that the next request reads the credentials again."""
         with self._lock:
             self._clients.clear()
             self._caller = None
-            given = self._given
-            if given is None:
+            boto = self._given_boto
+            if boto is None:
                 self._boto = None
-            elif (credentials := given.get_credentials()) is None or credentials.method in _READ_ONCE:
-                self._boto = _boto3().Session(region_name=given.region_name, profile_name=_profile_of(given))
+            elif (credentials := boto.get_credentials()) is None or credentials.method in _READ_ONCE:
+                self._boto = _boto3().Session(region_name=boto.region_name, profile_name=_profile_of(boto))
+
+    def retry_with_new_credentials(self, request: Callable[[], _Answer]) -> _Answer:
+        """Call `request`; if the credentials are no longer valid, read them again and retry once.
+
+        >>> session.retry_with_new_credentials(lambda: look_up(session, "digits-1"))       # doctest: +SKIP
+
+        A job may run longer than a login lasts. Raises `AwsCredentialsError` until somebody has logged in again.
+        """
+        try:
+            return request()
+        except AwsCredentialsError:
+            self.renew()
+            return request()
 
     @contextmanager
-    def asking(self, what: str) -> Iterator[None]:
-        """Turn boto's errors into ours; `what` says what is asked for: "to create job digits-1"."""
+    def explain_errors(self, action: str) -> Iterator[None]:
+        """Translate boto's errors; `action` completes the message, for example "to create job digits-1"."""
+        # Imported late, like all of boto: users without the extra `aws` must be able to import this module.
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
 
         try:
             yield
         except (BotoCoreError, ClientError, ResponseParserError) as error:
-            # Without the cause: what it says of a signature repeats the session's token.
-            raise explain(error, what, profile=self._login_profile()) from None
+            # `from None`: the text of the cause may repeat the session's token, and a traceback would print it.
+            raise translate_error(error, action, profile=self._login_profile()) from None
 
     def _session(self) -> Any:
         with self._lock:
             if self._boto is None:
-                with self.asking("to start a session with AWS"):
-                    self._boto = self._given or self._found()
+                with self.explain_errors("to start a session with AWS"):
+                    self._boto = self._given_boto or self._search_session()
             return self._boto
 
-    def _found(self) -> Any:
-        """Return a session on the credentials that boto3 finds."""
+    def _search_session(self) -> Any:
+        """Return a session with the credentials that boto3 finds."""
         boto3 = _boto3()
         from botocore.session import Session
 
-        inner = Session()
-        inner.register_component("data_loader", shared_loader())
-        return boto3.Session(region_name=self._region, profile_name=self._profile, botocore_session=inner)
+        core_session = Session()
+        core_session.register_component("data_loader", shared_loader())
+        return boto3.Session(region_name=self._region, profile_name=self._profile, botocore_session=core_session)
 
     def _login_profile(self) -> str | None:
-        session = self._boto or self._given
+        # Error messages ask for the profile, so this method must not create a session: that could raise again.
+        session = self._boto or self._given_boto
         return (self._profile or os.environ.get("AWS_PROFILE")) if session is None else _profile_of(session)
 
 
@@ -239,7 +262,7 @@ def _boto3() -> Any:
         import boto3
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "AWS (instance types ml.*, its registry) needs boto3; install it with: pip install 'herringbone[aws]'"
+            "AWS (instance types ml.* and ECR) needs boto3; install it with: pip install 'herringbone[aws]'"
         ) from error
     return boto3
 

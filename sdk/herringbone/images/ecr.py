@@ -65,7 +65,7 @@ class Ecr:
 
         Raises `ImageError` where it holds another image and may not change; where it may, it counts as free.
         """
-        with self._session.asking(f"to look for {repository}:{tag} in ECR"):
+        with self._session.explain_errors(f"to look for {repository}:{tag} in ECR"):
             found = self._client.batch_get_image(
                 registryId=self._account,
                 repositoryName=repository,
@@ -89,14 +89,14 @@ class Ecr:
     def make_repository(self, repository: str, say: Callable[[str], None]) -> None:
         """Make the repository if it is missing: tags that never change, a scan at each push."""
         try:
-            with self._session.asking(f"to look for the repository {repository} in ECR"):
+            with self._session.explain_errors(f"to look for the repository {repository} in ECR"):
                 self._client.describe_repositories(registryId=self._account, repositoryNames=[repository])
             return
         except AwsError as error:
             if error.code != "RepositoryNotFoundException":
                 raise
         try:
-            with self._session.asking(f"to make the repository {repository} in ECR"):
+            with self._session.explain_errors(f"to make the repository {repository} in ECR"):
                 self._client.create_repository(
                     registryId=self._account,
                     repositoryName=repository,
@@ -116,14 +116,14 @@ class Ecr:
 
     def login(self) -> dict[str, str]:
         """Return what the engine needs for one push. It holds a token: neither to be stored nor to be shown."""
-        with self._session.asking("to log in to ECR"):
+        with self._session.explain_errors("to log in to ECR"):
             answer = self._client.get_authorization_token()
         token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()
         name, _, password = token.partition(":")
         return {"username": name, "password": password}
 
     def _tags_may_change(self, repository: str) -> bool:
-        with self._session.asking(f"whether tags of {repository} may change"):
+        with self._session.explain_errors(f"whether tags of {repository} may change"):
             found = self._client.describe_repositories(registryId=self._account, repositoryNames=[repository])
         return bool(found["repositories"][0]["imageTagMutability"] == "MUTABLE")
 

@@ -6,11 +6,10 @@ import json
 
 from herringbone.backends.docker.image import Image
 from herringbone.engine.client import Engine
-from herringbone.estimators.frameworks import SHARED_MODEL_DIR
 from herringbone.planning.checks import check_files, check_served, unused_of
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone.planning.tensorflow import old_tensorflow
-from herringbone_contract.constants import Key
+from herringbone_contract.constants import SHARED_MODEL_DIR, Key
 from herringbone_contract.errors import UnsupportedError
 
 _NAME = "local"

@@ -10,12 +10,11 @@ from pathlib import Path
 from herringbone.backends.host_tree import channels_of, make_folders, place_of, write_config, write_json
 from herringbone.code.source import copy_source
 from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD
-from herringbone.estimators.frameworks import MODEL_DIR, SHARED_MODEL_DIR
 from herringbone.estimators.inputs import Channel, share
 from herringbone.jobs.home import JobFolder
 from herringbone.planning.checks import checkpoint_folder
 from herringbone.planning.plan import HostPlan, JobPlan
-from herringbone_contract.constants import BASE_VARIABLE, HostVariable
+from herringbone_contract.constants import BASE_VARIABLE, MODEL_DIR, SHARED_MODEL_DIR, HostVariable
 from herringbone_contract.paths import Paths
 
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"

@@ -1,1 +1,1 @@
-"""`ml.*`: SageMaker runs the hosts. `backend` has the verbs."""
+"""Backend for instance types `ml.*`: SageMaker runs the hosts. `backend` implements the verbs."""

@@ -1,4 +1,4 @@
-"""`ml.*`: SageMaker runs the hosts. The way there is `Submission`'s, what comes then `SubmittedJobs`'."""
+"""Implement the backend `sagemaker`: `Submission` submits a job, `SubmittedJobs` follows it."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.aws.session import AwsSession
-from herringbone.backends.sagemaker.progress import Progress
 from herringbone.backends.sagemaker.request import AccountNames, training_job_request
 from herringbone.backends.sagemaker.review import review
 from herringbone.backends.sagemaker.service_model import check_request
 from herringbone.backends.sagemaker.submission import Submission
 from herringbone.backends.sagemaker.submitted import SubmittedJobs
+from herringbone.backends.sagemaker.transfer import Progress
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.interrupt import OnInterrupt
 from herringbone.jobs.polling import Pace
@@ -26,19 +26,20 @@ if TYPE_CHECKING:
 
 
 def make_backend() -> SageMakerBackend:
-    """Return the backend; it needs no account to plan."""
+    """Return the backend, which needs no account to plan a job."""
     return SageMakerBackend()
 
 
-# Of the requests that an account may send, one who waits takes few; and many who wait do not ask all at once.
+# An account may send a limited number of requests per second, so one waiting process sends few. The jitter keeps many
+# waiting processes from asking all at once.
 _PACE = Pace(shortest=2.0, longest=10.0, slower=1.2, jitter=0.25)
 
 
 class SageMakerBackend:
-    """Runs SageMaker training jobs, which it files in the index of `home` (the user's, unless given).
+    """Runs SageMaker training jobs and records them in the index of `home`, by default the user's home.
 
-    `check` says whether the service's model, which a session's loader reads, allows a request; `pace` is how often the
-    service is asked for a job.
+    `check` takes a request and a session's loader, and raises for a request that SageMaker's service model does not
+    allow. `pace` limits how often SageMaker is asked for a job.
     """
 
     name = "sagemaker"
@@ -55,7 +56,7 @@ class SageMakerBackend:
         self._home = find_home() if home is None else home
         self._check = check
         self._progress = Progress() if progress is None else progress
-        # Of the jobs that were submitted here: the user's own session may hold credentials that nobody finds again.
+        # By job name. The user's own session may hold credentials that boto3's search would not find again.
         self._sessions: dict[str, AwsSession] = {}
         self.pace = pace
         self._submitted = SubmittedJobs(self._home, self._sessions, pace=pace)
@@ -63,17 +64,17 @@ class SageMakerBackend:
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         unused = review(plan)
         session = AwsSession.of(plan.options.sagemaker_session)
-        # With plausible names in place of the stand-ins: their lengths and patterns are checked as well.
-        channels = {channel.name: "0" * 64 for channel in all_channels(plan)}
-        example = AccountNames(
+        # The service model checks lengths and patterns, which `${...}` would break; so plausible names stand in.
+        data_hashes = {channel.name: "0" * 64 for channel in all_channels(plan)}
+        example_names = AccountNames(
             region="us-east-1",
             bucket="sagemaker-us-east-1-123456789012",
             role_arn="arn:aws:iam::123456789012:role/example",
             code_hash="0" * 64,
             key_id="0" * 32,
-            data_hashes=channels,
+            data_hashes=data_hashes,
         )
-        self._check(training_job_request(plan, example), session.loader)
+        self._check(training_job_request(plan, example_names), session.loader)
         return unused
 
     def request(self, plan: JobPlan) -> dict[str, Any]:
@@ -85,23 +86,24 @@ class SageMakerBackend:
         self._sessions[plan.job_name] = session
 
     def find(self, name: str, session: object = None) -> None:
-        """Look for a job that this machine never saw; `session` is the user's, as `sagemaker_session` takes it.
+        """Find a job that this machine did not submit; `session` is a value of the option `sagemaker_session`.
 
-        Raises `JobNotFoundError` when there is none, or nobody can be asked.
+        Raises `JobNotFoundError` when there is no such job, or SageMaker cannot be asked.
         """
         try:
-            aws = AwsSession.of(session)
-            where = aws.region
+            # Reading the region here raises before the message below announces a request that cannot be sent.
+            aws_session = AwsSession.of(session)
+            region = aws_session.region
         except (UnsupportedError, OptionError) as error:
             raise JobNotFoundError(f"SageMaker was not asked: {error}") from None
-        self._progress.say(f"job {name} is not known here; asking SageMaker in {where}")
+        self._progress.say(f"job {name} is not known here; asking SageMaker in {region}")
         try:
-            self._submitted.find(name, aws)
+            self._submitted.find(name, aws_session)
         except AwsError as error:
-            raise JobNotFoundError(f"SageMaker in {where} could not be asked: {error}") from error
+            raise JobNotFoundError(f"SageMaker in {region} could not be asked: {error}") from error
 
     def use(self, name: str, session: object) -> None:
-        """Ask for a job with the user's own session from now on."""
+        """Use the user's own session for all further requests about a job."""
         self._sessions[name] = AwsSession.of(session)
 
     def describe(self, name: str) -> JobRecord:
@@ -114,7 +116,7 @@ class SageMakerBackend:
         self._submitted.stop(name, grace)
 
     def kill(self, name: str) -> None:
-        # The service has one way to end a job, and its own 120 s between SIGTERM and SIGKILL.
+        # SageMaker has one way to end a job, with 120 s of its own between SIGTERM and SIGKILL.
         self._submitted.stop(name)
 
     def bill(self, name: str) -> str | None:

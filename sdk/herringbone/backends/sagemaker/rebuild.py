@@ -1,6 +1,7 @@
-"""From what DescribeTrainingJob answers back to a plan: of a job that this machine never saw, whoever sent it. Pure.
+"""Rebuild the plan of a job that another machine or program submitted, from DescribeTrainingJob's answer. Pure.
 
-Members are taken out of the answer one by one; what is left at the end, and is the request's, is `extra_request`.
+`rebuild` removes the members that it understands from a copy of the answer, one by one. What remains in the end becomes
+`extra_request`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.sagemaker.rendezvous import is_ours, without
+from herringbone.backends.sagemaker.rendezvous import is_key_channel, user_environment
 from herringbone.backends.sagemaker.request import CODE_CHANNEL, MODEL_TYPE
 from herringbone.code.source import SourceCode
 from herringbone.estimators.inputs import Channel, FileSystemInput, ShuffleConfig, TrainingInput
@@ -23,8 +24,8 @@ from herringbone_contract.errors import DistributionError, HyperparameterError, 
 from herringbone_contract.hyperparameters import carries_distribution, decode, decode_values
 from herringbone_contract.resources import HOMOGENEOUS_GROUP
 
-# Where each option stands in the request.
-_PLACES = {
+# Each option's path in the request.
+_OPTION_PATHS = {
     "role": ("RoleArn",),
     "input_mode": ("AlgorithmSpecification", "TrainingInputMode"),
     "metric_definitions": ("AlgorithmSpecification", "MetricDefinitions"),
@@ -63,8 +64,8 @@ _PLACES = {
     "enable_remote_debug": ("RemoteDebugConfig", "EnableRemoteDebug"),
 }
 
-# What DescribeTrainingJob tells beside the request.
-ANSWERED = frozenset(
+# Members that DescribeTrainingJob adds to those of the request.
+DESCRIPTION_ONLY = frozenset(
     {
         "AutoMLJobArn",
         "BillableTimeInSeconds",
@@ -94,44 +95,49 @@ ANSWERED = frozenset(
         "WarmPoolStatus",
     }
 )
-# The hyperparameters that planning writes anew.
-_WRITTEN = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.LOG_LEVEL, Key.JOB_NAME, Key.REGION)
+# The hyperparameters that planning writes itself.
+_STEERING_KEYS = (Key.SUBMIT_DIRECTORY, Key.PROGRAM, Key.LOG_LEVEL, Key.JOB_NAME, Key.REGION)
 
 
 def rebuild(
-    described: Mapping[str, Any], tags: Sequence[Mapping[str, str]] = (), *, kind: str | None = None
+    description: Mapping[str, Any], tags: Sequence[Mapping[str, str]] = (), *, kind: str | None = None
 ) -> JobPlan:
-    """Return the plan of a described job; `tags` are ListTags', `kind` the estimator's class, else guessed.
+    """Return the plan of a described job.
 
-    >>> plan = rebuild(described)                                                        # doctest: +SKIP
+    >>> plan = rebuild(description)                                                      # doctest: +SKIP
     >>> PyTorch(**plan.arguments, **given_options(plan.options)).plan(...).request       # doctest: +SKIP
 
-    Planning that estimator again asks for the same job. `SessionChainingConfig` is all that the service does not tell.
-    Raises `UnsupportedError` for a job without hosts.
+    `tags` are the answer of ListTags. `kind` is the name of the estimator's class; None guesses it from the image.
+    Planning that estimator again requests the same job, except for `SessionChainingConfig`, which SageMaker does not
+    describe. Raises `UnsupportedError` for a job without hosts.
     """
-    rest = {name: copy.deepcopy(value) for name, value in described.items() if name not in ANSWERED}
+    # A deep copy, because `_take` removes members from nested objects, and the caller's answer must stay complete.
+    rest = {name: copy.deepcopy(value) for name, value in description.items() if name not in DESCRIPTION_ONLY}
     hyperparameters: dict[str, str] = _take(rest, "HyperParameters") or {}
     image = _take(rest, "AlgorithmSpecification", "TrainingImage")
-    options = {name: value for name, place in _PLACES.items() if (value := _take(rest, *place)) is not None}
+    options = {name: value for name, path in _OPTION_PATHS.items() if (value := _take(rest, *path)) is not None}
+    # Taken in any case: otherwise the default, GZIP, would end up in `extra_request`.
     if _take(rest, "OutputDataConfig", "CompressionType") == "NONE":
         options["disable_output_compression"] = True
     groups = _groups(rest)
+    # `_groups` returns one group of this name for a job that has a single type and count, and no groups of its own.
     if groups[0].instance_group_name != HOMOGENEOUS_GROUP:
         options["instance_groups"] = groups
     channels, code = _channels(_take(rest, "InputDataConfig") or [], options)
     if "environment" in options:
-        options["environment"] = without(options["environment"])
+        # Planning adds the variables of the rendezvous again. The channels above still needed them.
+        options["environment"] = user_environment(options["environment"])
     source = _source(hyperparameters, code, options)
     if tags:
         options["tags"] = tuple(dict(tag) for tag in tags)
-    if left := _pruned(rest):
-        options["extra_request"] = left
+    if remainder := _without_empty(rest):
+        options["extra_request"] = remainder
     distribution = _distribution(hyperparameters)
     parsed = parse_options(options)
     hosts = lay_out_hosts(groups, distribution)
     kind = kind or _kind(str(image))
     return JobPlan(
-        job_name=described["TrainingJobName"],
+        job_name=description["TrainingJobName"],
         backend="sagemaker",
         estimator=kind,
         launcher=distribution.launcher.value,
@@ -140,6 +146,7 @@ def rebuild(
         channels=channels,
         hyperparameters=hyperparameters,
         options=parsed,
+        # No path of this plan is on this machine, so any folder will do.
         folder="/",
         arguments={
             **({} if source is None else source.arguments),
@@ -150,30 +157,31 @@ def rebuild(
     )
 
 
-def _take(rest: dict[str, Any], *place: str) -> Any:
-    """Take a member out; None where it is not, or where the service shows an empty one for silence."""
-    for name in place[:-1]:
+def _take(rest: dict[str, Any], *path: str) -> Any:
+    """Remove and return a member; None where it is missing or empty."""
+    for name in path[:-1]:
         rest = rest.get(name) or {}
-    value = rest.pop(place[-1], None)
+    value = rest.pop(path[-1], None)
+    # SageMaker describes some members that were not in the request as empty ones.
     return None if value in ("", [], {}) else value
 
 
-def _pruned(rest: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is left, without the objects that were emptied."""
-    left = {name: _pruned(value) if isinstance(value, Mapping) else value for name, value in rest.items()}
-    return {name: value for name, value in left.items() if value not in ({}, "", None)}
+def _without_empty(rest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the remaining members, without the objects that `_take` has emptied."""
+    members = {name: _without_empty(value) if isinstance(value, Mapping) else value for name, value in rest.items()}
+    return {name: value for name, value in members.items() if value not in ({}, "", None)}
 
 
 def _groups(rest: dict[str, Any]) -> tuple[InstanceGroup, ...]:
     instance_type = _take(rest, "ResourceConfig", "InstanceType")
     count = _take(rest, "ResourceConfig", "InstanceCount")
-    given = _take(rest, "ResourceConfig", "InstanceGroups") or [
+    groups = _take(rest, "ResourceConfig", "InstanceGroups") or [
         {"InstanceGroupName": HOMOGENEOUS_GROUP, "InstanceType": instance_type, "InstanceCount": count}
     ]
-    if not all(group["InstanceType"] and group["InstanceCount"] for group in given):
-        raise UnsupportedError("a job without hosts of its own, as serverless ones are, has no estimator here")
+    if not all(group["InstanceType"] and group["InstanceCount"] for group in groups):
+        raise UnsupportedError("a job without hosts of its own, such as a serverless job, has no estimator here")
     return tuple(
-        InstanceGroup(group["InstanceGroupName"], group["InstanceType"], group["InstanceCount"]) for group in given
+        InstanceGroup(group["InstanceGroupName"], group["InstanceType"], group["InstanceCount"]) for group in groups
     )
 
 
@@ -183,17 +191,20 @@ def _hosts_arguments(groups: Sequence[InstanceGroup], options: Options) -> dict[
     return {"instance_type": groups[0].instance_type, "instance_count": groups[0].instance_count}
 
 
-def _channels(given: Sequence[Mapping[str, Any]], options: dict[str, Any]) -> tuple[tuple[Channel, ...], str | None]:
-    """Return the user's channels and the address of code that came as one; a model's channel becomes its option."""
+def _channels(
+    descriptions: Sequence[Mapping[str, Any]], options: dict[str, Any]
+) -> tuple[tuple[Channel, ...], str | None]:
+    """Return the user's channels, and the URI of code that arrives as a channel; store a model's URI in `options`."""
     channels = []
     code = None
-    for channel in given:
+    for channel in descriptions:
         name = channel["ChannelName"]
         uri = channel["DataSource"].get("S3DataSource", {}).get("S3Uri")
         if name == CODE_CHANNEL and options.get("enable_network_isolation"):
             code = uri
-        elif is_ours(name, options.get("environment", {})):
-            continue  # planning makes it anew
+        elif is_key_channel(name, options.get("environment", {})):
+            # Planning adds a channel with a new key.
+            continue
         elif channel.get("ContentType") == MODEL_TYPE and channel.get("InputMode") == "File":
             options["model_uri"], options["model_channel_name"] = uri, name
         else:
@@ -203,14 +214,14 @@ def _channels(given: Sequence[Mapping[str, Any]], options: dict[str, Any]) -> tu
 
 def _channel(channel: Mapping[str, Any]) -> Channel:
     name = channel["ChannelName"]
-    mounted = channel["DataSource"].get("FileSystemDataSource")
-    if mounted is None:
+    source = channel["DataSource"].get("FileSystemDataSource")
+    if source is None:
         return Channel(name=name, input=_input(channel))
     folder = FileSystemInput(
-        mounted["FileSystemId"],
-        mounted["FileSystemType"],
-        mounted["DirectoryPath"],
-        mounted["FileSystemAccessMode"],
+        source["FileSystemId"],
+        source["FileSystemType"],
+        source["DirectoryPath"],
+        source["FileSystemAccessMode"],
         channel.get("ContentType"),
     )
     return Channel(name=name, input=TrainingInput(folder.address), file_system=folder)
@@ -219,9 +230,9 @@ def _channel(channel: Mapping[str, Any]) -> Channel:
 def _input(channel: Mapping[str, Any]) -> TrainingInput:
     source = channel["DataSource"]["S3DataSource"]
     shuffle = channel.get("ShuffleConfig")
-    # The service shows "None" where nothing was given.
-    said = {name: channel.get(name) for name in ("CompressionType", "RecordWrapperType")}
-    compression, wrapping = (None if value == "None" else value for value in said.values())
+    # SageMaker describes the defaults of these two members as the text "None".
+    values = (channel.get(name) for name in ("CompressionType", "RecordWrapperType"))
+    compression, wrapping = (None if value == "None" else value for value in values)
     return TrainingInput(
         source["S3Uri"],
         distribution=source.get("S3DataDistributionType"),
@@ -237,7 +248,8 @@ def _input(channel: Mapping[str, Any]) -> TrainingInput:
 
 
 def _source(hyperparameters: Mapping[str, str], code: str | None, options: dict[str, Any]) -> SourceCode | None:
-    steering = decode_values({name: text for name, text in hyperparameters.items() if name in _WRITTEN})
+    steering = decode_values({name: text for name, text in hyperparameters.items() if name in _STEERING_KEYS})
+    # Where code arrives as a channel, the hyperparameter holds a path in the container, and the channel the S3 URI.
     program, address = steering.get(Key.PROGRAM), code or steering.get(Key.SUBMIT_DIRECTORY)
     if program is None or not str(address).startswith("s3://"):
         return None
@@ -247,11 +259,12 @@ def _source(hyperparameters: Mapping[str, str], code: str | None, options: dict[
 
 
 def _distribution(hyperparameters: Mapping[str, str]) -> Distribution:
-    """Return the distribution that the hyperparameters carry; none where they mean something that we do not know."""
+    """Return the distribution that the hyperparameters encode; an empty one where they cannot be decoded."""
     if carries_distribution(hyperparameters):
         try:
             return decode(hyperparameters)
         except (DistributionError, HyperparameterError):
+            # Another program may use the same names with values that have no meaning here.
             pass
     return parse(None)
 
@@ -259,30 +272,33 @@ def _distribution(hyperparameters: Mapping[str, str]) -> Distribution:
 def _settings(
     hyperparameters: Mapping[str, str], distribution: Distribution, kind: str, *, in_script_mode: bool
 ) -> dict[str, Any]:
-    """Return the arguments `hyperparameters`, `distribution` and, of TensorFlow, `model_dir`."""
-    carried = msgspec.to_builtins(distribution)
-    steers = in_script_mode or bool(carried)
-    own = {
+    """Return the arguments `hyperparameters`, `distribution` and, for TensorFlow, `model_dir`."""
+    distribution_dict = msgspec.to_builtins(distribution)
+    # Planning writes the steering names again. Without a script and a distribution they belong to the image's program.
+    drop_steering = in_script_mode or bool(distribution_dict)
+    user_texts = {
         name: text
         for name, text in hyperparameters.items()
-        if not (steers and name.startswith(STEERING_PREFIX)) and not (carried and name == Key.MODEL_PARALLEL_PARAMETERS)
+        if not (drop_steering and name.startswith(STEERING_PREFIX))
+        and not (distribution_dict and name == Key.MODEL_PARALLEL_PARAMETERS)
     }
-    values = decode_values(own)
+    values = decode_values(user_texts)
     settings: dict[str, Any] = {}
     if kind == "TensorFlow":
+        # False keeps the estimator from adding a `model_dir` that the job did not have.
         settings["model_dir"] = values.pop("model_dir", False)
     if values:
         settings["hyperparameters"] = values
-    if carried:
-        settings["distribution"] = carried
+    if distribution_dict:
+        settings["distribution"] = distribution_dict
     return settings
 
 
 def _kind(image: str) -> str:
-    """Guess the estimator by the image's name; any script runs under the general one."""
+    """Guess the estimator's class from the image's name; `Estimator` runs any script."""
     name = image.rpartition("/")[2].lower()
-    known = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet"}
-    return next((kind for framework, kind in known.items() if framework in name), "Estimator")
+    kinds = {"pytorch": "PyTorch", "tensorflow": "TensorFlow", "mxnet": "MXNet"}
+    return next((kind for framework, kind in kinds.items() if framework in name), "Estimator")
 
 
 def _tuple(values: Sequence[str] | None) -> tuple[str, ...] | None:

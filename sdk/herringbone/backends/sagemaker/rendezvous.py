@@ -1,7 +1,8 @@
-"""How several hosts of our image come to know each other: by a key in a channel of its own, which fit() makes. Pure.
+"""Give several hosts of a job a shared key, so that their supervisors trust each other. Pure.
 
-SageMaker gives a job's hosts names and a network, but no secret; all that a request says may be read by whoever may
-describe the job. So the key is an object that the job's role reads, and the request says where it is (decision 013).
+SageMaker gives a job's hosts names and a network, but no secret: everybody who may describe the job can read all of its
+request. So `fit` writes a key to S3, where only the job's role reads it. A channel of its own in the request brings the
+key to the hosts (decision 013).
 """
 
 from __future__ import annotations
@@ -20,38 +21,38 @@ _VARIABLES = {
     HostVariable.CONTROL: "tcp::7590",
     HostVariable.KEY_FILE: f"{DEFAULT_BASE}/input/data/{CHANNEL}/{KEY_NAME}",
 }
-# An image that we built, and `images push` named: no other way shows offline what an image is.
-_OURS = re.compile(rf"(?:.*/)?{REPOSITORY}/[^/]+")
+# The name that `images push` gives to Herringbone's images. Offline, nothing but the name tells them from others.
+_HERRINGBONE_IMAGE = re.compile(rf"(?:.*/)?{REPOSITORY}/[^/]+")
 
 
 def needs_key(plan: JobPlan) -> bool:
-    """Say whether a job has several hosts whose supervisor is ours, and the user has not arranged their meeting."""
+    """Return whether a job has several hosts that run our supervisor, and the user configured no rendezvous."""
     image = plan.arguments.get("image_uri") or ""
     return (
         len(plan.hosts) > 1
-        and _OURS.fullmatch(image) is not None
+        and _HERRINGBONE_IMAGE.fullmatch(image) is not None
         and plan.options.container_entry_point is None
         and HostVariable.CONTROL not in plan.environment
     )
 
 
-def variables(plan: JobPlan) -> dict[str, str]:
-    """Return the user's environment, and what tells the hosts where to meet."""
+def host_environment(plan: JobPlan) -> dict[str, str]:
+    """Return the user's environment, and the variables with which the hosts find the rendezvous and its key."""
     return {**plan.environment, **(_VARIABLES if needs_key(plan) else {})}
 
 
 def key_channel(folder: str) -> dict[str, Any]:
-    """Return the channel of the key, which lies in that folder: for every host, helpers too."""
+    """Return the channel that brings the key from an S3 folder to every host, helpers included."""
     source = {"S3DataType": "S3Prefix", "S3Uri": folder, "S3DataDistributionType": "FullyReplicated"}
-    # A file also where the data comes through pipes.
+    # Explicit, because the job's own input mode may be Pipe, and the supervisor reads the key as a file.
     return {"ChannelName": CHANNEL, "DataSource": {"S3DataSource": source}, "InputMode": "File"}
 
 
-def is_ours(channel: str, environment: Mapping[str, str]) -> bool:
-    """Say whether a channel of a described job is one that `key_channel` made."""
+def is_key_channel(channel: str, environment: Mapping[str, str]) -> bool:
+    """Return whether `key_channel` made a channel of a described job."""
     return channel == CHANNEL and environment.get(HostVariable.KEY_FILE) == _VARIABLES[HostVariable.KEY_FILE]
 
 
-def without(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return what the user gave of an environment that `variables` made."""
+def user_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the user's part of an environment that `host_environment` made."""
     return {name: value for name, value in environment.items() if _VARIABLES.get(name) != value}

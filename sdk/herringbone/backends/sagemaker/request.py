@@ -1,4 +1,4 @@
-"""What SageMaker is asked for: the whole CreateTrainingJob request as a plain object, to print and compare. Pure."""
+"""Build the whole CreateTrainingJob request as a plain object, to print, compare and send. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Any
 
-from herringbone.backends.sagemaker.merge import merge
-from herringbone.backends.sagemaker.rendezvous import key_channel, needs_key, variables
-from herringbone.estimators.frameworks import SHARED_MODEL_DIR
+from herringbone.backends.sagemaker.rendezvous import host_environment, key_channel, needs_key
 from herringbone.estimators.inputs import Channel, FileSystemInput
 from herringbone.planning.checks import all_channels
 from herringbone.planning.plan import JobPlan
-from herringbone_contract.constants import STEERING_PREFIX, Key
+from herringbone_contract.constants import SHARED_MODEL_DIR, STEERING_PREFIX, Key
+from herringbone_contract.errors import OptionError
 from herringbone_contract.hyperparameters import check_limits
 
-# Where an isolated container, which cannot fetch, finds its code: a channel of its own.
+# A container with network isolation cannot download its code, so the code arrives as a channel of this name.
 CODE_CHANNEL = "code"
 ARCHIVE = "sourcedir.tar.gz"
 MODEL_TYPE = "application/x-sagemaker-model"
@@ -26,13 +25,13 @@ _PREFIX = "herringbone"
 
 @dataclass(frozen=True, slots=True)
 class AccountNames:
-    """What only the account, or reading the files, can tell; each stands in as `${...}` until it is known.
+    """Names that come from the account or from reading the files; each is a stand-in, `${...}`, until it is known.
 
     >>> AccountNames(region="eu-west-1").bucket
     '${default_bucket}'
 
-    `code_hash` and `data_hashes` (by channel) are of the content to upload, `key_id` names the folder of the hosts'
-    key. `role_arn` is None for "not looked up".
+    `code_hash` and `data_hashes` (by channel) are hashes of the content to upload. `key_id` names the folder of the
+    hosts' key. `role_arn` is None until somebody has looked it up.
     """
 
     region: str = "${region}"
@@ -52,7 +51,8 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
     >>> training_job_request(plan, AccountNames())["StoppingCondition"]      # doctest: +SKIP
     {'MaxRuntimeInSeconds': 86400}
 
-    Raises `HyperparameterError` for too many hyperparameters, `OptionError` where `extra_request` contradicts.
+    Raises `HyperparameterError` for too many hyperparameters, `OptionError` where `extra_request` contradicts an
+    option.
     """
     options = plan.options
     request: dict[str, Any] = {
@@ -61,26 +61,29 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
         "RoleArn": _role_arn(options.role, names),
         "OutputDataConfig": _output(plan, names),
         "ResourceConfig": _resources(plan),
-        "StoppingCondition": _given(
+        "StoppingCondition": _without_none(
             MaxRuntimeInSeconds=options.max_run,
             MaxWaitTimeInSeconds=options.max_wait,
         ),
         "HyperParameters": _hyperparameters(plan, names),
-        **_given(
+        **_without_none(
             InputDataConfig=input_channels(plan, names) or None,
-            Environment=variables(plan) or None,
+            Environment=host_environment(plan) or None,
             Tags=_tags(options.tags),
             CheckpointConfig=_checkpoints(plan),
+            # False is SageMaker's default for these three members, so it is left out.
             EnableManagedSpotTraining=options.use_spot_instances or None,
             EnableNetworkIsolation=options.enable_network_isolation or None,
             EnableInterContainerTrafficEncryption=options.encrypt_inter_container_traffic or None,
         ),
     }
+    # SageMaker requires both members of VpcConfig.
     if options.subnets is not None and options.security_group_ids is not None:
         request["VpcConfig"] = {
             "Subnets": list(options.subnets),
             "SecurityGroupIds": list(options.security_group_ids),
         }
+    # Compared with None, because 0 and False are meaningful values of these options.
     if options.max_retry_attempts is not None:
         request["RetryStrategy"] = {"MaximumRetryAttempts": options.max_retry_attempts}
     if options.enable_infra_check is not None:
@@ -89,14 +92,41 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
         request["RemoteDebugConfig"] = {"EnableRemoteDebug": options.enable_remote_debug}
     if options.enable_session_tag_chaining is not None:
         request["SessionChainingConfig"] = {"EnableSessionTagChaining": options.enable_session_tag_chaining}
-    return merge(request, options.extra_request or {})
+    # Last, so that `extra_request` can add to every object above, and a contradiction with any of them shows.
+    return merge_extra(request, options.extra_request or {})
+
+
+def merge_extra(request: Mapping[str, Any], extra: Mapping[str, Any], *, parent: str = "") -> dict[str, Any]:
+    """Return the request with the members of `extra_request` added; objects merge member by member.
+
+    >>> merge_extra({"ResourceConfig": {"InstanceCount": 1}}, {"ResourceConfig": {"SelectedInstanceCount": 1}})
+    {'ResourceConfig': {'InstanceCount': 1, 'SelectedInstanceCount': 1}}
+
+    Raises `OptionError` for a member that the request already has with another value.
+    """
+    merged = dict(request)
+    for name, extra_value in extra.items():
+        path = f"{parent}.{name}" if parent else str(name)
+        value = request.get(name)
+        if name not in request or value == extra_value:
+            merged[name] = extra_value
+        elif isinstance(value, Mapping) and isinstance(extra_value, Mapping):
+            merged[name] = merge_extra(value, extra_value, parent=path)
+        else:
+            # The message contains no values, because parts of a request may be secret.
+            raise OptionError(
+                f"extra_request: {path} is in the request already, with another value, from the estimator's own "
+                "options; change the option, or leave the member out of extra_request"
+            )
+    return merged
 
 
 def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
-    """Return InputDataConfig: the user's channels, the model's, the code's and the key's where needed."""
+    """Return InputDataConfig: the channels of the user, and those of the model, the code and the key if needed."""
     channels = [_channel(channel, plan, names) for channel in all_channels(plan)]
     if plan.options.model_uri is not None:
-        # A model is fetched whole, whatever the data's mode; the type is by what AWS's images know it.
+        # The model's channel is the last one. Even in Pipe mode the model must arrive as a file, and AWS's own images
+        # recognize it by this content type.
         channels[-1] |= {"ContentType": MODEL_TYPE, "InputMode": "File"}
     if _code_is_a_channel(plan):
         source = {
@@ -112,34 +142,37 @@ def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
 
 def _channel(channel: Channel, plan: JobPlan, names: AccountNames) -> dict[str, Any]:
     if channel.file_system is not None:
-        return _mounted(channel.name, channel.file_system)
-    given = channel.input
-    uri = given.s3_data
+        return _file_system_channel(channel.name, channel.file_system)
+    training_input = channel.input
+    uri = training_input.s3_data
     if channel.path is not None:
         uri = data_uri(plan, names, channel.name)
-        if given.s3_data_type != "S3Prefix":  # a manifest is one object
+        if training_input.s3_data_type != "S3Prefix":
+            # A manifest is a single object, so the URI must name it rather than its prefix.
             uri += f"/{PurePath(channel.path).name}"
-    source = _given(
-        S3DataType=given.s3_data_type,
+    source = _without_none(
+        S3DataType=training_input.s3_data_type,
         S3Uri=uri,
-        S3DataDistributionType=given.distribution or "FullyReplicated",
-        InstanceGroupNames=_list(given.instance_groups),
-        AttributeNames=_list(given.attribute_names),
+        S3DataDistributionType=training_input.distribution or "FullyReplicated",
+        InstanceGroupNames=_list(training_input.instance_groups),
+        AttributeNames=_list(training_input.attribute_names),
     )
     return {
         "ChannelName": channel.name,
         "DataSource": {"S3DataSource": source},
-        **_given(
-            CompressionType=given.compression,
-            ContentType=given.content_type,
-            RecordWrapperType=given.record_wrapping,
-            InputMode=given.input_mode,
-            ShuffleConfig=None if given.shuffle_config is None else {"Seed": given.shuffle_config.seed},
+        **_without_none(
+            CompressionType=training_input.compression,
+            ContentType=training_input.content_type,
+            RecordWrapperType=training_input.record_wrapping,
+            InputMode=training_input.input_mode,
+            ShuffleConfig=None
+            if training_input.shuffle_config is None
+            else {"Seed": training_input.shuffle_config.seed},
         ),
     }
 
 
-def _mounted(name: str, folder: FileSystemInput) -> dict[str, Any]:
+def _file_system_channel(name: str, folder: FileSystemInput) -> dict[str, Any]:
     source = {
         "FileSystemId": folder.file_system_id,
         "FileSystemType": folder.file_system_type,
@@ -149,7 +182,7 @@ def _mounted(name: str, folder: FileSystemInput) -> dict[str, Any]:
     return {
         "ChannelName": name,
         "DataSource": {"FileSystemDataSource": source},
-        **_given(ContentType=folder.content_type),
+        **_without_none(ContentType=folder.content_type),
     }
 
 
@@ -158,11 +191,11 @@ def _algorithm(plan: JobPlan) -> dict[str, Any]:
     image_config: dict[str, Any] | None = None
     if options.training_repository_access_mode is not None:
         image_config = {"TrainingRepositoryAccessMode": options.training_repository_access_mode}
-        lender = options.training_repository_credentials_provider_arn
-        if lender is not None:
-            image_config["TrainingRepositoryAuthConfig"] = {"TrainingRepositoryCredentialsProviderArn": lender}
+        provider_arn = options.training_repository_credentials_provider_arn
+        if provider_arn is not None:
+            image_config["TrainingRepositoryAuthConfig"] = {"TrainingRepositoryCredentialsProviderArn": provider_arn}
     metrics = [{"Name": metric.name, "Regex": metric.regex} for metric in options.metric_definitions]
-    return _given(
+    return _without_none(
         TrainingImage=plan.arguments.get("image_uri"),
         TrainingInputMode=options.input_mode,
         MetricDefinitions=metrics or None,
@@ -173,6 +206,7 @@ def _algorithm(plan: JobPlan) -> dict[str, Any]:
 
 
 def _role_arn(role: str | None, names: AccountNames) -> str:
+    # A complete ARN goes into the request even offline; a name waits for the lookup in the account.
     if role is not None and role.startswith("arn:"):
         return role
     if names.role_arn is not None:
@@ -182,7 +216,7 @@ def _role_arn(role: str | None, names: AccountNames) -> str:
 
 def _output(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
     options = plan.options
-    return _given(
+    return _without_none(
         S3OutputPath=_output_path(plan, names),
         KmsKeyId=options.output_kms_key,
         CompressionType="NONE" if options.disable_output_compression else None,
@@ -196,6 +230,7 @@ def _output_path(plan: JobPlan, names: AccountNames) -> str:
 def _resources(plan: JobPlan) -> dict[str, Any]:
     options = plan.options
     hosts: dict[str, Any] = {"InstanceCount": len(plan.hosts), "InstanceType": plan.hosts[0].instance_type}
+    # SageMaker accepts either instance groups, or one type and one count.
     if options.instance_groups is not None:
         hosts = {
             "InstanceGroups": [
@@ -209,7 +244,7 @@ def _resources(plan: JobPlan) -> dict[str, Any]:
         }
     return {
         **hosts,
-        **_given(
+        **_without_none(
             VolumeSizeInGB=options.volume_size,
             VolumeKmsKeyId=options.volume_kms_key,
             KeepAlivePeriodInSeconds=options.keep_alive_period_in_seconds,
@@ -222,20 +257,25 @@ def _resources(plan: JobPlan) -> dict[str, Any]:
 def _hyperparameters(plan: JobPlan, names: AccountNames) -> dict[str, str]:
     values = dict(plan.hyperparameters)
     if plan.source is None:
-        values = _for_a_program_of_the_image(values)
+        values = _for_the_images_own_program(values)
     else:
         address = f"/opt/ml/input/data/{CODE_CHANNEL}/{ARCHIVE}" if _code_is_a_channel(plan) else code_uri(plan, names)
+        # Hyperparameters are texts that contain JSON, as AWS's own SDK and training toolkit encode them.
         values[Key.SUBMIT_DIRECTORY] = json.dumps(address)
         values[Key.REGION] = json.dumps(names.region)
     if values.get("model_dir") == json.dumps(SHARED_MODEL_DIR):
-        # SageMaker's hosts share no folder; they share the bucket.
+        # SageMaker's hosts share no folder, so the shared model folder lies in the bucket.
         values["model_dir"] = json.dumps(f"{_output_path(plan, names).rstrip('/')}/{plan.job_name}/model")
+    # Checked once more after planning, because the names added above count, too.
     check_limits(values)
     return values
 
 
-def _for_a_program_of_the_image(values: Mapping[str, str]) -> dict[str, str]:
-    """Texts bare, and nothing about a script: an algorithm of AWS's refuses names and quotes that it does not know."""
+def _for_the_images_own_program(values: Mapping[str, str]) -> dict[str, str]:
+    """Return hyperparameters without quotes around texts, and without the names that steer a script.
+
+    AWS's built-in algorithms refuse unknown names and quoted texts.
+    """
     bare = {}
     for name, text in values.items():
         if name in (Key.LOG_LEVEL, Key.JOB_NAME):
@@ -250,22 +290,23 @@ def _code_is_a_channel(plan: JobPlan) -> bool:
 
 
 def upload_location(plan: JobPlan, names: AccountNames) -> str:
-    """Return below which address code and local data are put: the user's `code_location`, or the default bucket."""
+    """Return the S3 URI below which code and local data go: `code_location`, or a prefix of the default bucket."""
     return (plan.options.code_location or f"s3://{names.bucket}/{_PREFIX}").rstrip("/")
 
 
 def data_uri(plan: JobPlan, names: AccountNames, channel: str) -> str:
-    """Return the address below which the files of a channel on this machine are put, by content as well."""
+    """Return the S3 URI below which the files of a local channel go; the URI contains the hash of the content."""
     return f"{upload_location(plan, names)}/data/{names.data_hash(channel)}"
 
 
 def key_folder(plan: JobPlan, names: AccountNames) -> str:
-    """Return where the key of a job's hosts lies: with the code, which the bucket's lifecycle removes one day."""
+    """Return the S3 folder of the hosts' key; it lies below `code/`, which the bucket's lifecycle rule expires."""
     return f"{upload_location(plan, names)}/code/keys/{names.key_id}"
 
 
 def code_uri(plan: JobPlan, names: AccountNames) -> str:
-    """Return the address of the packed code: by content, so that code which did not change is not uploaded again."""
+    """Return the S3 URI of the packed code; it contains the hash, so unchanged code is not uploaded again."""
+    # The user's archive in S3 is not copied.
     if plan.source is not None and plan.source.remote:
         return plan.source.address
     return f"{upload_location(plan, names)}/code/{names.code_hash}/{ARCHIVE}"
@@ -275,7 +316,7 @@ def _checkpoints(plan: JobPlan) -> dict[str, Any] | None:
     options = plan.options
     if options.checkpoint_s3_uri is None:
         return None
-    return _given(S3Uri=options.checkpoint_s3_uri, LocalPath=options.checkpoint_local_path)
+    return _without_none(S3Uri=options.checkpoint_s3_uri, LocalPath=options.checkpoint_local_path)
 
 
 def _tags(tags: tuple[dict[str, str], ...] | dict[str, str] | None) -> list[dict[str, str]] | None:
@@ -290,6 +331,6 @@ def _list(values: tuple[str, ...] | None) -> list[str] | None:
     return None if values is None else list(values)
 
 
-def _given(**members: Any) -> dict[str, Any]:
-    """Return the members that have a value: the service takes silence, not null."""
+def _without_none(**members: Any) -> dict[str, Any]:
+    """Return the members that are not None, because the service refuses null."""
     return {name: value for name, value in members.items() if value is not None}

@@ -1,4 +1,4 @@
-"""The service's own model of CreateTrainingJob, which comes with botocore: what it would refuse, found here."""
+"""Check a request against SageMaker's own model of CreateTrainingJob, which comes with botocore."""
 
 from __future__ import annotations
 
@@ -12,78 +12,80 @@ from herringbone_contract.errors import OptionError
 
 
 def check_request(request: Mapping[str, Any], loader: Any = None) -> None:
-    """Raise one `OptionError` with everything that the service's model does not allow in a request.
+    """Raise one `OptionError` that lists everything in a request that the service model does not allow.
 
     >>> check_request({"TrainingJobName": "digits-1"})       # doctest: +SKIP
     Traceback (most recent call last):
     herringbone_contract.errors.OptionError: CreateTrainingJob would refuse this request:
       Missing required parameter in input: "RoleArn"
 
-    Names, types, what is required, lengths, ranges, patterns and listed values. `loader` is botocore's reader of
-    models where a session has one. Raises `UnsupportedError` where botocore is not installed.
+    Checks names, types, required members, lengths, ranges, patterns and listed values. `loader` is a session's own
+    loader of service models. Raises `UnsupportedError` where botocore is not installed.
     """
     shape = _input_shape(shared_loader() if loader is None else loader)
     from botocore.validate import ParamValidator
 
     report = ParamValidator().validate(dict(request), shape)
-    found: list[str] = report.generate_report().splitlines() if report.has_errors() else []
-    # botocore checks no upper limits, no patterns and no listed values, though its model has them.
-    found += _limits_broken(request, shape, "")
-    if found:
-        raise OptionError("CreateTrainingJob would refuse this request:\n  " + "\n  ".join(found))
+    violations: list[str] = report.generate_report().splitlines() if report.has_errors() else []
+    # botocore's validator ignores upper limits, patterns and listed values, although the model contains them.
+    violations += _violations(request, shape, "")
+    if violations:
+        raise OptionError("CreateTrainingJob would refuse this request:\n  " + "\n  ".join(violations))
 
 
 def _input_shape(loader: Any) -> Any:
     from botocore.model import ServiceModel
 
-    # Asked for in the words of botocore's clients, so that theirs finds it in the loader's memory.
+    # These are the arguments that botocore's clients pass. The loader caches by arguments, so a client made later
+    # reuses this model.
     model = loader.load_service_model("sagemaker", "service-2", api_version=None)
     return ServiceModel(model).operation_model("CreateTrainingJob").input_shape
 
 
-def _limits_broken(value: Any, shape: Any, place: str) -> Iterator[str]:
+def _violations(value: Any, shape: Any, path: str) -> Iterator[str]:
     if shape.type_name == "structure" and isinstance(value, Mapping):
         for name, member in value.items():
             if name in shape.members:
-                yield from _limits_broken(member, shape.members[name], f"{place}.{name}" if place else name)
+                yield from _violations(member, shape.members[name], f"{path}.{name}" if path else name)
     elif shape.type_name == "list" and isinstance(value, (list, tuple)):
-        yield from _too_many(value, shape, place, "entries")
+        yield from _too_many(value, shape, path, "entries")
         for number, member in enumerate(value):
-            yield from _limits_broken(member, shape.member, f"{place}[{number}]")
+            yield from _violations(member, shape.member, f"{path}[{number}]")
     elif shape.type_name == "map" and isinstance(value, Mapping):
-        yield from _too_many(value, shape, place, "entries")
+        yield from _too_many(value, shape, path, "entries")
         for name, member in value.items():
-            yield from _limits_broken(name, shape.key, f"name {name!r} in {place}")
-            yield from _limits_broken(member, shape.value, f"{place}.{name}")
+            yield from _violations(name, shape.key, f"name {name!r} in {path}")
+            yield from _violations(member, shape.value, f"{path}.{name}")
     elif shape.type_name == "string" and isinstance(value, str):
-        yield from _too_many(value, shape, place, "characters")
-        yield from _not_listed(value, shape, place)
-        yield from _unlike_pattern(value, shape, place)
+        yield from _too_many(value, shape, path, "characters")
+        yield from _unlisted_value(value, shape, path)
+        yield from _pattern_mismatch(value, shape, path)
     elif shape.type_name in ("integer", "long") and isinstance(value, int):
         limit = shape.metadata.get("max")
         if limit is not None and value > limit:
-            yield f"{place} is {value}; the service takes at most {limit}"
+            yield f"{path} is {value}; the service takes at most {limit}"
 
 
-def _too_many(value: Any, shape: Any, place: str, what: str) -> Iterator[str]:
+def _too_many(value: Any, shape: Any, path: str, unit: str) -> Iterator[str]:
     limit = shape.metadata.get("max")
     if limit is not None and len(value) > limit:
-        yield f"{place} has {len(value)} {what}; the service takes {limit}"
+        yield f"{path} has {len(value)} {unit}; the service takes {limit}"
 
 
-def _not_listed(value: str, shape: Any, place: str) -> Iterator[str]:
+def _unlisted_value(value: str, shape: Any, path: str) -> Iterator[str]:
     if shape.enum and value not in shape.enum:
-        near = difflib.get_close_matches(value, shape.enum, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
+        similar = difflib.get_close_matches(value, shape.enum, n=1)
+        hint = f"; did you mean {similar[0]}?" if similar else ""
         known = f"the {len(shape.enum)} that this botocore knows (update it for newer ones)"
-        yield f"{place} {value!r} is not among {known}{hint}"
+        yield f"{path} {value!r} is not among {known}{hint}"
 
 
-def _unlike_pattern(value: str, shape: Any, place: str) -> Iterator[str]:
+def _pattern_mismatch(value: str, shape: Any, path: str) -> Iterator[str]:
     pattern = shape.metadata.get("pattern")
-    # \p{...} is Java's: those few patterns are left to the service. `.*` there spans lines.
+    # Python's `re` does not know Java's \p{...}; SageMaker checks those few patterns itself.
     if pattern is None or r"\p{" in pattern:
         return
+    # DOTALL, because `.*` in the service's patterns spans lines.
     if not re.fullmatch(pattern, value, re.DOTALL):
-        # Not the value: it may be secret.
-        yield f"{place} does not match the service's pattern {pattern}"
+        # The message omits the value, which may be secret.
+        yield f"{path} does not match the service's pattern {pattern}"

@@ -1,4 +1,4 @@
-"""Jobs that SageMaker has: what becomes of them, read from the service and kept in the index."""
+"""Follow jobs that SageMaker has: read their state from the service and keep it in the index."""
 
 from __future__ import annotations
 
@@ -9,17 +9,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.aws.session import AwsSession, ServicePlace
-from herringbone.backends.sagemaker.bill import bill_of
-from herringbone.backends.sagemaker.claim import Standing, standing
-from herringbone.backends.sagemaker.credentials import renewed
-from herringbone.backends.sagemaker.description import row_of
-from herringbone.backends.sagemaker.fetch import fetch_model
+from herringbone.aws.session import AwsLocation, AwsSession
+from herringbone.backends.sagemaker.creation import look_up
+from herringbone.backends.sagemaker.description import SubmissionState, row_of, submission_state
 from herringbone.backends.sagemaker.logs import CloudWatchLogs
-from herringbone.backends.sagemaker.lookup import look_up
-from herringbone.backends.sagemaker.price import Prices
-from herringbone.backends.sagemaker.progress import Progress
+from herringbone.backends.sagemaker.pricing import Prices, summarize_cost
 from herringbone.backends.sagemaker.rebuild import rebuild
+from herringbone.backends.sagemaker.transfer import Progress, fetch_model
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import FAILED, STOPPING, JobIndex, JobRecord
 from herringbone.jobs.logs import FileLogs
@@ -40,12 +36,12 @@ if TYPE_CHECKING:
 
 
 class SubmittedJobs:
-    """The jobs of `home` that the service has; `sessions` are those of this process, by job.
+    """The jobs of `home` that SageMaker has; `sessions` are the sessions of this process, by job name.
 
     >>> SubmittedJobs(find_home(), {}, pace=Pace(2, 10, 1.2)).describe("digits-1").status        # doctest: +SKIP
     'Completed'
 
-    A job is asked for at most once in the shortest pause of `pace`; in between its row answers.
+    `describe` asks SageMaker at most once in the shortest pause of `pace`; between two requests the row answers.
     """
 
     def __init__(
@@ -61,49 +57,52 @@ class SubmittedJobs:
         self._sessions = sessions
         self._pace = pace
         self._clock = clock
-        self._asked: dict[str, float] = {}
-        self._by_place: dict[str, AwsSession] = {}
+        self._asked_at: dict[str, float] = {}
+        self._sessions_by_location: dict[str, AwsSession] = {}
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
-        asked = self._asked.get(name)
-        if record.done or (asked is not None and self._clock() - asked < self._pace.shortest):
+        asked_at = self._asked_at.get(name)
+        if record.done or (asked_at is not None and self._clock() - asked_at < self._pace.shortest):
             return record
-        described = None
+        description = None
+        # Before the client has recorded its location, no request can have been sent.
         if record.service is not None:
             session = self._session(record)
-            described = renewed(session, lambda: look_up(session, name))
+            description = session.retry_with_new_credentials(lambda: look_up(session, name))
         client_lives = record.client is not None and is_alive(record.client)
-        worth = standing(record, described, client_lives=client_lives)
-        if worth is Standing.PREPARING:
+        state = submission_state(record, description, client_lives=client_lives)
+        if state is SubmissionState.PREPARING:
             return record
-        if worth is not Standing.CREATED:
-            self._index.update(name, unless_done=True, **_never_ours(worth))
+        if state is not SubmissionState.CREATED:
+            self._index.update(name, unless_done=True, **_never_created_row(state))
             return self._index.get(name)
-        if described is None:
-            raise JobNotFoundError(self._missing(record))
-        self._asked[name] = self._clock()
-        self._index.update(name, unless_done=True, client=None, **row_of(described))
+        if description is None:
+            raise JobNotFoundError(self._missing_message(record))
+        self._asked_at[name] = self._clock()
+        # `unless_done` keeps an end that another process has recorded in the meantime.
+        # `client=None` ends the claim of a client that died after it had created the job.
+        self._index.update(name, unless_done=True, client=None, **row_of(description))
         return self._index.get(name)
 
     def find(self, name: str, session: AwsSession) -> None:
-        """Take up a job that only the service knows: another machine sent it, or another program.
+        """Add a job to the index that another machine, or another program, submitted.
 
         Raises `JobNotFoundError`, and `AwsError`s.
         """
-        described = renewed(session, lambda: look_up(session, name))
-        if described is None:
+        description = session.retry_with_new_credentials(lambda: look_up(session, name))
+        if description is None:
             raise JobNotFoundError(f"no training job {name!r} in account {session.account}, region {session.region}")
-        plan = rebuild(described, self._tags(session, described["TrainingJobArn"]))
+        plan = rebuild(description, self._tags(session, description["TrainingJobArn"]))
         self._home.make()
         record = JobRecord(
             name=name,
             backend="sagemaker",
             plan=json.dumps(plan.to_dict()),
-            service=session.place.to_json(),
-            **row_of(described),
+            service=session.location.to_json(),
+            **row_of(description),
         )
-        # Another process may have found it at the same moment.
+        # Another process may have added the same job at the same moment.
         with contextlib.suppress(JobNameError):
             self._index.add(record)
         self._sessions[name] = session
@@ -111,7 +110,8 @@ class SubmittedJobs:
     def logs(self, name: str) -> LogSource:
         record = self._index.get(name)
         if record.service is None:
-            return FileLogs(())  # nothing of it was sent yet, or ever
+            # The client has not sent a request yet, or died before it could.
+            return FileLogs(())
         hosts = record.plan_dict["hosts"]
         return CloudWatchLogs(self._session(record), name, num_hosts=len(hosts), pace=self._pace)
 
@@ -122,29 +122,32 @@ class SubmittedJobs:
         if _is_ending(record):
             return
         if record.client is not None:
-            raise UnsupportedError(f"job {name} is still being submitted; stop it there, or once it is created")
+            raise UnsupportedError(
+                f"job {name} is still being submitted; stop it in the process that submits it, or once it is created"
+            )
         session = self._session(record)
 
-        def ask() -> None:
-            with session.asking(f"to stop job {name}"):
+        def send() -> None:
+            with session.explain_errors(f"to stop job {name}"):
                 session.client("sagemaker").stop_training_job(TrainingJobName=name)
 
         try:
-            renewed(session, ask)
+            session.retry_with_new_credentials(send)
         except AwsError as error:
-            # It may have ended since it was looked at; then there is nothing to stop.
-            self._asked.pop(name, None)
+            # SageMaker refuses to stop a job that has ended since `describe`. Forget when it was asked, so that the
+            # next `describe` does not answer from the row.
+            self._asked_at.pop(name, None)
             if error.code != "ValidationException" or not _is_ending(self.describe(name)):
                 raise
-        self._asked.pop(name, None)
+        self._asked_at.pop(name, None)
 
     def bill(self, name: str) -> str | None:
         record = self._index.get(name)
         if not record.done or record.description is None:
             return None
         prices = Prices(self._session(record), self._home.cache / "prices")
-        bill = bill_of(json.loads(record.description), prices.hourly)
-        return None if bill is None else f"job {name}: {bill}"
+        summary = summarize_cost(json.loads(record.description), prices.hourly)
+        return None if summary is None else f"job {name}: {summary}"
 
     def fetch_model(self, name: str, into: Path, *, progress: Progress) -> Path:
         record = self.describe(name)
@@ -156,33 +159,35 @@ class SubmittedJobs:
         session = self._sessions.get(record.name)
         if session is None:
             assert record.service is not None
-            session = self._by_place.get(record.service)
+            session = self._sessions_by_location.get(record.service)
             if session is None:
-                session = self._by_place[record.service] = AwsSession.at(ServicePlace.from_json(record.service))
+                session = AwsSession.at(AwsLocation.from_json(record.service))
+                self._sessions_by_location[record.service] = session
         return session
 
     def _tags(self, session: AwsSession, arn: str) -> list[dict[str, str]]:
         try:
-            with session.asking("to read the job's tags"):
+            with session.explain_errors("to read the job's tags"):
                 pages = session.client("sagemaker").get_paginator("list_tags").paginate(ResourceArn=arn)
                 return [dict(tag) for page in pages for tag in page["Tags"]]
         except AwsAccessError:
-            return []  # who may look at a job, but not at its tags, gets the rest of it
+            # The permission to read tags is separate. Without it the rest of the job is still worth showing.
+            return []
 
-    def _missing(self, record: JobRecord) -> str:
+    def _missing_message(self, record: JobRecord) -> str:
         assert record.service is not None
-        place = ServicePlace.from_json(record.service)
+        location = AwsLocation.from_json(record.service)
         session = self._session(record)
-        here = f"job {record.name}: account {session.account} has no training job of that name in {session.region}"
-        if session.account != place.account:
-            return f"{here}; it was submitted in account {place.account}: use credentials of that account"
-        return f"{here} any more"
+        message = f"job {record.name}: account {session.account} has no training job of that name in {session.region}"
+        if session.account != location.account:
+            return f"{message}; it was submitted in account {location.account}: use credentials of that account"
+        return f"{message} any more"
 
 
 def _is_ending(record: JobRecord) -> bool:
     return record.done or record.status == STOPPING
 
 
-def _never_ours(worth: Standing) -> dict[str, object]:
-    failure = Failure(exit_code=0, message=f"it was never created: {worth.value}")
+def _never_created_row(state: SubmissionState) -> dict[str, object]:
+    failure = Failure(exit_code=0, message=f"it was never created: {state.value}")
     return {"status": FAILED, "secondary_status": FAILED, "ended": time.time(), "failure": failure.to_json()}

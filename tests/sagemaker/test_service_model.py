@@ -1,4 +1,4 @@
-"""What botocore's own model of the service does not allow; skipped where the extra `aws` is not installed."""
+"""Check requests against botocore's service model; skipped where the extra `aws` is not installed."""
 
 import json
 import subprocess
@@ -11,7 +11,7 @@ from herringbone.backends.sagemaker.service_model import check_request
 from herringbone_contract.errors import OptionError
 from tests.sagemaker.planning import IMAGE
 
-WITHOUT = """
+WITHOUT_BOTOCORE = """
 import sys; sys.modules["botocore"] = None
 from herringbone.backends.sagemaker.service_model import check_request
 from herringbone_contract.errors import UnsupportedError
@@ -27,8 +27,8 @@ def script(tmp_path, monkeypatch):
     (tmp_path / "train.py").touch()
 
 
-def plan(**given):
-    arguments = {"image_uri": IMAGE, "instance_type": "ml.g5.12xlarge", **given}
+def plan(**changes):
+    arguments = {"image_uri": IMAGE, "instance_type": "ml.g5.12xlarge", **changes}
     return Estimator("train.py", **arguments).plan(job_name="digits-1")
 
 
@@ -37,7 +37,7 @@ def test_a_plan_with_defaults_is_allowed(script):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("changes", "message"),
     [
         ({"instance_type": "ml.g5.12xlarg"}, r"ResourceConfig.InstanceType .* did you mean ml\.g5\.12xlarge\?"),
         ({"max_retry_attempts": 31}, "RetryStrategy.MaximumRetryAttempts is 31; the service takes at most 30"),
@@ -52,19 +52,19 @@ def test_a_plan_with_defaults_is_allowed(script):
         ({"extra_request": {"Environment": {"a-b": "c"}}}, "name 'a-b' in Environment does not match"),
     ],
 )
-def test_what_the_service_would_refuse_is_refused_before_anything_is_sent(script, given, message):
+def test_a_request_that_the_service_would_refuse_is_refused_before_it_is_sent(script, changes, message):
     with pytest.raises(OptionError, match=f"(?s)^CreateTrainingJob would refuse this request:\n.*{message}"):
-        plan(**given)
+        plan(**changes)
 
 
-def test_every_breach_is_in_one_message_and_no_value_of_the_environment(script):
+def test_one_message_lists_every_violation_and_no_value_of_the_environment(script):
     with pytest.raises(OptionError) as caught:
         check_request({"TrainingJobName": "-", "Environment": {"KEY": "hunter2" * 100}})
     lines = str(caught.value).splitlines()
-    assert len(lines) == 5  # the head, two that are missing, a name, a value that is too long
+    assert len(lines) == 5  # the heading, two missing members, an invalid name, a value that is too long
     assert "hunter2" not in str(caught.value)
 
 
 def test_without_the_extra_a_plan_says_what_to_install():
-    said = subprocess.run([sys.executable, "-c", WITHOUT], check=True, capture_output=True, text=True).stdout
-    assert said.strip().endswith("install it with: pip install 'herringbone[aws]'")
+    output = subprocess.run([sys.executable, "-c", WITHOUT_BOTOCORE], check=True, capture_output=True, text=True).stdout
+    assert output.strip().endswith("install it with: pip install 'herringbone[aws]'")
