@@ -16,8 +16,8 @@ import pytest
 import herringbone_contract
 import herringbone_entry
 from herringbone.backends.slurm.containers import container_of, find_runtime, image_of, mounts_of
-from herringbone.backends.slurm.controller_config import order_of
-from herringbone.backends.slurm.script import Place, batch_script
+from herringbone.backends.slurm.controller_config import config_of
+from herringbone.backends.slurm.script import ScriptContext, batch_script
 from herringbone_contract.errors import InputError, OptionError, SlurmError, UnsupportedError
 from tests.slurm.conftest import said
 from tests.slurm.test_script import HOME, plan
@@ -61,7 +61,7 @@ def test_what_cannot_be_mounted_or_is_no_image_is_refused():
     with pytest.raises(InputError, match="/a:b cannot be mounted"):
         container_of("apptainer", "/a.sif", [("/a:b", True)], names=[], gpus=False)
     for name in ("--bind=/etc", "a b", "a,b", "a;b", "$(id)"):
-        with pytest.raises(InputError, match="is no image"):
+        with pytest.raises(InputError, match="is not an image"):
             image_of(plan(image_uri=name))
     with pytest.raises(InputError, match=r"/no/such.sif: no such file"):
         image_of(plan(image_uri="/no/such.sif"))
@@ -95,13 +95,13 @@ def test_what_runs_containers_is_found_on_the_login_node():
 def test_the_order_of_a_job_in_an_image():
     made = plan(image_uri="team/image:1", slurm={"gres": "gpu:2", "container_runtime": "apptainer"})
     environ = {"PATH": "/bin", "PYTHONPATH": "/mine", "LD_LIBRARY_PATH": "/libs"}
-    order = order_of(made, HOME, environ, report=Path("/r.json"), runtime="apptainer")
+    order = config_of(made, HOME, environ, report=Path("/r.json"), runtime="apptainer")
     job = f"{HOME.path}/jobs/digits-1"
     expected = ["apptainer", "exec", "--bind", f"{job}:{job}", "--nv", "docker://team/image:1", "train"]
     assert order["steps"]["argv"] == [*CLEAN, *expected]
     assert "PYTHONPATH" not in order["steps"]["variables"]
     assert mounts_of(made, HOME) == [(job, True)]
-    text = batch_script(made, Place(HOME.job("digits-1"), "python", {}), grace=110.0, runtime="apptainer")
+    text = batch_script(made, ScriptContext(HOME.job("digits-1"), "python", {}), grace=110.0, runtime="apptainer")
     assert "\n# It does so in team/image:1, by apptainer.\n" in text
 
 

@@ -12,7 +12,7 @@ from herringbone import Estimator, InputError, SlurmError, UnsupportedError
 from herringbone.backends.slurm.backend import SlurmBackend
 from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.review import explain, parse_sinfo
-from herringbone.backends.slurm.shared import check_shared, kind_of_file_system
+from herringbone.backends.slurm.shared import check_shared, file_system_of
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobRecord
 from tests.slurm.test_script import plan
@@ -120,7 +120,7 @@ def test_slurm_s_words_name_the_option(said, text):
     ("path", "kind"), [("/home/me/jobs", "nfs4"), ("/srv/jobs", "ext4"), ("/home/me/my disk/jobs", "tmpfs")]
 )
 def test_the_kind_of_a_folder_s_file_system(path, kind):
-    assert kind_of_file_system(Path(path), MOUNTS) == kind
+    assert file_system_of(Path(path), MOUNTS) == kind
 
 
 class Cluster:
@@ -156,7 +156,7 @@ def test_a_node_is_asked_where_the_file_system_is_one_machine_s():
     check("/srv/it's jobs", cluster := Cluster(sinfo=(0, "a1\na2\n"), srun=(0, "yes\n")))
     assert cluster.asked[-1][-1] == "/srv/it's jobs"
     with pytest.raises(
-        InputError, match=r"the nodes do not see the folder /srv/jobs, which lies on ext4 .* HERRINGBONE_HOME"
+        InputError, match=r"the nodes do not see the folder /srv/jobs, which is on ext4 .* HERRINGBONE_HOME"
     ):
         check("/srv/jobs", Cluster(sinfo=(0, "a1\n"), srun=(0, "no\n")))
 

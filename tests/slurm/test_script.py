@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator
-from herringbone.backends.slurm.controller_config import order_of
-from herringbone.backends.slurm.script import Place, batch_script, partition_of, sbatch_words, warning_seconds
+from herringbone.backends.slurm.controller_config import config_of
+from herringbone.backends.slurm.script import ScriptContext, batch_script, partition_of, sbatch_words, warning_seconds
 from herringbone.estimators.inputs import parse_inputs
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.planning.plan import make_plan
@@ -27,7 +27,7 @@ def plan(instance_type="slurm:gpu", count=2, **options):
 
 
 def script(made, folder="/shared/me/.herringbone/jobs/digits-1", **environ):
-    return batch_script(made, Place(JobFolder(Path(folder)), "/shared/venv/bin/python", environ), grace=110.0)
+    return batch_script(made, ScriptContext(JobFolder(Path(folder)), "/shared/venv/bin/python", environ), grace=110.0)
 
 
 def test_a_job_that_asks_for_much():
@@ -73,7 +73,7 @@ def test_a_hostile_folder_is_one_word_for_the_shell(tmp_path, name):
     python = tmp_path / "say"
     python.write_text('#!/bin/sh\necho "$@"; cat\nprintf \'%s\' "$PYTHONPATH"')
     python.chmod(0o700)
-    place = Place(JobFolder(folder), str(python), {"PYTHONPATH": name})
+    place = ScriptContext(JobFolder(folder), str(python), {"PYTHONPATH": name})
     text = batch_script(plan(), place, grace=110.0)
     done = subprocess.run(["bash"], input=text, capture_output=True, text=True, cwd=tmp_path)
     assert done.stdout == f"-m herringbone.controller digits-1\nthe order{name}"
@@ -111,7 +111,7 @@ def test_a_misspelt_setting_is_refused():
 
 @pytest.mark.parametrize("partition", ["", "-p", "gpu;id", "a b", "a\nb"])
 def test_a_partition_has_a_name(partition):
-    with pytest.raises(OptionError, match="no name of a partition"):
+    with pytest.raises(OptionError, match="not the name of a partition"):
         partition_of(plan(f"slurm:{partition}"))
 
 
@@ -140,7 +140,7 @@ def test_the_order_takes_along_what_is_no_secret_and_no_node_s_own():
         "HERRINGBONE_HEARTBEAT": "2",
     }
     made = plan(environment={"NAMED_KEY": "secret"}, max_retry_attempts=1)
-    order = order_of(made, HOME, environ, report=Path("/r.json"))
+    order = config_of(made, HOME, environ, report=Path("/r.json"))
     steps = order["steps"]
     assert steps["environment"] == {"NAMED_KEY": "secret"}
     assert order["retries"] == 1
@@ -152,5 +152,5 @@ def test_the_order_takes_along_what_is_no_secret_and_no_node_s_own():
 
 
 def test_without_requeue_nothing_begins_anew():
-    order = order_of(plan(slurm={"requeue": False}), HOME, {}, report=Path("/r.json"))
+    order = config_of(plan(slurm={"requeue": False}), HOME, {}, report=Path("/r.json"))
     assert order["retries"] == 0

@@ -17,8 +17,8 @@ STOPPED = {"status": "Stopped", "secondary_status": "Stopped"}
 DONE = {"status": "Completed", "secondary_status": "Completed", "ended": 9.0, "model": "/m"}
 
 
-def columns(report, job, *, asked=False):
-    return columns_of(report, job, ROW, asked=asked, last_words="no such file", now=10.0)
+def columns(report, job, *, stop_requested=False):
+    return columns_of(report, job, ROW, stop_requested=stop_requested, last_words="no such file", now=10.0)
 
 
 def job(state, restarts=0, reason="None", nodes="n[1-2]"):
@@ -26,7 +26,7 @@ def job(state, restarts=0, reason="None", nodes="n[1-2]"):
 
 
 @pytest.mark.parametrize(
-    ("report", "slurm", "asked", "expected"),
+    ("report", "slurm", "stop_requested", "expected"),
     [
         ({}, job("PENDING"), False, ("InProgress", "Pending")),
         ({}, job("CONFIGURING"), False, ("InProgress", "Starting")),
@@ -57,9 +57,9 @@ def job(state, restarts=0, reason="None", nodes="n[1-2]"):
         ({}, None, False, ("Failed", "Failed")),
     ],
 )
-def test_states(report, slurm, asked, expected):
-    found = columns(report, slurm, asked=asked)
-    assert (found["status"], found["secondary_status"]) == expected
+def test_states(report, slurm, stop_requested, expected):
+    row = columns(report, slurm, stop_requested=stop_requested)
+    assert (row["status"], row["secondary_status"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,12 @@ def test_states(report, slurm, asked, expected):
     [
         (
             job("FAILED"),
-            "Slurm job 7 ended (FAILED) before it could say how; do its nodes see its folder? no such file",
+            "Slurm job 7 ended (FAILED) before its controller reported an end; do its nodes see its folder? "
+            "no such file",
         ),
-        (job("NODE_FAIL"), "one of its nodes went down, and Slurm did not start it again"),
+        (job("NODE_FAIL"), "one of its nodes went down, and Slurm did not restart the job"),
         (job("OUT_OF_MEMORY"), "out of memory: ask for more (slurm={'cpus': ..., 'memory': ...})"),
-        (None, "Slurm knows the job no more, and it left no word of its end"),
+        (None, "Slurm no longer knows the job, and its controller reported no end"),
     ],
 )
 def test_a_job_that_was_cut_short_says_why(slurm, text):
@@ -82,7 +83,7 @@ def test_why_a_job_waits_is_told_once():
     told = ROW.description
     for state in (job("PENDING", reason="Resources"), job("PENDING", reason="Resources"), job("RUNNING")):
         row = JobRecord(name="digits-1", backend="slurm", plan="{}", created=0.0, description=told)
-        told = columns_of({}, state, row, asked=False, last_words="", now=1.0)["description"]
+        told = columns_of({}, state, row, stop_requested=False, last_words="", now=1.0)["description"]
     assert json.loads(told)["SecondaryStatusTransitions"] == [
         {"Status": "Pending", "StatusMessage": "Slurm job 7 waits (Resources)"},
         {"Status": "Starting", "StatusMessage": "Slurm job 7 on n[1-2]"},

@@ -40,8 +40,8 @@ def until(condition, seconds=10.0):
         time.sleep(0.01)
 
 
-def texts(job, **chosen):
-    return [line.text for line in job.logs(**chosen)]
+def texts(job, **select_lines):
+    return [line.text for line in job.logs(**select_lines)]
 
 
 WAIT_FOR_SIGTERM = """
@@ -160,7 +160,7 @@ def test_a_stop_right_after_the_start_is_a_stop(script, backend):
 def test_a_job_whose_client_died_while_it_was_prepared_has_failed(home, backend):
     home.make()
     JobIndex(home.index).add(JobRecord(name="a", backend="local_process", plan="{}", created=1.0, client="1@0"))
-    assert "the Python that was submitting it died" in TrainingJob("a", backend).failure.render()
+    assert "the Python process that was submitting the job died" in TrainingJob("a", backend).failure.render()
 
 
 def test_stop_with_a_grace_kills_after_it(script, backend):
@@ -189,7 +189,7 @@ def test_a_killed_controller_is_noticed_and_its_hosts_stop(script, backend, home
     os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
     job.wait(timeout=5)
     assert job.status == "Failed"
-    assert "its controller died, killed or with its machine: it left no word" in job.failure.render()
+    assert "its controller died, killed or with its machine: its log is empty" in job.failure.render()
     until(lambda: running() == [])
 
 
@@ -226,7 +226,7 @@ def test_a_name_taken_leaves_the_first_job_alone(script, backend, home):
         submit(backend, job_name="a")
     assert texts(first) == ["first"]
     JobIndex(home.index).remove("a")
-    with pytest.raises(JobNameError, match=r"its folder .* is there already"):
+    with pytest.raises(JobNameError, match=r"its folder .* already exists"):
         submit(backend, job_name="a")
     assert home.job("a").logs.exists()
 

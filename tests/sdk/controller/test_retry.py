@@ -46,7 +46,7 @@ def test_a_lost_host_ends_an_attempt_and_the_next_has_the_same_weights(script, b
     assert weights(job) == weights(undisturbed)
     # What the killed supervisor had not passed on yet is lost with it.
     told, first = texts(job, host="algo-1")[-2:]
-    assert told.startswith("attempt 2 of 4: algo-1 was lost (exit code 137, killed by SIGKILL); beginning anew; newest")
+    assert told.startswith("attempt 2 of 4: algo-1 was lost (exit code 137, killed by SIGKILL); restarting; newest")
     assert first == "from step 6"
     described = job.describe()
     assert [each["Status"] for each in described["SecondaryStatusTransitions"]] == ["Restarting"]

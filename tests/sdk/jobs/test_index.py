@@ -107,7 +107,7 @@ def test_a_locked_file_says_so(index, tmp_path):
 
 def test_a_home_that_cannot_be_made_says_so(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(HerringboneError, match="cannot be made: Not a directory; set HERRINGBONE_HOME"):
+    with pytest.raises(HerringboneError, match="cannot be created: Not a directory; set HERRINGBONE_HOME"):
         Home(tmp_path / "file/home").make()
 
 

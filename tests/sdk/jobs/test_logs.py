@@ -8,7 +8,7 @@ import pytest
 from herringbone.controller.log_files import LogFile, stamp
 from herringbone.estimators.options import MetricDefinition
 from herringbone.jobs.console import Console
-from herringbone.jobs.logs import FileLogs, LogLine, Metric, chosen, find_metrics, parse_line
+from herringbone.jobs.logs import FileLogs, LogLine, Metric, find_metrics, parse_line, select_lines
 from herringbone_contract.mllog import START, STOP, Event, render
 
 MOMENT = datetime(2026, 11, 21, 11, 44, 37, 123456, tzinfo=timezone.utc)
@@ -117,10 +117,10 @@ LINES = [
 
 
 def test_lines_are_chosen_by_rank_and_host():
-    assert list(chosen(LINES, rank=None, host=None)) == LINES
-    assert list(chosen(LINES, rank=1, host=None)) == LINES[1:2]
-    assert list(chosen(LINES, rank=None, host="algo-2")) == LINES[1:]
-    assert list(chosen(LINES, rank=0, host="algo-2")) == []
+    assert list(select_lines(LINES, rank=None, host=None)) == LINES
+    assert list(select_lines(LINES, rank=1, host=None)) == LINES[1:2]
+    assert list(select_lines(LINES, rank=None, host="algo-2")) == LINES[1:]
+    assert list(select_lines(LINES, rank=0, host="algo-2")) == []
 
 
 def test_metrics_are_what_the_definitions_find():

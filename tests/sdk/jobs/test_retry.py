@@ -2,22 +2,30 @@
 
 import pytest
 
-from herringbone.controller.retry import Attempt, Finding, announcement, decide, excluded, find, policies_of
+from herringbone.controller.retry import (
+    Attempt,
+    PolicyMatch,
+    announcement,
+    decide,
+    excluded_machines,
+    find_policy,
+    policies_of,
+)
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone_contract.failure import Failure, lost_contact
 
-PLACES = {"algo-1": "n1", "algo-2": "n2", "algo-3": "n3"}
+MACHINES = {"algo-1": "n1", "algo-2": "n2", "algo-3": "n3"}
 LOST = Verdict("Failed", "Failed", Failure(host="algo-2", exit_code=137), lost="algo-2")
 RAISED = Verdict("Failed", "Failed", Failure(host="algo-2", rank=1, exception="ValueError", message="no"))
 
 
-def decided(verdict, finding=None, earlier=(), retries=3, places=PLACES):
-    return decide(verdict, finding, places, earlier, retries)
+def decided(verdict, match=None, earlier=(), retries=3, machines=MACHINES):
+    return decide(verdict, match, machines, earlier, retries)
 
 
 def test_a_lost_host_is_tried_again_and_a_script_that_raised_is_not():
     assert decided(LOST) == Attempt(
-        1, PLACES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",)
+        1, MACHINES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",)
     )
     assert decided(RAISED) is None
     assert decided(Verdict("Completed", "Completed")) is None
@@ -25,18 +33,18 @@ def test_a_lost_host_is_tried_again_and_a_script_that_raised_is_not():
 
 def test_attempts_come_to_an_end():
     assert decided(LOST, retries=0) is None
-    assert decided(LOST, earlier=[Attempt(1, PLACES)], retries=1) is None
-    assert decided(LOST, earlier=[Attempt(1, PLACES)], retries=2).number == 2
+    assert decided(LOST, earlier=[Attempt(1, MACHINES)], retries=1) is None
+    assert decided(LOST, earlier=[Attempt(1, MACHINES)], retries=2).number == 2
 
 
 def test_a_machine_that_is_lost_twice_is_not_taken_a_third_time():
     first = decided(LOST)
-    other = Attempt(2, PLACES, blamed=("n3",))
+    other = Attempt(2, MACHINES, blamed=("n3",))
     assert decided(LOST, earlier=[other]).excluded == ()
     assert decided(LOST, earlier=[first, other]).excluded == ("n2",)
     # By its place: another machine that plays the same host is innocent.
-    moved = {**PLACES, "algo-2": "n4"}
-    assert decided(LOST, earlier=[first], places=moved).excluded == ()
+    moved = {**MACHINES, "algo-2": "n4"}
+    assert decided(LOST, earlier=[first], machines=moved).excluded == ()
 
 
 @pytest.mark.parametrize(
@@ -53,30 +61,32 @@ def test_a_machine_that_is_lost_twice_is_not_taken_a_third_time():
     ],
 )
 def test_what_a_log_says_decides_where_the_failure_alone_would_not(action, hosts, blamed, excluded):
-    attempt = decided(RAISED, Finding("pattern", action, hosts, "the line"))
+    attempt = decided(RAISED, PolicyMatch("pattern", action, hosts, "the line"))
     assert (attempt.blamed, attempt.excluded) == (blamed, excluded)
     assert "'the line'" in attempt.why
 
 
 def test_a_log_may_end_a_job_that_lost_a_host():
-    assert decided(LOST, Finding("out of memory", "fail", ("algo-2",))) is None
+    assert decided(LOST, PolicyMatch("out of memory", "fail", ("algo-2",))) is None
 
 
 def test_on_one_machine_no_host_can_be_left_out():
-    assert decided(LOST, earlier=[decided(LOST, places={})], places={}).excluded == ()
-    assert decided(LOST, Finding("ECC", "exclude_host", ("algo-2",)), places={}) is None
+    assert decided(LOST, earlier=[decided(LOST, machines={})], machines={}).excluded == ()
+    assert decided(LOST, PolicyMatch("ECC", "exclude_host", ("algo-2",)), machines={}) is None
 
 
 def test_excluded_machines_stay_so():
-    attempts = [Attempt(1, PLACES, why="ECC", excluded=("n2",)), Attempt(2, PLACES, why="lost")]
-    assert excluded(attempts) == {"n2": "ECC"}
+    attempts = [Attempt(1, MACHINES, why="ECC", excluded=("n2",)), Attempt(2, MACHINES, why="lost")]
+    assert excluded_machines(attempts) == {"n2": "ECC"}
 
 
 def test_a_user_s_policy_comes_before_the_own_ones_and_may_turn_them_round():
     logs = {"algo-1": "step 1", "algo-2": "RuntimeError: CUDA error: uncorrectable ECC error encountered"}
-    assert find(policies_of({}), logs).action == "exclude_host"
-    assert find(policies_of({"ECC error": "fail"}), logs) == Finding("ECC error", "fail", ("algo-2",), logs["algo-2"])
-    assert find(policies_of({}), {"algo-1": "ValueError: no"}) is None
+    assert find_policy(policies_of({}), logs).action == "exclude_host"
+    assert find_policy(policies_of({"ECC error": "fail"}), logs) == PolicyMatch(
+        "ECC error", "fail", ("algo-2",), logs["algo-2"]
+    )
+    assert find_policy(policies_of({}), {"algo-1": "ValueError: no"}) is None
 
 
 @pytest.mark.parametrize(
@@ -90,14 +100,14 @@ def test_a_user_s_policy_comes_before_the_own_ones_and_may_turn_them_round():
     ],
 )
 def test_what_is_known_of_logs(line, action):
-    found = find(policies_of({}), {"algo-1": line})
+    found = find_policy(policies_of({}), {"algo-1": line})
     assert (found and found.action) == action
 
 
 def test_the_announcement_says_what_where_and_from_what():
     attempt = decided(LOST, earlier=[decided(LOST)])
     assert announcement(attempt, 3, {"algo-1": "n1", "algo-2": "n3"}, None) == (
-        "attempt 3 of 4: algo-2 on n2 was lost (exit code 137, killed by SIGKILL); beginning anew on n1, n3, "
+        "attempt 3 of 4: algo-2 on n2 was lost (exit code 137, killed by SIGKILL); restarting on n1, n3, "
         "without n2 from now on; there is no checkpoint"
     )
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from herringbone.jobs.events import News, why_stopped
+from herringbone.jobs.events import StateEvents, why_stopped
 from herringbone.jobs.index import JobRecord
 from herringbone.jobs.logs import LogLine
 from herringbone.jobs.polling import Pace, Pauses
@@ -115,22 +115,22 @@ def told(*states):
 
 
 def test_each_state_that_a_service_tells_is_said_once_with_its_message():
-    news = News()
+    events = StateEvents()
     first = ("Starting", "Preparing the instances")
-    assert news.of(told(("Pending", ""), first), now=0) == ["a: Starting: Preparing the instances"]
+    assert events.of(told(("Pending", ""), first), now=0) == ["a: Starting: Preparing the instances"]
     two = (first, ("Downloading", "Downloading input data"))
-    assert news.of(told(*two), now=1) == ["a: Downloading: Downloading input data"]
-    assert news.of(told(*two), now=2) == []
-    assert news.of(told(*two, ("Training", ""), ("Completed", "done")), now=3) == ["a: Training"]
+    assert events.of(told(*two), now=1) == ["a: Downloading: Downloading input data"]
+    assert events.of(told(*two), now=2) == []
+    assert events.of(told(*two, ("Training", ""), ("Completed", "done")), now=3) == ["a: Training"]
 
 
 def test_a_state_here_is_said_when_it_lasts():
-    news = News()
+    events = StateEvents()
     uploading = replace(ROW, secondary_status="Uploading")
     states = [(ROW, 0.0), (uploading, 3.0), (uploading, 7.9), (uploading, 8.0), (uploading, 20.0)]
-    assert [news.of(row, now=now) for row, now in states] == [[], [], [], ["a: Uploading"], []]
+    assert [events.of(row, now=now) for row, now in states] == [[], [], [], ["a: Uploading"], []]
     training = replace(ROW, secondary_status="Training")
-    assert news.of(training, now=10) + news.of(training, now=99) == []
+    assert events.of(training, now=10) + events.of(training, now=99) == []
 
 
 @pytest.mark.parametrize(

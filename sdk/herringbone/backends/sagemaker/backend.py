@@ -85,10 +85,14 @@ class SageMakerBackend:
         self._sessions[plan.job_name] = session
 
     def find(self, name: str, session: object = None) -> None:
-        """Look for a job that this machine never saw; `session` is the user's, as `sagemaker_session` takes it.
+        """Look a job up in the index, then in SageMaker; `session` is the user's, as `sagemaker_session` takes it.
 
-        Raises `JobNotFoundError` when there is none, or nobody can be asked.
+        Raises `JobNotFoundError` when there is none, or SageMaker cannot be asked.
         """
+        if self._submitted.knows(name):
+            if session is not None:
+                self._sessions[name] = AwsSession.of(session)
+            return
         try:
             aws = AwsSession.of(session)
             where = aws.region
@@ -99,10 +103,6 @@ class SageMakerBackend:
             self._submitted.find(name, aws)
         except AwsError as error:
             raise JobNotFoundError(f"SageMaker in {where} could not be asked: {error}") from error
-
-    def use(self, name: str, session: object) -> None:
-        """Ask for a job with the user's own session from now on."""
-        self._sessions[name] = AwsSession.of(session)
 
     def describe(self, name: str) -> JobRecord:
         return self._submitted.describe(name)

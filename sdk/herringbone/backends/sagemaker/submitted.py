@@ -86,6 +86,14 @@ class SubmittedJobs:
         self._index.update(name, unless_done=True, client=None, **row_of(described))
         return self._index.get(name)
 
+    def knows(self, name: str) -> bool:
+        """Report whether the index has the job."""
+        try:
+            self._index.get(name)
+        except JobNotFoundError:
+            return False
+        return True
+
     def find(self, name: str, session: AwsSession) -> None:
         """Take up a job that only the service knows: another machine sent it, or another program.
 

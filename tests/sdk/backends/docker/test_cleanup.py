@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from herringbone.backends.docker.cleanup import labels_of, sweep
-from herringbone.backends.docker.start import at_once, interrupt_later
+from herringbone.backends.docker.cleanup import collect_garbage, labels_of
+from herringbone.backends.docker.start import delay_interrupt, run_parallel
 from herringbone.engine.client import EngineRefusal
 from herringbone.jobs.home import Home
 from herringbone.processes import identity
@@ -44,11 +44,11 @@ def test_only_what_has_no_living_controller_goes(tmp_path):
         [{"Id": "n1", "Name": "a-hosts", "Labels": dead}, {"Id": "n2", "Name": "b-hosts", "Labels": alive}],
         busy=["/containers/c3"],
     )
-    assert sweep(engine, home) == ["a-algo-1", "c-algo-1", "a-hosts"]
+    assert collect_garbage(engine, home) == ["a-algo-1", "c-algo-1", "a-hosts"]
     assert engine.removed == ["/containers/c1", "/containers/c3", "/networks/n1"]
     ours = [f"dev.herringbone.home={tmp_path}", f"dev.herringbone.machine={platform.node()}"]
     assert engine.filters == [ours, ours]
-    sweep(engine, home, job="a")
+    collect_garbage(engine, home, job="a")
     assert engine.filters[-1] == [*ours, "dev.herringbone.job=a"]
 
 
@@ -59,7 +59,7 @@ def test_calls_made_at_once_all_return_before_an_error_is_raised():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        at_once([fail, lambda: done.wait(0.05) or done.set()])
+        run_parallel([fail, lambda: done.wait(0.05) or done.set()])
     assert done.is_set()
 
 
@@ -76,7 +76,7 @@ def test_ctrl_c_waits_for_what_is_half_made_and_a_second_one_does_not(interrupti
     found = []
 
     def make():
-        with interrupt_later():
+        with delay_interrupt():
             for _ in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
             found.append("whole")

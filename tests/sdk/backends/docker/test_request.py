@@ -8,11 +8,11 @@ import pytest
 from herringbone.backends.docker import review
 from herringbone.backends.docker.image import Image, choose_image
 from herringbone.backends.docker.request import (
-    Meeting,
-    Surroundings,
+    HostNetwork,
+    RequestContext,
     container_name,
     container_request,
-    meeting_here,
+    engine_network,
     network_interface,
     network_name,
     network_request,
@@ -52,10 +52,10 @@ def plan(
     return make_plan(request, channels=channels, job_name="digits-1", backend="local", folder=str(base))
 
 
-def around(made, image=OURS, user="1000:100", meeting=None):
-    return Surroundings(
+def context(made, image=OURS, user="1000:100", network=None):
+    return RequestContext(
         image=image,
-        meeting=meeting or meeting_here(made),
+        network=network or engine_network(made),
         user=user,
         user_name="me",
         labels=LABELS,
@@ -66,7 +66,7 @@ def around(made, image=OURS, user="1000:100", meeting=None):
 
 
 def requested(made, image=OURS, *, host=0, mounts=(), gpus=()):
-    return container_request(made, made.hosts[host], around(made, image), mounts=mounts, gpus=gpus)
+    return container_request(made, made.hosts[host], context(made, image), mounts=mounts, gpus=gpus)
 
 
 def test_the_whole_request_for_a_lone_host():
@@ -109,8 +109,8 @@ def test_the_whole_request_for_a_lone_host():
 
 def test_a_machines_container_shares_its_network_and_meets_where_it_is_told():
     made = plan(count=2)
-    meeting = Meeting(mode="host", control="tcp:10.0.0.1:7590", interface="eth0")
-    request = container_request(made, made.hosts[1], around(made, meeting=meeting), mounts=(), gpus=("GPU-0a",))
+    meeting = HostNetwork(mode="host", control="tcp:10.0.0.1:7590", interface="eth0")
+    request = container_request(made, made.hosts[1], context(made, network=meeting), mounts=(), gpus=("GPU-0a",))
     assert request["HostConfig"]["NetworkMode"] == "host"
     assert "HERRINGBONE_CONTROL=tcp:10.0.0.1:7590" in request["Env"]
     assert request["HostConfig"]["DeviceRequests"] == [{"DeviceIDs": ["GPU-0a"], "Capabilities": [["gpu"]]}]
@@ -151,7 +151,7 @@ def test_a_foreign_image_has_the_environment_in_its_request_and_no_private_line(
 def test_root_is_at_home_in_a_foreign_image():
     # An image with AWS's toolkit keeps the keys there by which its hosts reach each other.
     made = plan(image_uri=FOREIGN.name)
-    request = container_request(made, made.hosts[0], around(made, FOREIGN, user="0:0"), mounts=(), gpus=())
+    request = container_request(made, made.hosts[0], context(made, FOREIGN, user="0:0"), mounts=(), gpus=())
     assert request["Env"] == ["TRAINING_JOB_NAME=digits-1"]
 
 
@@ -197,17 +197,17 @@ def test_options_that_mean_nothing_here_are_named(here):
 
 
 def test_wishes_that_an_image_or_an_engine_cannot_serve():
-    with pytest.raises(UnsupportedError, match="runs a script, and none is given: give entry_point"):
+    with pytest.raises(UnsupportedError, match="runs a script, and there is none: give entry_point"):
         review.check_image(plan(script=None, image_uri=OURS.name), OURS)
     review.check_image(plan(script=None, image_uri=FOREIGN.name), FOREIGN)
-    with pytest.raises(UnsupportedError, match="bake_requirements: theirs:1 was not made by Herringbone"):
+    with pytest.raises(UnsupportedError, match="bake_requirements: theirs:1 was not built by Herringbone"):
         review.check_image(plan(image_uri=FOREIGN.name, bake_requirements=True), FOREIGN)
 
 
 def test_an_image_of_others_would_ignore_what_is_ours_in_dataparallel():
     said = {"enabled": True, "wire": "bf16", "rails": ["eth0"]}
     made = plan(image_uri=FOREIGN.name, distribution={"smdistributed": {"dataparallel": said}})
-    with pytest.raises(UnsupportedError, match="theirs:1 was not made by Herringbone, and would ignore wire, rails;"):
+    with pytest.raises(UnsupportedError, match="theirs:1 was not built by Herringbone, and would ignore wire, rails;"):
         review.check_image(made, FOREIGN)
     review.check_image(made, OURS)
     review.check_image(plan(distribution={"smdistributed": {"dataparallel": {"enabled": True}}}), FOREIGN)

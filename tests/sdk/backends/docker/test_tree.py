@@ -194,7 +194,7 @@ def test_what_is_fetched_lands_in_its_folder_and_nowhere_else(tmp_path):
         "/tmp/evil is left out: it would land outside",
         "out is left out: it is a link to /etc, outside",
         "up is left out: it is a link to ../.., outside",
-        "pipe is left out: it is neither file nor folder nor link",
+        "pipe is left out: it is not a file, a folder or a link",
     ]
 
 

@@ -276,5 +276,5 @@ def test_a_host_that_is_killed_is_started_again_with_what_it_had_saved(submit, e
 
 
 def test_attempts_on_an_engine_elsewhere_are_refused(submit, by_tcp):
-    with pytest.raises(UnsupportedError, match="max_retry_attempts: what a host has saved lies in its container"):
+    with pytest.raises(UnsupportedError, match="max_retry_attempts: the checkpoints of a host are in its container"):
         submit(SLEEP, max_retry_attempts=1)
