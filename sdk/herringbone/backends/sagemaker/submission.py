@@ -6,10 +6,8 @@ claim the name here -> look at everything (preparation.py) -> make the bucket ->
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +22,10 @@ from herringbone.backends.sagemaker.preparation import Prepared, prepare
 from herringbone.backends.sagemaker.progress import Progress
 from herringbone.backends.sagemaker.upload import Uploader
 from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.index import JobIndex
+from herringbone.jobs.lifecycle import Claim, claim
 from herringbone.planning.plan import JobPlan
-from herringbone.processes import identity
-from herringbone_contract.errors import AwsError, HerringboneError, LaunchError
+from herringbone_contract.errors import AwsError, HerringboneError
 
 _KEY_BYTES = 32
 
@@ -54,7 +52,11 @@ class Submission:
     def run(self, backend: str, check: Callable[[Mapping[str, Any], Any], None]) -> None:
         """Submit it; `check` says what the service's model refuses in a request."""
         name = self._plan.job_name
-        with self._claim(backend), tempfile.TemporaryDirectory(prefix="herringbone-") as scratch:
+        with (
+            claim(self._plan, backend, self._home, stopped_on_interrupt=False) as job,
+            self._keeping_created(job),
+            tempfile.TemporaryDirectory(prefix="herringbone-") as scratch,
+        ):
             prepared = prepare(
                 self._plan,
                 self._session,
@@ -73,34 +75,22 @@ class Submission:
         self._progress.say(f"job {name} created in {self._session.region}")
 
     @contextmanager
-    def _claim(self, backend: str) -> Iterator[None]:
-        """Take the name in the index, and give it back on an error that leaves no job."""
-        name = self._plan.job_name
-        self._home.make()
-        self._index.add(
-            JobRecord(
-                name=name,
-                backend=backend,
-                plan=json.dumps(self._plan.to_dict()),
-                created=time.time(),
-                client=identity(os.getpid()),
-            )
-        )
+    def _keeping_created(self, job: Claim) -> Iterator[None]:
+        """Keep the claim after an error if the job exists, or nobody knows whether it does."""
         try:
             yield
         except UnknownOutcomeError:
+            job.keep()
             raise
         except HerringboneError:
-            self._index.remove(name)
             raise
-        except BaseException as error:  # Ctrl-C, a full disk, a mistake of ours
-            self._interrupted()
-            if isinstance(error, OSError):
-                raise LaunchError(f"job {name} could not be prepared: {error}") from error
+        except BaseException:  # Ctrl-C, a full disk, a mistake of ours
+            if self._may_exist():
+                job.keep()
             raise
 
-    def _interrupted(self) -> None:
-        """Find out what is true and say it."""
+    def _may_exist(self) -> bool:
+        """Ask whether an interrupted submission created the job, and tell the user; True also when nobody knows."""
         name = self._plan.job_name
         created: bool | None = False
         if self._sent:
@@ -111,14 +101,15 @@ class Submission:
                 created = None
         if created is None:
             self._progress.say(f"job {name} may have been created: `herringbone describe {name}` tells")
-        elif created:
+            return True
+        if created:
             self._index.update(name, client=None)
             self._progress.say(
                 f"job {name} was created, and runs: `herringbone logs -f {name}`, `herringbone stop {name}`"
             )
-        else:
-            self._index.remove(name)
-            self._progress.say(f"job {name} was not created")
+            return True
+        self._progress.say(f"job {name} was not created")
+        return False
 
     def _upload(self, prepared: Prepared) -> None:
         if prepared.bucket is not None:

@@ -21,14 +21,13 @@ from herringbone.backends.sagemaker.price import Prices
 from herringbone.backends.sagemaker.progress import Progress
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.jobs.home import Home
-from herringbone.jobs.index import FAILED, STOPPING, JobIndex, JobRecord
+from herringbone.jobs.index import STOPPING, JobIndex, JobRecord
+from herringbone.jobs.lifecycle import client_lives, model_of, settle
 from herringbone.jobs.logs import FileLogs
 from herringbone.jobs.polling import Pace
-from herringbone.processes import is_alive
 from herringbone_contract.errors import (
     AwsAccessError,
     AwsError,
-    InputError,
     JobNameError,
     JobNotFoundError,
     UnsupportedError,
@@ -73,18 +72,16 @@ class SubmittedJobs:
         if record.service is not None:
             session = self._session(record)
             described = renewed(session, lambda: look_up(session, name))
-        client_lives = record.client is not None and is_alive(record.client)
-        worth = standing(record, described, client_lives=client_lives)
+        worth = standing(record, described, client_lives=client_lives(record))
         if worth is Standing.PREPARING:
             return record
         if worth is not Standing.CREATED:
-            self._index.update(name, unless_done=True, **_never_ours(worth))
-            return self._index.get(name)
+            failure = Failure(exit_code=0, message=f"it was never created: {worth.value}")
+            return settle(self._index, name, failure)
         if described is None:
             raise JobNotFoundError(self._missing(record))
         self._asked[name] = self._clock()
-        self._index.update(name, unless_done=True, client=None, **row_of(described))
-        return self._index.get(name)
+        return settle(self._index, name, {"client": None, **row_of(described)})
 
     def knows(self, name: str) -> bool:
         """Report whether the index has the job."""
@@ -156,9 +153,7 @@ class SubmittedJobs:
 
     def fetch_model(self, name: str, into: Path, *, progress: Progress) -> Path:
         record = self.describe(name)
-        if record.model is None:
-            raise InputError(f"job {name} is {record.status} and has no model: SageMaker packs one at its end")
-        return fetch_model(self._session(record), record.model, into, progress=progress)
+        return fetch_model(self._session(record), model_of(record), into, progress=progress)
 
     def _session(self, record: JobRecord) -> AwsSession:
         session = self._sessions.get(record.name)
@@ -189,8 +184,3 @@ class SubmittedJobs:
 
 def _is_ending(record: JobRecord) -> bool:
     return record.done or record.status == STOPPING
-
-
-def _never_ours(worth: Standing) -> dict[str, object]:
-    failure = Failure(exit_code=0, message=f"it was never created: {worth.value}")
-    return {"status": FAILED, "secondary_status": FAILED, "ended": time.time(), "failure": failure.to_json()}
