@@ -116,9 +116,11 @@ class DetachedBackend(OwnHostsBackend):
     def stop(self, name: str, grace: float | None = None) -> None:
         if grace is not None:
             self._index.update(name, unless_done=True, stop_grace=grace)
+        # The controller reads the grace from the row when the signal arrives, so the row is written first.
         self._signal(name, signal.SIGTERM)
 
     def kill(self, name: str) -> None:
+        # SIGINT kills, as a second Ctrl-C would; SIGTERM is the request to stop.
         self._signal(name, signal.SIGINT)
         poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
 
@@ -142,8 +144,10 @@ class DetachedBackend(OwnHostsBackend):
         # Between `claim` and the start of the controller, a job has a name and no process to signal.
         while not record.done and record.controller is None:
             time.sleep(_POLL_SECONDS)
+            # `describe` also notices a client that died here, so this loop ends.
             record = self.describe(name)
         if not record.done and record.controller is not None:
+            # `describe` has compared the start time of the process, so the pid is not that of an unrelated process.
             os.kill(pid_of(record.controller), number)
 
     def _start_controller(self, name: str, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
@@ -152,11 +156,13 @@ class DetachedBackend(OwnHostsBackend):
         with folder.controller_log.open("wb") as log, _blocked(CONTROLLER_SIGNALS):
             return subprocess.Popen(
                 [*self._controller, name],
+                # A pipe and not a file: the config may contain secrets. Early end-of-file ends the controller.
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
                 # A session of its own: the terminal's Ctrl-C and hang-up do not reach the controller.
                 start_new_session=True,
+                # Popen closes all other descriptors in the child: no lock or socket of the user's Python stays open.
                 pass_fds=inherited,
                 # `-m` looks for modules in the current folder first: the user's may contain a json.py.
                 cwd=folder.path,
@@ -168,6 +174,7 @@ class DetachedBackend(OwnHostsBackend):
         try:
             with controller.stdin as pipe:
                 pipe.write(json.dumps(config).encode())
+        # The controller died before it had read the config, and its log says why.
         except BrokenPipeError:
             raise LaunchError(f"the job's controller did not start: {self._last_words(config['job'])}") from None
 
@@ -203,6 +210,7 @@ class DetachedBackend(OwnHostsBackend):
 
     def _mark_as_lost(self, record: JobRecord) -> JobRecord:
         """Write the failure of a job whose client or controller was killed; its supervisors stop by themselves."""
+        # Without a controller it was the client that died.
         if record.controller is None:
             failure = client_died("the job had a controller")
         else:
@@ -216,6 +224,7 @@ class DetachedBackend(OwnHostsBackend):
 
 def _new_run_folder() -> Path:
     """Name the private folder for sockets; the name is short because the kernel limits socket paths to 108 bytes."""
+    # Unique per job, and private: a socket in a shared folder could be replaced by another user.
     folder = tempfile.gettempdir()
     return Path(folder if len(folder) <= _TEMPORARY_FOLDER_CHARS else "/tmp", f"hb-{os.urandom(6).hex()}")  # noqa: S108
 

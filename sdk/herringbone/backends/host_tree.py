@@ -36,6 +36,7 @@ def channels_of(plan: JobPlan, host: HostPlan) -> list[Channel]:
 
 def position_of(channel: Channel, plan: JobPlan, host: HostPlan) -> tuple[int, int]:
     """Return the host's position among the hosts that share a channel, from 0, and their number."""
+    # Hosts of other instance groups do not get the channel and take no share of it.
     sharers = [sharer.name for sharer in plan.hosts if _goes_to(channel, sharer)]
     return sharers.index(host.name), len(sharers)
 

@@ -37,6 +37,7 @@ class OwnHostsBackend(ABC):
         return None
 
     def find(self, name: str, session: object = None) -> None:
+        # Raises `JobNotFoundError`: nothing but the index knows jobs of own hosts.
         self._index.get(name)
         if session is not None:
             raise OptionError(f"sagemaker_session: job {name} runs on {self.name}, which asks no service")

@@ -78,6 +78,7 @@ def backend_of_job(name: str, session: object = None) -> Backend:
         backend = backend_named(JobIndex(find_home().index).get(name).backend)
     except JobNotFoundError as unknown:
         return _service_with(name, session, unknown)
+    # Lets the backend take the session, or refuse it.
     backend.find(name, session)
     return backend
 

@@ -31,6 +31,7 @@ def pack(folders: Iterable[tuple[str, Path]], target: Path, *, compress: bool, s
     """
     files = _gather(folders, say)
     target.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder, so that the rename is atomic and crosses no file system.
     partial = target.with_name(f".{target.name}.partial")
     try:
         if compress:

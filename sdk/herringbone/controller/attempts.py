@@ -37,6 +37,7 @@ def restart(config: ControllerConfig, site: Site, verdict: Verdict) -> Restart:
     if attempt is None:
         _say_why_not(first, site, config["retries"])
         return Restart.NONE
+    # Only for the announcement; the script itself decides from which file it resumes.
     checkpoint = newest_file(*(Path(Paths(Path(host.base)).checkpoints) for host in site.hosts))
     attempt = replace(attempt, announced=announcement(attempt, config["retries"], {}, checkpoint))
     first.log.say(f"[{first.name}] {attempt.announced}", time.time())

@@ -41,6 +41,7 @@ def unpack(stream: IO[bytes], into: Path, say: Say) -> None:
     with tarfile.open(fileobj=whole, mode="r|") as archive:  # type: ignore[call-overload]
         for member in _below(archive):
             reason = problem(member, into)
+            # The members come from the job's own script, so none of them is trusted.
             if reason is None:
                 extract(archive, member, into)
             else:

@@ -63,6 +63,7 @@ class Frames:
             else:
                 end = start + _HEADER_BYTES - len(self._header)
                 self._header += chunk[start:end]
+                # The kind (stdout or stderr) does not matter: the supervisor already merged both.
                 if len(self._header) == _HEADER_BYTES:
                     self._frame_left = int.from_bytes(self._header[4:], "big")
                     self._header = b""
@@ -83,6 +84,7 @@ class ContainerHost(Host):
         self._engine = engine
 
     def signal(self, number: int) -> None:
+        # An ended container keeps its name until it is removed, and the engine would refuse the signal.
         if self.exit_code is not None:
             return
         try:
@@ -144,6 +146,7 @@ class ContainerHost(Host):
         """Set `cause` if memory or the loss of the engine ended the host; without an engine a host stops by itself."""
         deadline = time.monotonic() + _MEMORY_SECONDS
         try:
+            # Only a SIGKILL can come from the kernel's out-of-memory killer, so other codes need no wait.
             while not self.state().get("OOMKilled"):
                 if self.exit_code != _KILLED_CODE or time.monotonic() > deadline:
                     return
@@ -183,6 +186,7 @@ class Containers:
         self._config = containers
         self._engine = Engine(containers["engine"])
         self._host_configs, self._retries = config["hosts"], config["retries"]
+        # Set by the loop's thread in `collect`, and joined by it in `remove`.
         self._removal: Thread | None = None
         self.failed_attempts: Sequence[Attempt] = ()
         self.machines: dict[str, str] = {}
@@ -234,6 +238,7 @@ class Containers:
                 self._fetch(host)
             except (EngineError, ArchiveError) as error:
                 host.cause = host.cause or str(error)
+                # A host whose files could not be fetched has failed, even if its program succeeded.
                 host.exit_code = host.exit_code or 1
         if len(self.failed_attempts) >= self._retries:
             # Removal takes the engine a while, and the controller packs the model meanwhile. `remove` joins this.
@@ -264,6 +269,7 @@ class Containers:
         self._remove_all()
 
     def _restart_host(self, host: ContainerHost) -> ContainerHost:
+        # The tree is mounted in the container, so files of the failed attempt must go before the start.
         host.clear()
         with self._engine.open() as stream, self._engine.open() as ending:
             start_container(self._engine, host.id, stream, ending, self._config["line"].encode())
@@ -272,6 +278,7 @@ class Containers:
         container: ContainerConfig = {**self._config["containers"][host.name], **connections}  # type: ignore[typeddict-item]
         config = next(config for config in self._host_configs if config["name"] == host.name)
         restarted = ContainerHost(config, host.log, container, self._engine)
+        # Policies and the log tail must not see lines of the failed attempt.
         restarted.log_begins = host.log.size
         return restarted
 
@@ -314,6 +321,7 @@ def start_container(engine: Engine, container: str, stream: socket, ending: sock
     """
     path = f"/containers/{container}"
     hijack(stream, f"{path}/attach", {"stream": True, "stdin": True, "stdout": True, "stderr": True})
+    # The supervisor reads this line before anything else, and the engine keeps it until it does.
     stream.sendall(line)
     send(ending, "POST", f"{path}/wait", {"condition": "next-exit"})
     # The head arrives at once and means that the engine watches the container; the body arrives at the end.

@@ -95,6 +95,7 @@ class Host:
         self.base = config["base"]
         self.log = log
         self.exit_code: int | None = None
+        # The order of ends decides whose failure came first; see `verdict`.
         self.ended_at = 0.0
         self.output: int | None = None
         self.ending: int | None = None
@@ -122,6 +123,7 @@ class Host:
         from herringbone_contract.paths import Paths
 
         paths = Paths(Path(self.base))
+        # An old failure record would be taken for the new attempt's.
         for file in (paths.failure, paths.failure_record, paths.success):
             Path(file).unlink(missing_ok=True)
         for folder in (paths.model, paths.output_data):
@@ -142,6 +144,7 @@ class Host:
         except OSError:
             # A broken connection to the engine is the end of the output, as end-of-file is.
             chunk = b""
+        # An empty read is end-of-file: every process that held the write end has ended or closed it.
         if chunk:
             self.log.feed(self._text(chunk), time.time())
         else:
@@ -150,6 +153,7 @@ class Host:
     def close_output(self) -> None:
         """Stop reading the output, even if another process still holds the write end."""
         if self.output is not None:
+            # `over` becomes true with this, so it happens only after the last chunk is in the log.
             os.close(self.output)
             self.output = None
 

@@ -43,6 +43,7 @@ class LogFile:
 
     def feed(self, chunk: bytes, now: float) -> None:
         cut = chunk.rfind(b"\n") + 1
+        # Only complete lines are written, so a reader of the file never sees a line without its end.
         if cut:
             self._write(b"".join([*self._rest, chunk[:cut]]), now)
             self._rest, self._rest_size = [], 0
@@ -72,6 +73,7 @@ class LogFile:
         while view:
             try:
                 view = view[os.write(self._file, view) :]
+            # A full disk, for example. The job must not fail for its log.
             except OSError:
                 self.lost += len(view)
                 return

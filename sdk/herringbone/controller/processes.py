@@ -68,6 +68,7 @@ class ProcessHost(Host):
                 setsigdef=RESTORED_SIGNALS,
             )
         except OSError:
+            # Without a process nothing would ever be read from it.
             os.close(read_end)
             raise
         finally:

@@ -35,6 +35,7 @@ class IndexRecord:
         self._job = job
 
     def update(self, **columns: Any) -> None:
+        # A client may have marked the job as lost meanwhile, and that must stay.
         self._index.update(self._job, unless_done=True, **columns)
 
     def requested_grace(self) -> float | None:
@@ -56,6 +57,7 @@ class FileRecord:
         _replace(self._path, columns)
 
     def update(self, **columns: Any) -> None:
+        # Read and write need no lock: the controller is the only writer of its report.
         self.begin(**{**read_report(self._path), **columns})
 
     def requested_grace(self) -> float | None:
@@ -118,6 +120,7 @@ def stopping(config: ControllerConfig) -> float | None:
 
 def broken(config: ControllerConfig, error: BaseException) -> None:
     """Record the failure of the controller itself, and remove the run folder."""
+    # Standard error is the job's controller.log.
     traceback.print_exception(error)
     shutil.rmtree(config["run_folder"], ignore_errors=True)
     failure = Failure(exception=type(error).__name__, message=f"the job's controller could not go on: {error}")

@@ -88,6 +88,7 @@ class StepHost(Host):
             with contextlib.suppress(BrokenPipeError):
                 self._srun.stdin.close()
         elif number == signal.SIGINT and not self.lost:
+            # srun answers SIGTERM by ending its step, and Slurm then kills the step's processes.
             self._srun.terminate()
         elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
             # The srun of a lost node waits for slurmstepd for as long as Slurm does, so only a kill ends it soon.
@@ -134,6 +135,7 @@ class Steps:
         # On a cluster without task binding, srun complains about --cpu-bind=none.
         self._binds = any(word in self._ask("scontrol", "show", "config") for word in ("task/affinity", "task/cgroup"))
         nodes = self._ask("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).split()
+        # Hosts get the nodes in Slurm's order, so that --relative=0 is the node of this controller.
         self.hosts = [
             StepHost(host, LogFile(f"{config['logs']}/{host['name']}.log"), node)
             for host, node in zip(config["hosts"], nodes, strict=True)

@@ -44,6 +44,7 @@ def judge(ends: Sequence[HostEnd], *, stopped: bool = False, max_run_over: bool 
     'algo-2: exit code 137, killed by SIGKILL'
     """
     failed = [end for end in ends if end.exit_code != 0 and not end.ordered]
+    # A real failure comes before a stop: the stop may have been the answer to it.
     if failed:
         failure = _first_failure(failed, {end.host: end.record for end in ends if end.record is not None})
         return Verdict(FAILED, FAILED, failure, _lost_host(failure, failed))

@@ -97,6 +97,7 @@ class JobIndex:
 
     def add(self, record: JobRecord) -> None:
         """Claim the name. Raises `JobNameError` when it is taken, also by a process that claims it at this moment."""
+        # Columns by name: a migrated table has them in another order than a new one.
         values = [getattr(record, column) for column in _COLUMNS]
         marks = ", ".join("?" * len(_COLUMNS))
         with self._open() as database:
@@ -117,6 +118,7 @@ class JobIndex:
         condition = f" AND status NOT IN {TERMINAL}" if unless_done else ""
         with self._open() as database:
             cursor = database.execute(f"UPDATE jobs SET {changes} WHERE name = ?{condition}", [*columns.values(), name])  # noqa: S608
+            # 0 when the job is over, or was removed; the caller decides whether that is an error.
             return cursor.rowcount == 1
 
     def fail(self, name: str, failure: Failure) -> None:
@@ -148,6 +150,7 @@ class JobIndex:
         return self._select("ORDER BY created DESC, name")
 
     def _select(self, rest: str, *values: Any) -> list[JobRecord]:
+        # sqlite would create the file, and a mere look must leave nothing behind.
         if not self._path.exists():
             return []
         with self._open() as database:
@@ -157,6 +160,8 @@ class JobIndex:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
+            # `with database` commits or rolls back but does not close; `closing` does.
+            # `timeout` is the time that sqlite waits for a lock of another process.
             with closing(sqlite3.connect(self._path, timeout=self._busy_seconds)) as database, database:
                 # NORMAL syncs the disk less often than FULL, and each submission waits for every sync.
                 database.execute("PRAGMA synchronous = NORMAL")

@@ -25,9 +25,11 @@ def stops(choice: OnInterrupt, name: str) -> bool:
     """
     if choice != "ask":
         return choice == "stop"
+    # In a pipe or a notebook there is nobody to answer.
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     try:
+        # The question goes to stderr: stdout is the job's log, and may be a file.
         print(f"\nstop job {name}? Enter leaves it running [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
     except KeyboardInterrupt:

@@ -110,6 +110,7 @@ class TrainingJob:
 
     def logs(self, *, follow: bool = False, rank: int | None = None, host: str | None = None) -> Iterator[LogLine]:
         """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read."""
+        # A generator that the caller abandons is closed by Python, and then closes the files as well.
         with closing(self._backend.logs(self.name)) as source:
             if follow:
                 batches = self._watch().batches(source)
@@ -192,11 +193,13 @@ class TrainingJob:
         `on_interrupt` is stop, detach or ask; None is the backend's default: stop on own hosts, ask on SageMaker.
         """
         check_choice(on_interrupt)
+        # Ctrl-C may arrive while the log is opened, so `source` may still be None below.
         source = None
         try:
             source = self._backend.logs(self.name)
             self._wait(source, console)
         except KeyboardInterrupt:
+            # The interrupt itself still reaches the caller, whatever happens to the job.
             self._interrupted(source, console, on_interrupt or self._backend.on_interrupt)
             raise
         finally:
@@ -221,6 +224,7 @@ class TrainingJob:
             stderr.say(f"stopping job {self.name}; Ctrl-C again kills it")
             self.stop()
             self._wait(source or self._backend.logs(self.name), console)
+        # The user pressed Ctrl-C again during the grace.
         except KeyboardInterrupt:
             self._backend.kill(self.name)
             if (record := self._record()) and not record.done:

@@ -65,14 +65,17 @@ class Claim:
 
     def end_with(self, error: BaseException, *, stopped_on_interrupt: bool) -> None:
         """Remove what the failed submission left, or mark the row as Stopped after Ctrl-C."""
+        # The name may belong to another job, which is then the reason for the error; that job must stay.
         if self._kept or not self._is_ours():
             return
         if stopped_on_interrupt and isinstance(error, KeyboardInterrupt):
             columns = {"status": STOPPED, "secondary_status": STOPPED, "ended": time.time()}
             self._index.update(self._record.name, unless_done=True, **columns)
             return
+        # The row goes first: while it exists, other processes may read the folder.
         self._index.remove(self._record.name)
         if self._folder_made:
+            # Only a folder that this claim created: an older one may contain the results of a forgotten job.
             shutil.rmtree(self._folder.path, ignore_errors=True)
 
     def preparation_error(self, error: OSError) -> LaunchError:
@@ -108,6 +111,7 @@ def claim(
         backend=backend,
         plan=json.dumps(plan.to_dict()),
         created=time.time(),
+        # Pid and start time: a pid alone may be given to another process after the client's death.
         client=identity(os.getpid()),
         service=service,
     )
@@ -117,6 +121,7 @@ def claim(
         # Inside the `try`: Ctrl-C can arrive after sqlite has committed the row and before `add` returns.
         index.add(record)
         yield job
+    # BaseException: Ctrl-C and SystemExit must undo the claim as well.
     except BaseException as error:
         job.end_with(error, stopped_on_interrupt=stopped_on_interrupt)
         if isinstance(error, OSError):
@@ -145,6 +150,7 @@ def settle(index: JobIndex, name: str, truth: Failure | Mapping[str, Any]) -> Jo
     never changes again, so two processes that settle one job agree.
     """
     if isinstance(truth, Failure):
+        # Both writes are conditional in SQL, so a controller that ends the job at this moment wins.
         index.fail(name, truth)
     elif truth:
         index.update(name, unless_done=True, **truth)

@@ -122,6 +122,7 @@ def find_metrics(lines: Iterable[LogLine], definitions: Sequence[MetricDefinitio
     `epoch_seconds` and so on.
     """
     patterns = [(definition.name, re.compile(definition.regex)) for definition in definitions]
+    # One reader per rank: the start and the end of an interval come from the same rank.
     readers: dict[str, mllog.Reader] = defaultdict(mllog.Reader)
     metrics = []
     for line in lines:

@@ -35,6 +35,7 @@ def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
         else:
             model.mkdir()
             unpack(packed, model)
+        # Again, because the download may have taken hours.
         _check_free(into)
         # `into` may be an empty folder, which a rename replaces.
         model.replace(into)

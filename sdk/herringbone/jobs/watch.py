@@ -101,6 +101,7 @@ class Watch:
             return []
         try:
             lines = source.read()
+        # An error of the log never ends the wait: the job itself can still be followed.
         except ServiceError as error:
             if error.transient:
                 self._log_fails = True
@@ -124,6 +125,7 @@ class Watch:
                     self._lose_log(error)
                     return
                 self._report(error)
+            # The job is over, so there is no reason to ask often.
             time.sleep(self._backend.pace.longest)
 
     def _denied_too_long(self, question: str) -> bool:

@@ -105,6 +105,7 @@ class DockerBackend(DetachedBackend):
 
     def _open_inherited(self, plan: JobPlan) -> list[int]:
         """Open two connections per host, for its stream and its ending; see `controller.containers`."""
+        # Opened before the controller starts: a running process cannot be given further descriptors.
         return [self._engine.open().detach() for _ in range(2 * len(self._hosts(plan)))]
 
     def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
@@ -125,6 +126,7 @@ class DockerBackend(DetachedBackend):
             with delay_interrupt():
                 self._start_hosts(hosts, objects, inherited, line.encode())
         except BaseException:
+            # The containers have no controller yet that would remove them.
             objects.remove()
             raise
         config["containers"] = {
@@ -173,6 +175,7 @@ class DockerBackend(DetachedBackend):
         mounts = []
         if self._engine.is_here:
             cache = self._home.cache / "images" / context.image.id.rpartition(":")[2][:_ID_CHARS]
+            # By image, because installed packages depend on its Python. The engine would create the folder as root.
             cache.mkdir(parents=True, exist_ok=True)
             mounts = [*mounts_of(plan, host, folder), Mount(str(cache), CACHE)]
         objects.create_container(plan, host, container_request(plan, host, context, mounts=mounts, gpus=gpus))
@@ -193,6 +196,7 @@ class DockerBackend(DetachedBackend):
             # Sockets over duplicates: their close must leave the descriptors open that the controller inherited.
             streams = [stack.enter_context(socket.socket(fileno=os.dup(descriptor))) for descriptor in inherited]
             for stream in streams:
+                # An engine that hangs must not hang the submission.
                 stream.settimeout(ANSWER_SECONDS)
             starts = [
                 partial(objects.start, host, streams[2 * position], streams[2 * position + 1], line)
@@ -213,6 +217,7 @@ class DockerBackend(DetachedBackend):
         try:
             name = pwd.getpwuid(self._user).pw_name
         except KeyError:
+            # The uid has no entry in this machine's user database, which is no problem for the container.
             name = str(self._user)
         return RequestContext(
             image=image,

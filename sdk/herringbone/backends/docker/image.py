@@ -85,6 +85,7 @@ def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str,
     requirements = codes[0] / "requirements.txt"
     if not requirements.is_file():
         return image
+    # Imported here: most jobs bake nothing and need no docker-py.
     from herringbone.engine.docker_py import connect
     from herringbone.images.bake import bake
 

@@ -119,11 +119,13 @@ def container_request(
         "Cmd": command if options.container_entry_point else ["train", *command],
         "AttachStdin": context.image.is_ours,
         "OpenStdin": context.image.is_ours,
+        # The engine closes standard input when the attached client, the controller, goes away: the lifeline.
         "StdinOnce": context.image.is_ours,
         "AttachStdout": True,
         "AttachStderr": True,
         "HostConfig": {
             "Mounts": [_mount(mount) for mount in mounts],
+            # The container's user may write neither to the image's folders nor to a home of its own.
             "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,mode=1777"},  # noqa: S108
             "ShmSize": context.shm_bytes if options.shm_size is None else size_in_bytes("shm_size", options.shm_size),
             # The controller writes the log; the engine must not write a second copy to its disk.

@@ -53,6 +53,7 @@ def delay_interrupt() -> Iterator[None]:
     delayed: list[Any] = []
 
     def delay(*arguments: Any) -> None:
+        # A user who presses Ctrl-C twice does not want to wait for an engine that hangs.
         if delayed:
             raise KeyboardInterrupt
         delayed.append(arguments)
@@ -61,7 +62,9 @@ def delay_interrupt() -> Iterator[None]:
     try:
         yield
     finally:
+        # In `finally`: an error of the block must not leave Ctrl-C without effect.
         signal.signal(signal.SIGINT, previous)
+    # `previous` is a number, not a function, where SIGINT is ignored or has its default action.
     if delayed and callable(previous):
         previous(*delayed[0])
 
@@ -99,6 +102,7 @@ class JobObjects:
     def remove(self) -> None:
         # The next cleanup finds what cannot be removed now. The error that the user needs is why the job did not start.
         with suppress(EngineError):
+            # Containers before their network: the engine refuses to remove a network that is in use.
             for container in self.ids.values():
                 remove_container(self._engine, container)
             if self._network is not None:

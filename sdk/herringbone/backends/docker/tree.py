@@ -103,6 +103,7 @@ def _make_mount_point(channel: Channel, into: Path, position: int, hosts: int) -
     """Create the folder or file on which the channel is mounted, or links to this host's part of it."""
     assert channel.path is not None
     data = Path(channel.path)
+    # The engine creates missing mount points itself, owned by root.
     into.mkdir()
     if not data.is_dir():
         if not (channel.sharded and position > 0):

@@ -60,6 +60,7 @@ class ProcessBackend(DetachedBackend):
             "argv": list(self._supervisor),
             "environment": {
                 **os.environ,
+                # Later entries win: the user's over the client's, and the job's own over both.
                 **search_path(),
                 **plan.environment,
                 **job_environment(

@@ -66,6 +66,7 @@ def _link_channel(channel: Channel, into: Path, *, host: int, hosts: int) -> Non
     if data.is_dir() and not (channel.sharded and hosts > 1):
         into.symlink_to(data)
         return
+    # Sorted, because every host must compute the same shares.
     files = sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
     root = data if data.is_dir() else data.parent
     into.mkdir()

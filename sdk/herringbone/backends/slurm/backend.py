@@ -117,6 +117,7 @@ class SlurmBackend(OwnHostsBackend):
         stop_requested = read_stop_request(self._report_path(name)) is not None
         job = None
         if not is_final(report, stop_requested=stop_requested):
+            # Many waiting clients must not load slurmctld, which all users of the cluster share.
             if time.monotonic() - self._asked.get(name, -self._ask_seconds) < self._ask_seconds:
                 return record
             try:
@@ -157,6 +158,7 @@ class SlurmBackend(OwnHostsBackend):
             return
         write_stop_request(self._report_path(name), 0.0)
         slurm, job = self._slurm_job(record)
+        # --full: the batch script as well as its steps. The second scancel takes a pending job out of the queue.
         _cancel(slurm, "--signal=KILL", "--full", job)
         _cancel(slurm, job)
         poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=self.pace.shortest)
@@ -173,6 +175,7 @@ class SlurmBackend(OwnHostsBackend):
             return None
         if settings.container_runtime is not None:
             return settings.container_runtime
+        # Each question to the login node takes a while, and `review` and `submit` both need the answer.
         if settings.login not in self._runtimes:
             self._runtimes[settings.login] = find_runtime(self._slurm(plan))
         return self._runtimes[settings.login]

@@ -97,6 +97,7 @@ def container_of(
     `InputError` for a path that cannot be mounted, `UnsupportedError` for an image that the runtime cannot run.
     """
     pairs = [_pair(path, writable=writable) for path, writable in mounts]
+    # Unset on the node, because Apptainer hands the whole environment on to the container.
     clean = ["env", *(word for name in _NOT_INSIDE for word in ("-u", name)), f"{_NO_USER_SITE}=1"]
     if runtime == "pyxis":
         return Container([f"--container-image={image}", f"--container-mounts={','.join(pairs)}"], [*clean, _PROGRAM])

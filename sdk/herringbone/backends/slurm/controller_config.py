@@ -62,6 +62,7 @@ def config_of(
         container = container_of(runtime, image, mounts_of(plan, home), names=names, gpus=asks_for_gpus(plan))
     return {
         "job": plan.job_name,
+        # sqlite's locks are unreliable on shared file systems, so the controller writes a report file.
         "index": None,
         "report": str(report),
         "logs": str(folder.logs),

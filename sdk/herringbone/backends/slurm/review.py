@@ -85,6 +85,7 @@ def check_cluster(plan: JobPlan, slurm: SlurmCommands, words: Sequence[str], scr
         )
     candidates = [kind for kind in kinds if kind.name in names]
     needed = minutes(plan.options.max_run)
+    # One kind of node that allows the time is enough: Slurm then chooses among those.
     if all(kind.max_minutes is not None and kind.max_minutes < needed for kind in candidates):
         most = max(kind.max_minutes or 0 for kind in candidates)
         raise InputError(

@@ -113,6 +113,7 @@ def _directives(plan: JobPlan, grace: float) -> list[str]:
         "account": settings.account,
         "qos": settings.qos,
         "nodes": len(plan.hosts),
+        # One supervisor per node; the supervisor starts the ranks.
         "ntasks-per-node": 1,
         "cpus-per-task": settings.cpus,
         "mem": settings.memory if settings.cpus is not None else 0,
@@ -121,6 +122,7 @@ def _directives(plan: JobPlan, grace: float) -> list[str]:
         "time": minutes(plan.options.max_run),
         # The controller stops the hosts in time by itself. Slurm's signal is for a controller that hangs.
         "signal": f"B:TERM@{max(1, int(warning) - _SLURM_EARLY_SECONDS)}",
+        # A restarted job must not truncate the log of its earlier attempts.
         "open-mode": "append",
     }
     words = [f"--{name}={value}" for name, value in directives.items() if value is not None]

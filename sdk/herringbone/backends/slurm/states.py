@@ -90,6 +90,7 @@ def parse_sacct(text: str) -> list[SlurmJob]:
     """
     jobs = []
     for line in text.splitlines():
+        # A folder's name may contain the separator, so it is the last field and is never split.
         job, state, nodes, folder = line.split(_BAR, len(_SACCT_FIELDS) - 1)
         jobs.append(SlurmJob(job, state.split()[0], nodes=nodes, folder=folder))
     return jobs
@@ -156,6 +157,7 @@ def _ended_by_slurm(
 ) -> dict[str, Any]:
     """Return the columns of a job that ended without a report of its end."""
     started = {"started": report["started"]} if "started" in report else {}
+    # After a stop request any end is a stop, also that of a controller that Slurm killed first.
     if stop_requested:
         status, secondary, why = STOPPED, STOPPED, None
     elif job is None:
