@@ -224,7 +224,7 @@ class DetachedBackend(OwnHostsBackend):
 
 def _new_run_folder() -> Path:
     """Name the private folder for sockets; the name is short because the kernel limits socket paths to 108 bytes."""
-    # Unique per job, and private: a socket in a shared folder could be replaced by another user.
+    # Unique per job, and private (0700): other users of the machine must not connect to its sockets.
     folder = tempfile.gettempdir()
     return Path(folder if len(folder) <= _TEMPORARY_FOLDER_CHARS else "/tmp", f"hb-{os.urandom(6).hex()}")  # noqa: S108
 

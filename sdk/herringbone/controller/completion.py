@@ -68,7 +68,7 @@ def conclude(
             text = f"[{host.name}] the log is incomplete: {host.log.lost} bytes could not be written"
             host.log.say(text, time.time())
         host.log.close(time.time())
-    # Before the record says that the job is over: who waits for the end may look for leftovers at once.
+    # Before the record says that the job is over: a caller that waits for that may check that nothing is left.
     shutil.rmtree(config["run_folder"], ignore_errors=True)
     site.remove()
     record.update(

@@ -63,7 +63,7 @@ class Frames:
             else:
                 end = start + _HEADER_BYTES - len(self._header)
                 self._header += chunk[start:end]
-                # The kind (stdout or stderr) does not matter: the supervisor already merged both.
+                # The kind (stdout or stderr) does not matter: both go into the same log.
                 if len(self._header) == _HEADER_BYTES:
                     self._frame_left = int.from_bytes(self._header[4:], "big")
                     self._header = b""

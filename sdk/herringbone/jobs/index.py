@@ -97,7 +97,7 @@ class JobIndex:
 
     def add(self, record: JobRecord) -> None:
         """Claim the name. Raises `JobNameError` when it is taken, also by a process that claims it at this moment."""
-        # Columns by name: a migrated table has them in another order than a new one.
+        # Columns by name: a migrated table need not have the order of a new one.
         values = [getattr(record, column) for column in _COLUMNS]
         marks = ", ".join("?" * len(_COLUMNS))
         with self._open() as database:

@@ -3,15 +3,15 @@
     claim()             the row names the client that submits the job
        |  error         the row and the folder are removed; after Ctrl-C the row says Stopped
        v
-    backend starts the job, and writes into the row who has it from now on
+    the backend starts the job, and writes into the row which process or service has it from now on
        |
        v
-    settle()            whoever looks writes what is true now: the controller's, the cluster's or the service's word
+    settle()            `describe` writes what is true now, from the controller, the cluster or the service
        |
        v
     poll_until_done()   a caller that needs the end waits for it
 
-A backend writes only what is its own: the steps inside `claim`, and how it learns what is true.
+A backend adds the steps inside `claim`, and the way in which it learns what is true.
 """
 
 from __future__ import annotations
