@@ -13,14 +13,15 @@
     +-- JobNotFoundError           no job of that name is known here                     (also a LookupError)
     +-- JobFailedError             the job ran and failed; carries the `Failure`
     +-- LaunchError                the ranks could not be started (no MPI, a host never came)
-    +-- SlurmError                 Slurm does not answer, or refuses what was asked
     +-- HostError                  a machine that cannot be reached, or refuses what was asked
     +-- EngineError                no container engine answers, or it refuses what was asked
     +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
-    +-- AwsError                   AWS refuses what was asked; `code` is its own word for why
-    |   +-- AwsCredentialsError    no credentials, or they are expired or wrong
-    |   +-- AwsAccessError         the credentials are good, and may not do this
-    |   +-- AwsUnavailableError    no answer, or one to ask again later; what was asked may have happened
+    +-- ServiceError               a service that runs jobs does not answer, or refuses a request
+    |   +-- SlurmError             Slurm does not answer, or refuses what was asked
+    |   +-- AwsError               AWS refuses what was asked; `code` is its own word for why
+    |       +-- AwsCredentialsError    no credentials, or they are expired or wrong
+    |       +-- AwsAccessError         the credentials are good, and may not do this
+    |       +-- AwsUnavailableError    no answer, or one to ask again later; what was asked may have happened
     +-- ParallelError              a model- or data-parallel library call that cannot be served
 
 Catch `HerringboneError` to catch all of it, `UsageError` for what the user can mend in the call itself.
@@ -92,8 +93,22 @@ class LaunchError(HerringboneError):
     """The ranks could not be started."""
 
 
-class SlurmError(HerringboneError):
+class ServiceError(HerringboneError):
+    """A service that runs jobs does not answer, or refuses a request.
+
+    `service` is its name in messages. `transient`: the error goes away by itself, or when the user logs in again.
+    `denied`: the caller may not do this, which also happens for minutes after a permission was granted.
+    """
+
+    service = "the service"
+    transient = False
+    denied = False
+
+
+class SlurmError(ServiceError):
     """Slurm's commands are missing, its controller does not answer, or it refuses what was asked."""
+
+    service = "Slurm"
 
 
 class HostError(HerringboneError):
@@ -108,8 +123,10 @@ class ImageError(HerringboneError):
     """A container image that is missing, cannot be built, or cannot run a job."""
 
 
-class AwsError(HerringboneError):
+class AwsError(ServiceError):
     """AWS refuses what was asked; `code` is the service's own word for why, None where it gave none."""
+
+    service = "AWS"
 
     def __init__(self, message: str, *, code: str | None = None) -> None:
         super().__init__(message)
@@ -119,13 +136,19 @@ class AwsError(HerringboneError):
 class AwsCredentialsError(AwsError):
     """No credentials were found, or AWS takes them for expired or wrong."""
 
+    transient = True
+
 
 class AwsAccessError(AwsError):
     """The credentials are good, and their owner may not do what was asked."""
 
+    denied = True
+
 
 class AwsUnavailableError(AwsError):
     """AWS did not answer, or only that it is to be asked again later; what was asked may have happened all the same."""
+
+    transient = True
 
 
 class ParallelError(HerringboneError):

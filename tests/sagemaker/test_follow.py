@@ -114,7 +114,7 @@ def test_stop_sends_one_request_and_waits_for_the_grace_period(make_job, service
 def test_a_job_that_ended_a_moment_ago_is_not_stopped(make_job, service, home, boto):
     make_job({"SecondaryStatus": "Training"})
     calm = SageMakerBackend(home=home)
-    calm.use("digits-1", boto)
+    calm.find("digits-1", boto)
     assert calm.describe("digits-1").status == "InProgress"
     service.jobs["digits-1"] = [described("digits-1", **life()[-1])]
     service.fail("StopTrainingJob", 1, "ValidationException", "The job is in status Completed")
@@ -196,7 +196,7 @@ def make_claimed_job(service, home, backend, boto):
         JobIndex(home.index).add(row)
         if sent:
             JobIndex(home.index).update("a", service=location)
-        backend.use("a", boto)
+        backend.find("a", boto)
         return TrainingJob("a", backend)
 
     return make

@@ -86,7 +86,7 @@ def test_from_fit_to_the_unpacked_model(backend, boto, s3, tmp_path, capsys):
     assert main(["download", "digits-1", "again", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"folder": str(tmp_path / "again")}
     assert main(["download", "digits-1", "again"]) == 2
-    assert "again: something is there already, and is not overwritten" in capsys.readouterr().err
+    assert "again already exists and is not overwritten" in capsys.readouterr().err
     assert "hunter2" not in err + json.dumps(job.describe()) + str(job.plan)
 
 

@@ -1,4 +1,4 @@
-"""A home of its own for each test, scripts to run, and two supervisors: the stand-in and the real one."""
+"""Fixtures: a separate home for each test, scripts to run, and the stand-in supervisor."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ import pytest
 from herringbone.backends.process.backend import ProcessBackend
 from herringbone.jobs.home import Home
 
-# Where the tests were started with SIGINT ignored (`nohup`, a shell's `&`), their children would ignore it as well.
+# If the tests were started with SIGINT ignored (`nohup`, a shell's `&`), their children would ignore it as well.
 _INTERRUPTIBLE = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
 
 
 def running_in(folder: Path) -> dict[int, str]:
     """Return pid and command line of the processes that have a path below `folder` in their environment."""
     mark = os.fsencode(folder)
-    found = {}
+    processes = {}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
             if mark in (entry / "environ").read_bytes():
-                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                processes[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
         except OSError:
-            pass  # it ended while we looked
-    return found
+            pass  # the process ended between the listing and the read
+    return processes
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """The jobs' folder of one test; at its end nothing may run on and nothing may lie about."""
+    """The jobs' folder of one test; at the end no process of its jobs may run, and no temporary file may exist."""
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
-    # Short, for sockets: a job's private folder is made in it.
+    # A short path, because the run folders with their sockets are created in it.
     with tempfile.TemporaryDirectory(prefix="hb-test-") as temporary:
         monkeypatch.setattr(tempfile, "tempdir", temporary)
         monkeypatch.setenv("TMPDIR", temporary)
@@ -55,24 +55,24 @@ def _checked_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[H
     monkeypatch.chdir(work)
     yield Home(tmp_path / "home")
     deadline = time.monotonic() + 5
-    while (left := running_in(tmp_path / "home")) and time.monotonic() < deadline:
+    while (survivors := running_in(tmp_path / "home")) and time.monotonic() < deadline:
         time.sleep(0.05)
-    for pid in left:
-        # They would slow down the tests that follow, or fail them.
+    for pid in survivors:
+        # A survivor would slow down the following tests, or fail them.
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    assert left == {}
+    assert survivors == {}
 
 
 @pytest.fixture
 def running(home: Home) -> Callable[[], list[str]]:
-    """The command lines of what runs of this test's jobs."""
+    """Returns the command lines of the running processes of this test's jobs."""
     return lambda: list(running_in(home.path).values())
 
 
 @pytest.fixture
 def start_python(home: Home) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Starts Pythons that run some code, in which Ctrl-C works; none of them, nor a pipe to it, outlives the test."""
+    """Starts Python processes in which Ctrl-C works; they and their pipes end with the test."""
     with contextlib.ExitStack() as stack:
 
         def start(code: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
@@ -86,7 +86,7 @@ def start_python(home: Home) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 @pytest.fixture
 def stand_in() -> tuple[str, ...]:
-    """The command of a supervisor that does as little as the controller needs."""
+    """The command of a supervisor that does no more than the controller needs."""
     return (sys.executable, str(Path(__file__).with_name("stand_in.py")))
 
 

@@ -1,7 +1,7 @@
 """A supervisor for the controller's own tests: real processes, one rank per host, no control channel.
 
-It keeps what the controller relies on of the contract: prefixed lines on standard output, SIGTERM ends the job,
-the exit code, `output/failure.json`, and the lifeline.
+It implements the parts of the contract that the controller relies on: prefixed lines on standard output, SIGTERM ends
+the job, the exit code, `output/failure.json`, and the lifeline.
 """
 
 import json
@@ -27,35 +27,36 @@ rank = subprocess.Popen(
     env={**os.environ, "SM_MODEL_DIR": str(base / "model"), "SM_CURRENT_HOST": host, "KEY_BYTES": str(len(key))},
     cwd=base / "code",
 )
-stopped = []
+received = []
 
 
 def stop(number: int, frame: object) -> None:
-    stopped.append(number)
+    received.append(number)
     rank.send_signal(signal.SIGKILL if number == signal.SIGINT else number)
 
 
 signal.signal(signal.SIGTERM, stop)
 signal.signal(signal.SIGINT, stop)
 output = rank.stdout.fileno()
-rest = b""
+partial = b""
 while True:
     ready, _, _ = select.select([output, lifeline], [], [])
     if lifeline in ready:
+        # End-of-file: the controller is gone.
         rank.kill()
         sys.exit(143)
     chunk = os.read(output, 65536)
-    lines = (rest + chunk).split(b"\n")
-    rest = lines.pop()
-    if not chunk and rest:
-        lines, rest = [rest], b""
+    lines = (partial + chunk).split(b"\n")
+    partial = lines.pop()
+    if not chunk and partial:
+        lines, partial = [partial], b""
     for line in lines:
         os.write(1, b"[%s:0] %s\n" % (host.encode(), line))
     if not chunk:
         break
 code = rank.wait()
 code = 128 - code if code < 0 else code
-if stopped:
+if received:
     sys.exit(code and 143)
 if code:
     failure = {"host": host, "rank": 0, "exit_code": code, "exception": "", "message": "", "frames": [], "log_tail": []}

@@ -1,7 +1,7 @@
-"""A Slurm cluster of four nodes on this machine: munged, slurmctld and a slurmd for each, all in one folder.
+"""A Slurm cluster of four nodes on this machine: munged, slurmctld and a slurmd for each node, all in one folder.
 
-Each node has a network namespace and an address of its own; GPUs are devices that slurmd takes for some. As root;
-Debian's packages: slurmctld slurmd slurm-client munge iproute2.
+Each node has its own network namespace and address. Its GPUs are plain devices that slurmd accepts as GPUs. Needs root
+and Debian's packages slurmctld, slurmd, slurm-client, munge and iproute2.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SlurmctldHost={host}({network}.254)
 SlurmctldPort={port}
 SlurmUser=root
 AuthType=auth/munge
-# The second is how long a requeued job waits.
+# A requeued job waits for cred_expire seconds.
 AuthInfo=socket={folder}/munge.socket,cred_expire=5
 CryptoType=crypto/munge
 StateSaveLocation={folder}/state
@@ -68,7 +68,7 @@ PartitionName=paid Nodes=n[1-2] AllowAccounts=team MaxTime=60 State=UP
 
 
 def missing() -> str | None:
-    """Say why there can be no cluster here, None when there can."""
+    """Return why this machine cannot run a cluster; None when it can."""
     if os.geteuid() != 0:
         return "a Slurm cluster of one machine needs root"
     absent = [program for program in PROGRAMS if shutil.which(program) is None]
@@ -76,7 +76,7 @@ def missing() -> str | None:
 
 
 class Cluster:
-    """Runs while the context lasts; `folder` is its own, short for the sockets in it."""
+    """A cluster that runs inside a `with` block; `folder` has a short path, because sockets are in it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -102,39 +102,39 @@ class Cluster:
         self._network.remove()
 
     def ask(self, *words: str) -> str:
-        done = subprocess.run(words, capture_output=True, text=True, env=self.environ, timeout=60)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        process = subprocess.run(words, capture_output=True, text=True, env=self.environ, timeout=60)
+        assert process.returncode == 0, process.stderr
+        return process.stdout
 
     @property
     def environ(self) -> dict[str, str]:
         return {**os.environ, "SLURM_CONF": str(self.configuration)}
 
     def take_down(self, node: str) -> None:
-        """End a node as a power cut does: its slurmd, all that it started, and its network."""
+        """End a node as a power cut does: its network, its slurmd and all processes of its jobs."""
         self._network.cut(node)
         daemon = self._processes.pop(node)
         daemon.kill()
         daemon.wait()
         for pid in self.processes(node):
-            # The supervisor takes its ranks with it.
+            # A rank may have ended already, together with its supervisor.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
 
     def notice(self, node: str) -> None:
-        """Have Slurm know that a node is down, as it would by itself after SlurmdTimeout."""
+        """Tell Slurm that a node is down, which it would notice by itself after SlurmdTimeout."""
         self.ask("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
 
     def bring_up(self, node: str) -> None:
-        self._network.mend(node)
+        self._network.restore(node)
         self.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
         self._run(node, *self._network.inside(node), "slurmd", "-D", "-N", node)
         words = ("sinfo", "--noheader", "--Node", f"--nodes={node}", "--format=%T")
         self.wait(lambda: set(self.ask(*words).split()) == {"idle"})
 
     def processes(self, node: str | None = None) -> dict[int, str]:
-        """Return the processes of jobs, on one node or on any, with their command lines."""
-        found = {}
+        """Return the processes of jobs on one node, or on all nodes, with their command lines."""
+        commands = {}
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit():
                 continue
@@ -144,19 +144,19 @@ class Cluster:
                 )
                 command = (entry / "cmdline").read_bytes().decode().replace("\0", " ")
             except (OSError, UnicodeDecodeError):
-                continue  # it ended while we looked
+                continue  # the process ended between the listing and the read
             ours = environ.get("SLURM_CONF") == str(self.configuration) and "SLURMD_NODENAME" in environ
             if ours and node in (None, environ["SLURMD_NODENAME"]):
-                found[int(entry.name)] = command
+                commands[int(entry.name)] = command
         if node is None:
-            return found
-        return found | {pid: "slurmstepd" for pid in map(_parent, found) if _is_stepd(pid)}
+            return commands
+        return commands | {pid: "slurmstepd" for pid in map(_parent, commands) if _is_stepd(pid)}
 
     @staticmethod
     def wait(until: Callable[[], Any], seconds: float = _START_SECONDS) -> None:
         deadline = time.monotonic() + seconds
         while not until():
-            assert time.monotonic() < deadline, "it took too long"
+            assert time.monotonic() < deadline, "the condition never became true"
             time.sleep(0.05)
 
     def _write(self) -> None:
@@ -168,21 +168,21 @@ class Cluster:
         key.write_bytes(os.urandom(1024))
         key.chmod(0o600)
         host, port = socket.gethostname(), _free_port()
-        each = "NodeName={node} NodeHostname={host} NodeAddr={address} Port={port} CPUs=8 RealMemory=8000 Gres=gpu:2"
+        line = "NodeName={node} NodeHostname={host} NodeAddr={address} Port={port} CPUs=8 RealMemory=8000 Gres=gpu:2"
         text = _CONFIGURATION.format(
             host=host,
             folder=self.folder,
             network=self._network.prefix,
             port=port,
             nodes="\n".join(
-                each.format(node=node, host=host, address=self._network.address(node), port=port + place)
-                for place, node in enumerate(NODES, 1)
+                line.format(node=node, host=host, address=self._network.address(node), port=port + position)
+                for position, node in enumerate(NODES, 1)
             ),
         )
         self.configuration.write_text(text)
         (self.folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         for number in (0, 1):
-            # As /dev/zero's neighbour: slurmd wants a device, and no job opens it.
+            # The device numbers of /dev/null: slurmd needs some device, and no job opens it.
             os.mknod(self.folder / f"gpu{number}", 0o666 | 0o020000, os.makedev(1, 3))
         (self.folder / "gres.conf").write_text(f"NodeName=n[1-4] Name=gpu File={self.folder}/gpu[0-1]\n")
 
@@ -200,12 +200,12 @@ class Cluster:
 
     def _idle(self) -> int:
         words = ("sinfo", "--noheader", "--Node", "--partition=gpu", "--format=%T")
-        done = subprocess.run(words, capture_output=True, text=True, env=self.environ)
-        return done.stdout.split().count("idle")
+        process = subprocess.run(words, capture_output=True, text=True, env=self.environ)
+        return process.stdout.split().count("idle")
 
     def _run(self, name: str, *words: str) -> None:
         with (self.folder / f"{name}.out").open("ab") as log:
-            # A test run that is killed takes them along.
+            # The kernel kills the daemons when the test run is killed.
             command = ("setpriv", "--pdeathsig", "KILL", *words)
             self._processes[name] = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self.environ, start_new_session=True
@@ -213,25 +213,25 @@ class Cluster:
 
 
 class Network:
-    """A switch, this machine's plug in it, and one for each node; `number` makes the names this process's own.
+    """A bridge that connects this machine and the nodes; `number` makes the names unique to this process.
 
-    All are namespaces: what a firewall of this machine forwards, for containers perhaps, is no matter in them.
+    The bridge has a namespace of its own, so the firewall rules of this machine (Docker's, for example) do not apply.
     """
 
     def __init__(self, number: int) -> None:
         self._name = f"hbc{number}"
-        # Of the block for tests of network devices (RFC 2544).
+        # From the address block for tests of network devices (RFC 2544).
         self.prefix = f"198.18.{number % 250}"
 
     def address(self, node: str) -> str:
         return f"{self.prefix}.{NODES.index(node) + 1}"
 
     def inside(self, node: str) -> list[str]:
-        # Not `ip netns exec`, which mounts another /sys.
+        # `ip netns exec` would also mount another /sys.
         return ["nsenter", f"--net=/run/netns/{self._space(node)}"]
 
     def make(self) -> None:
-        """Plug all in; what runs left that were killed goes first."""
+        """Remove the namespaces of killed test runs, then create this network."""
         for space in Path("/run/netns").glob("hbc*"):
             if not Path("/proc", space.name.removeprefix("hbc").partition("-")[0]).exists():
                 subprocess.run(("ip", "netns", "del", space.name), capture_output=True)
@@ -254,11 +254,11 @@ class Network:
     def cut(self, node: str) -> None:
         _ip("-netns", self._name, "link", "set", node, "down")
 
-    def mend(self, node: str) -> None:
+    def restore(self, node: str) -> None:
         _ip("-netns", self._name, "link", "set", node, "up")
 
     def remove(self) -> None:
-        """Remove what there is of it; links go with their namespaces."""
+        """Remove the namespaces; their links disappear with them."""
         for space in (*map(self._space, NODES), self._name):
             subprocess.run(("ip", "netns", "del", space), capture_output=True)
 
@@ -274,7 +274,7 @@ def _ip(*words: str) -> None:
 
 
 def _free_port() -> int:
-    """Return a free port for the controller, below those that systems hand out."""
+    """Return a free port for slurmctld, below the ports of outgoing connections."""
     for first in range(17_000, 30_000, 10):
         with socket.socket() as probe:
             try:

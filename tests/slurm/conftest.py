@@ -1,4 +1,4 @@
-"""One cluster for all tests of this folder, and a home of its own for each."""
+"""Fixtures: one cluster for all tests of this folder, and a separate home for each test."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.slurm.cluster import Cluster, missing
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Cluster]:
-    """Four nodes; tests that need them (mark `slurm`) are skipped where there can be none."""
-    if why := missing():
-        pytest.skip(why)
-    # Short, for sockets.
+    """Four nodes; tests with the mark `slurm` are skipped on a machine that cannot run a cluster."""
+    if reason := missing():
+        pytest.skip(reason)
+    # A short path, because the kernel limits the paths of sockets.
     with tempfile.TemporaryDirectory(prefix="hbc-") as folder, Cluster(Path(folder)) as running:
         yield running
 
 
 @pytest.fixture
 def home(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Home]:
-    """A job folder that every node sees; at the test's end no process of a job may be left on any of them."""
+    """A job folder that every node sees; at the end of the test no process of a job may run on any node."""
     monkeypatch.setenv("SLURM_CONF", str(cluster.configuration))
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("HERRINGBONE_STOP_GRACE", "5")
@@ -45,13 +45,13 @@ def submit(home: Home) -> Callable[..., TrainingJob]:
 
     def fit(text: str, **options: Any) -> TrainingJob:
         Path("train.py").write_text(text)
-        given = {"instance_type": "slurm:gpu", "instance_count": 1, "slurm": {"cpus": 1}, **options}
-        job_name = given.pop("job_name", None)
-        return Estimator("train.py", **given).fit(wait=False, job_name=job_name)
+        arguments = {"instance_type": "slurm:gpu", "instance_count": 1, "slurm": {"cpus": 1}, **options}
+        job_name = arguments.pop("job_name", None)
+        return Estimator("train.py", **arguments).fit(wait=False, job_name=job_name)
 
     return fit
 
 
-def said(job: TrainingJob) -> list[str]:
-    """Return what the ranks wrote so far."""
+def rank_lines(job: TrainingJob) -> list[str]:
+    """Return the lines that the ranks have written so far."""
     return [line.text for line in job.logs() if line.rank is not None]

@@ -1,7 +1,7 @@
-"""Supervisors in containers: the words for each runtime as literals; on a cluster, with a stand-in for Apptainer.
+"""Supervisors in containers: the words for each runtime as literals, and a cluster with a stand-in for Apptainer.
 
-No runtime is to be had from Debian's packages. The stand-in takes what Apptainer takes and runs the command itself, so
-the way up to it is real, and what an image does is not.
+Debian packages none of the runtimes. The stand-in accepts Apptainer's options and runs the command without a container,
+so everything up to it is real, and the effect of an image is not tested.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import pytest
 import herringbone_contract
 import herringbone_entry
 from herringbone.backends.slurm.containers import container_of, find_runtime, image_of, mounts_of
-from herringbone.backends.slurm.controller_config import order_of
-from herringbone.backends.slurm.script import Place, batch_script
+from herringbone.backends.slurm.controller_config import config_of
+from herringbone.backends.slurm.script import ScriptContext, batch_script
 from herringbone_contract.errors import InputError, OptionError, SlurmError, UnsupportedError
-from tests.slurm.conftest import said
+from tests.slurm.conftest import rank_lines
 from tests.slurm.test_script import HOME, plan
 
 CLEAN = [
@@ -29,39 +29,39 @@ CLEAN = [
 MOUNTS = [("/shared/jobs/a", True), ("/data", False)]
 
 
-def test_pyxis_is_srun_s_own():
-    made = container_of("pyxis", "registry.local#team/image:1", MOUNTS, names=["A"], gpus=True)
-    assert made.srun == [
+def test_pyxis_adds_options_of_srun():
+    container = container_of("pyxis", "registry.local#team/image:1", MOUNTS, names=["A"], gpus=True)
+    assert container.srun == [
         "--container-image=registry.local#team/image:1",
         "--container-mounts=/shared/jobs/a:/shared/jobs/a,/data:/data:ro",
     ]
-    assert made.argv == [*CLEAN, "train"]
+    assert container.argv == [*CLEAN, "train"]
 
 
-def test_apptainer_runs_files_and_names_of_registries():
-    made = container_of("apptainer", "/images/a.sif", MOUNTS, names=["A"], gpus=True)
+def test_apptainer_runs_files_and_registry_names():
+    container = container_of("apptainer", "/images/a.sif", MOUNTS, names=["A"], gpus=True)
     binds = ["--bind", "/shared/jobs/a:/shared/jobs/a", "--bind", "/data:/data:ro"]
-    assert made == ([], [*CLEAN, "apptainer", "exec", *binds, "--nv", "/images/a.sif", "train"])
-    made = container_of("singularity", "team/image:1", [], names=[], gpus=False)
-    assert made.argv == [*CLEAN, "singularity", "exec", "docker://team/image:1", "train"]
+    assert container == ([], [*CLEAN, "apptainer", "exec", *binds, "--nv", "/images/a.sif", "train"])
+    container = container_of("singularity", "team/image:1", [], names=[], gpus=False)
+    assert container.argv == [*CLEAN, "singularity", "exec", "docker://team/image:1", "train"]
     assert container_of("apptainer", "oras://r/i:1", [], names=[], gpus=False).argv[-2] == "oras://r/i:1"
 
 
-def test_enroot_is_told_each_variable_and_starts_files_alone():
-    made = container_of("enroot", "/images/a.sqsh", MOUNTS[1:], names=["A", "SLURM_JOB_ID"], gpus=False)
+def test_enroot_gets_each_variable_by_name_and_starts_only_files():
+    container = container_of("enroot", "/images/a.sqsh", MOUNTS[1:], names=["A", "SLURM_JOB_ID"], gpus=False)
     names = ["A", "SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_RESTART_COUNT", "CUDA_VISIBLE_DEVICES", "PYTHONNOUSERSITE"]
-    told = [word for name in names for word in ("--env", name)]
+    options = [word for name in names for word in ("--env", name)]
     mount = ["--mount", "/data:/data:none:x-create=auto,bind,ro"]
-    assert made.argv == [*CLEAN, "enroot", "start", *told, *mount, "/images/a.sqsh", "train"]
+    assert container.argv == [*CLEAN, "enroot", "start", *options, *mount, "/images/a.sqsh", "train"]
     with pytest.raises(UnsupportedError, match=r"enroot import docker://team/image:1"):
         container_of("enroot", "team/image:1", [], names=[], gpus=False)
 
 
-def test_what_cannot_be_mounted_or_is_no_image_is_refused():
+def test_paths_that_cannot_be_mounted_and_malformed_images_are_refused():
     with pytest.raises(InputError, match="/a:b cannot be mounted"):
         container_of("apptainer", "/a.sif", [("/a:b", True)], names=[], gpus=False)
     for name in ("--bind=/etc", "a b", "a,b", "a;b", "$(id)"):
-        with pytest.raises(InputError, match="is no image"):
+        with pytest.raises(InputError, match="is not an image"):
             image_of(plan(image_uri=name))
     with pytest.raises(InputError, match=r"/no/such.sif: no such file"):
         image_of(plan(image_uri="/no/such.sif"))
@@ -83,7 +83,7 @@ class Login:
         return "1.0"
 
 
-def test_what_runs_containers_is_found_on_the_login_node():
+def test_the_runtime_is_found_on_the_login_node():
     assert find_runtime(Login("apptainer", srun="  --container-image=[USER@][REGISTRY#]IMAGE")) == "pyxis"
     assert find_runtime(Login("apptainer", "enroot")) == "apptainer"
     assert find_runtime(Login("singularity")) == "singularity"
@@ -92,16 +92,16 @@ def test_what_runs_containers_is_found_on_the_login_node():
         find_runtime(Login())
 
 
-def test_the_order_of_a_job_in_an_image():
-    made = plan(image_uri="team/image:1", slurm={"gres": "gpu:2", "container_runtime": "apptainer"})
+def test_the_config_of_a_job_in_an_image():
+    job_plan = plan(image_uri="team/image:1", slurm={"gres": "gpu:2", "container_runtime": "apptainer"})
     environ = {"PATH": "/bin", "PYTHONPATH": "/mine", "LD_LIBRARY_PATH": "/libs"}
-    order = order_of(made, HOME, environ, report=Path("/r.json"), runtime="apptainer")
+    config = config_of(job_plan, HOME, environ, report=Path("/r.json"), runtime="apptainer")
     job = f"{HOME.path}/jobs/digits-1"
     expected = ["apptainer", "exec", "--bind", f"{job}:{job}", "--nv", "docker://team/image:1", "train"]
-    assert order["steps"]["argv"] == [*CLEAN, *expected]
-    assert "PYTHONPATH" not in order["steps"]["variables"]
-    assert mounts_of(made, HOME) == [(job, True)]
-    text = batch_script(made, Place(HOME.job("digits-1"), "python", {}), grace=110.0, runtime="apptainer")
+    assert config["steps"]["argv"] == [*CLEAN, *expected]
+    assert "PYTHONPATH" not in config["steps"]["variables"]
+    assert mounts_of(job_plan, HOME) == [(job, True)]
+    text = batch_script(job_plan, ScriptContext(HOME.job("digits-1"), "python", {}), grace=110.0, runtime="apptainer")
     assert "\n# It does so in team/image:1, by apptainer.\n" in text
 
 
@@ -145,7 +145,7 @@ def test_each_supervisor_starts_in_the_image(submit, home, cluster, tmp_path, mo
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
     job = submit("import os; print('rank', os.environ['RANK'])", instance_count=2, image_uri=str(image))
     assert job.wait(timeout=60).status == "Completed", job.failure
-    assert sorted(said(job)) == ["rank 0", "rank 1"]
+    assert sorted(rank_lines(job)) == ["rank 0", "rank 1"]
     folder = home.job(job.name).path
     nodes = [json.loads(line) for line in seen.read_text().splitlines()]
     assert sorted(node[0] for node in nodes) == sorted({node[0] for node in nodes})

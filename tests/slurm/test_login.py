@@ -1,4 +1,4 @@
-"""Slurm's commands at a login node, reached by the system's ssh: a real sshd in namespaces of its own."""
+"""Slurm's commands on a login node, which the system's ssh reaches: a real sshd in a network namespace."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.slurm.backend import SlurmBackend
 from herringbone_contract.errors import SlurmError
-from tests.slurm.conftest import said
+from tests.slurm.conftest import rank_lines
 from tests.ssh.machines import Machines, missing
 
 pytestmark = [pytest.mark.slurm, pytest.mark.ssh]
@@ -21,9 +21,9 @@ pytestmark = [pytest.mark.slurm, pytest.mark.ssh]
 
 @pytest.fixture(scope="module")
 def login(cluster) -> Iterator[Machines]:
-    """h-1, from which Slurm's controller can be reached."""
-    if (why := missing()) is not None:
-        pytest.skip(why)
+    """The machine h-1, which can reach slurmctld."""
+    if (reason := missing()) is not None:
+        pytest.skip(reason)
     variables = {"SLURM_CONF": str(cluster.configuration)}
     with (
         tempfile.TemporaryDirectory(prefix="hbs") as folder,
@@ -36,7 +36,7 @@ def login(cluster) -> Iterator[Machines]:
 
 @pytest.fixture
 def backend(home, login, tmp_path) -> SlurmBackend:
-    """As on a machine outside: Slurm's commands would find no cluster here, and ssh is configured by the user."""
+    """The backend of a machine outside the cluster: no SLURM_CONF, and an ssh with the user's configuration."""
     programs = tmp_path / "programs"
     programs.mkdir()
     ssh = programs / "ssh"
@@ -55,7 +55,7 @@ def submit(backend: SlurmBackend, script: str, *, login: str) -> TrainingJob:
 def test_a_job_is_submitted_followed_and_stopped_by_ssh(backend):
     job = submit(backend, "import os; print('rank', os.environ['RANK'])", login="h-1")
     assert job.wait(timeout=60).status == "Completed", job.failure
-    assert sorted(said(job)) == ["rank 0", "rank 1"]
+    assert sorted(rank_lines(job)) == ["rank 0", "rank 1"]
     job = submit(backend, "import time\nprint('waits', flush=True)\ntime.sleep(600)", login="h-1")
     for line in job.logs(follow=True):
         if line.text == "waits":

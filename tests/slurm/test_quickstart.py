@@ -1,4 +1,4 @@
-"""The quickstart's training on two nodes of a cluster gives the weights that it gives in processes of one machine."""
+"""The quickstart's training on two nodes of a cluster reaches the same weights as in processes of one machine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
 @pytest.mark.e2e
 @pytest.mark.mpi
 @pytest.mark.slurm
-def test_nodes_train_what_processes_train(tmp_path: Path, home, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nodes_reach_the_weights_of_processes(tmp_path: Path, home, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "5")
     generator = np.random.default_rng(0)
     images = generator.random((256, 1, 8, 8), dtype=np.float32)
@@ -35,7 +35,7 @@ def test_nodes_train_what_processes_train(tmp_path: Path, home, monkeypatch: pyt
         for name, array in (("images", images), ("labels", labels))
     }
     np.savez(tmp_path / "data" / "digits.npz", **arrays)
-    given = {
+    options = {
         "source_dir": str(SOURCE),
         "dependencies": [str(Path(tqdm.__file__).parent)],
         "hyperparameters": {"epochs": 1},
@@ -52,7 +52,7 @@ def test_nodes_train_what_processes_train(tmp_path: Path, home, monkeypatch: pyt
                 },
                 "mpi": {"enabled": True, "processes_per_host": 2 // hosts},
             },
-            **given,
+            **options,
         ).fit({"training": str(tmp_path / "data")}, wait=False)
         for instance_type, hosts in (("slurm:gpu", 2), ("local_process", 1))
     ]

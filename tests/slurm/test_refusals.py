@@ -1,4 +1,4 @@
-"""What is found before anything starts: by looking, and by having Slurm judge the request."""
+"""Errors that are found before anything starts: by the review of the plan, and by Slurm's check of the request."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from herringbone import Estimator, InputError, SlurmError, UnsupportedError
 from herringbone.backends.slurm.backend import SlurmBackend
 from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.review import explain, parse_sinfo
-from herringbone.backends.slurm.shared import check_shared, kind_of_file_system
+from herringbone.backends.slurm.shared import check_shared, file_system_of
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobRecord
 from tests.slurm.test_script import plan
@@ -22,7 +22,7 @@ MOUNTS = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\ntmpfs /home/me
 
 @pytest.mark.slurm
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("options", "text"),
     [
         ({"instance_type": "slurm:gpus"}, "no partition gpus that this user may see; it has: gpu, paid"),
         ({"instance_count": 5}, "larger than the partition: .*5 hosts are asked for, and partition gpu has 4 nodes"),
@@ -35,26 +35,26 @@ MOUNTS = "/dev/sda / ext4 rw 0 0\nserver:/home /home nfs4 rw 0 0\ntmpfs /home/me
         ({"instance_type": "slurm:paid"}, "max_run: 86400 s is more than partition paid allows, .* give max_run=3600"),
     ],
 )  # fmt: skip
-def test_what_slurm_refuses_or_would_let_wait_for_ever(home, given, text):
+def test_requests_that_slurm_refuses_or_would_keep_waiting(home, options, text):
     Path("train.py").touch()
-    estimator = Estimator("train.py", **{"instance_type": "slurm:gpu", "instance_count": 1, **given})
+    estimator = Estimator("train.py", **{"instance_type": "slurm:gpu", "instance_count": 1, **options})
     with pytest.raises(InputError, match=text):
         estimator.fit()
     assert not home.path.exists()
 
 
 @pytest.mark.slurm
-def test_a_plan_shows_the_script_and_what_is_not_used(home):
+def test_a_plan_shows_the_script_and_the_unused_options(home):
     Path("train.py").touch()
-    made = Estimator("train.py", instance_type="slurm:gpu", instance_count=2, volume_size=50, max_run=60).plan()
-    assert "batch script:      #SBATCH --nodes=2" in str(made)
-    assert made.request["script"].splitlines()[0] == "#!/bin/bash"
-    assert made.unused == ("volume_size",)
+    job_plan = Estimator("train.py", instance_type="slurm:gpu", instance_count=2, volume_size=50, max_run=60).plan()
+    assert "batch script:      #SBATCH --nodes=2" in str(job_plan)
+    assert job_plan.request["script"].splitlines()[0] == "#!/bin/bash"
+    assert job_plan.unused == ("volume_size",)
     assert not home.path.exists()
 
 
 @pytest.fixture
-def nowhere(tmp_path, monkeypatch):
+def without_slurm(tmp_path, monkeypatch):
     """A backend on a machine without Slurm's programs, and a script."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
@@ -62,24 +62,24 @@ def nowhere(tmp_path, monkeypatch):
     return SlurmBackend(Home(tmp_path / "home"), {"PATH": str(tmp_path)})
 
 
-def test_without_slurm_it_says_what_to_do(nowhere):
+def test_without_slurm_the_error_says_what_to_do(without_slurm):
     estimator = Estimator("train.py", instance_type="slurm:gpu")
     with pytest.raises(SlurmError, match=re.escape("sinfo is not on this machine: work on a login node")):
-        estimator._plan(nowhere, None, None)
+        estimator._plan(without_slurm, None, None)
 
 
 def a_row(backend):
-    """A job that was submitted elsewhere, or before Slurm went away."""
+    """Add a job that another machine submitted, or that was submitted before Slurm went away."""
     backend._home.make()
     row = JobRecord(name="digits-1", backend="slurm", plan="{}", created=1.0, service='{"job": "7", "login": null}')
     backend._index.add(row)
     return row
 
 
-def test_who_asks_for_a_job_where_there_is_no_slurm_is_told(nowhere):
-    a_row(nowhere)
+def test_describe_without_slurm_raises(without_slurm):
+    a_row(without_slurm)
     with pytest.raises(SlurmError, match="squeue is not on this machine"):
-        nowhere.describe("digits-1")
+        without_slurm.describe("digits-1")
 
 
 def test_a_controller_that_restarts_is_waited_for(tmp_path):
@@ -90,19 +90,19 @@ def test_a_controller_that_restarts_is_waited_for(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "text"),
+    ("options", "text"),
     [
         ({"enable_network_isolation": True}, "enable_network_isolation: nodes of a cluster share its network"),
         ({"checkpoint_s3_uri": "s3://bucket/here"}, "is not on this machine"),
     ],
 )
-def test_what_is_not_served(nowhere, given, text):
+def test_unsupported_options_are_refused(without_slurm, options, text):
     with pytest.raises(UnsupportedError, match=text):
-        Estimator("train.py", instance_type="slurm:gpu", **given)._plan(nowhere, None, None)
+        Estimator("train.py", instance_type="slurm:gpu", **options)._plan(without_slurm, None, None)
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
+    ("message", "text"),
     [
         ("sbatch: error: Invalid account or account/partition combination specified", "slurm: account team-a"),
         ("allocation failure: Invalid qos specification", "slurm: qos high"),
@@ -111,20 +111,20 @@ def test_what_is_not_served(nowhere, given, text):
         ("Unable to contact slurm controller", "Slurm refuses the job: Unable to contact"),
     ],
 )
-def test_slurm_s_words_name_the_option(said, text):
+def test_slurms_messages_are_translated_to_options(message, text):
     kinds = parse_sinfo("gpu|infinite|4|8|4000|gpu:2\n")
-    assert explain(said, plan(slurm={"account": "team-a", "qos": "high"}), kinds).startswith(text)
+    assert explain(message, plan(slurm={"account": "team-a", "qos": "high"}), kinds).startswith(text)
 
 
 @pytest.mark.parametrize(
-    ("path", "kind"), [("/home/me/jobs", "nfs4"), ("/srv/jobs", "ext4"), ("/home/me/my disk/jobs", "tmpfs")]
+    ("path", "file_system"), [("/home/me/jobs", "nfs4"), ("/srv/jobs", "ext4"), ("/home/me/my disk/jobs", "tmpfs")]
 )
-def test_the_kind_of_a_folder_s_file_system(path, kind):
-    assert kind_of_file_system(Path(path), MOUNTS) == kind
+def test_the_type_of_a_folders_file_system(path, file_system):
+    assert file_system_of(Path(path), MOUNTS) == file_system
 
 
 class Cluster:
-    """Stands for machines that answer in words: what each program says, by its name."""
+    """Replaces `subprocess.run`: answers each program with a code and an output, and records the commands."""
 
     def __init__(self, **answers):
         self.answers = answers
@@ -143,7 +143,7 @@ def check(folder, cluster, login=None, this_host="login1"):
     check_shared(Path(folder), slurm, partition=["--partition=gpu"], this_host=this_host, mounts=MOUNTS)
 
 
-def test_a_folder_on_a_shared_file_system_is_believed():
+def test_a_shared_file_system_needs_no_question():
     check("/home/me/jobs", cluster := Cluster())
     assert cluster.asked == []
 
@@ -152,16 +152,16 @@ def test_on_a_cluster_of_this_machine_alone_every_folder_is_shared():
     check("/srv/jobs", Cluster(sinfo=(0, "login1\nlogin1\n")))
 
 
-def test_a_node_is_asked_where_the_file_system_is_one_machine_s():
+def test_a_node_is_asked_when_the_file_system_belongs_to_one_machine():
     check("/srv/it's jobs", cluster := Cluster(sinfo=(0, "a1\na2\n"), srun=(0, "yes\n")))
     assert cluster.asked[-1][-1] == "/srv/it's jobs"
     with pytest.raises(
-        InputError, match=r"the nodes do not see the folder /srv/jobs, which lies on ext4 .* HERRINGBONE_HOME"
+        InputError, match=r"the nodes do not see the folder /srv/jobs, which is on ext4 .* HERRINGBONE_HOME"
     ):
         check("/srv/jobs", Cluster(sinfo=(0, "a1\n"), srun=(0, "no\n")))
 
 
-def test_where_no_node_is_free_to_be_asked_the_job_will_say():
+def test_without_a_free_node_the_folder_is_accepted():
     check("/srv/jobs", Cluster(sinfo=(0, "a1\n"), srun=(1, "Unable to allocate resources: Immediate")))
 
 
@@ -171,6 +171,6 @@ def test_a_login_node_must_see_the_folder():
     assert cluster.asked == [["ssh", "-o", "BatchMode=yes", "--", "me@login1", "test -d /home/me/jobs"]]
 
 
-def test_over_ssh_words_stay_words():
+def test_ssh_quotes_each_word():
     SlurmCommands({}, "me@login1", run=(cluster := Cluster(ssh=(0, "")))).ask("sbatch", "--chdir=/a b;id")
     assert cluster.asked[0][-1] == "sbatch '--chdir=/a b;id'"

@@ -1,4 +1,4 @@
-"""A node goes down in mid-job: the job begins anew on others, and ends with the weights of an undisturbed run."""
+"""A node goes down during a job: the job restarts on other nodes and reaches the weights of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.slurm.conftest import said
+from tests.slurm.conftest import rank_lines
 
 pytestmark = pytest.mark.slurm
 
-# Two ranks add up their gradients over a connection of their own; rank 0 saves now and then, and both go on from what
-# was saved last. Without torch, whose import takes longer than all else here.
+# Two ranks add their gradients over a connection of their own. Rank 0 saves every five steps, and both resume from the
+# last checkpoint. Without torch, whose import takes longer than the rest of the test.
 TRAINS = """
 import json, os, random, socket, time
 from pathlib import Path
@@ -25,7 +25,7 @@ def connect():
         except OSError:
             time.sleep(0.05)
 other = socket.create_server(address).accept()[0] if rank == 0 else connect()
-# Two files: what one had read ahead, a write to it would drop.
+# Two files: one file for both directions would drop what it had read ahead at each write.
 theirs, mine = other.makefile("r"), other.makefile("w")
 saved = Path("/".join([os.environ["SAGEMAKER_BASE_DIR"], "checkpoints", "state.json"]))
 step, weights, momentum = json.loads(saved.read_text()) if saved.exists() else (0, [1.0] * 8, [0.0] * 8)
@@ -60,7 +60,7 @@ def _weights(job):
 
 def _nodes(cluster, job):
     """Wait until a job has saved twice; return its nodes."""
-    cluster.wait(lambda: "step 10" in said(job), 60)
+    cluster.wait(lambda: "step 10" in rank_lines(job), 60)
     (nodes,) = cluster.ask("squeue", "--noheader", f"--name={job.name}", "--Format=NodeList:20").split()
     return cluster.ask("scontrol", "show", "hostnames", nodes).split()
 
@@ -79,7 +79,7 @@ def expected():
     return []
 
 
-def test_the_weights_are_those_of_an_undisturbed_run(trains, cluster, expected):
+def test_a_lost_node_does_not_change_the_weights(trains, cluster, expected):
     expected.append(_weights(trains("undisturbed", "0").wait(timeout=60)))
     disturbed = trains("disturbed", "0.1")
     lost = _nodes(cluster, disturbed)[1]
@@ -90,15 +90,15 @@ def test_the_weights_are_those_of_an_undisturbed_run(trains, cluster, expected):
         assert disturbed.wait(timeout=100).status == "Completed"
     finally:
         cluster.bring_up(lost)
-    assert any(line.startswith("resumed at") for line in said(disturbed))
+    assert any(line.startswith("resumed at") for line in rank_lines(disturbed))
     log = [line.text for line in disturbed.logs() if line.rank is None]
     assert any(text.startswith("attempt 2 of 4: ") for text in log)
     assert any(f"the next attempt has other nodes than {lost}" in text for text in log)
-    assert "Restarting" in [each["Status"] for each in disturbed.describe()["SecondaryStatusTransitions"]]
+    assert "Restarting" in [state["Status"] for state in disturbed.describe()["SecondaryStatusTransitions"]]
     assert [_weights(disturbed)] == expected
 
 
-def test_the_node_of_the_controller_is_lost(trains, cluster, expected):
+def test_a_lost_controller_node_does_not_change_the_weights(trains, cluster, expected):
     job = trains("beheaded", "0.1")
     lost = _nodes(cluster, job)[0]
     cluster.take_down(lost)
@@ -107,14 +107,14 @@ def test_the_node_of_the_controller_is_lost(trains, cluster, expected):
         assert job.wait(timeout=100).status == "Completed", job.failure
     finally:
         cluster.bring_up(lost)
-    assert any(line.startswith("resumed at") for line in said(job))
+    assert any(line.startswith("resumed at") for line in rank_lines(job))
     assert [_weights(job)] == expected
 
 
 def test_a_job_that_an_administrator_requeues_goes_on(trains, cluster):
     job = trains("requeued", "0.1")
-    cluster.wait(lambda: "step 10" in said(job), 60)
+    cluster.wait(lambda: "step 10" in rank_lines(job), 60)
     (number,) = cluster.ask("squeue", "--noheader", "--name=requeued", "--Format=JobID").split()
     cluster.ask("scontrol", "requeue", number)
     assert job.wait(timeout=60).status == "Completed"
-    assert any(line.startswith("resumed at") for line in said(job))
+    assert any(line.startswith("resumed at") for line in rank_lines(job))

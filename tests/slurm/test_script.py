@@ -1,4 +1,4 @@
-"""What sbatch is given, as literals; what users write in it is one plain word, or quoted."""
+"""The input of sbatch as literals; user input in it is one plain word, or quoted."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator
-from herringbone.backends.slurm.controller_config import order_of
-from herringbone.backends.slurm.script import Place, batch_script, partition_of, sbatch_words, warning_seconds
+from herringbone.backends.slurm.controller_config import config_of
+from herringbone.backends.slurm.script import ScriptContext, batch_script, partition_of, sbatch_words, warning_seconds
 from herringbone.estimators.inputs import parse_inputs
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.planning.plan import make_plan
@@ -20,20 +20,22 @@ HOME = Home(Path("/shared/me/.herringbone"))
 
 
 def plan(instance_type="slurm:gpu", count=2, **options):
-    given = {} if "instance_groups" in options else {"instance_type": instance_type, "instance_count": count}
-    request = Estimator("train.py", **given, **options)._request(Path("/work"))
+    hosts = {} if "instance_groups" in options else {"instance_type": instance_type, "instance_count": count}
+    request = Estimator("train.py", **hosts, **options)._request(Path("/work"))
     channels = parse_inputs(None, base=Path("/work"))
     return make_plan(request, channels=channels, job_name="digits-1", backend="slurm", folder="/work")
 
 
-def script(made, folder="/shared/me/.herringbone/jobs/digits-1", **environ):
-    return batch_script(made, Place(JobFolder(Path(folder)), "/shared/venv/bin/python", environ), grace=110.0)
+def script(job_plan, folder="/shared/me/.herringbone/jobs/digits-1", **environ):
+    return batch_script(
+        job_plan, ScriptContext(JobFolder(Path(folder)), "/shared/venv/bin/python", environ), grace=110.0
+    )
 
 
-def test_a_job_that_asks_for_much():
-    asked = {"account": "team-a", "qos": "high", "gres": "gpu:a100:4", "constraint": "nvlink&ib", "cpus": 16}
-    made = plan(max_run=5400, slurm={**asked, "memory": "64G", "requeue": False})
-    assert script(made, PYTHONPATH="/shared/my libs") == (
+def test_a_job_with_all_settings():
+    settings = {"account": "team-a", "qos": "high", "gres": "gpu:a100:4", "constraint": "nvlink&ib", "cpus": 16}
+    job_plan = plan(max_run=5400, slurm={**settings, "memory": "64G", "requeue": False})
+    assert script(job_plan, PYTHONPATH="/shared/my libs") == (
         """\
 #!/bin/bash
 #SBATCH --job-name=digits-1
@@ -58,7 +60,7 @@ exec /shared/venv/bin/python -m herringbone.controller digits-1 < /shared/me/.he
     )
 
 
-def test_a_job_that_asks_for_nothing_has_whole_nodes():
+def test_a_job_without_settings_has_whole_nodes():
     lines = script(plan()).splitlines()
     assert {"#SBATCH --exclusive", "#SBATCH --mem=0", "#SBATCH --requeue"} <= set(lines)
     assert not any("cpus-per-task" in line or "gres" in line for line in lines)
@@ -66,17 +68,17 @@ def test_a_job_that_asks_for_nothing_has_whole_nodes():
 
 @pytest.mark.parametrize("name", ["it's", 'a "b"', "$(touch owned)", "`touch owned`", "a;touch owned", "a\nb", "%j"])
 def test_a_hostile_folder_is_one_word_for_the_shell(tmp_path, name):
-    """The script is run, with a program that says what it was given in Python's place."""
+    """Run the script with a program in Python's place that prints its arguments, its input and one variable."""
     folder = tmp_path / name
     folder.mkdir()
-    (folder / "order.json").write_text("the order")
+    (folder / "order.json").write_text("the config")
     python = tmp_path / "say"
     python.write_text('#!/bin/sh\necho "$@"; cat\nprintf \'%s\' "$PYTHONPATH"')
     python.chmod(0o700)
-    place = Place(JobFolder(folder), str(python), {"PYTHONPATH": name})
-    text = batch_script(plan(), place, grace=110.0)
-    done = subprocess.run(["bash"], input=text, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout == f"-m herringbone.controller digits-1\nthe order{name}"
+    context = ScriptContext(JobFolder(folder), str(python), {"PYTHONPATH": name})
+    text = batch_script(plan(), context, grace=110.0)
+    process = subprocess.run(["bash"], input=text, capture_output=True, text=True, cwd=tmp_path)
+    assert process.stdout == f"-m herringbone.controller digits-1\nthe config{name}"
     assert not (tmp_path / "owned").exists()
     words = sbatch_words(JobFolder(folder))
     assert words[2] == f"--chdir={folder}"
@@ -99,7 +101,7 @@ def test_a_hostile_folder_is_one_word_for_the_shell(tmp_path, name):
         {"login": "me@host id"},
     ],
 )
-def test_a_setting_that_is_no_plain_word_is_refused(settings):
+def test_a_setting_that_is_not_a_plain_word_is_refused(settings):
     with pytest.raises(OptionError, match=f"slurm: {next(iter(settings))}"):
         plan(slurm=settings)
 
@@ -110,25 +112,25 @@ def test_a_misspelt_setting_is_refused():
 
 
 @pytest.mark.parametrize("partition", ["", "-p", "gpu;id", "a b", "a\nb"])
-def test_a_partition_has_a_name(partition):
-    with pytest.raises(OptionError, match="no name of a partition"):
+def test_a_malformed_partition_is_refused(partition):
+    with pytest.raises(OptionError, match="not the name of a partition"):
         partition_of(plan(f"slurm:{partition}"))
 
 
-def test_one_job_one_partition():
+def test_a_job_has_one_partition():
     groups = [("train", "slurm:gpu", 2), ("help", "slurm:cpu", 1)]
     keys = ("instance_group_name", "instance_type", "instance_count")
-    made = plan(instance_groups=[dict(zip(keys, group, strict=True)) for group in groups])
+    job_plan = plan(instance_groups=[dict(zip(keys, group, strict=True)) for group in groups])
     with pytest.raises(UnsupportedError, match="one partition, not slurm:gpu and slurm:cpu"):
-        partition_of(made)
+        partition_of(job_plan)
 
 
 @pytest.mark.parametrize(("max_run", "grace", "expected"), [(86_400, 110, 115), (60, 110, 30), (60, 5, 10)])
-def test_hosts_are_told_in_time(max_run, grace, expected):
+def test_hosts_get_sigterm_in_time(max_run, grace, expected):
     assert warning_seconds(max_run, grace) == expected
 
 
-def test_the_order_takes_along_what_is_no_secret_and_no_node_s_own():
+def test_the_config_contains_no_secret_and_no_variable_of_the_node():
     environ = {
         "PATH": "/bin",
         "WANDB_API_KEY": "secret",
@@ -139,18 +141,18 @@ def test_the_order_takes_along_what_is_no_secret_and_no_node_s_own():
         "HERRINGBONE_HOME": "/shared",
         "HERRINGBONE_HEARTBEAT": "2",
     }
-    made = plan(environment={"NAMED_KEY": "secret"}, max_retry_attempts=1)
-    order = order_of(made, HOME, environ, report=Path("/r.json"))
-    steps = order["steps"]
+    job_plan = plan(environment={"NAMED_KEY": "secret"}, max_retry_attempts=1)
+    config = config_of(job_plan, HOME, environ, report=Path("/r.json"))
+    steps = config["steps"]
     assert steps["environment"] == {"NAMED_KEY": "secret"}
-    assert order["retries"] == 1
+    assert config["retries"] == 1
     assert {name: value for name, value in steps["variables"].items() if name in environ} == {
         "PATH": "/bin",
         "HERRINGBONE_HEARTBEAT": "2",
     }
-    assert (order["max_run"], order["warning"]) == (86_400, 115.0)
+    assert (config["max_run"], config["warning"]) == (86_400, 115.0)
 
 
-def test_without_requeue_nothing_begins_anew():
-    order = order_of(plan(slurm={"requeue": False}), HOME, {}, report=Path("/r.json"))
-    assert order["retries"] == 0
+def test_without_requeue_there_are_no_retries():
+    config = config_of(plan(slurm={"requeue": False}), HOME, {}, report=Path("/r.json"))
+    assert config["retries"] == 0

@@ -1,4 +1,4 @@
-"""What Slurm says and what the controller wrote, as a row of the index: a table."""
+"""A table of Slurm's states and controllers' reports, with the row of the index that they give."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ STOPPED = {"status": "Stopped", "secondary_status": "Stopped"}
 DONE = {"status": "Completed", "secondary_status": "Completed", "ended": 9.0, "model": "/m"}
 
 
-def columns(report, job, *, asked=False):
-    return columns_of(report, job, ROW, asked=asked, last_words="no such file", now=10.0)
+def columns(report, job, *, stop_requested=False):
+    return columns_of(report, job, ROW, stop_requested=stop_requested, last_words="no such file", now=10.0)
 
 
 def job(state, restarts=0, reason="None", nodes="n[1-2]"):
@@ -26,7 +26,7 @@ def job(state, restarts=0, reason="None", nodes="n[1-2]"):
 
 
 @pytest.mark.parametrize(
-    ("report", "slurm", "asked", "expected"),
+    ("report", "slurm", "stop_requested", "expected"),
     [
         ({}, job("PENDING"), False, ("InProgress", "Pending")),
         ({}, job("CONFIGURING"), False, ("InProgress", "Starting")),
@@ -35,12 +35,12 @@ def job(state, restarts=0, reason="None", nodes="n[1-2]"):
         ({"attempt": 0, "secondary_status": "Uploading"}, job("COMPLETING"), False, ("InProgress", "Uploading")),
         ({"attempt": 0, **DONE}, None, False, ("Completed", "Completed")),
         ({"attempt": 0, **FAILED}, None, False, ("Failed", "Failed")),
-        # A stop that was asked for here.
+        # A stop that the user requested.
         ({"attempt": 0, "secondary_status": "Training"}, job("RUNNING"), True, ("Stopping", "Stopping")),
         ({}, job("CANCELLED"), True, ("Stopped", "Stopped")),
         ({"attempt": 0, "secondary_status": "Training"}, job("FAILED"), True, ("Stopped", "Stopped")),
         ({"attempt": 0, **STOPPED}, job("RUNNING"), True, ("Stopped", "Stopped")),
-        # One that was not: Slurm says whose it was, and whether it goes on.
+        # A stop without a request came from Slurm, which also decides whether the job goes on.
         ({"attempt": 0, **STOPPED}, job("COMPLETING"), False, ("InProgress", "Stopping")),
         ({"attempt": 0, **STOPPED}, job("PENDING", restarts=1), False, ("InProgress", "Restarting")),
         ({"attempt": 0, **STOPPED}, job("RUNNING", restarts=1), False, ("InProgress", "Restarting")),
@@ -48,7 +48,7 @@ def job(state, restarts=0, reason="None", nodes="n[1-2]"):
         ({"attempt": 0, **STOPPED}, job("PREEMPTED"), False, ("Stopped", "Interrupted")),
         ({"attempt": 0, **STOPPED}, job("TIMEOUT"), False, ("Stopped", "MaxRuntimeExceeded")),
         ({"attempt": 0, **STOPPED}, job("COMPLETED"), False, ("Stopped", "Stopped")),
-        # A lost host may be a node that goes down: Slurm has the last word.
+        # A lost host may be a node that goes down, and Slurm decides whether the job restarts.
         ({"attempt": 0, **LOST}, job("RUNNING"), False, ("InProgress", "Stopping")),
         ({"attempt": 0, **LOST}, job("PENDING", restarts=1), False, ("InProgress", "Restarting")),
         ({"attempt": 0, **LOST}, job("FAILED"), False, ("Failed", "Failed")),
@@ -57,9 +57,9 @@ def job(state, restarts=0, reason="None", nodes="n[1-2]"):
         ({}, None, False, ("Failed", "Failed")),
     ],
 )
-def test_states(report, slurm, asked, expected):
-    found = columns(report, slurm, asked=asked)
-    assert (found["status"], found["secondary_status"]) == expected
+def test_states(report, slurm, stop_requested, expected):
+    row = columns(report, slurm, stop_requested=stop_requested)
+    assert (row["status"], row["secondary_status"]) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,30 +67,31 @@ def test_states(report, slurm, asked, expected):
     [
         (
             job("FAILED"),
-            "Slurm job 7 ended (FAILED) before it could say how; do its nodes see its folder? no such file",
+            "Slurm job 7 ended (FAILED) before its controller reported an end; do its nodes see its folder? "
+            "no such file",
         ),
-        (job("NODE_FAIL"), "one of its nodes went down, and Slurm did not start it again"),
+        (job("NODE_FAIL"), "one of its nodes went down, and Slurm did not restart the job"),
         (job("OUT_OF_MEMORY"), "out of memory: ask for more (slurm={'cpus': ..., 'memory': ...})"),
-        (None, "Slurm knows the job no more, and it left no word of its end"),
+        (None, "Slurm no longer knows the job, and its controller reported no end"),
     ],
 )
-def test_a_job_that_was_cut_short_says_why(slurm, text):
+def test_a_job_that_slurm_ended_has_a_reason(slurm, text):
     assert parse_failure(columns({}, slurm)["failure"]).message == text
 
 
-def test_why_a_job_waits_is_told_once():
-    told = ROW.description
+def test_the_reason_for_waiting_is_described_once():
+    description = ROW.description
     for state in (job("PENDING", reason="Resources"), job("PENDING", reason="Resources"), job("RUNNING")):
-        row = JobRecord(name="digits-1", backend="slurm", plan="{}", created=0.0, description=told)
-        told = columns_of({}, state, row, asked=False, last_words="", now=1.0)["description"]
-    assert json.loads(told)["SecondaryStatusTransitions"] == [
+        row = JobRecord(name="digits-1", backend="slurm", plan="{}", created=0.0, description=description)
+        description = columns_of({}, state, row, stop_requested=False, last_words="", now=1.0)["description"]
+    assert json.loads(description)["SecondaryStatusTransitions"] == [
         {"Status": "Pending", "StatusMessage": "Slurm job 7 waits (Resources)"},
         {"Status": "Starting", "StatusMessage": "Slurm job 7 on n[1-2]"},
     ]
 
 
-def test_a_folder_s_name_may_hold_the_bar_between_fields():
-    (found,) = parse_squeue("7|RUNNING|None|0|n1|/home/a|b|\n")
-    assert found.folder == "/home/a|b"
-    (found,) = parse_sacct("7|CANCELLED by 1000|n1|/home/a|b\n")
-    assert (found.state, found.folder) == ("CANCELLED", "/home/a|b")
+def test_a_folders_name_may_contain_the_separator():
+    (parsed,) = parse_squeue("7|RUNNING|None|0|n1|/home/a|b|\n")
+    assert parsed.folder == "/home/a|b"
+    (parsed,) = parse_sacct("7|CANCELLED by 1000|n1|/home/a|b\n")
+    assert (parsed.state, parsed.folder) == ("CANCELLED", "/home/a|b")

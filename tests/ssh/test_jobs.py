@@ -107,7 +107,7 @@ def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, ro
     # Another machine, that has nothing but the inventory.
     elsewhere = Home(tmp_path / "elsewhere")
     backend = SshBackend(elsewhere, road)
-    assert job.name in backend.find(Path("hosts.yaml"))
+    assert job.name in backend.find_jobs(Path("hosts.yaml"))
     other = TrainingJob(job.name, backend)
     assert other.status == "InProgress"
     expect(other, "waits", "waits", "waits")

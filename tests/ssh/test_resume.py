@@ -119,11 +119,11 @@ def test_a_lost_supervisor_and_a_cut_cable_end_attempts_and_not_the_job(train, m
     assert weights(job) == pytest.approx(undisturbed, abs=1e-6)
     told = [text for text in texts(job) if text.startswith("attempt")]
     assert told[0] == (
-        "attempt 2 of 3: algo-1 on h-1 was lost (exit code 137, killed by SIGKILL); beginning anew on h-1, h-2, h-3; "
+        "attempt 2 of 3: algo-1 on h-1 was lost (exit code 137, killed by SIGKILL); restarting on h-1, h-2, h-3; "
         "newest checkpoint: state.json"
     )
     assert told[1].startswith("attempt 3 of 3: algo-3 on h-3 was lost (")
-    assert "beginning anew on h-1, h-2; newest checkpoint: state.json" in told[1]
+    assert "restarting on h-1, h-2; newest checkpoint: state.json" in told[1]
     # One who follows sees each line of each attempt once.
     assert followed == texts(job)
     assert "from step 10 of 2" in texts(job)
@@ -146,7 +146,7 @@ def test_a_machine_whose_log_says_so_is_left_out(submit):
     assert attempt["ExcludedHosts"] == ["h-2"]
     (told,) = [text for text in texts(job) if text.startswith("attempt")]
     assert "exclude_host by the log of algo-2 on h-2" in told
-    assert "beginning anew on h-1, h-3, without h-2 from now on; there is no checkpoint" in told
+    assert "restarting on h-1, h-3, without h-2 from now on; there is no checkpoint" in told
     # One name to the script, whatever machines call an attempt; the log holds both.
     second = [line.text for line in job.logs(host="algo-2") if line.text.startswith("bad-gpu")]
     assert second == ["bad-gpu h-2", "bad-gpu h-3"]

@@ -1,6 +1,6 @@
-"""What every backend can do: the verbs between a plan and a job that is over.
+"""The protocol of a backend: the verbs between a plan and a job that is over.
 
-How to add one: docs/adding-a-backend.md.
+`docs/adding-a-backend.md` describes how to add a backend.
 """
 
 from __future__ import annotations
@@ -18,25 +18,26 @@ if TYPE_CHECKING:
 
 
 class LogSource(Protocol):
-    """The log of one job, read on from where the last read ended."""
+    """The log of one job; each read continues where the last one ended."""
 
     def read(self) -> list[LogLine]:
-        """Return the lines that came since the last call, each host's in order; [] when there are none yet."""
+        """Return the lines that arrived since the last call, each host's in order; [] when there are none yet."""
 
     def rest(self, ended: float | None) -> Iterator[list[LogLine]]:
-        """Yield what is left of the log of a job that is over; `ended` is when, in seconds since 1970.
+        """Yield the remaining lines of a job that is over; `ended` is its end, in seconds since 1970.
 
-        A service may give the last lines late, and is waited for.
+        A service may deliver the last lines late; this waits for them.
         """
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
 
 
 class Backend(Protocol):
-    """Runs jobs of the instance types that `herringbone.backends` gives it.
+    """Runs jobs of the instance types that `herringbone.backends.registry` assigns to it.
 
-    `pace` is how often one who waits asks for a job and its log, `on_interrupt` what his Ctrl-C does unless he says.
+    `pace` says how often a waiting caller asks for a job and its log. `on_interrupt` says what Ctrl-C does unless the
+    user chooses.
     """
 
     name: str
@@ -44,41 +45,47 @@ class Backend(Protocol):
     on_interrupt: OnInterrupt
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
-        """Return the given options that mean nothing here.
+        """Return the options of the plan that have no effect on this backend. Changes nothing.
 
-        Looks, changes nothing. Raises `UnsupportedError` for what would be unsafe to ignore, `InputError` for files
-        that are not there.
+        Raises `UnsupportedError` for options that are unsafe to ignore, `InputError` for files that are missing.
         """
 
     def request(self, plan: JobPlan) -> dict[str, Any] | None:
-        """Return what the service would be sent, `${...}` for what only the account can tell; None without a service.
+        """Return the request to the service, with `${...}` for values of the account; None without a service.
 
-        Looks at nothing but the plan and files that it names.
+        Reads nothing but the plan and the files that it names.
         """
 
     def submit(self, plan: JobPlan) -> None:
-        """Start the job and return without waiting; on an error nothing is left behind."""
+        """Start the job and return without waiting; after an error nothing is left behind."""
+
+    def find(self, name: str, session: object = None) -> None:
+        """Look a job up, so that the other verbs know it; `session` are the credentials to ask a service with.
+
+        Raises `JobNotFoundError` when neither the index nor the service has the job, `OptionError` for a session that
+        this backend cannot use.
+        """
 
     def describe(self, name: str) -> JobRecord:
-        """Return the job's row: true at this moment, or, where a service has to be asked, within its pace."""
+        """Return the job's row: true at this moment, or at most one `pace.shortest` old when a service is asked."""
 
     def logs(self, name: str) -> LogSource:
         """Return the job's log from its first line."""
 
     def stop(self, name: str, grace: float | None = None) -> None:
-        """Ask the job to stop and return; `grace` is seconds until it is killed.
+        """Ask the job to stop and return; the job is killed after `grace` seconds.
 
-        Nothing happens to a job that is over.
+        A job that is over does not change.
         """
 
     def kill(self, name: str) -> None:
-        """End the job as soon as can be; return when nothing of it runs here."""
+        """End the job as soon as possible; return when nothing of it runs on this machine."""
 
     def bill(self, name: str) -> str | None:
-        """Say what a job that is over has cost; None where nobody is billed."""
+        """Return the cost of a job that is over, in words; None when nobody is billed."""
 
     def fetch_model(self, name: str, into: Path) -> Path:
-        """Return the packed model, an archive or a folder: where it lies, or brought into the folder `into`.
+        """Return the packed model, an archive or a folder: its own path, or that of a copy in the folder `into`.
 
         Raises `InputError` while there is none.
         """

@@ -1,4 +1,4 @@
-"""The files of the contract's tree that are the same wherever a host of this machine runs."""
+"""The files of the contract's tree that processes and containers of this machine share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from herringbone_contract.resources import HostGroup, ResourceConfig
 
 
 def make_folders(paths: Paths) -> None:
-    """Make the folders that a host finds, but for its channels and its checkpoints."""
+    """Create the folders of a host's tree, except for its channels and its checkpoints."""
     for path in (paths.config, paths.data, paths.code, paths.model, paths.output_data):
         Path(path).mkdir(parents=True, exist_ok=True)
 
@@ -22,7 +22,7 @@ def make_folders(paths: Paths) -> None:
 def write_config(
     plan: JobPlan, host: HostPlan, paths: Paths, *, hyperparameters: dict[str, str], interface: str
 ) -> None:
-    """Write the files of `input/config`; `interface` is the network's, as the host will see it."""
+    """Write the files of `input/config`; `interface` is the name of the network interface on the host."""
     channels = channels_of(plan, host)
     write_json(paths.hyperparameters, hyperparameters)
     write_json(paths.input_data_config, {channel.name: _channel_config(channel, plan) for channel in channels})
@@ -34,10 +34,11 @@ def channels_of(plan: JobPlan, host: HostPlan) -> list[Channel]:
     return [channel for channel in all_channels(plan) if _goes_to(channel, host)]
 
 
-def place_of(channel: Channel, plan: JobPlan, host: HostPlan) -> tuple[int, int]:
-    """Return which of the hosts that share a channel this one is, from 0, and how many they are."""
-    same = [each.name for each in plan.hosts if _goes_to(channel, each)]
-    return same.index(host.name), len(same)
+def position_of(channel: Channel, plan: JobPlan, host: HostPlan) -> tuple[int, int]:
+    """Return the host's position among the hosts that share a channel, from 0, and their number."""
+    # Hosts of other instance groups do not get the channel and take no share of it.
+    sharers = [sharer.name for sharer in plan.hosts if _goes_to(channel, sharer)]
+    return sharers.index(host.name), len(sharers)
 
 
 def write_json(path: Any, content: object) -> None:
@@ -60,14 +61,14 @@ def _channel_config(channel: Channel, plan: JobPlan) -> dict[str, str]:
 
 
 def _resource_config(plan: JobPlan, host: HostPlan, interface: str) -> ResourceConfig:
-    types = {each.group: each.instance_type for each in plan.hosts}
+    types = {member.group: member.instance_type for member in plan.hosts}
     return ResourceConfig(
         current_host=host.name,
-        hosts=tuple(each.name for each in plan.hosts),
+        hosts=tuple(member.name for member in plan.hosts),
         current_instance_type=host.instance_type,
         current_group_name=host.group,
         groups=tuple(
-            HostGroup(name, instance_type, tuple(each.name for each in plan.hosts if each.group == name))
+            HostGroup(name, instance_type, tuple(member.name for member in plan.hosts if member.group == name))
             for name, instance_type in types.items()
         ),
         network_interface=interface,

@@ -1,4 +1,4 @@
-"""Which backend serves which `instance_type`; each is imported when it is first asked for."""
+"""The table of backends by `instance_type`; each backend is imported when it is first needed."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import difflib
 import importlib
 from typing import TYPE_CHECKING
 
-from herringbone_contract.errors import UnsupportedError
+from herringbone_contract.errors import JobNotFoundError, UnsupportedError
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend
 
-# A backend's name -> the module that has its `make_backend()`.
+# Name of a backend -> the module that has its `make_backend()`.
 _MODULES = {
     "local_process": "herringbone.backends.process.backend",
     "local": "herringbone.backends.docker.backend",
@@ -20,10 +20,12 @@ _MODULES = {
     "sagemaker": "herringbone.backends.sagemaker.backend",
 }
 
-# instance_type -> the backend's name.
+# instance_type -> name of the backend.
 _TYPES = {"local_process": "local_process", "local": "local", "local_gpu": "local"}
-# How instance types start that name something of a backend's own: SageMaker's machines, a cluster's partition, a file.
-_STARTS = {"ml.": "sagemaker", "slurm:": "slurm", "ssh:": "ssh"}
+# Prefix of the instance_type -> name of the backend. The rest names a machine type, a partition or an inventory file.
+_PREFIXES = {"ml.": "sagemaker", "slurm:": "slurm", "ssh:": "ssh"}
+# Backends whose service knows jobs that this machine's index does not have.
+_SERVICES = ("sagemaker",)
 
 
 def backend_for(*instance_types: str) -> Backend:
@@ -44,8 +46,8 @@ def backend_for(*instance_types: str) -> Backend:
 
 
 def _name_of(instance_type: str) -> str:
-    named = (name for start, name in _STARTS.items() if instance_type.startswith(start))
-    name = next(named, None) or _TYPES.get(instance_type)
+    by_prefix = (name for prefix, name in _PREFIXES.items() if instance_type.startswith(prefix))
+    name = next(by_prefix, None) or _TYPES.get(instance_type)
     if name is None:
         near = difflib.get_close_matches(instance_type, _TYPES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
@@ -62,3 +64,33 @@ def backend_named(name: str) -> Backend:
         raise UnsupportedError(f"backend {name!r}: this release has none of that name; update Herringbone")
     backend: Backend = importlib.import_module(_MODULES[name]).make_backend()
     return backend
+
+
+def backend_of_job(name: str, session: object = None) -> Backend:
+    """Return the backend of a submitted job: the one that the index names, or a service that knows the job.
+
+    `session` are the credentials to ask a service with. Raises `JobNotFoundError` with the answers of all.
+    """
+    from herringbone.jobs.home import find_home
+    from herringbone.jobs.index import JobIndex
+
+    try:
+        backend = backend_named(JobIndex(find_home().index).get(name).backend)
+    except JobNotFoundError as unknown:
+        return _service_with(name, session, unknown)
+    # Lets the backend take the session, or refuse it.
+    backend.find(name, session)
+    return backend
+
+
+def _service_with(name: str, session: object, unknown: JobNotFoundError) -> Backend:
+    answers = [str(unknown)]
+    for service in _SERVICES:
+        backend = backend_named(service)
+        try:
+            backend.find(name, session)
+        except JobNotFoundError as error:
+            answers.append(str(error))
+        else:
+            return backend
+    raise JobNotFoundError("; ".join(answers))

@@ -17,13 +17,13 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from herringbone.backends.docker.cleanup import sweep
+    from herringbone.backends.docker.cleanup import collect_garbage
     from herringbone.engine.locate import find_engine
     from herringbone.jobs.home import find_home
 
     # Looking at a job writes down its controller's death, and removes its temporary folder.
     all_jobs()
-    removed = sweep(find_engine(os.environ, Path.home()), find_home())
+    removed = collect_garbage(find_engine(os.environ, Path.home()), find_home())
     if args.json:
         print(json.dumps(removed))
     else:

@@ -92,7 +92,7 @@ def _jobs(args: argparse.Namespace) -> int:
     from herringbone.backends.ssh.backend import make_backend
 
     backend = make_backend()
-    records = [backend.describe(name) for name in backend.find(args.inventory)]
+    records = [backend.describe(name) for name in backend.find_jobs(args.inventory)]
     if args.json:
         print(json.dumps([{"TrainingJobName": each.name, "TrainingJobStatus": each.status} for each in records]))
         return 0

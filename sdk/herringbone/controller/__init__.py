@@ -1,8 +1,8 @@
-"""The controller: one detached process per job that plays the platform's part on this machine.
+"""The controller: one detached process per job that runs the job's life on this machine.
 
-It starts one supervisor per host, files what they print, keeps the index true, enforces `max_run`, stops the job when
-asked, collects failures and packs the model. It outlives the Python that submitted the job.
+It starts one supervisor per host, writes their output into log files, updates the index, enforces `max_run`, stops the
+job on request, collects failures and packs the model. It outlives the Python that submitted the job.
 
-The user waits for the first line while a controller starts: modules here import at the top only what Python has loaded
-anyway or loads in a millisecond, and the rest where it is used.
+The user waits for the first line while a controller starts. Modules of this package therefore import at the top only
+what Python has loaded anyway or loads in a millisecond, and everything else in the function that uses it.
 """

@@ -1,4 +1,4 @@
-"""`python -m herringbone.controller JOB < order`: keeps one job. Started by a backend, never by hand."""
+"""`python -m herringbone.controller JOB < config`: runs one job's life. Started by a backend, never by hand."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from herringbone.controller.controller import Controller
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from herringbone.controller.config import Order
+    from herringbone.controller.config import ControllerConfig
     from herringbone.controller.hosts import Site
 
 
 def main() -> None:
     text = sys.stdin.buffer.read()
     if not text:
-        # The client found, while we started, that the job cannot be prepared.
+        # The client could not prepare the job, or died before it wrote the config: there is nothing to run.
         return
-    order: Order = json.loads(text)
+    config: ControllerConfig = json.loads(text)
     site, failed = None, True
     try:
-        site = site_of(order)
-        failed = Controller(order, site).run()
-    except BaseException as error:  # noqa: BLE001 - the last one who can write down that the job is over
+        site = site_of(config)
+        failed = Controller(config, site).run()
+    except BaseException as error:  # noqa: BLE001 - no other process would record that the job is over
         if site is not None:
             site.abandon()
         from herringbone.controller import record
 
-        record.broken(order, error)
-    # Nothing is left to tidy, and the interpreter's own farewell takes milliseconds.
+        record.broken(config, error)
+    # Nothing is left to close, and the interpreter's own shutdown takes milliseconds.
     os._exit(int(failed))
 
 
-def site_of(order: Order) -> Site:
-    """Return what the job's hosts are; each kind is imported by the jobs that have it."""
-    if order["containers"] is not None:
+def site_of(config: ControllerConfig) -> Site:
+    """Return the site of the job's hosts; only the module of that kind of host is imported."""
+    if config["containers"] is not None:
         from herringbone.controller.containers import Containers
 
-        return Containers(order, order["containers"])
-    if order["steps"] is not None:
+        return Containers(config, config["containers"])
+    if config["steps"] is not None:
         from herringbone.controller.slurm_steps import Steps
 
-        return Steps(order, order["steps"])
+        return Steps(config, config["steps"])
     from herringbone.controller.processes import Processes
 
-    assert order["processes"] is not None
-    return Processes(order, order["processes"])
+    assert config["processes"] is not None
+    return Processes(config, config["processes"])
 
 
 if __name__ == "__main__":

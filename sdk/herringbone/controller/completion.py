@@ -1,4 +1,4 @@
-"""The end of a job: read what the hosts left, judge, pack, and write the result into the index."""
+"""The end of an attempt: read what the hosts left, judge, pack, and write the result into the record."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from herringbone.controller.artifacts import pack
-from herringbone.controller.attempts import begin_anew
-from herringbone.controller.config import Order
-from herringbone.controller.hosts import Host
+from herringbone.controller.attempts import restart
+from herringbone.controller.config import ControllerConfig
+from herringbone.controller.hosts import Conclusion, Host, Restart
 from herringbone.controller.record import record_of
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.jobs.index import FAILED, UPLOADING
@@ -25,48 +25,52 @@ from herringbone_contract.paths import Paths
 if TYPE_CHECKING:
     from herringbone.controller.hosts import Site
 
-Conclusion = Literal["well", "failed", "anew"]
 _TAIL_LINES = 20
 _TAIL_BYTES = 32_768
 
 
 def conclude(
-    order: Order,
+    config: ControllerConfig,
     hosts: Sequence[tuple[Host, bool]],
     site: Site,
     *,
     stopped: bool,
     max_run_over: bool,
 ) -> Conclusion:
-    """Bring the attempt to its end; `hosts` are in the order of their ends, each with whether it had been told to end.
+    """Bring the attempt to its end.
 
-    Only when nothing is left of the hosts is the job over.
+    `hosts` are in the order of their ends, each with whether the controller had signalled it. The record says that
+    the job is over only when nothing of the hosts is left.
     """
-    ends = [_host_end(order, host, ordered) for host, ordered in hosts]
+    ends = [_host_end(config, host, ordered) for host, ordered in hosts]
     verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
     if verdict.failure is not None and not (stopped or max_run_over):
-        renewal = begin_anew(order, site, verdict)
-        if renewal == "here":
-            return "anew"
-        if renewal == "elsewhere":
+        outcome = restart(config, site, verdict)
+        if outcome is Restart.HERE:
+            return Conclusion.RESTART
+        if outcome is Restart.ELSEWHERE:
+            # The other controller writes the record and removes what is left, so neither may happen here.
             for host, _ in hosts:
                 host.log.close(time.time())
-            return "failed"
-    record = record_of(order)
+            return Conclusion.FAILED
+    record = record_of(config)
     model = None
     try:
         if verdict.failure is None:
             record.update(secondary_status=UPLOADING)
-        model = _pack(order, [host for host, _ in hosts], with_model=verdict.failure is None)
+        model = _pack(config, [host for host, _ in hosts], with_model=verdict.failure is None)
     except OSError as error:
+        # The failure of the script says more than a full disk does.
         if verdict.failure is None:
-            verdict = Verdict(FAILED, FAILED, _not_packed(order, error))
+            verdict = Verdict(FAILED, FAILED, _not_packed(config, error))
     for host, _ in hosts:
         if host.log.lost:
-            host.log.say(f"[{host.name}] the log is not whole: {host.log.lost} bytes found no room", time.time())
+            text = f"[{host.name}] the log is incomplete: {host.log.lost} bytes could not be written"
+            host.log.say(text, time.time())
         host.log.close(time.time())
-    shutil.rmtree(order["run_folder"], ignore_errors=True)
-    site.leave()
+    # Before the record says that the job is over: a caller that waits for that may check that nothing is left.
+    shutil.rmtree(config["run_folder"], ignore_errors=True)
+    site.remove()
     record.update(
         status=verdict.status,
         secondary_status=verdict.secondary_status,
@@ -74,61 +78,62 @@ def conclude(
         failure=None if verdict.failure is None else verdict.failure.to_json(),
         model=None if model is None else str(model),
     )
-    return "well" if verdict.failure is None else "failed"
+    return Conclusion.OVER if verdict.failure is None else Conclusion.FAILED
 
 
-def _host_end(order: Order, host: Host, ordered: bool) -> HostEnd:
+def _host_end(config: ControllerConfig, host: Host, ordered: bool) -> HostEnd:
     assert host.exit_code is not None
     if host.exit_code == 0:
         return HostEnd(host.name, 0, ordered)
     paths = Paths(Path(host.base))
     record, cause = None, host.cause
-    # A host that was killed had no time to write one, or to finish it.
+    # A killed host had no time to write the record, or wrote half of it.
     with contextlib.suppress(OSError, ContractError):
         record = parse_failure(Path(paths.failure_record).read_bytes())
-    tail = _tail(Path(order["logs"]) / f"{host.name}.log", host.log_begins)
+    tail = _tail(Path(config["logs"]) / f"{host.name}.log", host.log_begins)
     if record is None and not cause:
-        # What the contract asks of every image.
+        # A foreign image writes only the plain text file that SageMaker's contract asks for.
         with contextlib.suppress(OSError):
             cause = Path(paths.failure).read_text(encoding="utf-8", errors="replace")[:MAX_FAILURE_CHARS]
     return HostEnd(host.name, host.exit_code, ordered, record, tail, cause, host.lost)
 
 
 def _tail(log: Path, begin: int) -> tuple[str, ...]:
-    """Return the last lines of a log, from the byte `begin` at the earliest, without their time."""
+    """Return the last lines of a log without their time stamps, from the byte `begin` at the earliest."""
     with log.open("rb") as file:
         file.seek(max(begin, log.stat().st_size - _TAIL_BYTES))
         lines = file.read().splitlines()[-_TAIL_LINES:]
     return tuple(line[STAMP_CHARS:].decode("utf-8", "replace") for line in lines)
 
 
-def _pack(order: Order, hosts: Sequence[Host], *, with_model: bool) -> Path | None:
-    """Pack in the order of the hosts' names, whatever the order of their ends; return where the model is."""
-    if order["output"] is None:
+def _pack(config: ControllerConfig, hosts: Sequence[Host], *, with_model: bool) -> Path | None:
+    """Pack the hosts' outputs, in the order of the plan and not of their ends; return the path of the model."""
+    if config["output"] is None:
         return None
-    ordered = sorted(hosts, key=lambda host: [entry["name"] for entry in order["hosts"]].index(host.name))
+    # The order decides whose file is packed when two hosts wrote the same name, so it must not depend on time.
+    ordered = sorted(hosts, key=lambda host: [entry["name"] for entry in config["hosts"]].index(host.name))
     bases = [(host.name, Paths(Path(host.base))) for host in ordered]
-    output = Path(order["output"])
-    ending = ".tar.gz" if order["compress"] else ""
+    output = Path(config["output"])
+    suffix = ".tar.gz" if config["compress"] else ""
 
     def say(text: str) -> None:
         ordered[0].log.say(f"[{ordered[0].name}] packing: {text}", time.time())
 
     data = [(name, Path(paths.output_data)) for name, paths in bases]
     if any(next(folder.rglob("*"), None) for _, folder in data):
-        pack(data, output / f"output{ending}", compress=order["compress"], say=say)
+        pack(data, output / f"output{suffix}", compress=config["compress"], say=say)
     if not with_model:
         return None
     models = [(name, Path(paths.model)) for name, paths in bases]
-    return pack(models, output / f"model{ending}", compress=order["compress"], say=say)
+    return pack(models, output / f"model{suffix}", compress=config["compress"], say=say)
 
 
-def _not_packed(order: Order, error: OSError) -> Failure:
-    folders = ", ".join(str(Paths(Path(host["base"])).model) for host in order["hosts"])
+def _not_packed(config: ControllerConfig, error: OSError) -> Failure:
+    folders = ", ".join(str(Paths(Path(host["base"])).model) for host in config["hosts"])
     return Failure(
         exception=type(error).__name__,
         message=(
-            f"the job ran to its end, but what it left could not be packed into {order['output']}: {error.strerror}; "
+            f"the job ran to its end, but its results could not be packed into {config['output']}: {error.strerror}; "
             f"nothing is lost: the model is in {folders}"
         ),
     )

@@ -1,7 +1,7 @@
-"""What the client tells a controller: one JSON object on its standard input.
+"""The controller's config: one JSON object that the client writes to the controller's standard input.
 
-It may hold the environment of the job, secrets included: it travels through a pipe and is never on a disk or a command
-line.
+The config may contain the job's environment, secrets included. It therefore travels through a pipe, and is never on a
+command line. Only Slurm's controller, on another machine, reads it from a file that its owner alone may read.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from typing import TypedDict
 
 
-class HostOrder(TypedDict):
+class HostConfig(TypedDict):
     """One host: its name, and the base folder of its contract tree on this machine."""
 
     name: str
     base: str
 
 
-class ProcessesOrder(TypedDict):
-    """Hosts that are processes: `argv` starts a supervisor, in the job's environment and what each host adds to it.
+class ProcessesConfig(TypedDict):
+    """Hosts that are processes: `argv` starts a supervisor, in `environment` plus the host's own variables.
 
-    `key` is what the job's supervisors prove to each other that they know, where some of them are not ours to start;
-    else None, and the controller makes one where there are several.
+    `key` is the secret that supervisors prove to each other. It is given when other controllers start some of the
+    supervisors. Otherwise it is None, and the controller makes one for a job of several hosts.
     """
 
     argv: list[str]
@@ -29,12 +29,12 @@ class ProcessesOrder(TypedDict):
     key: str | None
 
 
-class ContainerOrder(TypedDict):
-    """A container that runs: its id, and two descriptors that the controller was born with.
+class ContainerConfig(TypedDict):
+    """A running container: its id, and two descriptors that the controller inherited from the client.
 
-    `stream` carries its output here and its private line and lifeline there; `ending` gives the engine's word on its
-    end. `fetched` are folders of the container, each with the folder here that its content goes to at the end; none
-    where they are mounted.
+    `stream` carries the container's output to the controller, and the private line and the lifeline to the container.
+    `ending` delivers the engine's answer when the container ends. `fetched` maps folders of the container to folders
+    of this machine, for an engine that cannot mount them; empty otherwise.
     """
 
     id: str
@@ -43,20 +43,20 @@ class ContainerOrder(TypedDict):
     fetched: dict[str, str]
 
 
-class ContainersOrder(TypedDict):
-    """Hosts that are containers, by their names, and the network between them; each is told `line` in private."""
+class ContainersConfig(TypedDict):
+    """Hosts that are containers, by host name, and the network between them; each gets `line` on standard input."""
 
     engine: str
     network: str | None
     line: str
-    containers: dict[str, ContainerOrder]
+    containers: dict[str, ContainerConfig]
 
 
-class StepsOrder(TypedDict):
+class StepsConfig(TypedDict):
     """Hosts that are steps of a Slurm job, each on a node of its own.
 
-    `srun` is what srun is told beside where a host goes; `argv` starts a supervisor on its node. `environment` is told
-    to the supervisors in private; `variables` are for all to see.
+    `srun` are srun's arguments besides the host's position, `argv` starts a supervisor on its node. Supervisors get
+    `environment` in private over standard input; `variables` are visible to everybody on the node.
     """
 
     srun: list[str]
@@ -65,25 +65,27 @@ class StepsOrder(TypedDict):
     variables: dict[str, str]
 
 
-class Order(TypedDict):
+class ControllerConfig(TypedDict):
     """One job. Paths are absolute; times are seconds.
 
-    One of `processes`, `containers` and `steps` says what the hosts are. `patience` is how long hosts may outlive the
-    first host that failed, and `warning` how long before the end of `max_run` they are told to stop. `run_folder` is
-    empty where each host makes its own. `output` is the folder for what is packed, `compress` says whether into
-    archives; None where somebody else fetches and packs what the hosts leave. What becomes of the job goes into the
-    `index`, or where that lies on another machine, into the file `report`. `retries` is how often the job may begin
-    anew, and `policies` are patterns in its log that decide whether it does, each with its action.
+    `processes`, `containers` or `steps`: exactly one is set and describes the hosts.
+    `index`, `report`: where the job's state is written; `report` is a file, used when the index is on another machine.
+    `run_folder`: sockets; empty when each host makes its own.
+    `retries`: number of restarts the job may have. `policies`: log pattern -> action, see `controller.retry`.
+    `warning`: how long before the end of `max_run` the hosts get SIGTERM.
+    `patience`: how long hosts may outlive the first host that failed.
+    `output`: the folder for packed results; None when another process fetches and packs them. `compress`: pack into
+    archives, not folders.
     """
 
     job: str
     index: str | None
     report: str | None
     logs: str
-    hosts: list[HostOrder]
-    processes: ProcessesOrder | None
-    containers: ContainersOrder | None
-    steps: StepsOrder | None
+    hosts: list[HostConfig]
+    processes: ProcessesConfig | None
+    containers: ContainersConfig | None
+    steps: StepsConfig | None
     run_folder: str
     retries: int
     policies: dict[str, str]

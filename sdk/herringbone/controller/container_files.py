@@ -1,4 +1,4 @@
-"""Brings what a container wrote to this machine, where its folders are not mounted."""
+"""Copies the files of a container to this machine, for an engine that cannot mount folders of this machine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Say = Callable[[str], None]
 
 
 def fetch(engine: Engine, container: str, inside: str, into: Path, say: Say) -> None:
-    """Copy a folder of a container, or what of it is there, into a folder here.
+    """Copy a folder of a container into a folder of this machine; a folder that does not exist is skipped.
 
     >>> fetch(engine, "digits-1-algo-1", "/opt/ml/model", Path("model"), print)      # doctest: +SKIP
 
-    Only files, folders and links that stay inside arrive; `say` is told of others. Raises `ArchiveError` when the
-    engine goes away half way.
+    Only files, folders and links that stay inside the folder are copied; `say` gets a message about all others. Raises
+    `ArchiveError` when the connection to the engine breaks.
     """
     try:
         with engine.download(container, inside) as stream:
@@ -35,25 +35,26 @@ def fetch(engine: Engine, container: str, inside: str, into: Path, say: Say) -> 
 
 
 def unpack(stream: IO[bytes], into: Path, say: Say) -> None:
-    """Unpack the tar of one folder into `into`. Raises `tarfile.TarError` when it is cut short."""
-    whole = _Whole(stream)
+    """Unpack the tar of one folder into `into`. Raises `tarfile.TarError` when the tar is incomplete."""
+    whole = _TailReader(stream)
     into.mkdir(parents=True, exist_ok=True)
     with tarfile.open(fileobj=whole, mode="r|") as archive:  # type: ignore[call-overload]
         for member in _below(archive):
-            trouble = problem(member, into)
-            if trouble is None:
+            reason = problem(member, into)
+            # The members come from the job's own script, so none of them is trusted.
+            if reason is None:
                 extract(archive, member, into)
             else:
-                say(f"{member.name} is left out: {trouble}")
-    # After the last member come two blocks of zeros: without them, the rest is missing.
+                say(f"{member.name} is left out: {reason}")
+    # A complete tar ends with two blocks of zeros. `tarfile` also accepts a stream that breaks off between members.
     while whole.read(1 << 16):
         pass
     if whole.tail != bytes(2 * _BLOCK_BYTES):
         raise tarfile.ReadError("the archive ends too early")
 
 
-class _Whole:
-    """A stream that remembers how it ended."""
+class _TailReader:
+    """A stream that remembers its last two blocks."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -66,7 +67,7 @@ class _Whole:
 
 
 def _below(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """Yield the members, named from within the folder that the archive is of."""
+    """Yield the members, with names relative to the folder that was archived."""
     for member in archive:
         member.name = member.name.partition("/")[2]
         if member.islnk():

@@ -1,9 +1,9 @@
-"""Hosts that are containers: the client started them, and we were born with the connections to them.
+"""Hosts that are containers: the client started them, and the controller inherited two connections to each.
 
-    stream   what the host writes, in frames; while we hold it open, the host knows that we live
-    ending   the engine's answer to a question that waits for the end: JSON, and the end of the connection
+    stream   the host's output, in frames; while the controller holds it open, the host knows that the controller lives
+    ending   the engine's answer to a request that waits for the end: JSON, then the end of the connection
 
-All else goes to the engine as requests of our own.
+Everything else goes to the engine as separate requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from herringbone.controller.hosts import Host
+from herringbone.controller.hosts import Host, Restart
 from herringbone.controller.log_files import LogFile
 from herringbone.engine.client import Engine, EngineRefusal, hijack, read_head, send
 from herringbone_contract.errors import ArchiveError, EngineError
@@ -26,22 +26,21 @@ if TYPE_CHECKING:
     from threading import Thread
     from typing import Any
 
-    from herringbone.controller.config import ContainerOrder, ContainersOrder, HostOrder, Order
-    from herringbone.controller.hosts import Renewal
+    from herringbone.controller.config import ContainerConfig, ContainersConfig, ControllerConfig, HostConfig
     from herringbone.controller.retry import Attempt
 
 _HEADER_BYTES = 8
-_WORD_BYTES = 65_536
-# What the shell says of a process that was killed: all that is known of a container that the engine forgot.
+_ANSWER_BYTES = 65_536
+# The shell's exit code of a killed process: the only guess for a container that the engine no longer knows.
 _KILLED_CODE = 137
 _NOT_FOUND, _CONFLICT = 404, 409
 _ENGINE_GONE = "the container engine went away while the job ran, and took the container with it"
-# The kernel's word on memory reaches the engine on another way than the container's end does.
+# The kernel's out-of-memory event reaches the engine on another path than the container's end, and may come later.
 _MEMORY_SECONDS = 0.3
 
 
 class Frames:
-    """Takes the stream of a container apart: each frame is 4 bytes of kind, 4 of size, then what was written.
+    """Removes the frames of a container's stream: 4 bytes of kind, 4 bytes of size, then the output.
 
     >>> frames = Frames()
     >>> frames.text(bytes([1, 0, 0, 0, 0, 0, 0, 3]) + b"a"), frames.text(b"bc")
@@ -49,123 +48,128 @@ class Frames:
     """
 
     def __init__(self) -> None:
+        # A read may end anywhere, also inside a header.
         self._header = b""
-        self._left = 0
+        self._frame_left = 0
 
     def text(self, chunk: bytes) -> bytes:
-        found = []
-        place = 0
-        while place < len(chunk):
-            if self._left:
-                end = min(place + self._left, len(chunk))
-                found.append(chunk[place:end])
-                self._left -= end - place
+        pieces = []
+        start = 0
+        while start < len(chunk):
+            if self._frame_left:
+                end = min(start + self._frame_left, len(chunk))
+                pieces.append(chunk[start:end])
+                self._frame_left -= end - start
             else:
-                end = place + _HEADER_BYTES - len(self._header)
-                self._header += chunk[place:end]
+                end = start + _HEADER_BYTES - len(self._header)
+                self._header += chunk[start:end]
+                # The kind (stdout or stderr) does not matter: both go into the same log.
                 if len(self._header) == _HEADER_BYTES:
-                    self._left = int.from_bytes(self._header[4:], "big")
+                    self._frame_left = int.from_bytes(self._header[4:], "big")
                     self._header = b""
-            place = end
-        return b"".join(found)
+            start = end
+        return b"".join(pieces)
 
 
 class ContainerHost(Host):
-    """A container and its stream."""
+    """A container and its connections."""
 
-    def __init__(self, order: HostOrder, log: LogFile, container: ContainerOrder, engine: Engine) -> None:
-        super().__init__(order, log)
+    def __init__(self, config: HostConfig, log: LogFile, container: ContainerConfig, engine: Engine) -> None:
+        super().__init__(config, log)
         self.id = container["id"]
         self.ending = container["ending"]
         self.output = container["stream"]
         self._frames = Frames()
-        self._word = b""
+        self._answer = b""
         self._engine = engine
 
     def signal(self, number: int) -> None:
+        # An ended container keeps its name until it is removed, and the engine would refuse the signal.
         if self.exit_code is not None:
             return
         try:
             self._kill(number)
         except EngineError as error:
-            # The engine may be gone, and our connections with it: then the loop hears of that.
+            # When the engine is gone, its connections break as well, and the loop handles that as the host's end.
             print(f"{self.name}: signal {number}: {error}", file=sys.stderr)
 
     def _kill(self, number: int) -> None:
-        # What stands still hears no signal; it may be stopped again before it does.
+        # The engine refuses to signal a paused container. Somebody may pause it again between the two requests.
         for _ in range(2):
             try:
                 self._engine.post(f"/containers/{self.id}/kill", signal=signal.Signals(number).name)
             except EngineRefusal as error:
-                # Else it has just ended.
-                if error.status == _CONFLICT and self.rouse():
+                # A conflict means that the container is paused, or that it has just ended.
+                if error.status == _CONFLICT and self.unpause():
                     continue
             return
 
-    def rouse(self) -> bool:
-        """Have a paused container run on; say whether it was paused."""
+    def unpause(self) -> bool:
+        """Let a paused container go on; return whether it was paused."""
         if not self.state().get("Paused"):
             return False
         self._engine.post(f"/containers/{self.id}/unpause")
         return True
 
     def state(self) -> dict[str, object]:
-        """Return what the engine knows of the container, nothing once it has forgotten it."""
+        """Return the container's state in the engine; empty when the engine no longer knows the container."""
         try:
-            found: dict[str, object] = self._engine.get(f"/containers/{self.id}/json")["State"]
+            state: dict[str, object] = self._engine.get(f"/containers/{self.id}/json")["State"]
         except EngineRefusal as error:
             if error.status != _NOT_FOUND:
                 raise
             return {}
-        return found
+        return state
 
     def take_ending(self) -> int | None:
-        """Return the exit code once the engine has given it, and let go of that connection; None before."""
+        """Return the exit code once the engine has sent it, and close that connection; None before."""
         if self.ending is None:
             return None
         try:
-            piece = os.read(self.ending, _WORD_BYTES)
+            piece = os.read(self.ending, _ANSWER_BYTES)
         except BlockingIOError:
             return None
         except OSError:
-            piece = b""  # a connection that broke
+            # A broken connection is the end of the answer, as end-of-file is.
+            piece = b""
         if piece:
-            self._word += piece
+            self._answer += piece
             return None
         os.close(self.ending)
         self.ending = None
         try:
-            return int(json.loads(self._word)["StatusCode"])
+            return int(json.loads(self._answer)["StatusCode"])
         except (ValueError, KeyError, TypeError):
-            return self._ending_untold()
+            return self._code_without_answer()
 
     def explain(self) -> None:
-        """Find out whether memory ended it, or the loss of the engine: without one, a host stops by itself."""
+        """Set `cause` if memory or the loss of the engine ended the host; without an engine a host stops by itself."""
         deadline = time.monotonic() + _MEMORY_SECONDS
         try:
+            # Only a SIGKILL can come from the kernel's out-of-memory killer, so other codes need no wait.
             while not self.state().get("OOMKilled"):
                 if self.exit_code != _KILLED_CODE or time.monotonic() > deadline:
                     return
                 time.sleep(0.02)
-            self.cause = f"out of memory: {self._limit()}"
+            self.cause = f"out of memory: {self._memory_limit()}"
         except EngineError:
-            self._miss_engine()
+            self._mark_engine_gone()
 
-    def _ending_untold(self) -> int:
-        """The connection broke, so the engine was stopped, or the network to it is gone."""
-        self._miss_engine()
+    def _code_without_answer(self) -> int:
+        """Return the exit code after a broken connection: the engine was stopped, or the network to it is gone."""
+        self._mark_engine_gone()
         try:
             state = self.state()
         except EngineError:
             return _KILLED_CODE
         code = state.get("ExitCode")
-        # A container that lost its controller's connection stops by itself: nothing is to be had from it any more.
+        # A container that lost its controller's connection stops by itself, so even code 0 is no success.
         return code if isinstance(code, int) and code else _KILLED_CODE
 
-    def _miss_engine(self) -> None:
+    def _mark_engine_gone(self) -> None:
         self.cause, self.lost = _ENGINE_GONE, True
 
-    def _limit(self) -> str:
+    def _memory_limit(self) -> str:
         limit = int(self._engine.get(f"/containers/{self.id}/json")["HostConfig"].get("Memory") or 0)
         if limit:
             return f"the container may use {limit / 2**20:.0f} MiB"
@@ -178,28 +182,31 @@ class ContainerHost(Host):
 class Containers:
     """The hosts of one job as containers of one engine, and the network between them."""
 
-    def __init__(self, order: Order, containers: ContainersOrder) -> None:
-        self._order = containers
+    def __init__(self, config: ControllerConfig, containers: ContainersConfig) -> None:
+        self._config = containers
         self._engine = Engine(containers["engine"])
-        self._entries, self._retries = order["hosts"], order["retries"]
-        self._tidying: Thread | None = None
-        self.failed: Sequence[Attempt] = ()
-        self.places: dict[str, str] = {}
+        self._host_configs, self._retries = config["hosts"], config["retries"]
+        # Set by the loop's thread in `collect`, and joined by it in `remove`.
+        self._removal: Thread | None = None
+        self.failed_attempts: Sequence[Attempt] = ()
+        self.machines: dict[str, str] = {}
         self.hosts = [
             ContainerHost(
-                each,
-                LogFile(f"{order['logs']}/{each['name']}.log"),
-                containers["containers"][each["name"]],
+                host,
+                LogFile(f"{config['logs']}/{host['name']}.log"),
+                containers["containers"][host["name"]],
                 self._engine,
             )
-            for each in self._entries
+            for host in self._host_configs
         ]
 
     def start(self) -> None:
+        """Prepare the connections; the client has started the containers."""
         for host in self.hosts:
             for descriptor in (host.output, host.ending):
                 assert descriptor is not None
                 os.set_blocking(descriptor, False)
+                # A child that held the stream open would keep the hosts from noticing the controller's death.
                 os.set_inheritable(descriptor, False)
 
     def endings(self) -> Iterator[tuple[Host, int]]:
@@ -208,19 +215,20 @@ class Containers:
             if code is not None:
                 yield host, code
 
-    def sweep(self) -> None:
-        pass  # a container's processes end with its first one
+    def kill_orphans(self) -> None:
+        pass  # the kernel ends a container's processes with its first one
 
-    def rouse(self) -> None:
+    def on_host_failure(self) -> None:
+        """Unpause paused hosts so that they receive the failure notice."""
         for host in self.hosts:
             if host.exit_code is None:
                 try:
-                    host.rouse()
+                    host.unpause()
                 except EngineError as error:
                     print(f"{host.name}: {error}", file=sys.stderr)
 
     def collect(self) -> None:
-        """Ask why hosts failed, fetch what they wrote, and have containers that no attempt needs removed meanwhile."""
+        """Ask why hosts failed, fetch their files, and start to remove containers that no attempt needs."""
         from threading import Thread
 
         for host in self.hosts:
@@ -230,67 +238,75 @@ class Containers:
                 self._fetch(host)
             except (EngineError, ArchiveError) as error:
                 host.cause = host.cause or str(error)
+                # A host whose files could not be fetched has failed, even if its program succeeded.
                 host.exit_code = host.exit_code or 1
-        if len(self.failed) >= self._retries:
-            self._tidying = Thread(target=self._remove_all)
-            self._tidying.start()
+        if len(self.failed_attempts) >= self._retries:
+            # Removal takes the engine a while, and the controller packs the model meanwhile. `remove` joins this.
+            self._removal = Thread(target=self._remove_all)
+            self._removal.start()
 
-    def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - no other controller goes on
+    def attempt_columns(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - this controller goes on
         return {}
 
-    def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:
-        """Start the same containers once more, over new connections."""
-        self.failed = failed
+    def restart(self, failed: Sequence[Attempt]) -> Restart:
+        """Start the same containers again, over new connections."""
+        self.failed_attempts = failed
         try:
-            self.hosts = [self._started_again(host) for host in self.hosts]
+            self.hosts = [self._restart_host(host) for host in self.hosts]
         except (EngineError, OSError) as error:
-            self.hosts[0].log.say(f"[{self.hosts[0].name}] it cannot begin anew: {error}", time.time())
-            return None
-        return "here"
+            first = self.hosts[0]
+            first.log.say(f"[{first.name}] the job cannot be restarted: {error}", time.time())
+            return Restart.NONE
+        return Restart.HERE
 
-    def leave(self) -> None:
-        if self._tidying is None:
+    def remove(self) -> None:
+        if self._removal is None:
             self._remove_all()
         else:
-            self._tidying.join()
+            self._removal.join()
 
     def abandon(self) -> None:
         self._remove_all()
 
-    def _started_again(self, host: ContainerHost) -> ContainerHost:
+    def _restart_host(self, host: ContainerHost) -> ContainerHost:
+        # The tree is mounted in the container, so files of the failed attempt must go before the start.
         host.clear()
         with self._engine.open() as stream, self._engine.open() as ending:
-            start_container(self._engine, host.id, stream, ending, self._order["line"].encode())
+            start_container(self._engine, host.id, stream, ending, self._config["line"].encode())
+            # Detached only after the start succeeded, so that an error closes both.
             connections = {"stream": stream.detach(), "ending": ending.detach()}
-        container: ContainerOrder = {**self._order["containers"][host.name], **connections}  # type: ignore[typeddict-item]
-        entry = next(each for each in self._entries if each["name"] == host.name)
-        again = ContainerHost(entry, host.log, container, self._engine)
-        again.log_begins = host.log.size
-        return again
+        container: ContainerConfig = {**self._config["containers"][host.name], **connections}  # type: ignore[typeddict-item]
+        config = next(config for config in self._host_configs if config["name"] == host.name)
+        restarted = ContainerHost(config, host.log, container, self._engine)
+        # Policies and the log tail must not see lines of the failed attempt.
+        restarted.log_begins = host.log.size
+        return restarted
 
     def _fetch(self, host: ContainerHost) -> None:
-        folders = self._order["containers"][host.name]["fetched"]
+        folders = self._config["containers"][host.name]["fetched"]
         if folders:
             from pathlib import Path
 
             from herringbone.controller.container_files import fetch
 
-            for inside, here in folders.items():
-                fetch(self._engine, host.id, inside, Path(here), lambda text: host.log.say(text, time.time()))
+            for inside, target in folders.items():
+                fetch(self._engine, host.id, inside, Path(target), lambda text: host.log.say(text, time.time()))
 
     def _remove_all(self) -> None:
         from threading import Thread
 
+        # In parallel: the engine takes about as long for all of them as for one.
         removals = [Thread(target=self._try, args=(remove_container, host.id)) for host in self.hosts]
         for removal in removals:
             removal.start()
         for removal in removals:
             removal.join()
-        if self._order["network"] is not None:
-            self._try(remove_network, self._order["network"])
+        # The engine refuses to remove a network that has containers.
+        if self._config["network"] is not None:
+            self._try(remove_network, self._config["network"])
 
     def _try(self, remove: Callable[[Engine, str], None], name: str) -> None:
-        """Go on without it: what cannot be removed now, the next job's sweep finds."""
+        """Remove one object; the next job's garbage collection finds what cannot be removed now."""
         try:
             remove(self._engine, name)
         except EngineError as error:
@@ -298,20 +314,23 @@ class Containers:
 
 
 def start_container(engine: Engine, container: str, stream: socket, ending: socket, line: bytes) -> None:
-    """Start a container, its output and its end to come over these connections; `line` is told to it first.
+    """Start a container whose output arrives on `stream` and whose end arrives on `ending`; `line` is its first input.
 
-    Attach first, so that not a byte is lost, and ask for the end before there can be one.
+    The order matters: attach before the start, so that no byte of output is lost, and wait for the end before there
+    can be one.
     """
     path = f"/containers/{container}"
     hijack(stream, f"{path}/attach", {"stream": True, "stdin": True, "stdout": True, "stderr": True})
+    # The supervisor reads this line before anything else, and the engine keeps it until it does.
     stream.sendall(line)
     send(ending, "POST", f"{path}/wait", {"condition": "next-exit"})
-    read_head(ending)  # comes at once, and says that the engine watches; the rest comes at the end
+    # The head arrives at once and means that the engine watches the container; the body arrives at the end.
+    read_head(ending)
     engine.post(f"{path}/start")
 
 
 def remove_container(engine: Engine, container: str) -> None:
-    """Kill and remove a container; one that is gone, or that another is removing, is no error."""
+    """Kill and remove a container; a container that is gone, or that another process is removing, is no error."""
     try:
         engine.delete(f"/containers/{container}", force=True, v=True)
     except EngineRefusal as error:
@@ -320,7 +339,7 @@ def remove_container(engine: Engine, container: str) -> None:
 
 
 def remove_network(engine: Engine, network: str) -> None:
-    """Remove a network; one that is gone is no error."""
+    """Remove a network; a network that is gone is no error."""
     try:
         engine.delete(f"/networks/{network}")
     except EngineRefusal as error:

@@ -1,15 +1,16 @@
-"""What one process is born with: a supervisor from its controller, and the controller from the client."""
+"""Descriptors and signals that a process inherits: a supervisor from its controller, a controller from the client."""
 
 import signal
 
-# A supervisor's descriptor whose end-of-file says that the controller is gone.
+# A supervisor's descriptor on which end-of-file means that the controller is gone.
 LIFELINE_FD = 3
-# A supervisor's descriptor that gives the job's secret, where there are several hosts.
+# A supervisor's descriptor from which it reads the job's secret, when there are several hosts.
 KEY_FD = 4
 
-# The signals by which a controller is told to stop and to kill: they wait, blocked, until it can take them.
+# The signals that ask a controller to stop and to kill. The client blocks them before it starts the controller, so
+# that they stay pending until the controller has handlers.
 CONTROLLER_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-# The signals that a supervisor does not ignore, though its controller does, or the client: Python ignores SIGPIPE, a
-# shell's `&` SIGINT and SIGQUIT, `nohup` SIGHUP, and an ignored signal stays ignored in a child.
+# The signals whose default action a supervisor gets back. An ignored signal stays ignored in a child, and some are
+# ignored further up: Python ignores SIGPIPE, a shell's `&` SIGINT and SIGQUIT, `nohup` SIGHUP.
 RESTORED_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}

@@ -1,10 +1,12 @@
-"""What the controller asks of a job's hosts, whatever they are made of.
+"""The interface between the controller and a job's hosts, and the part of a host that all kinds share.
 
-A `Site` starts and ends hosts of one kind: processes of this machine (`processes`) or containers (`containers`).
+A site is all hosts of one job, which are of one kind: processes of this machine (`processes`), containers of an engine
+(`containers`) or steps of a Slurm job (`slurm_steps`). The controller knows sites and hosts only by this module.
 """
 
 from __future__ import annotations
 
+import enum
 import os
 import time
 
@@ -13,13 +15,10 @@ from herringbone.controller.log_files import LogFile
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any, Literal, Protocol
+    from typing import Any, Protocol
 
-    from herringbone.controller.config import HostOrder
+    from herringbone.controller.config import HostConfig
     from herringbone.controller.retry import Attempt
-
-    # Where a job begins anew: under this controller, or by and by under another one.
-    Renewal = Literal["here", "elsewhere"] | None
 
     class Site(Protocol):
         """The hosts of one job."""
@@ -28,84 +27,103 @@ if TYPE_CHECKING:
         def hosts(self) -> Sequence[Host]: ...
 
         def start(self) -> None:
-            """Bring the hosts up. Raises `OSError`."""
+            """Start the hosts. Raises `OSError`."""
 
         def endings(self) -> Iterable[tuple[Host, int]]:
             """Return the hosts that have ended since the last call, each with its exit code, as the shell counts."""
 
-        def sweep(self) -> None:
-            """End what dead hosts left behind."""
+        def kill_orphans(self) -> None:
+            """Kill the processes that ended hosts left behind."""
 
-        def rouse(self) -> None:
-            """Have hosts that stand still run on: that the job has failed is theirs to hear."""
+        def on_host_failure(self) -> None:
+            """Make sure that the other hosts can learn of a failed host: unpause them, or mark them as lost."""
 
         def collect(self) -> None:
-            """All hosts have ended: bring what they wrote to their base folders, and begin to tidy up."""
+            """Bring what the ended hosts wrote to their base folders, and start to remove what no attempt needs."""
 
         @property
-        def failed(self) -> Sequence[Attempt]:
+        def failed_attempts(self) -> Sequence[Attempt]:
             """The attempts of this job that failed before this one."""
 
         @property
-        def places(self) -> Mapping[str, str]:
-            """What plays each host; nothing where that is one machine."""
+        def machines(self) -> Mapping[str, str]:
+            """The machine of each host, by host name; empty when all hosts are on one machine."""
 
-        def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:
-            """Return what another controller has to find of failed attempts, as columns of the record."""
+        def attempt_columns(self, failed: Sequence[Attempt]) -> dict[str, Any]:
+            """Return the columns of the record in which another controller finds the failed attempts."""
 
-        def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:
-            """Have `hosts` ready for another start, or another controller start; None where that cannot be."""
+        def restart(self, failed: Sequence[Attempt]) -> Restart:
+            """Prepare `hosts` for another start, or have another controller start them."""
 
-        def leave(self) -> None:
-            """Return when nothing of the site is left."""
+        def remove(self) -> None:
+            """Remove what the site still has, and return when nothing is left."""
 
         def abandon(self) -> None:
-            """Kill and tidy up at once; some hosts may not even have started."""
+            """Kill and remove everything at once; some hosts may not have started."""
 
 
 _READ_BYTES = 1 << 20
 
 
-class Host:
-    """One supervisor. `exit_code` is the shell's (128 + n for signal n), None while it runs.
+class Restart(enum.Enum):
+    """The outcome of a site's attempt to restart the job."""
 
-    `output` is the descriptor that its output comes from, None once that has ended. `ending` is one that can be read
-    when the site knows more of its end; None where SIGCHLD tells that. `cause` says why it ended, where the exit code
-    alone does not. `called_off` says that the platform ended it, of its own accord or because somebody else asked.
+    HERE = "this controller starts the hosts again"
+    ELSEWHERE = "another controller will start them"
+    NONE = "the job is over"
+
+
+class Conclusion(enum.Enum):
+    """The next step of the controller after an attempt."""
+
+    OVER = "the job is over, and did not fail"
+    FAILED = "the job failed, or another controller goes on"
+    RESTART = "this controller starts the hosts again"
+
+
+class Host:
+    """One supervisor.
+
+    `exit_code` is the shell's (128 + n for signal n), None while the supervisor runs. `output` is the descriptor of its
+    output, None after the end of the output. `ending` is a descriptor that becomes readable when the site knows more
+    of the host's end, None when SIGCHLD reports the end. `cause` says why the host ended, when the exit code alone
+    does not. `cancelled` means that the platform ended the host, for its own reasons or because somebody else asked.
     """
 
-    def __init__(self, order: HostOrder, log: LogFile) -> None:
-        self.name = order["name"]
-        self.base = order["base"]
+    def __init__(self, config: HostConfig, log: LogFile) -> None:
+        self.name = config["name"]
+        self.base = config["base"]
         self.log = log
         self.exit_code: int | None = None
+        # The order of ends decides whose failure came first; see `verdict`.
         self.ended_at = 0.0
         self.output: int | None = None
         self.ending: int | None = None
         self.cause = ""
-        self.called_off = False
-        # It went with its machine, or the machine with it.
+        self.cancelled = False
+        # The host ended because its machine, its node or its engine went away.
         self.lost = False
-        # Where in its log this attempt begins.
+        # The byte of the log file at which this attempt begins.
         self.log_begins = 0
 
     @property
     def over(self) -> bool:
-        """Whether the supervisor has ended and all that it wrote is filed."""
+        """Report whether the supervisor has ended and all of its output is in the log file."""
         return self.exit_code is not None and self.output is None
 
     def signal(self, number: int) -> None:
-        """Signal the supervisor; one that is gone is no error."""
+        """Signal the supervisor; a supervisor that has ended is no error."""
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Remove what an earlier attempt left, but for its checkpoints."""
+        """Remove what an earlier attempt wrote, except for its checkpoints."""
         import shutil
         from pathlib import Path
 
         from herringbone_contract.paths import Paths
 
         paths = Paths(Path(self.base))
+        # An old failure record would be taken for the new attempt's.
         for file in (paths.failure, paths.failure_record, paths.success):
             Path(file).unlink(missing_ok=True)
         for folder in (paths.model, paths.output_data):
@@ -113,9 +131,9 @@ class Host:
             Path(folder).mkdir(parents=True)
 
     def drain(self) -> None:
-        """File what has come, once: a host that writes without end must not keep us from all else.
+        """Read the output once and write it to the log file; close the output at its end.
 
-        At the output's end, close it.
+        One read per call: a host that writes without pause must not keep the loop from the other hosts and deadlines.
         """
         if self.output is None:
             return
@@ -124,18 +142,21 @@ class Host:
         except BlockingIOError:
             return
         except OSError:
-            chunk = b""  # a connection that broke
+            # A broken connection to the engine is the end of the output, as end-of-file is.
+            chunk = b""
+        # An empty read is end-of-file: every process that held the write end has ended or closed it.
         if chunk:
             self.log.feed(self._text(chunk), time.time())
         else:
-            self.hang_up()
+            self.close_output()
 
-    def hang_up(self) -> None:
-        """Stop reading, whoever still holds the other end."""
+    def close_output(self) -> None:
+        """Stop reading the output, even if another process still holds the write end."""
         if self.output is not None:
+            # `over` becomes true with this, so it happens only after the last chunk is in the log.
             os.close(self.output)
             self.output = None
 
     def _text(self, chunk: bytes) -> bytes:
-        """Return what the host wrote, from what came."""
+        """Return the text of a chunk, without the framing of the transport."""
         return chunk

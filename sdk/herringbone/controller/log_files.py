@@ -1,16 +1,16 @@
-"""A host's output, chunk by chunk, into its log file, each line behind the time it came at."""
+"""Writes a host's output into its log file, each line behind the time of its arrival."""
 
 from __future__ import annotations
 
 import os
 import time
 
-# A longer line is broken here: something must bound the memory that output without newlines takes.
+# A longer line is broken here: output without newlines must not fill the memory.
 MAX_LINE_BYTES = 16 << 20
 
 
 def stamp(now: float) -> bytes:
-    """Return what stands before a line that came at `now`, seconds since 1970.
+    """Return the prefix of a line that arrived at `now`, in seconds since 1970.
 
     >>> stamp(0.25)
     b'1970-01-01T00:00:00.250000Z '
@@ -20,27 +20,30 @@ def stamp(now: float) -> bytes:
 
 
 class LogFile:
-    """Files whole lines; a line costs no Python, only a chunk does.
+    """Writes complete lines; Python works once per chunk, not per line.
 
     >>> log = LogFile("algo-1.log")          # doctest: +SKIP
     >>> log.feed(b"[algo-1:0] loss 0.5\\n", now=time.time())    # doctest: +SKIP
 
-    A full disk loses lines, never the job: `lost` counts the bytes.
+    On a full disk lines are lost, and the job continues: `lost` counts the bytes.
     """
 
     def __init__(self, path: str) -> None:
+        # O_APPEND: the controllers of several attempts write the same file one after the other.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        # Pieces of the last, incomplete line: joining them once is linear, appending to one string is not.
         self._rest: list[bytes] = []
         self._rest_size = 0
         self.lost = 0
 
     @property
     def size(self) -> int:
-        """Bytes filed so far, by whom ever."""
+        """The size of the file in bytes, including what earlier attempts wrote."""
         return os.fstat(self._file).st_size
 
     def feed(self, chunk: bytes, now: float) -> None:
         cut = chunk.rfind(b"\n") + 1
+        # Only complete lines are written, so a reader of the file never sees a line without its end.
         if cut:
             self._write(b"".join([*self._rest, chunk[:cut]]), now)
             self._rest, self._rest_size = [], 0
@@ -51,7 +54,7 @@ class LogFile:
                 self._flush(now)
 
     def say(self, text: str, now: float) -> None:
-        """File a line of the controller's own."""
+        """Write one line of the controller itself."""
         self._flush(now)
         self._write(f"{text}\n".encode(), now)
 
@@ -70,6 +73,7 @@ class LogFile:
         while view:
             try:
                 view = view[os.write(self._file, view) :]
+            # A full disk, for example. The job must not fail for its log.
             except OSError:
                 self.lost += len(view)
                 return

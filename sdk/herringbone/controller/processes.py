@@ -1,4 +1,10 @@
-"""Hosts that are processes of this machine: each a supervisor, the pipe that it writes to, and its end."""
+"""Hosts that are processes of this machine: each a supervisor, the pipe that it writes to, and its end.
+
+controller                                       supervisor (a session of its own)
+   lifeline, write end  --------- pipe --------->  descriptor 3: end-of-file means that the controller is gone
+   secret               --------- pipe --------->  descriptor 4, when there are several hosts
+   output, read end     <-------- pipe ----------  descriptors 1 and 2
+"""
 
 from __future__ import annotations
 
@@ -10,7 +16,7 @@ import sys
 import time
 
 from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD, RESTORED_SIGNALS
-from herringbone.controller.hosts import Host
+from herringbone.controller.hosts import Host, Restart
 from herringbone.controller.log_files import LogFile
 from herringbone.processes import descendants
 
@@ -19,16 +25,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from herringbone.controller.config import Order, ProcessesOrder
-    from herringbone.controller.hosts import Renewal
+    from herringbone.controller.config import ControllerConfig, ProcessesConfig
     from herringbone.controller.retry import Attempt
 
-# The controller's own descriptors are kept above those that a supervisor is given.
+# The controller's own descriptors are kept above those that a supervisor gets: `posix_spawn` runs its dup2 actions one
+# after the other, and an earlier one must not overwrite the source of a later one.
 _ABOVE = 10
 _PIPE_BYTES = 1 << 20
 _SECRET_BYTES = 32
 # A killed process is gone in a millisecond, unless it hangs in a disk or a driver.
-_SWEEP_SECONDS = 5.0
+_KILL_SECONDS = 5.0
 
 
 class ProcessHost(Host):
@@ -50,19 +56,23 @@ class ProcessHost(Host):
         if key is not None:
             actions.append((os.POSIX_SPAWN_DUP2, key, KEY_FD))
         try:
+            # posix_spawn and not subprocess, whose import takes milliseconds that the user waits for.
             self.pid = os.posix_spawnp(
                 argv[0],
                 argv,
                 environment,
                 file_actions=actions,
                 setsid=True,
+                # An empty mask: signals that the client's Python had blocked must reach the ranks.
                 setsigmask=[],
                 setsigdef=RESTORED_SIGNALS,
             )
         except OSError:
+            # Without a process nothing would ever be read from it.
             os.close(read_end)
             raise
         finally:
+            # The supervisor alone may hold the write end: end-of-file then means that all of the host has ended.
             os.close(write_end)
             if key is not None:
                 os.close(key)
@@ -70,37 +80,40 @@ class ProcessHost(Host):
         self.output = read_end
 
     def signal(self, number: int) -> None:
+        # A pid stays reserved until `endings` reaps it and sets the exit code, so this signals no other process.
         if self.exit_code is None and self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
 
 class Processes:
-    """The hosts of one job as our children."""
+    """The hosts of one job as children of the controller."""
 
-    def __init__(self, order: Order, processes: ProcessesOrder) -> None:
-        self._order = processes
-        self._entries = order["hosts"]
-        self._run_folder = order["run_folder"]
-        self.hosts = [ProcessHost(each, LogFile(f"{order['logs']}/{each['name']}.log")) for each in self._entries]
-        self.failed: Sequence[Attempt] = ()
-        self.places: dict[str, str] = {}
+    def __init__(self, config: ControllerConfig, processes: ProcessesConfig) -> None:
+        self._config = processes
+        self._host_configs = config["hosts"]
+        self._run_folder = config["run_folder"]
+        self.hosts = [ProcessHost(host, LogFile(f"{config['logs']}/{host['name']}.log")) for host in self._host_configs]
+        self.failed_attempts: Sequence[Attempt] = ()
+        self.machines: dict[str, str] = {}
 
     def start(self) -> None:
-        # The write end stays open as long as we live, and nobody else has it.
-        line, self._lifeline = _pipe()
-        secret = (self._order["key"] or "").encode()
+        # The controller keeps the only write end open and never writes. The kernel closes it when the controller dies,
+        # however it dies, and the supervisors read end-of-file.
+        lifeline, self._lifeline = _pipe()
+        secret = (self._config["key"] or "").encode()
         if not secret and len(self.hosts) > 1:
             secret = os.urandom(_SECRET_BYTES).hex().encode()
         for host in self.hosts:
-            environment = {**self._order["environment"], **self._order["host_environments"][host.name]}
-            host.start(self._order["argv"], environment, lifeline=line, secret=secret)
-        os.close(line)
+            environment = {**self._config["environment"], **self._config["host_environments"][host.name]}
+            host.start(self._config["argv"], environment, lifeline=lifeline, secret=secret)
+        os.close(lifeline)
         become_reaper()
 
     def endings(self) -> Iterator[tuple[Host, int]]:
-        """Take note of every child that ended, adopted orphans among them."""
+        """Reap every child that has ended; adopted orphans are among them and are not reported."""
         by_pid = {host.pid: host for host in self.hosts}
+        # Several children may end for one SIGCHLD, so reap until there is none.
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -113,49 +126,53 @@ class Processes:
                 code = os.waitstatus_to_exitcode(status)
                 yield host, 128 - code if code < 0 else code
 
-    def sweep(self) -> None:
-        """Kill what dead hosts left, and what that leaves in turn."""
-        deadline = time.monotonic() + _SWEEP_SECONDS
+    def kill_orphans(self) -> None:
+        """Kill what ended hosts left, and the orphans that each kill creates in turn."""
+        deadline = time.monotonic() + _KILL_SECONDS
         living = {host.pid for host in self.hosts if host.exit_code is None}
         while kill_orphans(living) and time.monotonic() < deadline:
             time.sleep(0.001)
 
-    def rouse(self) -> None:
+    def on_host_failure(self) -> None:
+        """Unpause paused hosts so that they receive the failure notice."""
         for host in self.hosts:
             host.signal(signal.SIGCONT)
 
     def collect(self) -> None:
-        self.sweep()
+        self.kill_orphans()
 
-    def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - no other controller goes on
+    def attempt_columns(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - this controller goes on
         return {}
 
-    def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:
-        """Have new hosts in the old ones' folders; their checkpoints stay."""
+    def restart(self, failed: Sequence[Attempt]) -> Restart:
+        """Create new hosts in the folders of the old ones; their checkpoints stay."""
         import shutil
 
-        self.failed = failed
+        self.failed_attempts = failed
         os.close(self._lifeline)
         for host in self.hosts:
             host.clear()
+        # The failed attempt left socket files, and bind refuses a path that exists.
         shutil.rmtree(self._run_folder, ignore_errors=True)
         os.mkdir(self._run_folder, 0o700)  # noqa: PTH102
-        self.hosts = [ProcessHost(each, host.log) for each, host in zip(self._entries, self.hosts, strict=True)]
+        self.hosts = [
+            ProcessHost(config, host.log) for config, host in zip(self._host_configs, self.hosts, strict=True)
+        ]
         for host in self.hosts:
             host.log_begins = host.log.size
-        return "here"
+        return Restart.HERE
 
-    def leave(self) -> None:
+    def remove(self) -> None:
         pass
 
     def abandon(self) -> None:
         for host in self.hosts:
             host.signal(signal.SIGKILL)
-        self.sweep()
+        self.kill_orphans()
 
 
 def become_reaper() -> None:
-    """Have orphans of this job become our children, so that none is lost. Linux; elsewhere nothing happens."""
+    """Make this process the parent of the job's orphans, so that none escapes. Only Linux has this call."""
     if sys.platform == "linux":
         import ctypes
 
@@ -164,18 +181,19 @@ def become_reaper() -> None:
 
 
 def kill_orphans(living: set[int]) -> bool:
-    """Kill what dead hosts left: all below us that is not below a living supervisor. Says whether there was any."""
+    """Kill every descendant that is not below a living supervisor; return whether there was any."""
     mine = descendants({os.getpid()})
-    left = mine - living - descendants(living)
-    for pid in left:
+    orphans = mine - living - descendants(living)
+    for pid in orphans:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-    return bool(left)
+    return bool(orphans)
 
 
 def _pipe() -> tuple[int, int]:
-    """Make a pipe whose descriptors cannot collide with those that a supervisor is given."""
+    """Create a pipe whose descriptors cannot collide with those that a supervisor gets."""
     ends = os.pipe()
+    # Close-on-exec: no host may inherit a copy of another host's pipe, which would hide its end-of-file.
     moved = tuple(fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, _ABOVE) for end in ends)
     for end in ends:
         os.close(end)
@@ -183,16 +201,18 @@ def _pipe() -> tuple[int, int]:
 
 
 def _filled_pipe(content: bytes) -> int:
-    """Return the read end of a pipe that holds `content` and then ends."""
+    """Return the read end of a pipe that contains `content` and then ends."""
     read_end, write_end = _pipe()
+    # The content is far smaller than a pipe's buffer, so this write does not block without a reader.
     os.write(write_end, content)
     os.close(write_end)
     return read_end
 
 
 def _enlarge(pipe: int) -> None:
-    """Let a chatty host run on while we write; an unprivileged user may be over his limit, which is no matter."""
+    """Let a host that writes a lot go on while the controller writes to the disk."""
     size = getattr(fcntl, "F_SETPIPE_SZ", None)
     if size is not None:
+        # Users have a limit for all of their pipes together. Beyond it the default size must do.
         with contextlib.suppress(OSError):
             fcntl.fcntl(pipe, size, _PIPE_BYTES)

@@ -1,6 +1,6 @@
-"""Where a controller writes down what becomes of its job: the index, or a file where the index lies on another machine.
+"""The record of a job that its controller writes: the row in the index, or a file when the index is on another machine.
 
-Imported when it is first needed: sqlite takes its time.
+Imported when it is first needed: loading sqlite takes milliseconds in which the user waits for the first line.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import traceback
 from pathlib import Path
 from typing import Any, Protocol
 
-from herringbone.controller.config import Order
+from herringbone.controller.config import ControllerConfig
 from herringbone.jobs.index import FAILED, STOPPING, TRAINING, JobIndex
 from herringbone_contract.failure import Failure
 
@@ -21,10 +21,10 @@ class Record(Protocol):
     """One job's columns of the index, wherever they are written."""
 
     def update(self, **columns: Any) -> None:
-        """Change some; nothing happens to a job that is over."""
+        """Change some columns; a job that is over does not change."""
 
-    def wished_grace(self) -> float | None:
-        """Return the grace, in seconds, that who asked for a stop wished; None for the job's own."""
+    def requested_grace(self) -> float | None:
+        """Return the grace, in seconds, of the stop request; None for the job's own."""
 
 
 class IndexRecord:
@@ -35,37 +35,38 @@ class IndexRecord:
         self._job = job
 
     def update(self, **columns: Any) -> None:
+        # A client may have marked the job as lost meanwhile, and that must stay.
         self._index.update(self._job, unless_done=True, **columns)
 
-    def wished_grace(self) -> float | None:
+    def requested_grace(self) -> float | None:
         return self._index.get(self._job).stop_grace
 
 
 class FileRecord:
-    """A file of JSON that is read elsewhere and replaced as a whole, and a wish that lies beside it.
+    """A JSON file that other machines read, and the file of a stop request next to it.
 
-    sqlite needs locks that file systems between machines often do not keep.
+    sqlite needs locks that file systems between machines often do not keep. Here one process writes each file, and
+    replaces the whole file by a rename, so that a reader never sees half of it.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def begin(self, **columns: Any) -> None:
-        """Write these alone: what an earlier controller of the job wrote is over."""
-        partial = self._path.with_suffix(".partial")
-        partial.write_text(json.dumps(columns))
-        partial.replace(self._path)
+        """Write these columns and drop all others, which an earlier attempt's controller wrote."""
+        _replace(self._path, columns)
 
     def update(self, **columns: Any) -> None:
+        # Read and write need no lock: the controller is the only writer of its report.
         self.begin(**{**read_report(self._path), **columns})
 
-    def wished_grace(self) -> float | None:
-        wish = stop_wish(self._path)
-        return None if wish is None else wish["grace"]
+    def requested_grace(self) -> float | None:
+        request = read_stop_request(self._path)
+        return None if request is None else request["grace"]
 
 
 def read_report(path: Path) -> dict[str, Any]:
-    """Return what a controller has written so far; nothing while there is none."""
+    """Return the columns that a controller has written so far; empty while there is no file."""
     try:
         columns: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
@@ -73,48 +74,61 @@ def read_report(path: Path) -> dict[str, Any]:
     return columns
 
 
-def stop_wish(report: Path) -> dict[str, Any] | None:
-    """Return what was left beside a report by who asked for a stop: `{"grace": seconds or None}`; None for nobody."""
+def read_stop_request(report: Path) -> dict[str, Any] | None:
+    """Return the stop request next to a report, `{"grace": seconds or None}`; None while nobody asked for a stop."""
     try:
-        wish: dict[str, Any] = json.loads(wish_path(report).read_text())
+        request: dict[str, Any] = json.loads(stop_request_path(report).read_text())
     except FileNotFoundError:
         return None
-    return wish
+    return request
 
 
-def wish_path(report: Path) -> Path:
-    """Return where a wish to stop lies.
+def write_stop_request(report: Path, grace: float | None) -> None:
+    """Ask the controller that writes `report` to stop the job, with `grace` seconds or the job's own."""
+    _replace(stop_request_path(report), {"grace": grace})
 
-    >>> wish_path(Path("job/report.json"))
+
+def stop_request_path(report: Path) -> Path:
+    """Return the path of the stop request.
+
+    >>> stop_request_path(Path("job/report.json"))
     PosixPath('job/stop.json')
     """
     return report.with_name("stop.json")
 
 
-def record_of(order: Order) -> Record:
-    """Return where this job's controller writes."""
-    if order["report"] is not None:
-        return FileRecord(Path(order["report"]))
-    assert order["index"] is not None
-    return IndexRecord(Path(order["index"]), order["job"])
+def record_of(config: ControllerConfig) -> Record:
+    """Return the record that this job's controller writes."""
+    if config["report"] is not None:
+        return FileRecord(Path(config["report"]))
+    assert config["index"] is not None
+    return IndexRecord(Path(config["index"]), config["job"])
 
 
-def training(order: Order, *, first: bool) -> None:
-    """The hosts have been started, the `first` time under this controller or once more."""
+def training(config: ControllerConfig, *, first: bool) -> None:
+    """Record that the hosts have been started; `first` is False for a restart by the same controller."""
     started = {"started": time.time()} if first else {}
-    record_of(order).update(secondary_status=TRAINING, **started)
+    record_of(config).update(secondary_status=TRAINING, **started)
 
 
-def stopping(order: Order) -> float | None:
-    """Somebody asked for a stop; return the grace that he wished, in seconds, None for the job's own."""
-    record = record_of(order)
+def stopping(config: ControllerConfig) -> float | None:
+    """Record that the job is stopping; return the requested grace in seconds, None for the job's own."""
+    record = record_of(config)
     record.update(status=STOPPING, secondary_status=STOPPING)
-    return record.wished_grace()
+    return record.requested_grace()
 
 
-def broken(order: Order, error: BaseException) -> None:
-    """The controller itself could not go on."""
+def broken(config: ControllerConfig, error: BaseException) -> None:
+    """Record the failure of the controller itself, and remove the run folder."""
+    # Standard error is the job's controller.log.
     traceback.print_exception(error)
-    shutil.rmtree(order["run_folder"], ignore_errors=True)
+    shutil.rmtree(config["run_folder"], ignore_errors=True)
     failure = Failure(exception=type(error).__name__, message=f"the job's controller could not go on: {error}")
-    record_of(order).update(status=FAILED, secondary_status=FAILED, ended=time.time(), failure=failure.to_json())
+    record_of(config).update(status=FAILED, secondary_status=FAILED, ended=time.time(), failure=failure.to_json())
+
+
+def _replace(path: Path, content: dict[str, Any]) -> None:
+    """Write JSON to a file next to `path` and rename it: rename is atomic, also on NFS."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(content))
+    partial.replace(path)

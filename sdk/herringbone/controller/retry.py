@@ -1,7 +1,7 @@
-"""Whether a job that failed begins anew, and without which hosts. Pure.
+"""The rules for a restart: whether a failed job gets another attempt, and without which machines. Pure.
 
-SageMaker's rule comes first: what the platform lost is tried again, what the script did wrong is not. What the logs say
-may decide otherwise. docs/resume.md has the table.
+SageMaker's rule comes first: a failure of the platform is retried, a failure of the script is not. Patterns in the logs
+(policies) can overrule it. docs/resume.md has the table.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ from herringbone.controller.verdict import Verdict
 from herringbone.jobs.index import RESTARTING
 
 RESTART, EXCLUDE_HOST, BLAME_SILENT_HOST, FAIL = "restart", "exclude_host", "blame_silent_host", "fail"
-# In this order, after the user's own.
+# Asked in this order, after the user's own policies.
 DEFAULT_POLICIES: Mapping[str, str] = MappingProxyType(
     {
-        # It would happen again.
+        # The same batch would run out of memory again.
         r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError": FAIL,
-        # Memory, the bus, a link: of the GPU itself. Xid numbers as NVIDIA's list of them has it.
+        # Errors of the GPU itself: memory, bus, link. The Xid numbers are from NVIDIA's list.
         r"uncorrectable (ECC|NVLink) error|double[- ]bit ECC|GPU has fallen off the bus"
         r"|NVRM: Xid \(.*\): (48|63|64|74|79|94|95),": EXCLUDE_HOST,
-        # Said by those who waited, not by whom they waited for.
+        # The ranks that waited print this; the rank that they waited for prints nothing.
         r"Watchdog caught collective operation timeout|NCCL (communicator was aborted|timeout)": BLAME_SILENT_HOST,
     }
 )
-# A host that attempts were lost with this often is not taken again.
+# A machine that was blamed for this many failed attempts is excluded from the next ones.
 _BLAMED_OFTEN = 2
 _SHOWN_CHARS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """A policy whose pattern stands in logs: `hosts` are those in whose log it does, `line` the first such line."""
+class PolicyMatch:
+    """A policy whose pattern matched: `hosts` are those whose logs match, `line` is the first matching line."""
 
     pattern: str
     action: str
@@ -46,146 +46,151 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt that failed: `places` says what played each host (a machine, a node), `blamed` and `excluded` are
-    places; `why` is one line, and `announced` what was said when the next attempt began.
+    """One failed attempt.
+
+    `machines` maps each host to its machine or node; `blamed` and `excluded` are names of machines. `why` is one line,
+    and `announced` the log line that announced the next attempt.
     """
 
     number: int
-    places: Mapping[str, str]
+    machines: Mapping[str, str]
     why: str = ""
     blamed: tuple[str, ...] = ()
     excluded: tuple[str, ...] = ()
     announced: str = ""
 
 
-def policies_of(given: Mapping[str, str]) -> dict[str, str]:
+def policies_of(user_policies: Mapping[str, str]) -> dict[str, str]:
     """Return all policies in the order in which they are asked, the user's own first.
 
     >>> list(policies_of({"flaky": "restart"}).items())[0]
     ('flaky', 'restart')
     """
-    return {**given, **{pattern: action for pattern, action in DEFAULT_POLICIES.items() if pattern not in given}}
+    defaults = {pattern: action for pattern, action in DEFAULT_POLICIES.items() if pattern not in user_policies}
+    return {**user_policies, **defaults}
 
 
-def find(policies: Mapping[str, str], logs: Mapping[str, str]) -> Finding | None:
-    """Return the first policy whose pattern stands in a host's log; None where none does.
+def find_policy(policies: Mapping[str, str], logs: Mapping[str, str]) -> PolicyMatch | None:
+    """Return the first policy whose pattern matches a host's log; None when no policy matches.
 
-    >>> find({"ECC error": "exclude_host"}, {"algo-1": "step 1", "algo-2": "a\\nCUDA ECC error\\nb"})
-    Finding(pattern='ECC error', action='exclude_host', hosts=('algo-2',), line='CUDA ECC error')
+    >>> find_policy({"ECC error": "exclude_host"}, {"algo-1": "step 1", "algo-2": "a\\nCUDA ECC error\\nb"})
+    PolicyMatch(pattern='ECC error', action='exclude_host', hosts=('algo-2',), line='CUDA ECC error')
     """
     for pattern, action in policies.items():
         compiled = re.compile(pattern)
-        found = {host: match for host, text in logs.items() if (match := compiled.search(text)) is not None}
-        if found:
-            return Finding(pattern, action, tuple(found), _line_of(next(iter(found.values()))))
+        matches = {host: match for host, text in logs.items() if (match := compiled.search(text)) is not None}
+        if matches:
+            return PolicyMatch(pattern, action, tuple(matches), _line_of(next(iter(matches.values()))))
     return None
 
 
 def decide(
-    verdict: Verdict, finding: Finding | None, places: Mapping[str, str], earlier: Sequence[Attempt], retries: int
+    verdict: Verdict, match: PolicyMatch | None, machines: Mapping[str, str], earlier: Sequence[Attempt], retries: int
 ) -> Attempt | None:
-    """Return the attempt that just failed as the next one has to know of it; None where the job is over.
+    """Return the attempt that just failed, with the machines that the next one must avoid; None to end the job.
 
     >>> from herringbone_contract.failure import Failure
     >>> lost = Verdict("Failed", "Failed", Failure(host="algo-2", exit_code=137), lost="algo-2")
     >>> decide(lost, None, {"algo-1": "n1", "algo-2": "n2"}, [], retries=1).why
     'algo-2 on n2 was lost (exit code 137, killed by SIGKILL)'
 
-    `earlier` are the job's failed attempts before this one, `retries` how many more than one it may have. Without
-    `places` all hosts are on one machine: none can be left out, and what should be ends the job.
+    `earlier` are the job's failed attempts before this one, `retries` is the number of restarts that it may have. Empty
+    `machines` mean that all hosts are on one machine, so that none can be excluded and a policy that wants to ends the
+    job.
     """
     failure = verdict.failure
-    if failure is None or len(earlier) >= retries or (finding is not None and finding.action == FAIL):
+    if failure is None or len(earlier) >= retries or (match is not None and match.action == FAIL):
         return None
-    if finding is None and verdict.lost is None:
+    if match is None and verdict.lost is None:
         return None
-    if finding is not None and finding.action == EXCLUDE_HOST and not places:
+    if match is not None and match.action == EXCLUDE_HOST and not machines:
         return None
-    blamed = _places(_blamed(verdict, finding, list(places)), places)
-    named = _places(finding.hosts, places) if finding is not None and _excludes(finding, places) else ()
-    times = Counter(place for attempt in earlier for place in attempt.blamed)
-    often = tuple(place for place in blamed if times[place] + 1 >= _BLAMED_OFTEN)
+    blamed = _machines_of(_blamed_hosts(verdict, match, list(machines)), machines)
+    named = _machines_of(match.hosts, machines) if match is not None and _excludes(match, machines) else ()
+    times = Counter(machine for attempt in earlier for machine in attempt.blamed)
+    often = tuple(machine for machine in blamed if times[machine] + 1 >= _BLAMED_OFTEN)
     return Attempt(
         number=len(earlier) + 1,
-        places=dict(places),
-        why=_why(verdict, finding, places),
+        machines=dict(machines),
+        why=_why(verdict, match, machines),
         blamed=blamed,
         excluded=tuple(dict.fromkeys([*named, *often])),
     )
 
 
-def described(attempts: Sequence[Attempt]) -> str:
-    """Return failed attempts as a job's description, under SageMaker's names where it has some.
+def describe_attempts(attempts: Sequence[Attempt]) -> str:
+    """Return failed attempts as the JSON of a job's description, under SageMaker's names where it has some.
 
-    >>> json.loads(described([Attempt(1, {"algo-1": "n1"}, "why", announced="attempt 2 of 2")]))["Attempts"]
+    >>> json.loads(describe_attempts([Attempt(1, {"algo-1": "n1"}, "why", announced="attempt 2 of 2")]))["Attempts"]
     [{'Attempt': 1, 'Hosts': {'algo-1': 'n1'}, 'FailureReason': 'why', 'ExcludedHosts': []}]
     """
     return json.dumps(
         {
             "SecondaryStatusTransitions": [
-                {"Status": RESTARTING, "StatusMessage": each.announced} for each in attempts
+                {"Status": RESTARTING, "StatusMessage": attempt.announced} for attempt in attempts
             ],
             "Attempts": [
                 {
-                    "Attempt": each.number,
-                    "Hosts": dict(each.places),
-                    "FailureReason": each.why,
-                    "ExcludedHosts": list(each.excluded),
+                    "Attempt": attempt.number,
+                    "Hosts": dict(attempt.machines),
+                    "FailureReason": attempt.why,
+                    "ExcludedHosts": list(attempt.excluded),
                 }
-                for each in attempts
+                for attempt in attempts
             ],
         }
     )
 
 
-def excluded(attempts: Sequence[Attempt]) -> dict[str, str]:
-    """Return the places that no further attempt may have, each with why."""
-    return {place: attempt.why for attempt in attempts for place in attempt.excluded}
+def excluded_machines(attempts: Sequence[Attempt]) -> dict[str, str]:
+    """Return the machines that no further attempt may use, each with the reason."""
+    return {machine: attempt.why for attempt in attempts for machine in attempt.excluded}
 
 
-def announcement(attempt: Attempt, retries: int, places: Mapping[str, str], checkpoint: str | None) -> str:
-    """Say that the attempt after this one begins, on these places, with this file as the newest of its checkpoints.
+def announcement(attempt: Attempt, retries: int, machines: Mapping[str, str], checkpoint: str | None) -> str:
+    """Return the log line that announces the next attempt, on these machines, from this newest checkpoint.
 
     >>> announcement(Attempt(1, {}, "algo-2 on n2 was lost"), 3, {"algo-1": "n1", "algo-2": "n3"}, "step-40.pt")
-    'attempt 2 of 4: algo-2 on n2 was lost; beginning anew on n1, n3; newest checkpoint: step-40.pt'
+    'attempt 2 of 4: algo-2 on n2 was lost; restarting on n1, n3; newest checkpoint: step-40.pt'
     """
-    where = ", ".join(dict.fromkeys(places.values()))
+    names = ", ".join(dict.fromkeys(machines.values()))
+    on = f" on {names}" if names else ""
     without = f", without {', '.join(attempt.excluded)} from now on" if attempt.excluded else ""
-    on = f" on {where}" if where else ""
-    from_there = f"newest checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
-    return f"attempt {attempt.number + 1} of {retries + 1}: {attempt.why}; beginning anew{on}{without}; {from_there}"
+    newest = f"newest checkpoint: {checkpoint}" if checkpoint else "there is no checkpoint"
+    return f"attempt {attempt.number + 1} of {retries + 1}: {attempt.why}; restarting{on}{without}; {newest}"
 
 
-def _excludes(finding: Finding, places: Mapping[str, str]) -> bool:
-    """What every host says tells nothing of one of them."""
-    return finding.action == EXCLUDE_HOST and (len(finding.hosts) < len(places) or len(places) == 1)
+def _excludes(match: PolicyMatch, machines: Mapping[str, str]) -> bool:
+    """Report whether the match excludes machines: a pattern in every host's log singles out none of them."""
+    return match.action == EXCLUDE_HOST and (len(match.hosts) < len(machines) or len(machines) == 1)
 
 
-def _blamed(verdict: Verdict, finding: Finding | None, hosts: Sequence[str]) -> Sequence[str]:
-    if finding is not None and finding.action == EXCLUDE_HOST:
-        return finding.hosts
-    if finding is not None and finding.action == BLAME_SILENT_HOST:
-        silent = [host for host in hosts if host not in finding.hosts]
-        return silent if len(silent) < len(finding.hosts) else ()
+def _blamed_hosts(verdict: Verdict, match: PolicyMatch | None, hosts: Sequence[str]) -> Sequence[str]:
+    if match is not None and match.action == EXCLUDE_HOST:
+        return match.hosts
+    if match is not None and match.action == BLAME_SILENT_HOST:
+        silent = [host for host in hosts if host not in match.hosts]
+        # When most hosts are silent, silence is not what singles out the faulty one.
+        return silent if len(silent) < len(match.hosts) else ()
     return () if verdict.lost is None else (verdict.lost,)
 
 
-def _why(verdict: Verdict, finding: Finding | None, places: Mapping[str, str]) -> str:
+def _why(verdict: Verdict, match: PolicyMatch | None, machines: Mapping[str, str]) -> str:
     assert verdict.failure is not None
-    if finding is not None:
-        where = ", ".join(_named(host, places) for host in finding.hosts)
-        return f"{finding.action} by the log of {where}: {finding.line!r}"
+    if match is not None:
+        hosts = ", ".join(_host_on_machine(host, machines) for host in match.hosts)
+        return f"{match.action} by the log of {hosts}: {match.line!r}"
     assert verdict.lost is not None
-    return f"{_named(verdict.lost, places)} was lost ({verdict.failure.what})"
+    return f"{_host_on_machine(verdict.lost, machines)} was lost ({verdict.failure.what})"
 
 
-def _named(host: str, places: Mapping[str, str]) -> str:
-    place = places.get(host, host)
-    return host if place == host else f"{host} on {place}"
+def _host_on_machine(host: str, machines: Mapping[str, str]) -> str:
+    machine = machines.get(host, host)
+    return host if machine == host else f"{host} on {machine}"
 
 
-def _places(hosts: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
-    return tuple(places[host] for host in hosts if host in places)
+def _machines_of(hosts: Sequence[str], machines: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(machines[host] for host in hosts if host in machines)
 
 
 def _line_of(match: re.Match[str]) -> str:

@@ -3,8 +3,8 @@
     sbatch's script = controller --- srun --relative=0 ---> slurmstepd --- supervisor of algo-1     on the first node
                             \\--- srun --relative=1 ---> slurmstepd --- supervisor of algo-2     on the second
 
-An srun's standard input is its supervisor's private line and lifeline: the job's secret is made here, anew for each
-attempt, and travels nowhere else. What of the job is left when this process ends, Slurm ends.
+An srun's standard input is its supervisor's private line and lifeline. The controller makes the job's secret for each
+attempt, and sends it over no other path. When the controller ends, Slurm ends what is left of the job.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from herringbone.controller.hosts import Host
+from herringbone.controller.hosts import Host, Restart
 from herringbone.controller.log_files import LogFile
-from herringbone.controller.record import FileRecord, read_report, stop_wish
-from herringbone.controller.retry import Attempt, excluded
+from herringbone.controller.record import FileRecord, read_report, read_stop_request
+from herringbone.controller.retry import Attempt, excluded_machines
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import exit_code_of, parse_failure
@@ -32,22 +32,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any
 
-    from herringbone.controller.config import HostOrder, Order, StepsOrder
-    from herringbone.controller.hosts import Renewal
+    from herringbone.controller.config import ControllerConfig, HostConfig, StepsConfig
     from herringbone_contract.failure import Failure
 
 _SECRET_BYTES = 32
 _STOPPED_CODE = 128 + signal.SIGTERM
-# Beside the ports that systems hand out by themselves; jobs of one node begin their search at different ones.
+# Ports outside the range from which systems take the ports of outgoing connections. Jobs that share a node start
+# their search at different ports.
 _LOWEST_PORT, _PORTS, _TRIES = 12_000, 18_000, 100
-# slurmctld is restarted within it.
+# A slurmctld that restarts answers within this time.
 _COMMAND_SECONDS = 60.0
-# A requeued job's batch step gets SIGTERM within it, and Slurm takes changes from then on.
+# Slurm signals a requeued job's batch step within this time, and accepts changes of the job from then on.
 _UPDATE_SECONDS = 5.0
 _UPDATE_PAUSE_SECONDS = 0.25
-# What srun says when the node, not the program, is at fault.
-_NODE_TROUBLE = (b"srun: error: Task launch for", b"srun: error: Node failure on", b"Communication connection failure")
-# By these, MPI, Lightning and others take themselves for tasks that srun laid out; ours are laid out by the supervisor.
+# Messages of srun that blame the node, not the program.
+_NODE_ERRORS = (b"srun: error: Task launch for", b"srun: error: Node failure on", b"Communication connection failure")
+# MPI, Lightning and others that see these variables believe that srun placed the tasks; here the supervisor does.
 _TASK_VARIABLES = (
     *("SLURM_JOBID", "SLURM_NTASKS", "SLURM_NPROCS", "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_GTIDS"),
     *("SLURM_STEPID", "SLURM_STEP_ID", "SLURM_NODELIST", "SLURM_STEP_NODELIST", "SLURM_NNODES", "SLURM_TASK_PID"),
@@ -56,30 +56,31 @@ _TASK_VARIABLES = (
 
 
 class StepHost(Host):
-    """One supervisor, the srun that started it, and the node it runs on."""
+    """One supervisor, the srun that started it, and the node on which it runs."""
 
-    def __init__(self, order: HostOrder, log: LogFile, node: str) -> None:
-        super().__init__(order, log)
+    def __init__(self, config: HostConfig, log: LogFile, node: str) -> None:
+        super().__init__(config, log)
         self.node = node
         self._srun: subprocess.Popen[bytes] | None = None
 
     def start(self, argv: list[str], environment: dict[str, str], line: bytes) -> None:
-        """Start the supervisor and tell it in private what it has to know. Raises `OSError`."""
+        """Start the supervisor and send it the private line. Raises `OSError`."""
         self._srun = subprocess.Popen(
             argv, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
         assert self._srun.stdin is not None
         assert self._srun.stdout is not None
+        # A duplicate, because `Host` closes its descriptor itself and Popen's file object would close it again.
         self.output = os.dup(self._srun.stdout.fileno())
         self._srun.stdout.close()
         os.set_blocking(self.output, False)
-        # Whoever ended already is told of by its exit code.
+        # If the srun has ended already, its exit code reports that.
         with contextlib.suppress(BrokenPipeError):
             self._srun.stdin.write(line)
             self._srun.stdin.flush()
 
     def signal(self, number: int) -> None:
-        """Ask the supervisor to stop by ending its lifeline; SIGINT has Slurm kill the step, SIGKILL ends the srun."""
+        """Stop the supervisor: SIGTERM ends its lifeline, SIGINT makes Slurm kill the step, SIGKILL ends the srun."""
         if self._srun is None or self.exit_code is not None:
             return
         if number == signal.SIGTERM and not self.lost:
@@ -87,8 +88,10 @@ class StepHost(Host):
             with contextlib.suppress(BrokenPipeError):
                 self._srun.stdin.close()
         elif number == signal.SIGINT and not self.lost:
+            # srun answers SIGTERM by ending its step, and Slurm then kills the step's processes.
             self._srun.terminate()
         elif number in (signal.SIGTERM, signal.SIGINT, signal.SIGKILL):
+            # The srun of a lost node waits for slurmstepd for as long as Slurm does, so only a kill ends it soon.
             self._srun.kill()
 
     def take_ending(self) -> int | None:
@@ -100,49 +103,52 @@ class StepHost(Host):
             return None
         code = exit_code_of(returned)
         if code == 0 and not Path(Paths(Path(self.base)).success).exists():
-            # A srun that is told to end returns 0, whatever becomes of its program.
+            # An srun that is told to end returns 0, whatever its program returns.
             code = _STOPPED_CODE
-        self.called_off = code == _STOPPED_CODE and self.failure() is None
+        self.cancelled = code == _STOPPED_CODE and self.failure() is None
         return code
 
     def failure(self) -> Failure | None:
-        """Return what the supervisor wrote of its host's failure."""
+        """Return the failure that the supervisor recorded for its host."""
         try:
             return parse_failure(Path(Paths(Path(self.base)).failure_record).read_bytes())
         except (OSError, ContractError):
             return None
 
     def _text(self, chunk: bytes) -> bytes:
-        self.lost = self.lost or any(trouble in chunk for trouble in _NODE_TROUBLE)
+        self.lost = self.lost or any(message in chunk for message in _NODE_ERRORS)
         return chunk
 
 
 class Steps:
-    """The hosts of one job as steps of the Slurm job whose batch script we are."""
+    """The hosts of one job as steps of the Slurm job whose batch script is this controller."""
 
-    def __init__(self, order: Order, steps: StepsOrder) -> None:
-        assert order["report"] is not None
-        self._order = order
+    def __init__(self, config: ControllerConfig, steps: StepsConfig) -> None:
+        assert config["report"] is not None
+        self._report = Path(config["report"])
         self._steps = steps
-        self._record = FileRecord(Path(order["report"]))
-        self.failed = [Attempt(**each) for each in read_report(Path(order["report"])).get("attempts", [])]
+        self._record = FileRecord(self._report)
+        # Each attempt has a controller of its own, on other nodes. The report tells it of the attempts before.
+        self.failed_attempts = [Attempt(**attempt) for attempt in read_report(self._report).get("attempts", [])]
         self._id = os.environ["SLURM_JOB_ID"]
         self._attempt = int(os.environ.get("SLURM_RESTART_COUNT", "0"))
-        # A cluster that binds no tasks complains of who wants none bound.
+        # On a cluster without task binding, srun complains about --cpu-bind=none.
         self._binds = any(word in self._ask("scontrol", "show", "config") for word in ("task/affinity", "task/cgroup"))
         nodes = self._ask("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"]).split()
+        # Hosts get the nodes in Slurm's order, so that --relative=0 is the node of this controller.
         self.hosts = [
-            StepHost(each, LogFile(f"{order['logs']}/{each['name']}.log"), node)
-            for each, node in zip(order["hosts"], nodes, strict=True)
+            StepHost(host, LogFile(f"{config['logs']}/{host['name']}.log"), node)
+            for host, node in zip(config["hosts"], nodes, strict=True)
         ]
 
     @property
-    def places(self) -> dict[str, str]:
+    def machines(self) -> dict[str, str]:
         return {host.name: host.node for host in self.hosts}
 
     def start(self) -> None:
         nodes = [host.node for host in self.hosts]
-        self._record.begin(attempt=self._attempt, nodes=nodes, **self.told(self.failed))
+        # The attempt's number lets the client tell this report from one that an earlier attempt left.
+        self._record.begin(attempt=self._attempt, nodes=nodes, **self.attempt_columns(self.failed_attempts))
         for host in self.hosts:
             if self._attempt:
                 host.log_begins = host.log.size
@@ -153,8 +159,8 @@ class Steps:
         variables = {**os.environ, **self._steps["variables"]}
         if len(self.hosts) > 1:
             variables[HostVariable.CONTROL] = f"tcp:{self._first_address()}:{free_port(int(self._id))}"
-        for place, host in enumerate(self.hosts):
-            host.start(self._srun(place), {**variables, BASE_VARIABLE: host.base}, line)
+        for position, host in enumerate(self.hosts):
+            host.start(self._srun(position), {**variables, BASE_VARIABLE: host.base}, line)
 
     def endings(self) -> Iterator[tuple[Host, int]]:
         for host in self.hosts:
@@ -162,92 +168,90 @@ class Steps:
             if code is not None:
                 yield host, code
 
-    def sweep(self) -> None:
+    def kill_orphans(self) -> None:
         pass  # Slurm ends what is left of a step
 
-    def rouse(self) -> None:
-        """Find out which hosts the others have lost: their sruns would wait for as long as Slurm does."""
-        found = [host.failure() for host in self.hosts if host.exit_code]
-        lost = {failure.lost_host for failure in found if failure is not None}
+    def on_host_failure(self) -> None:
+        """Mark the hosts that others lost contact with: their sruns would wait for as long as Slurm does."""
+        failures = [host.failure() for host in self.hosts if host.exit_code]
+        lost = {failure.lost_host for failure in failures if failure is not None}
         for host in self.hosts:
             if host.name in lost and host.exit_code is None:
                 host.lost = True
 
     def collect(self) -> None:
-        pass  # what hosts write lies on the shared file system already
+        pass  # the hosts' files are on the shared file system already
 
-    def told(self, failed: Sequence[Attempt]) -> dict[str, Any]:
-        return {"attempts": [asdict(each) for each in failed]}
+    def attempt_columns(self, failed: Sequence[Attempt]) -> dict[str, Any]:
+        return {"attempts": [asdict(attempt) for attempt in failed]}
 
-    def begin_anew(self, failed: Sequence[Attempt]) -> Renewal:
-        """Put the job back into the queue, and have Slurm choose other nodes than those lost or excluded."""
-        if self._wished():
-            return None
+    def restart(self, failed: Sequence[Attempt]) -> Restart:
+        """Put the job back into Slurm's queue, and exclude the lost and the blamed nodes."""
+        # A stop that was requested while the hosts ended must not be answered with a new attempt.
+        if read_stop_request(self._report) is not None:
+            return Restart.NONE
         first = self.hosts[0]
-        without = [*excluded(failed), *(host.node for host in self.hosts if host.lost)]
+        without = [*excluded_machines(failed), *(host.node for host in self.hosts if host.lost)]
         if without:
             first.log.say(f"[{first.name}] the next attempt has other nodes than {', '.join(without)}", time.time())
         try:
             self._ask("scontrol", "requeue", self._id)
         except (OSError, subprocess.SubprocessError) as error:
-            first.log.say(f"[{first.name}] Slurm does not start the job again: {trouble(error)}", time.time())
-            return None
+            text = f"[{first.name}] Slurm does not restart the job: {error_text(error)}"
+            first.log.say(text, time.time())
+            return Restart.NONE
         if without:
             self._exclude(without)
-        return "elsewhere"
+        return Restart.ELSEWHERE
 
-    def leave(self) -> None:
+    def remove(self) -> None:
         pass
 
     def abandon(self) -> None:
         for host in self.hosts:
             host.signal(signal.SIGKILL)
 
-    def _srun(self, place: int) -> list[str]:
-        strip = [word for name in _TASK_VARIABLES for word in ("-u", name)]
-        one = ["--nodes=1", "--ntasks=1", f"--relative={place}", f"--job-name={self.hosts[place].name}"]
-        # All CPUs of the node that the job has, and no library of Slurm's for MPI.
+    def _srun(self, position: int) -> list[str]:
+        unset = [word for name in _TASK_VARIABLES for word in ("-u", name)]
+        one = ["--nodes=1", "--ntasks=1", f"--relative={position}", f"--job-name={self.hosts[position].name}"]
+        # All CPUs of the node that the job has, and none of Slurm's libraries for MPI.
         plain = ["--export=ALL", "--mpi=none", *(["--cpu-bind=none"] if self._binds else []), "--kill-on-bad-exit=0"]
-        return ["srun", *one, *plain, *self._steps["srun"], "env", *strip, *self._steps["argv"]]
+        return ["srun", *one, *plain, *self._steps["srun"], "env", *unset, *self._steps["argv"]]
 
     def _private_line(self) -> bytes:
-        said = {"environment": self._steps["environment"], "key": os.urandom(_SECRET_BYTES).hex()}
-        return json.dumps(said).encode() + b"\n"
+        secrets = {"environment": self._steps["environment"], "key": os.urandom(_SECRET_BYTES).hex()}
+        return json.dumps(secrets).encode() + b"\n"
 
     def _first_address(self) -> str:
-        """Return the address of this node as the others' slurmd know it."""
+        """Return the address under which the other nodes' slurmd know this node."""
         node = os.environ.get("SLURMD_NODENAME", self.hosts[0].node)
         words = self._ask("scontrol", "--oneliner", "show", "node", node).split()
         return next(word.partition("=")[2] for word in words if word.startswith("NodeAddr="))
 
     def _exclude(self, nodes: list[str]) -> None:
-        """Keep the next attempt off these; Slurm itself may not know yet that they are gone."""
+        """Keep the next attempt off these nodes; Slurm itself may not know yet that they are gone."""
         deadline = time.monotonic() + _UPDATE_SECONDS
         while time.monotonic() < deadline:
             try:
                 self._ask("scontrol", "update", f"JobId={self._id}", f"ExcNodeList={','.join(nodes)}")
             except (OSError, subprocess.SubprocessError):
-                # The requeue's own SIGTERM may have ended that command.
+                # The SIGTERM of the requeue may have ended scontrol as well.
                 time.sleep(_UPDATE_PAUSE_SECONDS)
             else:
                 return
-
-    def _wished(self) -> bool:
-        assert self._order["report"] is not None
-        return stop_wish(Path(self._order["report"])) is not None
 
     def _ask(self, *command: str) -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=_COMMAND_SECONDS).stdout
 
 
-def trouble(error: Exception) -> str:
-    """Return what a command had to say of its failure."""
-    said = getattr(error, "stderr", None)
-    return str(said or error).strip()
+def error_text(error: Exception) -> str:
+    """Return the error output of a failed command."""
+    output = getattr(error, "stderr", None)
+    return str(output or error).strip()
 
 
 def free_port(start: int) -> int:
-    """Return a TCP port that nobody on this machine listens at now; jobs begin their search at different ones."""
+    """Return a TCP port that no process of this machine listens at now; `start` shifts the start of the search."""
     import socket
 
     for step in range(_TRIES):
@@ -258,4 +262,5 @@ def free_port(start: int) -> int:
             except OSError:
                 continue
             return number
-    raise OSError(f"no free port among {_TRIES} of this node's, from {_LOWEST_PORT + start * _TRIES % _PORTS} on")
+    first = _LOWEST_PORT + start * _TRIES % _PORTS
+    raise OSError(f"none of {_TRIES} ports of this node is free, from {first} on")

@@ -1,4 +1,4 @@
-"""How a job ended, decided from how its hosts ended. Pure."""
+"""The verdict on a job, from how its hosts ended. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from herringbone_contract.failure import Failure
 
 @dataclass(frozen=True, slots=True)
 class HostEnd:
-    """How one host ended. `record` is its `failure.json`; `tail` the last lines of its log.
+    """The end of one host.
 
-    `ordered` says that the controller told it to end, so that its exit code says nothing about the job. `cause` is what
-    ended it, where somebody else than the host knows. `lost` says that it is known to be none of the script's doing.
+    `ordered` means that the controller signalled the host, so that its exit code says nothing about the job. `record`
+    is the host's `failure.json`, `tail` the last lines of its log. `cause` is the reason for the end, when the platform
+    knows it and the host does not. `lost` means that the script cannot be the reason.
     """
 
     host: str
@@ -28,7 +29,7 @@ class HostEnd:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """SageMaker's two states, and the failure when there is one; `lost` is the host that the platform lost with it."""
+    """SageMaker's two states and the failure, if there is one; `lost` is the host that the platform lost."""
 
     status: str
     secondary_status: str
@@ -37,12 +38,13 @@ class Verdict:
 
 
 def judge(ends: Sequence[HostEnd], *, stopped: bool = False, max_run_over: bool = False) -> Verdict:
-    """Return the verdict; `ends` are in the order of time, `stopped` and `max_run_over` say why hosts were told to end.
+    """Return the verdict; `ends` are in the order of time, `stopped` and `max_run_over` say why hosts were signalled.
 
     >>> judge([HostEnd("algo-1", 0), HostEnd("algo-2", 137)]).failure.render()
     'algo-2: exit code 137, killed by SIGKILL'
     """
     failed = [end for end in ends if end.exit_code != 0 and not end.ordered]
+    # A real failure comes before a stop: the stop may have been the answer to it.
     if failed:
         failure = _first_failure(failed, {end.host: end.record for end in ends if end.record is not None})
         return Verdict(FAILED, FAILED, failure, _lost_host(failure, failed))
@@ -54,16 +56,18 @@ def judge(ends: Sequence[HostEnd], *, stopped: bool = False, max_run_over: bool 
 
 
 def _first_failure(failed: Sequence[HostEnd], records: Mapping[str, Failure]) -> Failure:
-    """Return the first failure.
+    """Return the failure that came first.
 
-    A host killed outright leaves no record, and the others' then only say that they lost it: so it comes first.
+    A host killed by a signal leaves no record, and the records of the others only say that they lost contact with it.
+    So a killed host comes before all records.
     """
     for end in failed:
         if end.record is None and end.exit_code > 128:
             return Failure(host=end.host, exit_code=end.exit_code, message=end.cause, log_tail=end.tail)
     for end in failed:
         if end.record is not None:
-            return _explained(end.record, failed)
+            return _with_cause(end.record, failed)
+    # A host that the controller signalled may have recorded a failure before the signal reached it.
     for record in records.values():
         return record
     first = failed[0]
@@ -71,7 +75,7 @@ def _first_failure(failed: Sequence[HostEnd], records: Mapping[str, Failure]) ->
 
 
 def _lost_host(failure: Failure, failed: Sequence[HostEnd]) -> str | None:
-    """Return the host that was lost; None where the script failed, or memory was short.
+    """Return the host that was lost; None when the script failed, or memory was short.
 
     A supervisor ends by a signal only when somebody kills it, or its machine.
     """
@@ -84,7 +88,7 @@ def _lost_host(failure: Failure, failed: Sequence[HostEnd]) -> str | None:
     return failure.lost_host
 
 
-def _explained(record: Failure, failed: Sequence[HostEnd]) -> Failure:
+def _with_cause(record: Failure, failed: Sequence[HostEnd]) -> Failure:
     """Add why a rank was killed, which its own host could not see."""
     cause = next((end.cause for end in failed if end.host == record.host), "")
     if record.exit_code <= 128 or record.message or not cause:

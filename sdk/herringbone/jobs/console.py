@@ -1,4 +1,4 @@
-"""A job's log on a terminal or a pipe."""
+"""Writes a job's log to a terminal or a pipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from herringbone.jobs.logs import LogLine
 
-# Readable on black and on white, and far apart; a rank keeps its colour for the whole job.
+# Six colours that are easy to tell apart and readable on black and on white. A rank keeps its colour.
 _COLOURS = (36, 33, 35, 32, 34, 31)
 _DIM = 2
 
@@ -29,7 +29,7 @@ class Console:
             self._write("".join(f"{self._prefix(line)} {line.text}\n" for line in lines))
 
     def say(self, text: str) -> None:
-        """Write a line of Herringbone's own."""
+        """Write one line of Herringbone itself."""
         self._write(f"{text}\n")
 
     def _prefix(self, line: LogLine) -> str:
@@ -45,7 +45,7 @@ class Console:
         try:
             self._stream.write(text)
         except UnicodeEncodeError:
-            # A terminal of a poorer encoding must not end the job.
+            # An ASCII terminal must not end the job: characters that it lacks are escaped.
             encoding = self._stream.encoding or "ascii"
             self._stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
         self._stream.flush()

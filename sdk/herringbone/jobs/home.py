@@ -1,4 +1,4 @@
-"""Where jobs live on this machine: `$HERRINGBONE_HOME`, by default `~/.herringbone`."""
+"""The folder of all jobs on this machine: `$HERRINGBONE_HOME`, by default `~/.herringbone`."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class JobFolder:
         return self.logs / f"{host}.log"
 
     def host(self, host: str) -> Path:
-        """The base folder of the container contract for that host."""
+        """Return the base folder of the container contract for that host."""
         return self.path / "hosts" / host / "ml"
 
     @property
     def shared(self) -> Path:
-        """Seen by every host; `/opt/ml/shared` in AWS's local mode."""
+        """The folder that every host sees; `/opt/ml/shared` in AWS's local mode."""
         return self.path / "shared"
 
     @property
@@ -43,7 +43,7 @@ class JobFolder:
 
     @property
     def controller_log(self) -> Path:
-        """What the controller itself had to complain about; normally empty."""
+        """The error output of the controller itself; normally empty."""
         return self.path / "controller.log"
 
 
@@ -71,12 +71,12 @@ class Home:
             (self.path / "jobs").mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise HerringboneError(
-                f"the jobs' folder {self.path} cannot be made: {error.strerror}; "
+                f"the jobs' folder {self.path} cannot be created: {error.strerror}; "
                 f"set {HOME_VARIABLE} to a folder that you may write"
             ) from error
 
 
 def find_home() -> Home:
     """Return the home that the environment names now."""
-    named = os.environ.get(HOME_VARIABLE)
-    return Home(Path(named).expanduser().absolute() if named else Path.home() / ".herringbone")
+    folder = os.environ.get(HOME_VARIABLE)
+    return Home(Path(folder).expanduser().absolute() if folder else Path.home() / ".herringbone")

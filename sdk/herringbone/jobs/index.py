@@ -1,7 +1,7 @@
-"""The index of jobs: one sqlite row each, shared by every process of this user.
+"""The index of jobs: one sqlite row per job, shared by every process of this user.
 
-A row is written by the client that submits, then by the job's controller; anyone may read. Each call opens the file
-anew, so that forks and threads share no connection.
+The client that submits a job writes its row first, then the job's controller does; any process may read. Each call
+opens the file, because forks and threads must not share a connection of sqlite's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from herringbone_contract.failure import Failure
 
 IN_PROGRESS, COMPLETED, FAILED, STOPPING, STOPPED = "InProgress", "Completed", "Failed", "Stopping", "Stopped"
-# Secondary states that are not also a status.
+# Secondary states that are not a status as well.
 STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "Uploading", "MaxRuntimeExceeded"
 PENDING, RESTARTING = "Pending", "Restarting"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
@@ -37,7 +37,7 @@ CREATE TABLE jobs (
     failure TEXT, model TEXT, service TEXT, description TEXT
 )
 """
-# What makes a table of the version before it into one of this version.
+# Version -> the statements that turn a table of the version before into one of this version.
 _MIGRATIONS = {
     2: ("ALTER TABLE jobs ADD COLUMN service TEXT", "ALTER TABLE jobs ADD COLUMN description TEXT"),
     3: ("ALTER TABLE jobs RENAME COLUMN keeper TO controller",),
@@ -48,10 +48,11 @@ _MIGRATIONS = {
 class JobRecord:
     """One row. Times are seconds since 1970.
 
-    `status` and `secondary_status` are SageMaker's words. `plan` and `failure` are JSON. `client` names the process
-    that prepares the job, `controller` the one that looks after it from then on, `run_folder` what that removes at the
-    end, and `model` the path or address of the model's archive. Of a job that a service runs, `service` says where to
-    ask for it and `description` is the service's last answer, secrets masked; both are JSON.
+    `status` and `secondary_status` are SageMaker's words. `plan`, `failure`, `service` and `description` are JSON.
+    `client` is the identity of the process that submits the job, None once the submission is over. `controller` is the
+    identity of the process that runs the job's life. `run_folder` is removed at the end. `model` is the path or address
+    of the packed model. `service` says where a job outside this machine runs, and `description` is the last answer
+    from there, secrets masked.
     """
 
     name: str
@@ -98,29 +99,33 @@ class JobIndex:
         self._busy_seconds = busy_seconds
 
     def add(self, record: JobRecord) -> None:
-        """Claim the name. Raises `JobNameError` when it is taken, also by a process that runs at the same moment."""
+        """Claim the name. Raises `JobNameError` when it is taken, also by a process that claims it at this moment."""
+        # Columns by name: a migrated table need not have the order of a new one.
         values = [getattr(record, column) for column in _COLUMNS]
         marks = ", ".join("?" * len(_COLUMNS))
         with self._open() as database:
             try:
                 database.execute(f"INSERT INTO jobs ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608 - our own column names
+            # The primary key decides between two processes that claim one name; a read before the insert could not.
             except sqlite3.IntegrityError:
                 raise JobNameError(
-                    f"job name {record.name!r} is taken; choose another, or leave it out to have one made"
+                    f"job name {record.name!r} is taken; choose another, or leave it out to get a generated one"
                 ) from None
 
     def update(self, name: str, *, unless_done: bool = False, **columns: Any) -> bool:
-        """Change a row; with `unless_done`, only while the job is not over. Returns whether a row was changed."""
+        """Change a row; with `unless_done`, only while the job is not over. Return whether a row was changed."""
         assert columns
         assert set(columns) <= set(_COLUMNS), columns
         changes = ", ".join(f"{column} = ?" for column in columns)
+        # In the statement itself: a controller may end the job between a read and a write of another process.
         condition = f" AND status NOT IN {TERMINAL}" if unless_done else ""
         with self._open() as database:
             cursor = database.execute(f"UPDATE jobs SET {changes} WHERE name = ?{condition}", [*columns.values(), name])  # noqa: S608
+            # 0 when the job is over, or was removed; the caller decides whether that is an error.
             return cursor.rowcount == 1
 
     def fail(self, name: str, failure: Failure) -> None:
-        """Write down that a job failed just now, unless it was over before."""
+        """Record that a job failed at this moment, unless it was over before."""
         self.update(
             name,
             unless_done=True,
@@ -148,6 +153,7 @@ class JobIndex:
         return self._select("ORDER BY created DESC, name")
 
     def _select(self, rest: str, *values: Any) -> list[JobRecord]:
+        # sqlite would create the file, and a mere look must leave nothing behind.
         if not self._path.exists():
             return []
         with self._open() as database:
@@ -157,12 +163,15 @@ class JobIndex:
     @contextmanager
     def _open(self) -> Iterator[sqlite3.Connection]:
         try:
+            # `with database` commits or rolls back but does not close; `closing` does.
+            # `timeout` is the time that sqlite waits for a lock of another process.
             with closing(sqlite3.connect(self._path, timeout=self._busy_seconds)) as database, database:
+                # NORMAL syncs the disk less often than FULL, and each submission waits for every sync.
                 database.execute("PRAGMA synchronous = NORMAL")
                 self._make_table(database)
                 yield database
         except sqlite3.DatabaseError as error:
-            raise HerringboneError(f"the index of jobs, {self._path}: {error}; {_way_out(error)}") from error
+            raise HerringboneError(f"the index of jobs, {self._path}: {error}; {_remedy(error)}") from error
 
     def _make_table(self, database: sqlite3.Connection) -> None:
         (version,) = database.execute("PRAGMA user_version").fetchone()
@@ -173,12 +182,13 @@ class JobIndex:
                 f"the index of jobs, {self._path}, was made by a newer Herringbone (format {version}, "
                 f"this one reads {_VERSION}); update Herringbone"
             )
+        # IMMEDIATE takes the write lock now. The version is read again under it, because another process may have
+        # created or migrated the table since the first read.
         database.execute("BEGIN IMMEDIATE")
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version == 0:
             database.execute(_TABLE)
         else:
-            # Another process may have done it meanwhile: then there is nothing left to do.
             for step in range(version + 1, _VERSION + 1):
                 for statement in _MIGRATIONS[step]:
                     database.execute(statement)
@@ -186,10 +196,10 @@ class JobIndex:
         database.commit()
 
 
-def _way_out(error: sqlite3.DatabaseError) -> str:
+def _remedy(error: sqlite3.DatabaseError) -> str:
     text = str(error)
     if "locked" in text or "busy" in text:
         return "another process holds it for too long; try again"
     if isinstance(error, sqlite3.OperationalError):
-        return "look at its permissions, the space left on its disk, or set HERRINGBONE_HOME to another folder"
-    return "it is damaged: move it away and a new one is made; the jobs' own folders stay as they are"
+        return "check its permissions and the free space of its disk, or set HERRINGBONE_HOME to another folder"
+    return "it is damaged: move it away and a new one is created; the jobs' own folders stay as they are"

@@ -1,4 +1,4 @@
-"""What Ctrl-C means to one who waits for a job: stop it, or leave it running."""
+"""The meaning of Ctrl-C while a user waits for a job: stop the job, or leave it running."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ OnInterrupt = Literal["stop", "detach", "ask"]
 CHOICES: tuple[str, ...] = get_args(OnInterrupt)
 
 
-def check_choice(given: str | None) -> None:
-    """Raise `OptionError` for a word that is none of the three; None leaves it to the backend."""
-    if given is not None and given not in CHOICES:
-        raise OptionError(f"on_interrupt: {given!r}: expected one of {', '.join(CHOICES)}")
+def check_choice(choice: str | None) -> None:
+    """Raise `OptionError` for a word that is none of the three; None leaves the choice to the backend."""
+    if choice is not None and choice not in CHOICES:
+        raise OptionError(f"on_interrupt: {choice!r}: expected one of {', '.join(CHOICES)}")
 
 
 def stops(choice: OnInterrupt, name: str) -> bool:
-    """Say whether to stop the job; on a terminal `ask` puts one question, on a pipe there is nobody to ask.
+    """Return whether to stop the job; `ask` asks once on a terminal, and means no without one.
 
-    Enter alone, the end of the input and a second Ctrl-C leave the job running: it can still be stopped afterwards,
-    and what was stopped cannot go on.
+    Enter alone, the end of the input and a second Ctrl-C leave the job running: a running job can be stopped later,
+    and a stopped job cannot continue.
     """
     if choice != "ask":
         return choice == "stop"
+    # In a pipe or a notebook there is nobody to answer.
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return False
     try:
+        # The question goes to stderr: stdout is the job's log, and may be a file.
         print(f"\nstop job {name}? Enter leaves it running [y/N] ", end="", file=sys.stderr, flush=True)
         return sys.stdin.readline().strip().lower() in ("y", "yes")
     except KeyboardInterrupt:
@@ -35,7 +37,7 @@ def stops(choice: OnInterrupt, name: str) -> bool:
 
 
 def ways_back(name: str) -> str:
-    """Say how to come back to a job that was left running.
+    """Return how to come back to a job that was left running.
 
     >>> ways_back("digits-1").partition(";")[0]
     'job digits-1 goes on'

@@ -1,4 +1,7 @@
-"""`TrainingJob`: the handle of a job, the same class for every backend."""
+"""`TrainingJob`: the handle of a job, the same class for every backend.
+
+A handle holds a name and a `Backend`, and knows no backend by name; `backends.registry` finds the backend of a job.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +15,14 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.backends.registry import backend_named
+from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.console import Console
-from herringbone.jobs.events import News, why_stopped
-from herringbone.jobs.home import find_home
-from herringbone.jobs.index import FAILED, JobIndex, JobRecord
+from herringbone.jobs.events import StateEvents, why_stopped
+from herringbone.jobs.index import FAILED, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
-from herringbone.jobs.logs import LogLine, Metric, chosen, find_metrics
+from herringbone.jobs.logs import LogLine, Metric, find_metrics, select_lines
 from herringbone.jobs.watch import Watch
-from herringbone_contract.errors import JobFailedError, JobNotFoundError, OptionError
+from herringbone_contract.errors import JobFailedError
 from herringbone_contract.failure import Failure, parse_failure
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ class TrainingJob:
     >>> job.wait().status                                        # doctest: +SKIP
     'Completed'
 
-    Nothing is kept here: each attribute is asked of the backend anew.
+    The handle stores no state of the job: each attribute asks the backend.
     """
 
     def __init__(self, name: str, backend: Backend) -> None:
@@ -54,15 +56,15 @@ class TrainingJob:
 
     @classmethod
     def attach(cls, name: str, sagemaker_session: object = None) -> TrainingJob:
-        """Return the handle of a job that is known on this machine, or to SageMaker where a region is set.
+        """Return the handle of a job that this machine knows, or that SageMaker knows if a region is set.
 
-        `sagemaker_session` is whose credentials ask SageMaker. Raises `JobNotFoundError`.
+        `sagemaker_session` are the credentials to ask SageMaker with. Raises `JobNotFoundError`.
         """
-        return cls(name, _backend_of(name, sagemaker_session))
+        return cls(name, backend_of_job(name, sagemaker_session))
 
     @property
     def plan(self) -> JobPlan:
-        """What was submitted, with secret-sounding environment values and hyperparameters masked."""
+        """The submitted plan; environment values and hyperparameters that look like secrets are masked."""
         from herringbone.planning.plan import parse_plan
 
         return parse_plan(self._record().plan_dict)
@@ -74,12 +76,12 @@ class TrainingJob:
 
     @property
     def secondary_status(self) -> str:
-        """Starting, Training, Uploading, Completed, Failed, Stopped or MaxRuntimeExceeded; SageMaker knows more."""
+        """Starting, Training, Uploading, Completed, Failed, Stopped, MaxRuntimeExceeded; SageMaker has more."""
         return self._record().secondary_status
 
     @property
     def failure(self) -> Failure | None:
-        """What went wrong first; None unless the job failed."""
+        """The first failure; None unless the job failed."""
         return _failure(self._record())
 
     @property
@@ -97,17 +99,18 @@ class TrainingJob:
 
     @property
     def duration(self) -> float | None:
-        """Seconds of training, so far when it still runs; None before it started."""
+        """Seconds of training, until now while the job runs; None before its start."""
         record = self._record()
         return None if record.started is None else (record.ended or time.time()) - record.started
 
     @property
     def bill(self) -> str | None:
-        """What the job has cost, in words; None before its end, and where nobody is billed."""
+        """The cost of the job, in words; None before its end, and when nobody is billed."""
         return self._backend.bill(self.name)
 
     def logs(self, *, follow: bool = False, rank: int | None = None, host: str | None = None) -> Iterator[LogLine]:
-        """Yield the log's lines; with `follow`, wait for more until the job is over and the last line was given."""
+        """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read."""
+        # A generator that the caller abandons is closed by Python, and then closes the files as well.
         with closing(self._backend.logs(self.name)) as source:
             if follow:
                 batches = self._watch().batches(source)
@@ -116,16 +119,16 @@ class TrainingJob:
             else:
                 batches = iter(source.read, [])
             for lines in batches:
-                yield from chosen(lines, rank=rank, host=host)
+                yield from select_lines(lines, rank=rank, host=host)
 
     def metrics(self) -> list[Metric]:
-        """Return what the log's `:::MLLOG` lines tell, and what `metric_definitions` find in it, so far."""
+        """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
         return find_metrics(self.logs(), self.plan.options.metric_definitions)
 
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
-        """Return when the job is over, whatever its end; `logs` shows the log meanwhile.
+        """Wait until the job is over, however it ends; `logs` shows the log meanwhile.
 
-        Raises `TimeoutError` after `timeout` seconds; the job goes on.
+        Raises `TimeoutError` after `timeout` seconds; the job continues.
         """
         with closing(self._backend.logs(self.name)) as source:
             self._wait(source, Console() if logs else None, timeout)
@@ -137,8 +140,8 @@ class TrainingJob:
         >>> job.download_model("model")                              # doctest: +SKIP
         PosixPath('/home/me/model')
 
-        The folder appears whole or not at all. Raises `InputError` while there is no model, or when something is
-        there already; `ArchiveError` for an archive that is damaged or reaches outside its folder.
+        The folder appears complete or not at all. Raises `InputError` while there is no model, or when the folder
+        exists and is not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
         """
         from herringbone.jobs.model import download_model
 
@@ -147,21 +150,21 @@ class TrainingJob:
     def stop(self, grace: float | None = None) -> None:
         """Ask the job to stop, and return: every rank gets SIGTERM, and SIGKILL after `grace` seconds.
 
-        Nothing happens to a job that is over. SageMaker gives 120 seconds, and another `grace` is refused there.
+        A job that is over does not change. SageMaker always gives 120 seconds and refuses a `grace`.
         """
         self._backend.stop(self.name, grace)
 
     def describe(self) -> dict[str, Any]:
-        """Return the job under SageMaker's key names (DescribeTrainingJob's), as plain JSON values."""
+        """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
         record = self._record()
-        answered: dict[str, Any] = {} if record.description is None else json.loads(record.description)
-        # A service's answer is whole; others only add to what is known here.
-        if "TrainingJobName" in answered:
-            return answered | _tags(record.plan_dict)
+        description: dict[str, Any] = {} if record.description is None else json.loads(record.description)
+        # SageMaker's answer is complete. Other backends store only members that the row has no column for.
+        if "TrainingJobName" in description:
+            return description | _tags(record.plan_dict)
         plan = record.plan_dict
         options = plan.get("options", {})
         failure = _failure(record)
-        described = {
+        members = {
             "TrainingJobName": record.name,
             "TrainingJobStatus": record.status,
             "SecondaryStatus": record.secondary_status,
@@ -182,62 +185,65 @@ class TrainingJob:
             if record.started is None or record.ended is None
             else round(self.duration or 0),
         }
-        return {key: value for key, value in described.items() if value is not None} | answered | _tags(plan)
+        return {key: value for key, value in members.items() if value is not None} | description | _tags(plan)
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
-        """Wait as `fit` does: show states and log, do on Ctrl-C as told, raise `JobFailedError` when it failed.
+        """Wait as `fit` does: show states and log, handle Ctrl-C, raise `JobFailedError` when the job failed.
 
-        `on_interrupt` is stop, detach or ask; None is the backend's own habit: stop here, ask in the cloud.
+        `on_interrupt` is stop, detach or ask; None is the backend's default: stop on own hosts, ask on SageMaker.
         """
         check_choice(on_interrupt)
+        # Ctrl-C may arrive while the log is opened, so `source` may still be None below.
         source = None
         try:
             source = self._backend.logs(self.name)
             self._wait(source, console)
         except KeyboardInterrupt:
+            # The interrupt itself still reaches the caller, whatever happens to the job.
             self._interrupted(source, console, on_interrupt or self._backend.on_interrupt)
             raise
         finally:
             if source is not None:
                 source.close()
         record = self._record()
-        own = Console(sys.stderr)
+        stderr = Console(sys.stderr)
         if console is not None and (bill := self.bill):
-            own.say(bill)
+            stderr.say(bill)
         failure = _failure(record)
         if failure is not None:
             raise JobFailedError(self.name, failure)
         if console is not None and (why := why_stopped(record)):
-            own.say(why)
+            stderr.say(why)
 
     def _interrupted(self, source: LogSource | None, console: Console | None, choice: OnInterrupt) -> None:
-        own = Console(sys.stderr)
+        stderr = Console(sys.stderr)
         if not stops(choice, self.name):
-            own.say(ways_back(self.name))
+            stderr.say(ways_back(self.name))
             return
         try:
-            own.say(f"stopping job {self.name}; Ctrl-C again kills it")
+            stderr.say(f"stopping job {self.name}; Ctrl-C again kills it")
             self.stop()
             self._wait(source or self._backend.logs(self.name), console)
+        # The user pressed Ctrl-C again during the grace.
         except KeyboardInterrupt:
             self._backend.kill(self.name)
             if (record := self._record()) and not record.done:
-                own.say(f"job {self.name} is {record.status}: the service ends it when its grace is over")
+                stderr.say(f"job {self.name} is {record.status}: the service ends it when its grace is over")
 
     def _wait(self, source: LogSource, console: Console | None, timeout: float | None = None) -> None:
         if console is None:
-            # Nobody reads the log where nobody sees it: taking a million lines apart costs seconds.
+            # Without a console the log is not read at all: parsing a million lines costs seconds.
             for _ in self._watch().batches(None, timeout):
                 pass
             return
-        news = News()
-        own = Console(sys.stderr)
+        events = StateEvents()
+        stderr = Console(sys.stderr)
 
         def look(record: JobRecord) -> None:
-            for line in news.of(record, now=time.monotonic()):
-                own.say(line)
+            for line in events.of(record, now=time.monotonic()):
+                stderr.say(line)
 
-        for lines in Watch(self._backend, self.name, say=own.say, look=look).batches(source, timeout):
+        for lines in Watch(self._backend, self.name, say=stderr.say, look=look).batches(source, timeout):
             console.show(lines)
 
     def _watch(self) -> Watch:
@@ -250,27 +256,6 @@ class TrainingJob:
 def attach(training_job_name: str, sagemaker_session: object = None) -> TrainingJob:
     """Return the handle of a job by its name, whoever submitted it. Raises `JobNotFoundError`."""
     return TrainingJob.attach(training_job_name, sagemaker_session)
-
-
-def _backend_of(name: str, session: object) -> Backend:
-    try:
-        backend = backend_named(JobIndex(find_home().index).get(name).backend)
-    except JobNotFoundError as here:
-        from herringbone.backends.sagemaker.backend import SageMakerBackend
-
-        cloud = SageMakerBackend()
-        try:
-            cloud.find(name, session)
-        except JobNotFoundError as there:
-            raise JobNotFoundError(f"{here}; {there}") from None
-        return cloud
-    if session is not None:
-        from herringbone.backends.sagemaker.backend import SageMakerBackend
-
-        if not isinstance(backend, SageMakerBackend):
-            raise OptionError(f"sagemaker_session: job {name} runs on {backend.name}, which asks no service")
-        backend.use(name, session)
-    return backend
 
 
 def _failure(record: JobRecord) -> Failure | None:
@@ -291,14 +276,14 @@ def _iso(seconds: float | None) -> str | None:
 
 
 def _tags(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the tags as a description has them here; the service tells them apart from it."""
+    """Return the tags, which SageMaker lists in a request of its own, not in the description."""
     tags = plan.get("options", {}).get("tags") or []
     return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()] if isinstance(tags, dict) else tags}
 
 
 def _described_channel(channel: dict[str, Any]) -> dict[str, Any]:
     source = channel["input"]
-    where = {"S3DataType": "S3Prefix", "S3Uri": source["s3_data"]}
+    data = {"S3DataType": "S3Prefix", "S3Uri": source["s3_data"]}
     if "distribution" in source:
-        where["S3DataDistributionType"] = source["distribution"]
-    return {"ChannelName": channel["name"], "DataSource": {"S3DataSource": where}}
+        data["S3DataDistributionType"] = source["distribution"]
+    return {"ChannelName": channel["name"], "DataSource": {"S3DataSource": data}}

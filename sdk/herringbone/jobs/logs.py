@@ -1,7 +1,7 @@
-"""Log lines: what they are, and how a job's files are read while they grow.
+"""Log lines, and the reader of a job's log files while they grow.
 
-A file holds one host's lines, each `2026-11-21T11:44:37.123456Z [algo-1:0] text`: the controller's stamp, then what the
-host's supervisor wrote.
+A file contains one host's lines, each `2026-11-21T11:44:37.123456Z [algo-1:0] text`: the controller's time stamp, then
+the line of the host's supervisor.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _READ_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line. `rank` is None for what the host's supervisor itself says; `time` is UTC."""
+    """One line. `rank` is None for a line of the host's supervisor itself; `time` is UTC."""
 
     host: str
     rank: int | None
@@ -36,17 +36,17 @@ class LogLine:
 
     @property
     def prefix(self) -> str:
-        """Where it comes from, as the log shows it: `[algo-1:0]`."""
+        """The source of the line, as the log shows it: `[algo-1:0]`."""
         return f"[{self.host}]" if self.rank is None else f"[{self.host}:{self.rank}]"
 
 
 def parse_line(line: bytes, host: str) -> LogLine:
-    """Take a filed line apart; `host` is the file's.
+    """Parse one line of a log file; `host` is the file's.
 
     >>> parse_line(b"2026-11-21T11:44:37.123456Z [algo-1:0]   loss 0.5", "algo-1").text
     '  loss 0.5'
 
-    Text that is no UTF-8 has its odd bytes replaced.
+    Bytes that are not UTF-8 are replaced.
     """
     stamp = datetime.fromisoformat(line[: STAMP_CHARS - 2].decode()).replace(tzinfo=timezone.utc)
     named, rank, text = split_line(line[STAMP_CHARS:])
@@ -54,15 +54,15 @@ def parse_line(line: bytes, host: str) -> LogLine:
 
 
 class HostLog:
-    """One host's file, read as it grows; it may not exist yet."""
+    """Reads one host's log file as it grows; the file may not exist yet."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: BinaryIO | None = None
-        self._rest = b""
+        self._partial = b""
 
     def read(self) -> list[LogLine]:
-        """Return the whole lines that came since the last call."""
+        """Return the complete lines that were written since the last call."""
         if self._file is None:
             try:
                 # Unbuffered: a buffered reader would remember the end of a file that still grows.
@@ -70,9 +70,9 @@ class HostLog:
             except FileNotFoundError:
                 return []
         lines: list[bytes] = []
-        # A line longer than one read must not look like the end of what there is.
+        # A line longer than one read must not look like the end of the file, so read on until one is complete.
         while not lines and (chunk := self._file.read(_READ_BYTES)):
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            *lines, self._partial = (self._partial + chunk).split(b"\n")
         return [parse_line(line, self._path.stem) for line in lines]
 
     def close(self) -> None:
@@ -88,10 +88,10 @@ class FileLogs:
         self._hosts = [HostLog(path) for path in files]
 
     def read(self) -> list[LogLine]:
-        # Between hosts the time decides; within one, the order of the file does, also when the clock was set back.
+        # Merged by time between hosts. Within one host the file's order stays, even if the clock was set back.
         return list(heapq.merge(*(host.read() for host in self._hosts), key=lambda line: line.time))
 
-    def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - the controller writes before it ends
+    def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - a controller writes all lines before it ends
         yield from iter(self.read, [])
 
     def close(self) -> None:
@@ -99,14 +99,14 @@ class FileLogs:
             host.close()
 
 
-def chosen(lines: Iterable[LogLine], *, rank: int | None, host: str | None) -> Iterator[LogLine]:
-    """Return the lines of one rank, one host, or both; None means any."""
+def select_lines(lines: Iterable[LogLine], *, rank: int | None, host: str | None) -> Iterator[LogLine]:
+    """Return the lines of one rank, of one host, or of both; None means any."""
     return (line for line in lines if rank in (None, line.rank) and host in (None, line.host))
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One value that a metric definition found in a line of the log, or that a line of MLPerf's log tells."""
+    """One value of a metric: matched by a metric definition in the log, or read from a line of MLPerf's log."""
 
     name: str
     value: float
@@ -116,23 +116,24 @@ class Metric:
 
 
 def find_metrics(lines: Iterable[LogLine], definitions: Sequence[MetricDefinition]) -> list[Metric]:
-    """Return what `:::MLLOG` lines tell and the definitions find, in the order of the lines.
+    """Return the values of `:::MLLOG` lines and of the definitions' matches, in the order of the lines.
 
-    A group that holds no number counts for nothing. Of a run, an epoch or another interval there is `run_seconds`,
-    `epoch_seconds` and so on, at its end.
+    A match without a number is ignored. The end of a run, an epoch or another interval yields `run_seconds`,
+    `epoch_seconds` and so on.
     """
     patterns = [(definition.name, re.compile(definition.regex)) for definition in definitions]
+    # One reader per rank: the start and the end of an interval come from the same rank.
     readers: dict[str, mllog.Reader] = defaultdict(mllog.Reader)
-    found = []
+    metrics = []
     for line in lines:
         if event := mllog.parse(line.text):
-            told = readers[line.prefix].numbers(event)
-            found += [Metric(name, value, line.time, line.host, line.rank) for name, value in told]
+            numbers = readers[line.prefix].numbers(event)
+            metrics += [Metric(name, value, line.time, line.host, line.rank) for name, value in numbers]
         for name, pattern in patterns:
             for match in pattern.finditer(line.text):
                 try:
                     value = float(match.group(1))
                 except (TypeError, ValueError):
                     continue
-                found.append(Metric(name, value, line.time, line.host, line.rank))
-    return found
+                metrics.append(Metric(name, value, line.time, line.host, line.rank))
+    return metrics

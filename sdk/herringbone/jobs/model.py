@@ -1,4 +1,4 @@
-"""A job's packed model, unpacked for its user."""
+"""Unpacks a job's packed model for the user."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from herringbone_contract.errors import ArchiveError, InputError
 
 
 def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
-    """Unpack a model into the new folder `into`; `fetch` is given a folder of its own and returns the packed model.
+    """Unpack a model into the new folder `into`; `fetch` gets an empty folder and returns the packed model.
 
     >>> download_model(lambda folder: Path("output/model.tar.gz"), Path("model"))        # doctest: +SKIP
     PosixPath('/home/me/model')
 
-    All happens in a hidden folder beside `into`, which takes that name at the end: an interrupted download leaves
-    nothing half. Raises `InputError` when something is there already, `ArchiveError` for a damaged or wicked archive.
+    The work is done in a hidden folder next to `into`, which is renamed at the end: an interrupted download leaves
+    nothing incomplete. Raises `InputError` when `into` exists and is not an empty folder, `ArchiveError` for an archive
+    that is damaged or reaches outside its folder.
     """
     into = into.expanduser().absolute()
     _check_free(into)
@@ -34,8 +35,9 @@ def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
         else:
             model.mkdir()
             unpack(packed, model)
+        # Again, because the download may have taken hours.
         _check_free(into)
-        # An empty folder may lie there: a rename takes its place.
+        # `into` may be an empty folder, which a rename replaces.
         model.replace(into)
     except OSError as error:
         raise InputError(f"the model cannot be unpacked into {into}: {error}") from error
@@ -45,7 +47,7 @@ def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
 
 
 def unpack(archive_path: Path, into: Path) -> None:
-    """Unpack a model.tar.gz of whoever made it. Raises `ArchiveError`; what is in `into` is then half of it."""
+    """Unpack an untrusted model.tar.gz. Raises `ArchiveError` and then leaves some of its files in `into`."""
     import tarfile
 
     from herringbone.jobs.archive_members import extract, problem
@@ -53,14 +55,14 @@ def unpack(archive_path: Path, into: Path) -> None:
     try:
         with tarfile.open(archive_path) as archive:
             for member in archive:
-                # AWS's own images pack the folder itself, as `.` or `./`.
+                # AWS's own images include the folder itself as a member, `.` or `./`.
                 if os.path.normpath(member.name) == ".":
                     continue
-                if trouble := problem(member, into):
-                    raise ArchiveError(f"model {archive_path.name}: member {member.name!r} is refused: {trouble}")
+                if reason := problem(member, into):
+                    raise ArchiveError(f"model {archive_path.name}: member {member.name!r} is refused: {reason}")
                 extract(archive, member, into)
     except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise ArchiveError(f"model {archive_path.name} is damaged or cut short: {error}") from error
+        raise ArchiveError(f"model {archive_path.name} is damaged or incomplete: {error}") from error
 
 
 def _check_free(into: Path) -> None:
@@ -69,4 +71,4 @@ def _check_free(into: Path) -> None:
             return
     elif not into.exists() and not into.is_symlink():
         return
-    raise InputError(f"{into}: something is there already, and is not overwritten; name a new folder")
+    raise InputError(f"{into} already exists and is not overwritten; name a new folder")

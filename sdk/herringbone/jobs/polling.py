@@ -1,4 +1,4 @@
-"""How often something that changes by itself is looked at."""
+"""The pauses between two looks at a state that changes without notice."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """Pauses between two looks, in seconds: `shortest` after news, then `slower` times as long each, up to `longest`.
+    """Pauses in seconds: `shortest` after a change, then each `slower` times the one before, up to `longest`.
 
-    `jitter` is the part of a pause that chance takes away, so that many who wait do not all ask at once.
+    `jitter` is the part of a pause that is random, so that many waiting processes do not ask at the same moment.
     """
 
     shortest: float
@@ -20,10 +20,10 @@ class Pace:
 
 
 class Pauses:
-    """The pauses of one who waits.
+    """The pauses of one waiting caller.
 
     >>> pauses = Pauses(Pace(1, 3, 2))
-    >>> pauses.next(), pauses.next(), pauses.next(), pauses.news(), pauses.next()
+    >>> pauses.next(), pauses.next(), pauses.next(), pauses.reset(), pauses.next()
     (1.0, 2.0, 3.0, None, 1.0)
     """
 
@@ -32,8 +32,8 @@ class Pauses:
         self._chance = chance or (_chance if pace.jitter else lambda: 0.0)
         self._pause = pace.shortest
 
-    def news(self) -> None:
-        """Start over: where something came, more is likely."""
+    def reset(self) -> None:
+        """Start with the shortest pause again: after a change, another one is likely soon."""
         self._pause = self._pace.shortest
 
     def next(self) -> float:
@@ -43,7 +43,7 @@ class Pauses:
 
 
 def _chance() -> float:
-    # Most pauses have no jitter, and a job on this machine does not wait for the import.
+    # Imported here: most pauses have no jitter, and a job on this machine does not wait for the import.
     import random
 
     return random.random()  # noqa: S311 - no secret

@@ -1,4 +1,4 @@
-"""Packing: whole or not at all, and the same bytes for the same files."""
+"""Packing: complete or not at all, and the same bytes for the same files."""
 
 import os
 import shutil
@@ -26,55 +26,58 @@ def content(path: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def said():
+def messages():
     return []
 
 
-def test_hosts_are_packed_together(tmp_path, said):
+def test_hosts_are_packed_together(tmp_path, messages):
     one = fill(tmp_path / "1", {"part-0.bin": "0", "config/a.json": "{}"})
     two = fill(tmp_path / "2", {"part-1.bin": "1", "config/a.json": "{}"})
-    made = pack([("algo-1", one), ("algo-2", two)], tmp_path / "out/model.tar.gz", compress=True, say=said.append)
-    assert content(made) == {"config/a.json": "{}", "part-0.bin": "0", "part-1.bin": "1"}
-    assert said == []
+    packed = pack([("algo-1", one), ("algo-2", two)], tmp_path / "out/model.tar.gz", compress=True, say=messages.append)
+    assert content(packed) == {"config/a.json": "{}", "part-0.bin": "0", "part-1.bin": "1"}
+    assert messages == []
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model.tar.gz"]
 
 
-def test_the_first_host_wins_a_name_and_says_so(tmp_path, said):
+def test_the_first_hosts_file_is_packed_and_the_other_is_reported(tmp_path, messages):
     one, two = fill(tmp_path / "1", {"model.bin": "one"}), fill(tmp_path / "2", {"model.bin": "two"})
-    made = pack([("algo-1", one), ("algo-2", two)], tmp_path / "m.tar.gz", compress=True, say=said.append)
-    assert content(made) == {"model.bin": "one"}
-    assert said == ["model.bin of algo-2 is left out: algo-1 has a file of that name; write it under another"]
+    packed = pack([("algo-1", one), ("algo-2", two)], tmp_path / "m.tar.gz", compress=True, say=messages.append)
+    assert content(packed) == {"model.bin": "one"}
+    assert messages == ["model.bin of algo-2 is left out: algo-1 has a file of that name; write it under another"]
 
 
-def test_equal_files_make_equal_bytes(tmp_path, said):
+def test_equal_files_make_equal_bytes(tmp_path, messages):
     for name, moment in (("1", 1_000), ("2", 2_000_000)):
         for path in fill(tmp_path / name, {"b": "x", "a": "y"}).iterdir():
             os.utime(path, (moment, moment))
-        pack([("algo-1", tmp_path / name)], tmp_path / f"{name}.tar.gz", compress=True, say=said.append)
+        pack([("algo-1", tmp_path / name)], tmp_path / f"{name}.tar.gz", compress=True, say=messages.append)
     assert (tmp_path / "1.tar.gz").read_bytes() == (tmp_path / "2.tar.gz").read_bytes()
 
 
-def test_an_empty_model_is_an_empty_archive(tmp_path, said):
-    assert content(pack([("a", fill(tmp_path / "1", {}))], tmp_path / "m.tar.gz", compress=True, say=said.append)) == {}
+def test_an_empty_model_is_an_empty_archive(tmp_path, messages):
+    assert (
+        content(pack([("a", fill(tmp_path / "1", {}))], tmp_path / "m.tar.gz", compress=True, say=messages.append))
+        == {}
+    )
 
 
-def test_links_are_followed_and_dangling_ones_named(tmp_path, said):
+def test_links_are_followed_and_dangling_ones_are_reported(tmp_path, messages):
     folder = fill(tmp_path / "1", {"real": "x"})
     fill(tmp_path / "blobs", {"w": "weights"})
     (folder / "out").symlink_to(tmp_path / "blobs/w")
     (folder / "gone").symlink_to(tmp_path / "nowhere")
     os.mkfifo(folder / "pipe")
-    made = pack([("algo-1", folder)], tmp_path / "m.tar.gz", compress=True, say=said.append)
-    assert content(made) == {"out": "weights", "real": "x"}
-    assert said == ["gone is left out: it is a link to nothing"]
+    packed = pack([("algo-1", folder)], tmp_path / "m.tar.gz", compress=True, say=messages.append)
+    assert content(packed) == {"out": "weights", "real": "x"}
+    assert messages == ["gone is left out: it is a link to nothing"]
 
 
-def test_without_compression_it_is_a_folder(tmp_path, said):
+def test_without_compression_the_result_is_a_folder(tmp_path, messages):
     one = fill(tmp_path / "1", {"a/b": "x"})
     (one / "a/b").chmod(0o755)
-    made = pack([("algo-1", one)], tmp_path / "out/model", compress=False, say=said.append)
-    assert (made / "a/b").read_text() == "x"
-    assert (made / "a/b").stat().st_mode & 0o777 == 0o755
+    packed = pack([("algo-1", one)], tmp_path / "out/model", compress=False, say=messages.append)
+    assert (packed / "a/b").read_text() == "x"
+    assert (packed / "a/b").stat().st_mode & 0o777 == 0o755
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
 
 
@@ -87,16 +90,16 @@ def small_disk(tmp_path) -> Iterator[Path]:
         pytest.skip("mounting a small disk needs root")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False)
     if mounted.returncode:
-        pytest.skip("this system mounts no tmpfs for us")
+        pytest.skip("this system does not let the test mount a tmpfs")
     yield disk
     subprocess.run(["umount", disk], check=True)
 
 
 @pytest.mark.parametrize("compress", [True, False])
-def test_a_full_disk_leaves_nothing_half(tmp_path, small_disk, compress, said):
+def test_a_full_disk_leaves_nothing_incomplete(tmp_path, small_disk, compress, messages):
     one = fill(tmp_path / "1", {})
     (one / "weights").write_bytes(os.urandom(2 << 20))
     with pytest.raises(OSError, match="No space left on device"):
-        pack([("algo-1", one)], small_disk / "out/model.tar.gz", compress=compress, say=said.append)
+        pack([("algo-1", one)], small_disk / "out/model.tar.gz", compress=compress, say=messages.append)
     assert list((small_disk / "out").iterdir()) == []
     assert (one / "weights").stat().st_size == 2 << 20

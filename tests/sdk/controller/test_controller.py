@@ -26,22 +26,22 @@ from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.processes import pid_of
 
 
-def submit(backend, inputs=None, *, job_name=None, cls=Estimator, **given):
+def submit(backend, inputs=None, *, job_name=None, cls=Estimator, **options):
     """Plan and start a job of `train.py`, as `fit(wait=False)` does, but over the test's own backend."""
-    given.setdefault("entry_point", "train.py")
-    plan = cls(instance_type="local_process", **given).plan(inputs, job_name)
+    options.setdefault("entry_point", "train.py")
+    plan = cls(instance_type="local_process", **options).plan(inputs, job_name)
     return TrainingJob.submit(plan, backend)
 
 
 def until(condition, seconds=10.0):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it never came"
+        assert time.monotonic() < deadline, "the condition never became true"
         time.sleep(0.01)
 
 
-def texts(job, **chosen):
-    return [line.text for line in job.logs(**chosen)]
+def texts(job, **filters):
+    return [line.text for line in job.logs(**filters)]
 
 
 WAIT_FOR_SIGTERM = """
@@ -84,7 +84,7 @@ def test_a_job_from_submit_to_its_model(script, backend, home):
     assert (home.job("digits-1").path / "controller.log").read_text() == ""
 
 
-def test_a_failing_host_takes_the_others_along(script, home, stand_in):
+def test_the_other_hosts_end_with_a_failing_host(script, home, stand_in):
     script("import os, sys, time\nif os.environ['SM_CURRENT_HOST'] == 'algo-2': sys.exit(3)\ntime.sleep(60)")
     job = submit(ProcessBackend(home, stand_in, patience=0.2), instance_count=2)
     with pytest.raises(JobFailedError, match=r"rank 0 on algo-2: exit code 3") as caught:
@@ -94,7 +94,7 @@ def test_a_failing_host_takes_the_others_along(script, home, stand_in):
     assert job.model_data is None
 
 
-def test_a_supervisor_killed_outright_is_named_with_its_last_words(script, backend):
+def test_a_killed_supervisor_is_named_with_its_last_lines(script, backend):
     script(
         "import os, signal, time; print('step 3', flush=True); time.sleep(0.2)\n"
         "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
@@ -103,8 +103,8 @@ def test_a_supervisor_killed_outright_is_named_with_its_last_words(script, backe
     assert job.failure.render() == "algo-1: exit code 137, killed by SIGKILL\n  | [algo-1:0] step 3"
 
 
-def test_what_a_dead_host_leaves_is_killed(script, backend, running):
-    """A container's processes end with its first one, also those in a session of their own."""
+def test_orphans_of_an_ended_host_are_killed(script, backend, running):
+    """As in a container, all processes end with the first one, also those in a session of their own."""
     script(
         "import subprocess\n"
         "void = subprocess.DEVNULL\n"
@@ -115,7 +115,7 @@ def test_what_a_dead_host_leaves_is_killed(script, backend, running):
     assert running() == []
 
 
-def test_a_supervisor_that_cannot_start_says_why(script, home):
+def test_a_supervisor_that_cannot_start_is_reported(script, home):
     script("")
     job = submit(ProcessBackend(home, (sys.executable, "-m", "no_such_supervisor"))).wait()
     assert "algo-1: exit code 1" in job.failure.render()
@@ -125,8 +125,8 @@ def test_a_supervisor_that_cannot_start_says_why(script, home):
     assert "/no/such/program" in job.failure.render()
 
 
-def test_a_controller_that_cannot_start_says_why(script, home, stand_in):
-    """It dies before it has read its order: nothing may be left of the job."""
+def test_a_controller_that_cannot_start_is_reported(script, home, stand_in):
+    """The controller dies before it has read its config, and nothing may be left of the job."""
     script("")
     broken = ProcessBackend(home, stand_in, controller=("sh", "-c", "exec <&-; echo no such luck >&2; sleep 1"))
     with pytest.raises(LaunchError, match="the job's controller did not start: no such luck"):
@@ -144,7 +144,7 @@ def test_stop_gives_the_script_its_time(script, backend):
     assert (job.status, job.secondary_status, job.failure) == ("Stopped", "Stopped", None)
     assert texts(job) == ["ready", "saving"]
     assert job.model_data is not None
-    job.stop()  # over: nothing happens
+    job.stop()  # the job is over: nothing happens
 
 
 def test_a_stop_right_after_the_start_is_a_stop(script, backend):
@@ -160,7 +160,7 @@ def test_a_stop_right_after_the_start_is_a_stop(script, backend):
 def test_a_job_whose_client_died_while_it_was_prepared_has_failed(home, backend):
     home.make()
     JobIndex(home.index).add(JobRecord(name="a", backend="local_process", plan="{}", created=1.0, client="1@0"))
-    assert "the Python that was submitting it died" in TrainingJob("a", backend).failure.render()
+    assert "the Python process that was submitting the job died" in TrainingJob("a", backend).failure.render()
 
 
 def test_stop_with_a_grace_kills_after_it(script, backend):
@@ -189,7 +189,7 @@ def test_a_killed_controller_is_noticed_and_its_hosts_stop(script, backend, home
     os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
     job.wait(timeout=5)
     assert job.status == "Failed"
-    assert "its controller died, killed or with its machine: it left no word" in job.failure.render()
+    assert "its controller died, killed or with its machine: its log is empty" in job.failure.render()
     until(lambda: running() == [])
 
 
@@ -205,7 +205,7 @@ def test_secrets_reach_the_script_and_nothing_else(script, backend, home, runnin
     assert job.plan.environment == {"API_TOKEN": "******", "MODE": "fast"}
 
 
-def test_hosts_share_a_secret_that_one_host_needs_not(script, backend):
+def test_several_hosts_share_a_secret_and_a_single_host_has_none(script, backend):
     script("import os; print(os.environ['KEY_BYTES'], os.environ.get('HERRINGBONE_CONTROL', '').partition('/')[0])")
     assert texts(submit(backend).wait()) == ["0 "]
     assert texts(submit(backend, instance_count=2).wait()) == ["64 unix:"] * 2
@@ -218,7 +218,7 @@ def test_two_jobs_at_once(script, backend):
     assert [texts(job) for job in jobs] == [["done"], ["done"]]
 
 
-def test_a_name_taken_leaves_the_first_job_alone(script, backend, home):
+def test_a_taken_name_leaves_the_first_job_alone(script, backend, home):
     script("print('first')")
     first = submit(backend, job_name="a").wait()
     script("print('second')")
@@ -226,7 +226,7 @@ def test_a_name_taken_leaves_the_first_job_alone(script, backend, home):
         submit(backend, job_name="a")
     assert texts(first) == ["first"]
     JobIndex(home.index).remove("a")
-    with pytest.raises(JobNameError, match=r"its folder .* is there already"):
+    with pytest.raises(JobNameError, match=r"its folder .* already exists"):
         submit(backend, job_name="a")
     assert home.job("a").logs.exists()
 
@@ -259,7 +259,7 @@ def test_a_job_outlives_the_python_that_submitted_it(script, stand_in):
 
 
 def test_a_module_in_the_users_folder_is_not_taken_for_pythons(script, backend):
-    """`python -m` looks in the current folder first: a json.py there ended every job before its start."""
+    """`python -m` searches the current folder first: a json.py there ended every job before its start."""
     script("raise SystemExit('not this one')", name="json.py")
     script("raise SystemExit('nor this')", name="selectors.py")
     script("print('fine')")
@@ -289,7 +289,7 @@ def test_channels_are_linked_shared_and_described(script, backend, home):
     }
 
 
-def test_checkpoints_outlive_the_job_where_told(script, backend, tmp_path):
+def test_checkpoints_outlive_the_job_with_checkpoint_s3_uri(script, backend, tmp_path):
     script(
         "import os, pathlib\n"
         "folder = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR'], 'checkpoints')\n"
@@ -302,7 +302,7 @@ def test_checkpoints_outlive_the_job_where_told(script, backend, tmp_path):
     assert texts(submit(backend).wait()) == ["[]"]
 
 
-def test_output_goes_where_sagemaker_would_put_it(script, backend, tmp_path):
+def test_output_has_the_paths_of_sagemaker(script, backend, tmp_path):
     script(
         "import os, pathlib\n"
         "base = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR'])\n"
@@ -317,12 +317,12 @@ def test_output_goes_where_sagemaker_would_put_it(script, backend, tmp_path):
     assert job.model_data == f"file://{tmp_path}/out/b/output/model"
 
 
-def test_tensorflows_model_dir_has_its_place_here(script, backend):
+def test_tensorflows_model_dir_becomes_a_local_path(script, backend):
     script(
         "import json, os, pathlib\n"
         "base = pathlib.Path(os.environ['SAGEMAKER_BASE_DIR'])\n"
-        "given = json.loads((base / 'input/config/hyperparameters.json').read_text())\n"
-        "print(given.get('model_dir', 'none').replace(str(base.parents[2]), ''))\n"
+        "hyperparameters = json.loads((base / 'input/config/hyperparameters.json').read_text())\n"
+        "print(hyperparameters.get('model_dir', 'none').replace(str(base.parents[2]), ''))\n"
     )
     mpi = {"mpi": {"enabled": True}}
     assert texts(submit(backend, cls=TensorFlow).wait()) == ['"/shared/model"']
@@ -331,9 +331,9 @@ def test_tensorflows_model_dir_has_its_place_here(script, backend):
     assert texts(submit(backend, cls=TensorFlow, model_dir="s3://b/m").wait()) == ['"s3://b/m"']
 
 
-def test_an_estimator_comes_back_whole(script, backend, tmp_path, monkeypatch):
+def test_an_attached_estimator_has_the_same_plan(script, backend, tmp_path, monkeypatch):
     script("")
-    given = {
+    arguments = {
         "hyperparameters": {"epochs": 3, "name": "run", "layers": [1, 2], "none": None},
         "distribution": {
             "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 1, "microbatches": 4}}},
@@ -345,7 +345,7 @@ def test_an_estimator_comes_back_whole(script, backend, tmp_path, monkeypatch):
         "max_run": 60,
         "tags": [{"Key": "a", "Value": "b"}],
     }
-    job = submit(backend, cls=PyTorch, job_name="a", **given).wait()
+    job = submit(backend, cls=PyTorch, job_name="a", **arguments).wait()
     before = job.plan
     monkeypatch.chdir(tmp_path)
     estimator = PyTorch.attach("a")
@@ -356,7 +356,7 @@ def test_an_estimator_comes_back_whole(script, backend, tmp_path, monkeypatch):
     assert estimator.hyperparameters() == before.hyperparameters
 
 
-def test_a_description_in_sagemakers_words(script, backend, tmp_path):
+def test_a_description_has_sagemakers_keys(script, backend, tmp_path):
     script("print('x')", name="data/x")
     script("")
     job = submit(backend, "data", job_name="a", tags=[{"Key": "a", "Value": "b"}], hyperparameters={"epochs": 3}).wait()
@@ -373,7 +373,7 @@ def test_a_description_in_sagemakers_words(script, backend, tmp_path):
     assert "FailureReason" not in described
 
 
-def test_waiting_has_an_end(script, backend):
+def test_waiting_has_a_timeout(script, backend):
     script(WAIT_FOR_SIGTERM)
     job = submit(backend)
     with pytest.raises(TimeoutError, match=r"is still InProgress after 0.2 s; it goes on"):

@@ -1,4 +1,4 @@
-"""One host as its controller reads it, over a real pipe; and the controller's turns."""
+"""Reads one host's output over a real pipe as the controller does, and runs single turns of the controller's loop."""
 
 import fcntl
 import os
@@ -12,28 +12,28 @@ from herringbone.controller.hosts import Host
 
 
 class SlowLog:
-    """While it files one chunk, the host fills the pipe again."""
+    """A log on a slow disk: while it writes one chunk, the host fills the pipe again."""
 
     def __init__(self, writer):
-        self.writer, self.filed = writer, 0
+        self.writer, self.num_chunks = writer, 0
 
     def feed(self, chunk, now):
-        self.filed += 1
-        assert self.filed < 5, "it files for ever"
+        self.num_chunks += 1
+        assert self.num_chunks < 5, "one drain reads for ever"
         os.write(self.writer, chunk)
 
 
 @pytest.mark.skipif(not hasattr(fcntl, "F_SETPIPE_SZ"), reason="pipes have a fixed size here")
 def test_a_host_that_writes_without_end_does_not_hold_the_controller():
-    """With a slow disk the pipe was full again after each read, and neither a stop nor max_run was ever looked at."""
+    """With a slow disk the pipe was full again after each read, and the loop never checked a stop or max_run."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     os.write(writer, bytes(fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 1 << 20)))
     host = Host({"name": "algo-1", "base": ""}, SlowLog(writer))
     host.output = reader
     host.drain()
-    assert host.log.filed == 1
-    host.hang_up()
+    assert host.log.num_chunks == 1
+    host.close_output()
     os.close(writer)
 
 
@@ -49,21 +49,21 @@ class Ended:
     def endings(self):
         return [(host, 0) for host in self.hosts if host.exit_code is None]
 
-    def sweep(self):
+    def kill_orphans(self):
         pass
 
 
-def test_a_host_whose_end_and_whose_last_output_come_at_once_has_ended():
-    """The signal came first in the turn and closed the pipe; the pipe's own turn then killed the controller."""
+def test_a_host_whose_end_and_last_output_come_together_has_ended():
+    """The signal was handled first and closed the pipe; the event of the pipe then killed the controller."""
     reader, writer = os.pipe()
     os.set_blocking(reader, False)
     host = Host({"name": "algo-1", "base": ""}, SlowLog(writer))
     host.output = reader
     controller = Controller({"stop_grace": 1.0, "patience": 1.0, "max_run": 60.0, "warning": 0.0}, Ended(host))
-    wakeup, ring = os.pipe()
+    wakeup, signals = os.pipe()
     controller._selector.register(wakeup, selectors.EVENT_READ)
     controller._start_hosts()
-    os.write(ring, bytes([signal.SIGCHLD]))
+    os.write(signals, bytes([signal.SIGCHLD]))
     os.close(writer)
-    controller._turn(wakeup)
+    controller._wait_once(wakeup)
     assert host.over

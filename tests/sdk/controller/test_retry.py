@@ -1,4 +1,4 @@
-"""Jobs of this machine that begin anew, with real processes and the stand-in supervisor."""
+"""Restarts of jobs of this machine, with real processes and the stand-in supervisor."""
 
 import json
 import tarfile
@@ -7,7 +7,7 @@ import pytest
 
 from .test_controller import submit, texts, until
 
-# Trains ten steps, each saved; in the first attempt it goes wrong at the sixth, as `FAULT` says.
+# Trains ten steps and saves each; in the first attempt, `FAULT` is executed after the sixth.
 TRAINS = """
 import json, os, pathlib, signal, time
 base = pathlib.Path(os.environ["SAGEMAKER_BASE_DIR"])
@@ -28,9 +28,9 @@ pathlib.Path(os.environ["SM_MODEL_DIR"], os.environ["SM_CURRENT_HOST"]).write_te
 LOSE_HOST = "os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)"
 
 
-def train(script, backend, fault, **given):
+def train(script, backend, fault, **options):
     script(TRAINS)
-    return submit(backend, environment={"FAULT": fault}, **given)
+    return submit(backend, environment={"FAULT": fault}, **options)
 
 
 def weights(job):
@@ -38,23 +38,25 @@ def weights(job):
         return {name: json.load(archive.extractfile(name)) for name in archive.getnames()}
 
 
-def test_a_lost_host_ends_an_attempt_and_the_next_has_the_same_weights(script, backend, running):
+def test_after_a_lost_host_the_next_attempt_reaches_the_same_weights(script, backend, running):
     leave_no_trace = "(base / 'model' / 'of-a-broken-attempt').unlink()"
     undisturbed = train(script, backend, leave_no_trace, job_name="undisturbed", instance_count=2).wait()
     job = train(script, backend, LOSE_HOST, job_name="disturbed", instance_count=2, max_retry_attempts=3).wait()
     assert (job.status, job.secondary_status, job.failure) == ("Completed", "Completed", None)
     assert weights(job) == weights(undisturbed)
-    # What the killed supervisor had not passed on yet is lost with it.
-    told, first = texts(job, host="algo-1")[-2:]
-    assert told.startswith("attempt 2 of 4: algo-1 was lost (exit code 137, killed by SIGKILL); beginning anew; newest")
+    # Lines that the killed supervisor had not written yet are lost with it.
+    announcement, first = texts(job, host="algo-1")[-2:]
+    assert announcement.startswith(
+        "attempt 2 of 4: algo-1 was lost (exit code 137, killed by SIGKILL); restarting; newest"
+    )
     assert first == "from step 6"
     described = job.describe()
-    assert [each["Status"] for each in described["SecondaryStatusTransitions"]] == ["Restarting"]
-    assert [each["Attempt"] for each in described["Attempts"]] == [1]
+    assert [state["Status"] for state in described["SecondaryStatusTransitions"]] == ["Restarting"]
+    assert [attempt["Attempt"] for attempt in described["Attempts"]] == [1]
     assert running() == []
 
 
-def test_a_script_that_fails_is_not_tried_again_unless_its_log_says_so(script, backend):
+def test_a_script_that_fails_is_not_retried_unless_a_policy_matches_its_log(script, backend):
     fault = "raise SystemExit('link 7 is flaky')"
     assert train(script, backend, fault, max_retry_attempts=3).wait().status == "Failed"
     job = train(script, backend, fault, max_retry_attempts=3, log_policies={"link . is flaky": "restart"}).wait()
@@ -62,7 +64,7 @@ def test_a_script_that_fails_is_not_tried_again_unless_its_log_says_so(script, b
     assert any("restart by the log of algo-1: '[algo-1:0] link 7 is flaky'" in line for line in texts(job))
 
 
-def test_attempts_come_to_an_end_and_the_last_failure_is_the_job_s(script, backend):
+def test_the_last_attempts_failure_is_the_jobs(script, backend):
     script("import os, signal, time; os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)")
     job = submit(backend, max_retry_attempts=1).wait()
     assert job.failure.render().startswith("algo-1: exit code 137")
@@ -91,8 +93,8 @@ def test_a_stop_in_the_second_attempt_is_a_stop(script, backend):
 
 
 @pytest.mark.parametrize("option", ["log_policies", "min_instance_count"])
-def test_how_to_begin_anew_is_refused_where_nothing_does(script, backend, option):
+def test_restart_options_without_retries_are_refused(script, backend, option):
     script("")
-    given = {"log_policies": {"flaky": "restart"}, "min_instance_count": 1}
+    options = {"log_policies": {"flaky": "restart"}, "min_instance_count": 1}
     with pytest.raises(Exception, match=f"{option}: says how a job begins anew, and this one does not: give max_retry"):
-        submit(backend, **{option: given[option]})
+        submit(backend, **{option: options[option]})

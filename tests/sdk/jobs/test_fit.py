@@ -34,7 +34,7 @@ if os.environ["RANK"] == "{rank}":
 time.sleep(60)
 """
 
-# How to die, the exit code, and whether Python is still there to tell where.
+# Name -> the statement that ends the rank, its exit code, and whether Python can still record the traceback.
 DEATHS = {
     "exception": ("raise ValueError('bad batch')", 1, True),
     "sys.exit": ("sys.exit(3)", 3, True),
@@ -68,7 +68,7 @@ def test_a_dead_rank_is_named_within_two_seconds(script, running, death, rank):
 def until(condition, seconds=10.0):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it never came"
+        assert time.monotonic() < deadline, "the condition never became true"
         time.sleep(0.01)
 
 
@@ -87,7 +87,7 @@ except KeyboardInterrupt:
 
 @pytest.fixture
 def start_client(start_python):
-    """Starts a Python that submits job `a`, and waits for "ready" in what it prints."""
+    """Starts a Python that submits job `a`, and waits for "ready" in its output."""
 
     def start(text=CLIENT):
         client = start_python(text, stderr=subprocess.PIPE)
@@ -106,7 +106,7 @@ def test_ctrl_c_stops_the_job_and_reaches_the_caller(script, running, start_clie
         "print('ready', flush=True); time.sleep(60)"
     )
     client = start_client()
-    # The other rank's: before it, that rank would die of the signal and save nothing.
+    # Wait for the other rank as well: without its handler it would die of the signal and save nothing.
     assert "ready" in client.stdout.readline()
     client.send_signal(signal.SIGINT)
     out, err = client.communicate(timeout=20)
@@ -119,7 +119,7 @@ def test_ctrl_c_stops_the_job_and_reaches_the_caller(script, running, start_clie
 
 IMPATIENT = """
 import sys, tempfile
-tempfile.gettempdir()       # tries folders with files of its own
+tempfile.gettempdir()       # its first call creates test files, which Ctrl-C would leave behind
 from herringbone import Estimator
 import herringbone.jobs.job, herringbone.backends.process.backend
 estimator = Estimator("train.py", instance_type="local_process")
@@ -133,14 +133,14 @@ except KeyboardInterrupt:
 
 @pytest.mark.parametrize("delay", [0.03, 0.06, 0.09, 0.12])
 def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(script, running, start_client, delay):
-    """Between the client's first file and the rank's first line there are four processes that must not miss it."""
+    """Between the client's first file and the rank's first line, four processes start that must not miss the signal."""
     script("import time; time.sleep(60)")
     client = start_client(IMPATIENT)
     time.sleep(delay)
     client.send_signal(signal.SIGINT)
     client.communicate(timeout=20)
     assert client.returncode == 7
-    # On a busy machine it may come before there is a job.
+    # On a busy machine the signal may arrive before the job exists.
     assert [(job.status, job.failure) for job in all_jobs()] in ([], [("Stopped", None)])
     until(lambda: running() == [])
 
@@ -161,7 +161,7 @@ def test_a_second_ctrl_c_kills(script, running, start_client):
 
 
 def test_a_job_submitted_in_the_background_of_a_shell_can_be_stopped(script, start_python):
-    """There SIGINT is ignored, and a child inherits that: the controller, each supervisor, each rank."""
+    """A background job ignores SIGINT, and children inherit that: the controller, each supervisor, each rank."""
     script(
         "import signal, sys, time\n"
         "signal.signal(signal.SIGTERM, lambda *_: (print('saving', flush=True), sys.exit(0)))\n"
@@ -169,7 +169,7 @@ def test_a_job_submitted_in_the_background_of_a_shell_can_be_stopped(script, sta
     )
     ignore = "import signal\nfor number in (1, 2, 3, 15): signal.signal(number, signal.SIG_IGN)\n"
     client = start_python(ignore + CLIENT)
-    # Of both ranks: one that had not come so far would be stopped before it could save.
+    # Wait for both ranks: a rank without its handler would be stopped before it could save.
     assert {client.stdout.readline(), client.stdout.readline()} == {"[algo-1:0] False\n", "[algo-1:1] False\n"}
     attach("a").stop()
     client.communicate(timeout=20)
@@ -188,7 +188,7 @@ def test_a_job_goes_on_without_its_client_and_is_finished_by_another(script, sta
     assert job.wait().status == "Completed"
 
 
-def test_a_killed_controller_takes_supervisors_and_ranks_along(script, home, running):
+def test_supervisors_and_ranks_end_with_a_killed_controller(script, home, running):
     script("import time; print('ready', flush=True); time.sleep(60)")
     job = PyTorch("train.py", instance_type="local_process", instance_count=2, distribution=TWO_RANKS).fit(wait=False)
     until(lambda: len([line for line in job.logs() if line.text == "ready"]) == 4)
@@ -232,7 +232,7 @@ def test_a_host_that_fails_fails_the_job_on_all(script):
         PyTorch("train.py", instance_type="local_process", instance_count=2, distribution=TWO_RANKS).fit(logs=False)
 
 
-def test_the_script_finds_what_sagemaker_gives(script, capsys):
+def test_the_script_gets_the_arguments_and_variables_of_sagemaker(script, capsys):
     script("print('a,b')", name="data/train.csv")
     script(
         "import argparse, os, pathlib\n"
@@ -259,7 +259,7 @@ def test_the_script_finds_what_sagemaker_gives(script, capsys):
 
 
 def test_the_log_of_a_failing_job_is_shown_to_its_last_line(script, capsys):
-    """AWS's local mode stops reading at the exit: of 200 lines before `exit 1` it showed one."""
+    """AWS's local mode stops reading at the exit: it showed one of 200 lines before `exit 1`."""
     script("for number in range(200): print('line', number)\nraise SystemExit(1)")
     with pytest.raises(JobFailedError):
         Estimator("train.py", instance_type="local_process").fit()
@@ -275,7 +275,7 @@ def test_a_full_disk_while_packing_fails_the_job_and_loses_nothing(script, home,
         pytest.skip("mounting a small disk needs root")
     mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk], capture_output=True, check=False)
     if mounted.returncode:
-        pytest.skip("this system mounts no tmpfs for us")
+        pytest.skip("this system does not let the test mount a tmpfs")
     try:
         script("import os, pathlib; pathlib.Path(os.environ['SM_MODEL_DIR'], 'w').write_bytes(os.urandom(2 << 20))")
         estimator = Estimator("train.py", instance_type="local_process", output_path=f"file://{disk}")
@@ -302,7 +302,7 @@ def test_an_archive_as_source(script):
         estimator.fit()
 
 
-def test_a_mistake_starts_nothing(home):
+def test_a_usage_error_starts_nothing(home):
     with pytest.raises(InputError, match=r"entry_point: .*/gone.py: no such file"):
         Estimator("gone.py", instance_type="local_process").fit()
     with pytest.raises(JobNameError):
@@ -311,17 +311,17 @@ def test_a_mistake_starts_nothing(home):
     assert not home.path.exists()
 
 
-def test_the_way_to_the_first_line_is_short(script):
-    """Three Pythons start on the way; the aim is 0.25 s, the limit here leaves room for a busy machine."""
+def test_the_first_line_arrives_soon(script):
+    """Three Pythons start before it. The goal is 0.25 s; the limit here allows for a busy machine."""
     script("print('first')")
     estimator = Estimator("train.py", instance_type="local_process")
-    took = []
+    delays = []
     for _ in range(3):
         start = time.time()
         job = estimator.fit(logs=False)
         end = time.time()
         (line,) = job.logs()
-        took.append((line.time.timestamp() - start, end - line.time.timestamp()))
-    assert min(first for first, _ in took) < 1.0
-    assert min(last for _, last in took) < 1.0
-    print("to the first line, from the last:", [f"{first:.3f} {last:.3f}" for first, last in took])
+        delays.append((line.time.timestamp() - start, end - line.time.timestamp()))
+    assert min(first for first, _ in delays) < 1.0
+    assert min(last for _, last in delays) < 1.0
+    print("to the first line, from the last:", [f"{first:.3f} {last:.3f}" for first, last in delays])

@@ -1,4 +1,4 @@
-"""The index of jobs: shared, private, and clear about what is wrong with it."""
+"""The index of jobs: shared by processes, private to the user, and clear about errors of its file."""
 
 import sqlite3
 import subprocess
@@ -20,7 +20,7 @@ def index(tmp_path):
     return JobIndex(tmp_path / "index.sqlite")
 
 
-def test_a_row_comes_back_and_changes(index):
+def test_a_row_is_stored_and_changed(index):
     index.add(record())
     assert index.get("a") == record()
     assert index.update("a", status="Completed", ended=2.0)
@@ -29,7 +29,7 @@ def test_a_row_comes_back_and_changes(index):
     assert index.get("a").status == "Completed"
 
 
-def test_the_newest_comes_first(index):
+def test_the_newest_job_is_first(index):
     for number, name in enumerate("abc"):
         index.add(record(name, created=float(number)))
     assert [row.name for row in index.all()] == ["c", "b", "a"]
@@ -37,14 +37,14 @@ def test_the_newest_comes_first(index):
     assert [row.name for row in index.all()] == ["c", "a"]
 
 
-def test_looking_creates_nothing(index, tmp_path):
+def test_reading_creates_no_file(index, tmp_path):
     assert index.all() == []
     with pytest.raises(JobNotFoundError):
         index.get("a")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_unknown_name_gets_its_neighbours(index):
+def test_an_unknown_name_is_answered_with_similar_names(index):
     index.add(record("digits-1"))
     with pytest.raises(JobNotFoundError, match=r"no job 'digit-1' in .*; did you mean digits-1\?"):
         index.get("digit-1")
@@ -63,7 +63,7 @@ import sys
 from pathlib import Path
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone_contract.errors import JobNameError
-sys.stdin.read()                          # all start together
+sys.stdin.read()                          # all racers start together
 try:
     JobIndex(Path(sys.argv[1])).add(JobRecord(name="a", backend="b", plan="{}", created=1.0))
     print("won")
@@ -73,7 +73,7 @@ except JobNameError:
 
 
 def test_one_of_many_racing_processes_gets_the_name(index, tmp_path, start_python):
-    """The file does not exist either: they race for making the table, too."""
+    """The file does not exist, so the processes also race for the creation of the table."""
     racers = [start_python(RACER, str(tmp_path / "index.sqlite"), stdin=subprocess.PIPE) for _ in range(4)]
     for racer in racers:
         racer.stdin.close()
@@ -81,13 +81,13 @@ def test_one_of_many_racing_processes_gets_the_name(index, tmp_path, start_pytho
     assert sorted(answers) == ["taken", "taken", "taken", "won"]
 
 
-def test_a_damaged_file_says_so(index, tmp_path):
-    (tmp_path / "index.sqlite").write_text("not a database, but long enough to be looked at" * 10)
+def test_a_damaged_file_is_reported(index, tmp_path):
+    (tmp_path / "index.sqlite").write_text("not a database, but long enough to have a header" * 10)
     with pytest.raises(HerringboneError, match="file is not a database; it is damaged: move it away"):
         index.all()
 
 
-def test_a_newer_file_says_so(index, tmp_path):
+def test_a_newer_file_is_reported(index, tmp_path):
     with sqlite3.connect(tmp_path / "index.sqlite") as database:
         database.execute("PRAGMA user_version = 9")
     database.close()
@@ -95,7 +95,7 @@ def test_a_newer_file_says_so(index, tmp_path):
         index.all()
 
 
-def test_a_locked_file_says_so(index, tmp_path):
+def test_a_locked_file_is_reported(index, tmp_path):
     impatient = JobIndex(tmp_path / "index.sqlite", busy_seconds=0.05)
     impatient.add(record())
     holder = sqlite3.connect(tmp_path / "index.sqlite", isolation_level=None)
@@ -106,9 +106,9 @@ def test_a_locked_file_says_so(index, tmp_path):
     assert impatient.get("a") == record()
 
 
-def test_a_home_that_cannot_be_made_says_so(tmp_path):
+def test_a_home_that_cannot_be_created_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(HerringboneError, match="cannot be made: Not a directory; set HERRINGBONE_HOME"):
+    with pytest.raises(HerringboneError, match="cannot be created: Not a directory; set HERRINGBONE_HOME"):
         Home(tmp_path / "file/home").make()
 
 

@@ -1,4 +1,4 @@
-"""What Ctrl-C does, said beforehand or asked on a real terminal."""
+"""The effect of Ctrl-C: chosen beforehand, or asked on a real terminal."""
 
 import os
 import pty
@@ -19,34 +19,34 @@ from herringbone_contract.errors import OptionError
 ASK = "from herringbone.jobs.interrupt import stops; print('stops:', stops('ask', 'a'), flush=True)"
 
 
-def asked(typed):
-    """Ask on a terminal of its own, type, and return what it answers."""
+def ask_on_terminal(typed):
+    """Ask in a child on a new terminal, type an answer, and return the question and the child's output."""
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", "import signal; signal.signal(2, signal.default_int_handler); " + ASK]
     child = subprocess.Popen(command, stdin=theirs, stderr=theirs, stdout=subprocess.PIPE, text=True)
     os.close(theirs)
-    said = b""
-    while not said.endswith(b"[y/N] "):
-        said += os.read(ours, 1_000)
+    question = b""
+    while not question.endswith(b"[y/N] "):
+        question += os.read(ours, 1_000)
     if typed is signal.SIGINT:
         child.send_signal(signal.SIGINT)
     else:
         os.write(ours, typed)
     out, _ = child.communicate(timeout=20)
     os.close(ours)
-    return said.decode().strip(), out
+    return question.decode().strip(), out
 
 
 @pytest.mark.parametrize(
     ("typed", "stopped"), [(b"\n", False), (b"y\n", True), (b"YES\n", True), (b"q\n", False), (signal.SIGINT, False)]
 )
-def test_one_question_and_enter_leaves_the_job_running(typed, stopped):
-    question, out = asked(typed)
+def test_enter_leaves_the_job_running(typed, stopped):
+    question, out = ask_on_terminal(typed)
     assert question == "stop job a? Enter leaves it running [y/N]"
     assert out == f"stops: {stopped}\n"
 
 
-def test_there_is_nobody_to_ask_on_a_pipe():
+def test_on_a_pipe_nothing_is_asked():
     ended = subprocess.run(
         [sys.executable, "-c", ASK], stdin=subprocess.PIPE, capture_output=True, text=True, check=True
     )
@@ -54,7 +54,7 @@ def test_there_is_nobody_to_ask_on_a_pipe():
     assert (stops("stop", "a"), stops("detach", "a")) == (True, False)
 
 
-def test_a_word_that_is_none_of_the_three():
+def test_an_unknown_choice_is_refused():
     check_choice(None)
     with pytest.raises(OptionError, match="on_interrupt: 'kill': expected one of stop, detach, ask"):
         check_choice("kill")
@@ -67,7 +67,7 @@ Estimator("train.py", instance_type="local_process").fit(job_name="a", on_interr
 
 
 @pytest.mark.e2e
-def test_a_job_that_was_left_running_runs_on_and_says_how_to_come_back(script, start_python, tmp_path):
+def test_a_detached_job_goes_on_and_the_message_says_how_to_come_back(script, start_python, tmp_path):
     script("import sys, time; print('ready', flush=True); time.sleep(60)")
     client = start_python(WAITING, stderr=subprocess.PIPE)
     assert client.stdout.readline() == "[algo-1:0] ready\n"
@@ -82,7 +82,7 @@ def test_a_job_that_was_left_running_runs_on_and_says_how_to_come_back(script, s
 
 
 class Interrupted:
-    """A backend whose job is looked at until Ctrl-C comes, `times` times."""
+    """A backend whose third `describe` is interrupted by Ctrl-C; `times` is the number of interrupts."""
 
     name, pace, on_interrupt = "scripted", Pace(0.001, 0.001, 1), "stop"
 
@@ -111,7 +111,7 @@ class Interrupted:
 
 
 @pytest.mark.parametrize(
-    ("times", "on_interrupt", "calls", "said"),
+    ("times", "on_interrupt", "calls", "messages"),
     [
         (1, None, ["stop"], ["stopping job a; Ctrl-C again kills it"]),
         (
@@ -128,9 +128,9 @@ class Interrupted:
         ),
     ],
 )
-def test_one_who_waits_does_what_he_was_told_and_ends(capsys, times, on_interrupt, calls, said):
+def test_a_waiting_caller_obeys_on_interrupt(capsys, times, on_interrupt, calls, messages):
     backend = Interrupted(times, status_after_stop="Stopped" if times == 1 else "Stopping")
     with pytest.raises(KeyboardInterrupt):
         TrainingJob("a", backend).follow(on_interrupt=on_interrupt)
     assert [call for call in backend.calls if call != "describe"] == calls
-    assert capsys.readouterr().err.splitlines() == said
+    assert capsys.readouterr().err.splitlines() == messages

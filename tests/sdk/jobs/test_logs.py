@@ -1,4 +1,4 @@
-"""Log files: written by the controller, read while they grow."""
+"""Log files: the controller writes them, and clients read them while they grow."""
 
 import time
 from datetime import datetime, timezone
@@ -8,7 +8,7 @@ import pytest
 from herringbone.controller.log_files import LogFile, stamp
 from herringbone.estimators.options import MetricDefinition
 from herringbone.jobs.console import Console
-from herringbone.jobs.logs import FileLogs, LogLine, Metric, chosen, find_metrics, parse_line
+from herringbone.jobs.logs import FileLogs, LogLine, Metric, find_metrics, parse_line, select_lines
 from herringbone_contract.mllog import START, STOP, Event, render
 
 MOMENT = datetime(2026, 11, 21, 11, 44, 37, 123456, tzinfo=timezone.utc)
@@ -36,7 +36,7 @@ def test_lines_of_every_kind(text, line):
     assert parse_line(MARK + text, "algo-1") == line
 
 
-def test_whole_lines_are_filed_behind_their_time(tmp_path):
+def test_complete_lines_are_written_behind_their_time(tmp_path):
     log = LogFile(str(tmp_path / "a.log"))
     log.feed(b"one\ntw", MOMENT.timestamp())
     log.feed(b"o\n\nthree", MOMENT.timestamp())
@@ -45,7 +45,7 @@ def test_whole_lines_are_filed_behind_their_time(tmp_path):
     assert (tmp_path / "a.log").read_bytes().endswith(MARK + b"three\n")
 
 
-def test_a_line_without_end_is_broken_somewhere(tmp_path):
+def test_a_line_without_an_end_is_broken(tmp_path):
     log = LogFile(str(tmp_path / "a.log"))
     for _ in range(20):
         log.feed(b"x" * (1 << 20), 0.0)
@@ -53,13 +53,13 @@ def test_a_line_without_end_is_broken_somewhere(tmp_path):
     assert [len(line) >> 20 for line in (tmp_path / "a.log").read_bytes().splitlines()] == [17, 3]
 
 
-def test_a_million_lines_cost_chunks_not_lines(tmp_path):
+def test_a_million_lines_cost_time_per_chunk_not_per_line(tmp_path):
     log = LogFile(str(tmp_path / "a.log"))
     chunk = b"[algo-1:0] epoch 3, step 1234: loss=0.1234\n" * 2_000
     start = time.process_time()
     for _ in range(500):
         log.feed(chunk, 0.0)
-    assert time.process_time() - start < 5  # 200,000 lines a second, with room; it is several millions
+    assert time.process_time() - start < 5  # the limit is 200,000 lines a second; a free machine does several millions
     log.close(0.0)
 
 
@@ -69,7 +69,7 @@ def test_a_full_disk_loses_lines_and_counts_them():
     assert log.lost == len(stamp(0.0)) + len("lost\n")
 
 
-def test_hosts_are_read_in_the_order_of_time_and_as_they_grow(tmp_path):
+def test_hosts_are_merged_by_time_while_their_files_grow(tmp_path):
     def write(host, second, text):
         with (tmp_path / f"{host}.log").open("ab") as file:
             file.write(stamp(second) + f"[{host}:0] {text}\n".encode())
@@ -99,13 +99,13 @@ def test_a_clock_set_back_does_not_mix_a_hosts_lines(tmp_path):
 
 
 def test_a_line_longer_than_one_read_is_not_the_end(tmp_path):
-    """The last lines of a job were lost when a 1 MB line stood before them: the reader took it for the end."""
+    """The last lines of a job were lost behind a 1 MB line, which the reader took for the end of the file."""
     (tmp_path / "algo-1.log").write_bytes(stamp(1.0) + b"x" * (3 << 20) + b"\n" + stamp(2.0) + b"last\n")
     logs = FileLogs([tmp_path / "algo-1.log"])
-    found = []
+    received = []
     while lines := logs.read():
-        found += lines
-    assert [len(line.text) for line in found] == [3 << 20, 4]
+        received += lines
+    assert [len(line.text) for line in received] == [3 << 20, 4]
     logs.close()
 
 
@@ -116,14 +116,14 @@ LINES = [
 ]
 
 
-def test_lines_are_chosen_by_rank_and_host():
-    assert list(chosen(LINES, rank=None, host=None)) == LINES
-    assert list(chosen(LINES, rank=1, host=None)) == LINES[1:2]
-    assert list(chosen(LINES, rank=None, host="algo-2")) == LINES[1:]
-    assert list(chosen(LINES, rank=0, host="algo-2")) == []
+def test_lines_are_selected_by_rank_and_host():
+    assert list(select_lines(LINES, rank=None, host=None)) == LINES
+    assert list(select_lines(LINES, rank=1, host=None)) == LINES[1:2]
+    assert list(select_lines(LINES, rank=None, host="algo-2")) == LINES[1:]
+    assert list(select_lines(LINES, rank=0, host="algo-2")) == []
 
 
-def test_metrics_are_what_the_definitions_find():
+def test_metrics_are_the_matches_of_the_definitions():
     definitions = [MetricDefinition("loss", r"loss=(\S+)"), MetricDefinition("acc", r"acc=([0-9.]+)")]
     assert find_metrics(LINES, definitions) == [
         Metric("loss", 0.5, MOMENT, "algo-1", 0),
@@ -133,7 +133,7 @@ def test_metrics_are_what_the_definitions_find():
 
 
 class Terminal:
-    """A stream that remembers; `encoding` and `isatty` are a terminal's."""
+    """A stream that stores its text, with the encoding of a terminal or a pipe."""
 
     def __init__(self, *, tty, encoding="utf-8"):
         self.text, self.encoding, self._tty = "", encoding, tty
@@ -155,7 +155,7 @@ def test_a_pipe_gets_plain_lines():
     assert pipe.text == "[algo-1:0] epoch 1 loss=0.5 acc=0.9\n[algo-2:1] loss=nope loss=0.25\n[algo-2] done\n"
 
 
-def test_a_terminal_gets_a_colour_a_rank():
+def test_a_terminal_gets_one_colour_per_rank():
     terminal = Terminal(tty=True)
     Console(terminal).show([LINES[0], LINES[1], LINES[0]])
     colours = [line.partition("m")[0] for line in terminal.text.splitlines()]
@@ -163,10 +163,10 @@ def test_a_terminal_gets_a_colour_a_rank():
     assert terminal.text.startswith("\x1b[36m[algo-1:0]\x1b[0m epoch")
 
 
-def test_a_poor_terminal_does_not_end_the_job():
-    poor = Terminal(tty=False, encoding="ascii")
-    Console(poor).show([LogLine("algo-1", 0, MOMENT, "é")])
-    assert poor.text == "[algo-1:0] \\xe9\n"
+def test_an_ascii_terminal_does_not_end_the_job():
+    ascii_terminal = Terminal(tty=False, encoding="ascii")
+    Console(ascii_terminal).show([LogLine("algo-1", 0, MOMENT, "é")])
+    assert ascii_terminal.text == "[algo-1:0] \\xe9\n"
 
 
 def test_metrics_of_an_mlperf_log_need_no_definition():
@@ -185,8 +185,8 @@ def test_metrics_of_an_mlperf_log_need_no_definition():
         line(render(stop)),
         line(render(stats)),
     ]
-    found = find_metrics(lines, [MetricDefinition("loss", r"loss=([0-9.]+)")])
-    assert [(metric.name, metric.value, metric.rank) for metric in found] == [
+    metrics = find_metrics(lines, [MetricDefinition("loss", r"loss=([0-9.]+)")])
+    assert [(metric.name, metric.value, metric.rank) for metric in metrics] == [
         ("loss", 0.5, 0),
         ("run_seconds", 2.0, 0),
         ("throughput", 9.5, 0),

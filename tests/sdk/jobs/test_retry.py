@@ -1,42 +1,50 @@
-"""Whether a job begins anew, and without which hosts: the rule alone."""
+"""The rules for a restart of a job, and for the machines that it must avoid."""
 
 import pytest
 
-from herringbone.controller.retry import Attempt, Finding, announcement, decide, excluded, find, policies_of
+from herringbone.controller.retry import (
+    Attempt,
+    PolicyMatch,
+    announcement,
+    decide,
+    excluded_machines,
+    find_policy,
+    policies_of,
+)
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone_contract.failure import Failure, lost_contact
 
-PLACES = {"algo-1": "n1", "algo-2": "n2", "algo-3": "n3"}
+MACHINES = {"algo-1": "n1", "algo-2": "n2", "algo-3": "n3"}
 LOST = Verdict("Failed", "Failed", Failure(host="algo-2", exit_code=137), lost="algo-2")
 RAISED = Verdict("Failed", "Failed", Failure(host="algo-2", rank=1, exception="ValueError", message="no"))
 
 
-def decided(verdict, finding=None, earlier=(), retries=3, places=PLACES):
-    return decide(verdict, finding, places, earlier, retries)
+def decided(verdict, match=None, earlier=(), retries=3, machines=MACHINES):
+    return decide(verdict, match, machines, earlier, retries)
 
 
-def test_a_lost_host_is_tried_again_and_a_script_that_raised_is_not():
+def test_a_lost_host_is_retried_and_a_script_that_raised_is_not():
     assert decided(LOST) == Attempt(
-        1, PLACES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",)
+        1, MACHINES, why="algo-2 on n2 was lost (exit code 137, killed by SIGKILL)", blamed=("n2",)
     )
     assert decided(RAISED) is None
     assert decided(Verdict("Completed", "Completed")) is None
 
 
-def test_attempts_come_to_an_end():
+def test_the_number_of_attempts_is_limited():
     assert decided(LOST, retries=0) is None
-    assert decided(LOST, earlier=[Attempt(1, PLACES)], retries=1) is None
-    assert decided(LOST, earlier=[Attempt(1, PLACES)], retries=2).number == 2
+    assert decided(LOST, earlier=[Attempt(1, MACHINES)], retries=1) is None
+    assert decided(LOST, earlier=[Attempt(1, MACHINES)], retries=2).number == 2
 
 
-def test_a_machine_that_is_lost_twice_is_not_taken_a_third_time():
+def test_a_machine_that_is_lost_twice_is_excluded():
     first = decided(LOST)
-    other = Attempt(2, PLACES, blamed=("n3",))
+    other = Attempt(2, MACHINES, blamed=("n3",))
     assert decided(LOST, earlier=[other]).excluded == ()
     assert decided(LOST, earlier=[first, other]).excluded == ("n2",)
-    # By its place: another machine that plays the same host is innocent.
-    moved = {**PLACES, "algo-2": "n4"}
-    assert decided(LOST, earlier=[first], places=moved).excluded == ()
+    # Machines are blamed, not hosts: another machine as the same host is not excluded.
+    moved = {**MACHINES, "algo-2": "n4"}
+    assert decided(LOST, earlier=[first], machines=moved).excluded == ()
 
 
 @pytest.mark.parametrize(
@@ -44,39 +52,41 @@ def test_a_machine_that_is_lost_twice_is_not_taken_a_third_time():
     [
         ("restart", ("algo-2",), (), ()),
         ("exclude_host", ("algo-2",), ("n2",), ("n2",)),
-        # What all say is no host's own.
+        # A line in every log singles out no host.
         ("exclude_host", ("algo-1", "algo-2", "algo-3"), ("n1", "n2", "n3"), ()),
         ("blame_silent_host", ("algo-1", "algo-3"), ("n2",), ()),
-        # One alone that says it, or all: nobody knows who was waited for.
+        # If most hosts are silent, or none is, silence does not show which host the others waited for.
         ("blame_silent_host", ("algo-1",), (), ()),
         ("blame_silent_host", ("algo-1", "algo-2", "algo-3"), (), ()),
     ],
 )
-def test_what_a_log_says_decides_where_the_failure_alone_would_not(action, hosts, blamed, excluded):
-    attempt = decided(RAISED, Finding("pattern", action, hosts, "the line"))
+def test_a_matching_log_retries_a_failure_of_the_script(action, hosts, blamed, excluded):
+    attempt = decided(RAISED, PolicyMatch("pattern", action, hosts, "the line"))
     assert (attempt.blamed, attempt.excluded) == (blamed, excluded)
     assert "'the line'" in attempt.why
 
 
-def test_a_log_may_end_a_job_that_lost_a_host():
-    assert decided(LOST, Finding("out of memory", "fail", ("algo-2",))) is None
+def test_a_matching_log_can_end_a_job_that_lost_a_host():
+    assert decided(LOST, PolicyMatch("out of memory", "fail", ("algo-2",))) is None
 
 
-def test_on_one_machine_no_host_can_be_left_out():
-    assert decided(LOST, earlier=[decided(LOST, places={})], places={}).excluded == ()
-    assert decided(LOST, Finding("ECC", "exclude_host", ("algo-2",)), places={}) is None
+def test_on_one_machine_no_host_can_be_excluded():
+    assert decided(LOST, earlier=[decided(LOST, machines={})], machines={}).excluded == ()
+    assert decided(LOST, PolicyMatch("ECC", "exclude_host", ("algo-2",)), machines={}) is None
 
 
-def test_excluded_machines_stay_so():
-    attempts = [Attempt(1, PLACES, why="ECC", excluded=("n2",)), Attempt(2, PLACES, why="lost")]
-    assert excluded(attempts) == {"n2": "ECC"}
+def test_excluded_machines_stay_excluded():
+    attempts = [Attempt(1, MACHINES, why="ECC", excluded=("n2",)), Attempt(2, MACHINES, why="lost")]
+    assert excluded_machines(attempts) == {"n2": "ECC"}
 
 
-def test_a_user_s_policy_comes_before_the_own_ones_and_may_turn_them_round():
+def test_a_users_policy_comes_before_the_defaults_and_can_overrule_them():
     logs = {"algo-1": "step 1", "algo-2": "RuntimeError: CUDA error: uncorrectable ECC error encountered"}
-    assert find(policies_of({}), logs).action == "exclude_host"
-    assert find(policies_of({"ECC error": "fail"}), logs) == Finding("ECC error", "fail", ("algo-2",), logs["algo-2"])
-    assert find(policies_of({}), {"algo-1": "ValueError: no"}) is None
+    assert find_policy(policies_of({}), logs).action == "exclude_host"
+    assert find_policy(policies_of({"ECC error": "fail"}), logs) == PolicyMatch(
+        "ECC error", "fail", ("algo-2",), logs["algo-2"]
+    )
+    assert find_policy(policies_of({}), {"algo-1": "ValueError: no"}) is None
 
 
 @pytest.mark.parametrize(
@@ -89,15 +99,15 @@ def test_a_user_s_policy_comes_before_the_own_ones_and_may_turn_them_round():
         ("[Rank 1] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)", "blame_silent_host"),
     ],
 )
-def test_what_is_known_of_logs(line, action):
-    found = find(policies_of({}), {"algo-1": line})
-    assert (found and found.action) == action
+def test_the_default_policies(line, action):
+    match = find_policy(policies_of({}), {"algo-1": line})
+    assert (match and match.action) == action
 
 
-def test_the_announcement_says_what_where_and_from_what():
+def test_the_announcement_names_the_reason_the_machines_and_the_checkpoint():
     attempt = decided(LOST, earlier=[decided(LOST)])
     assert announcement(attempt, 3, {"algo-1": "n1", "algo-2": "n3"}, None) == (
-        "attempt 3 of 4: algo-2 on n2 was lost (exit code 137, killed by SIGKILL); beginning anew on n1, n3, "
+        "attempt 3 of 4: algo-2 on n2 was lost (exit code 137, killed by SIGKILL); restarting on n1, n3, "
         "without n2 from now on; there is no checkpoint"
     )
 
@@ -108,11 +118,11 @@ def test_the_announcement_says_what_where_and_from_what():
         ([HostEnd("algo-1", 1, record=lost_contact("algo-2")), HostEnd("algo-2", 137)], "algo-2"),
         ([HostEnd("algo-1", 1, record=lost_contact("algo-2"))], "algo-2"),
         ([HostEnd("algo-1", 1, lost=True)], "algo-1"),
-        # The kernel's doing, and the script's.
+        # Here the kernel, the rank and the script are the reason, not the platform.
         ([HostEnd("algo-1", 137, cause="out of memory: the container may use 64 MiB")], None),
         ([HostEnd("algo-1", 137, record=Failure(host="algo-1", rank=0, exit_code=137))], None),
         ([HostEnd("algo-1", 1)], None),
     ],
 )
-def test_a_host_is_lost_when_somebody_else_ended_it(ends, lost):
+def test_a_host_is_lost_when_the_platform_ended_it(ends, lost):
     assert judge(ends).lost == lost

@@ -1,11 +1,11 @@
-"""Waiting for a job whose service fails to answer for a while, over a backend that is a script."""
+"""The wait for a job whose service fails for a while, over a backend with scripted answers."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from herringbone.jobs.events import News, why_stopped
+from herringbone.jobs.events import StateEvents, why_stopped
 from herringbone.jobs.index import JobRecord
 from herringbone.jobs.logs import LogLine
 from herringbone.jobs.polling import Pace, Pauses
@@ -24,7 +24,7 @@ def line(text):
 
 
 class Scripted:
-    """Gives what it was told to, in order: rows or lines, or errors to raise; the last one for ever."""
+    """Answers with these rows or lines, or raises these errors, in order; repeats the last one for ever."""
 
     pace = Pace(0.001, 0.001, 1)
 
@@ -48,26 +48,26 @@ class Scripted:
 
 
 def watched(backend, source=None, **settings):
-    said = []
-    watch = Watch(backend, "a", say=said.append, **settings)
-    return [each.text for lines in watch.batches(source) for each in lines], said
+    messages = []
+    watch = Watch(backend, "a", say=messages.append, **settings)
+    return [line.text for lines in watch.batches(source) for line in lines], messages
 
 
-def test_expired_credentials_are_named_once_and_waited_for():
+def test_expired_credentials_are_reported_once_and_waited_for():
     backend = Scripted(ROW, EXPIRED, EXPIRED, EXPIRED, ROW, ROW, DONE)
-    _, said = watched(backend)
-    assert said == [
+    _, messages = watched(backend)
+    assert messages == [
         "to ask: expired; log in with `aws sso login`. The wait for job a goes on",
         "AWS answers again: job a",
     ]
 
 
-def test_no_line_is_lost_where_the_log_fails_in_between():
+def test_no_line_is_lost_when_the_log_fails_in_between():
     backend = Scripted(ROW, ROW, ROW, ROW, DONE)
     source = Scripted([line("1")], [], AWAY, AWAY, [line("2")], [], [line("3")])
-    lines, said = watched(backend, source)
+    lines, messages = watched(backend, source)
     assert lines == ["1", "2", "3"]
-    assert [text[:27] for text in said] == ["to ask: AWS does not answer", "AWS answers again: job a"]
+    assert [text[:27] for text in messages] == ["to ask: AWS does not answer", "AWS answers again: job a"]
 
 
 def test_a_job_that_was_never_known_is_not_waited_for():
@@ -75,62 +75,62 @@ def test_a_job_that_was_never_known_is_not_waited_for():
         watched(Scripted(EXPIRED))
 
 
-def test_a_log_that_may_not_be_read_is_given_up_after_a_while_and_named_once():
+def test_a_denied_log_is_given_up_after_a_while_and_reported_once():
     rows = [ROW] * 5 + [DONE]
-    lines, said = watched(Scripted(*rows), Scripted(DENIED, [line("late")], [], DENIED), access_patience=60)
-    assert (lines, said) == (["late"], ["to read the log: access denied. Job a is followed without its log"])
-    lines, said = watched(Scripted(*rows), Scripted(DENIED), access_patience=0)
-    assert (lines, len(said)) == ([], 1)
+    lines, messages = watched(Scripted(*rows), Scripted(DENIED, [line("late")], [], DENIED), access_patience=60)
+    assert (lines, messages) == (["late"], ["to read the log: access denied. Job a is followed without its log"])
+    lines, messages = watched(Scripted(*rows), Scripted(DENIED), access_patience=0)
+    assert (lines, len(messages)) == ([], 1)
     assert watched(Scripted(*rows), Scripted(AwsError("odd")))[1] == ["odd. Job a is followed without its log"]
 
 
-def test_a_job_that_may_not_be_looked_at_is_waited_for_a_while():
-    _, said = watched(Scripted(DENIED, DENIED, ROW, ROW, DONE), access_patience=60)
-    assert said == ["to read the log: access denied. The wait for job a goes on", "AWS answers again: job a"]
+def test_a_denied_job_is_waited_for_a_while():
+    _, messages = watched(Scripted(DENIED, DENIED, ROW, ROW, DONE), access_patience=60)
+    assert messages == ["to read the log: access denied. The wait for job a goes on", "AWS answers again: job a"]
     with pytest.raises(AwsAccessError):
         watched(Scripted(ROW, DENIED), access_patience=0)
 
 
-def test_the_last_lines_are_waited_for_through_trouble():
+def test_the_last_lines_are_waited_for_through_errors():
     assert watched(Scripted(DONE), Scripted(AWAY, [line("last")])) == (
         ["last"],
         ["to ask: AWS does not answer. The wait for job a goes on"],
     )
 
 
-def test_a_time_that_is_over_names_the_last_known_state():
+def test_a_timeout_names_the_last_known_state():
     with pytest.raises(TimeoutError, match=r"job a is still InProgress after 0\.01 s; it goes on"):
         list(Watch(Scripted(ROW, AWAY), "a", say=lambda text: None).batches(None, 0.01))
 
 
-def test_chance_shortens_a_pause_by_its_jitter_at_most():
+def test_jitter_shortens_a_pause_by_its_part_at_most():
     pauses = Pauses(Pace(2, 8, 2, jitter=0.25), chance=iter([0, 1, 0.5]).__next__)
     assert [pauses.next() for _ in range(3)] == [2, 3, 7]
     assert 1.5 <= Pauses(Pace(2, 8, 2, jitter=0.25)).next() <= 2
 
 
-def told(*states):
+def described(*states):
     transitions = [{"Status": status, "StatusMessage": message} for status, message in states]
     return replace(ROW, description=json.dumps({"SecondaryStatusTransitions": transitions}))
 
 
-def test_each_state_that_a_service_tells_is_said_once_with_its_message():
-    news = News()
+def test_each_state_of_a_service_is_reported_once_with_its_message():
+    events = StateEvents()
     first = ("Starting", "Preparing the instances")
-    assert news.of(told(("Pending", ""), first), now=0) == ["a: Starting: Preparing the instances"]
+    assert events.of(described(("Pending", ""), first), now=0) == ["a: Starting: Preparing the instances"]
     two = (first, ("Downloading", "Downloading input data"))
-    assert news.of(told(*two), now=1) == ["a: Downloading: Downloading input data"]
-    assert news.of(told(*two), now=2) == []
-    assert news.of(told(*two, ("Training", ""), ("Completed", "done")), now=3) == ["a: Training"]
+    assert events.of(described(*two), now=1) == ["a: Downloading: Downloading input data"]
+    assert events.of(described(*two), now=2) == []
+    assert events.of(described(*two, ("Training", ""), ("Completed", "done")), now=3) == ["a: Training"]
 
 
-def test_a_state_here_is_said_when_it_lasts():
-    news = News()
+def test_a_state_without_a_service_is_reported_when_it_lasts():
+    events = StateEvents()
     uploading = replace(ROW, secondary_status="Uploading")
     states = [(ROW, 0.0), (uploading, 3.0), (uploading, 7.9), (uploading, 8.0), (uploading, 20.0)]
-    assert [news.of(row, now=now) for row, now in states] == [[], [], [], ["a: Uploading"], []]
+    assert [events.of(row, now=now) for row, now in states] == [[], [], [], ["a: Uploading"], []]
     training = replace(ROW, secondary_status="Training")
-    assert news.of(training, now=10) + news.of(training, now=99) == []
+    assert events.of(training, now=10) + events.of(training, now=99) == []
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""`local` and `local_gpu`: hosts are containers of one engine, which the client starts and the job's controller keeps.
+"""`local` and `local_gpu`: hosts are containers of one engine; the client starts them, the job's controller runs them.
 
-client   image -> network, containers -> streams -> private line -> start -> order to the controller -> sweep
-controller   log, max_run, stop, verdict, model, removal
+client      image -> network, containers -> connections -> private line -> start -> config to the controller -> cleanup
+controller  log, max_run, stop, verdict, model, removal
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, KeptBackend
+from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend
 from herringbone.backends.docker import review
-from herringbone.backends.docker.cleanup import labels_of, sweep
+from herringbone.backends.docker.cleanup import collect_garbage, labels_of
 from herringbone.backends.docker.gpus import find_gpus, list_gpus, split_gpus
 from herringbone.backends.docker.image import Image, choose_image, with_requirements
-from herringbone.backends.docker.request import Meeting, Surroundings, container_request, meeting_here
-from herringbone.backends.docker.start import Made, at_once, interrupt_later
+from herringbone.backends.docker.request import HostNetwork, RequestContext, container_request, engine_network
+from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_parallel
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.engine.client import ANSWER_SECONDS, Engine
 from herringbone.engine.locate import find_engine
@@ -33,18 +33,18 @@ from herringbone_contract.paths import Paths
 if TYPE_CHECKING:
     import subprocess
 
-    from herringbone.controller.config import Order
+    from herringbone.controller.config import ControllerConfig
     from herringbone.jobs.index import JobRecord
     from herringbone.planning.plan import HostPlan, JobPlan
 
 _SECRET_BYTES = 32
 _ID_CHARS = 16
-# The user's session with AWS, for scripts that read and write S3.
+# The user's AWS session, for scripts that read and write S3.
 _AWS = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3"),
 )
-# Settings of the supervisor's that a user may have in his own environment.
+# Settings of the supervisor that a user may have in the environment of the client.
 _PASSED_ON = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
 
 
@@ -57,11 +57,11 @@ def make_backend() -> DockerBackend:
     return DockerBackend(find_home(), lambda: find_engine(os.environ, Path.home()))
 
 
-class DockerBackend(KeptBackend):
-    """Runs jobs below `home` in the containers of an engine; `gpus` says what GPUs there are, as `nvidia-smi -L` does.
+class DockerBackend(DetachedBackend):
+    """Runs jobs below `home` in the containers of an engine; `gpus` lists the GPUs, as `nvidia-smi -L` does.
 
-    Containers run as `user`, a uid and a gid, by default the caller's. The engine is looked for when it is first
-    needed: a job that is over is known without one.
+    Containers run as `user`, a uid and a gid, by default the caller's. `find` is called when an engine is first needed:
+    jobs that are over can be read without one.
     """
 
     name = "local"
@@ -78,18 +78,19 @@ class DockerBackend(KeptBackend):
         patience: float = PATIENCE_SECONDS,
     ) -> None:
         super().__init__(home, controller=controller, patience=patience)
-        self._find = find
+        self._find_engine = find
         self._gpus = gpus
         self._environ = environ
         self._user, self._group = (os.getuid(), os.getgid()) if user is None else user
-        self._found: Engine | None = None
+        self._known_engine: Engine | None = None
+        # By job: `review` looks the image up, and `submit` must run the same one.
         self._images: dict[str, Image] = {}
 
     @property
     def _engine(self) -> Engine:
-        if self._found is None:
-            self._found = self._find()
-        return self._found
+        if self._known_engine is None:
+            self._known_engine = self._find_engine()
+        return self._known_engine
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         review.check(plan)
@@ -100,52 +101,46 @@ class DockerBackend(KeptBackend):
         return review.unused(plan)
 
     def _add_files(self, folder: JobFolder) -> None:
-        """Add to the hosts' trees what else they find."""
+        """Add further files to the hosts' trees; a hook for subclasses."""
 
-    def _lend(self, plan: JobPlan) -> list[int]:
+    def _open_inherited(self, plan: JobPlan) -> list[int]:
+        """Open two connections per host, for its stream and its ending; see `controller.containers`."""
+        # Opened before the controller starts: a running process cannot be given further descriptors.
         return [self._engine.open().detach() for _ in range(2 * len(self._hosts(plan)))]
 
-    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], controller: str) -> None:
-        folder, hosts, meeting = self._home.job(plan.job_name), self._hosts(plan), self._meeting(plan)
+    def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
+        folder, hosts, network = self._home.job(plan.job_name), self._hosts(plan), self._network(plan)
         for host in hosts:
-            fill_host(plan, host, folder, interface=meeting.interface, but_not=self._home.path)
+            fill_host(plan, host, folder, interface=network.interface, but_not=self._home.path)
         self._add_files(folder)
         image = self._image(plan)
         if plan.options.bake_requirements:
             codes = [Path(Paths(folder.host(host.name)).code) for host in hosts]
             image = with_requirements(image, codes, self._environ)
         labels = labels_of(plan.job_name, self._home, controller)
-        gpus = self._split_gpus(plan)
-        made = Made(self._engine)
+        objects = JobObjects(self._engine)
         try:
-            around = self._surroundings(image, meeting, labels, order["stop_grace"])
-            makings = [
-                partial(self._make_container, plan, host, made, around, gpus.get(host.name, ())) for host in hosts
-            ]
-            if meeting.network is not None:
-                makings.append(partial(made.network, plan, labels))
-            with interrupt_later():
-                at_once(makings)
-            if not self._engine.is_here:
-                at_once([partial(self._copy_files, plan, host, made) for host in hosts])
+            context = self._context(image, network, labels, config["stop_grace"])
+            self._create(plan, hosts, objects, context)
             line = self._private_line(plan) if image.is_ours else ""
-            with interrupt_later():
-                self._start_hosts(hosts, made, lent, line.encode())
+            with delay_interrupt():
+                self._start_hosts(hosts, objects, inherited, line.encode())
         except BaseException:
-            made.undo()
+            # The containers have no controller yet that would remove them.
+            objects.remove()
             raise
-        order["containers"] = {
+        config["containers"] = {
             "engine": self._engine.address,
-            "network": meeting.network,
+            "network": network.network,
             "line": line,
             "containers": {
                 host.name: {
-                    "id": made.ids[host.name],
-                    "stream": lent[2 * place],
-                    "ending": lent[2 * place + 1],
+                    "id": objects.ids[host.name],
+                    "stream": inherited[2 * position],
+                    "ending": inherited[2 * position + 1],
                     "fetched": {} if self._engine.is_here else fetched_of(plan, host, folder),
                 }
-                for place, host in enumerate(hosts)
+                for position, host in enumerate(hosts)
             },
         }
 
@@ -153,72 +148,91 @@ class DockerBackend(KeptBackend):
         """Return the hosts that this engine runs."""
         return plan.hosts
 
-    def _meeting(self, plan: JobPlan) -> Meeting:
-        return meeting_here(plan)
+    def _network(self, plan: JobPlan) -> HostNetwork:
+        return engine_network(plan)
 
     def _image(self, plan: JobPlan) -> Image:
         return self._images.pop(plan.job_name, None) or choose_image(self._engine, plan)
 
-    def _make_container(
-        self, plan: JobPlan, host: HostPlan, made: Made, around: Surroundings, gpus: Sequence[str]
+    def _create(self, plan: JobPlan, hosts: Sequence[HostPlan], objects: JobObjects, context: RequestContext) -> None:
+        """Create the network and the containers, and send the files to an engine that cannot see them."""
+        gpus = self._split_gpus(plan)
+        creations = [
+            partial(self._create_container, plan, host, objects, context, gpus.get(host.name, ())) for host in hosts
+        ]
+        if context.network.network is not None:
+            creations.append(partial(objects.create_network, plan, context.labels))
+        with delay_interrupt():
+            run_parallel(creations)
+        if not self._engine.is_here:
+            run_parallel([partial(self._copy_files, plan, host, objects) for host in hosts])
+
+    def _create_container(
+        self, plan: JobPlan, host: HostPlan, objects: JobObjects, context: RequestContext, gpus: Sequence[str]
     ) -> None:
-        """Make a container that sees the host's files, where the engine can see them too."""
+        """Create a container with the host's files mounted, if the engine can see them."""
         folder = self._home.job(plan.job_name)
         mounts = []
         if self._engine.is_here:
-            cache = self._home.cache / "images" / around.image.id.rpartition(":")[2][:_ID_CHARS]
+            cache = self._home.cache / "images" / context.image.id.rpartition(":")[2][:_ID_CHARS]
+            # By image, because installed packages depend on its Python. The engine would create the folder as root.
             cache.mkdir(parents=True, exist_ok=True)
             mounts = [*mounts_of(plan, host, folder), Mount(str(cache), CACHE)]
-        made.container(plan, host, container_request(plan, host, around, mounts=mounts, gpus=gpus))
+        objects.create_container(plan, host, container_request(plan, host, context, mounts=mounts, gpus=gpus))
 
-    def _copy_files(self, plan: JobPlan, host: HostPlan, made: Made) -> None:
-        """Give a container, made by an engine that cannot see them, the files that it would see mounted."""
+    def _copy_files(self, plan: JobPlan, host: HostPlan, objects: JobObjects) -> None:
+        """Send a container of a remote engine the files that a local engine would mount."""
         from herringbone.backends.docker.tree_archive import write_tar
 
         mounts = mounts_of(plan, host, self._home.job(plan.job_name))
         fill = partial(write_tar, mounts, user=self._user, group=self._group)
-        self._engine.upload(made.ids[host.name], "/", fill)
+        self._engine.upload(objects.ids[host.name], "/", fill)
 
-    def _start_hosts(self, hosts: Sequence[HostPlan], made: Made, lent: Sequence[int], line: bytes) -> None:
-        """Start all at once: each takes the engine longer than all else together."""
+    def _start_hosts(
+        self, hosts: Sequence[HostPlan], objects: JobObjects, inherited: Sequence[int], line: bytes
+    ) -> None:
+        """Start all hosts in parallel: the engine needs longer for one start than the client for everything else."""
         with ExitStack() as stack:
-            streams = [stack.enter_context(socket.socket(fileno=os.dup(each))) for each in lent]
+            # Sockets over duplicates: their close must leave the descriptors open that the controller inherited.
+            streams = [stack.enter_context(socket.socket(fileno=os.dup(descriptor))) for descriptor in inherited]
             for stream in streams:
+                # An engine that hangs must not hang the submission.
                 stream.settimeout(ANSWER_SECONDS)
-            calls = [
-                partial(made.start, host, streams[2 * place], streams[2 * place + 1], line)
-                for place, host in enumerate(hosts)
+            starts = [
+                partial(objects.start, host, streams[2 * position], streams[2 * position + 1], line)
+                for position, host in enumerate(hosts)
             ]
-            at_once(calls)
+            run_parallel(starts)
 
-    def _hand_over(self, controller: subprocess.Popen[bytes], order: Order) -> None:
-        super()._hand_over(controller, order)
-        # While the hosts come up there is time to look for what others left.
-        self._sweep()
+    def _hand_over(self, controller: subprocess.Popen[bytes], config: ControllerConfig) -> None:
+        super()._hand_over(controller, config)
+        # The cleanup of other jobs' objects costs no time here: the hosts are starting anyway.
+        self._collect_garbage()
 
-    def _surroundings(
-        self, image: Image, meeting: Meeting, labels: Mapping[str, str], stop_grace: float
-    ) -> Surroundings:
+    def _context(
+        self, image: Image, network: HostNetwork, labels: Mapping[str, str], stop_grace: float
+    ) -> RequestContext:
         import pwd
 
         try:
             name = pwd.getpwuid(self._user).pw_name
         except KeyError:
+            # The uid has no entry in this machine's user database, which is no problem for the container.
             name = str(self._user)
-        return Surroundings(
+        return RequestContext(
             image=image,
-            meeting=meeting,
+            network=network,
             user=f"{self._user}:{self._group}",
             user_name=name,
             labels=labels,
-            # The kernel's own default for a machine's /dev/shm; what is not used costs nothing.
+            # Half of the memory is the kernel's default for a machine's /dev/shm; unused pages cost nothing.
             shm_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2,
             stop_grace=stop_grace,
             passed_on={name: self._environ[name] for name in _PASSED_ON if name in self._environ},
         )
 
     def _private_line(self, plan: JobPlan) -> str:
-        """Return what each supervisor is told in private."""
+        """Return the first line of each supervisor's standard input; nothing else carries secrets to a container."""
         return json.dumps(self._secrets(plan)) + "\n"
 
     def _secrets(self, plan: JobPlan) -> dict[str, object]:
@@ -230,11 +244,12 @@ class DockerBackend(KeptBackend):
         hosts = [host.name for host in plan.hosts if host.instance_type == "local_gpu" and not host.helper]
         return split_gpus(find_gpus(self._gpus(), self._environ), hosts) if hosts else {}
 
-    def _bury(self, record: JobRecord) -> None:
-        super()._bury(record)
-        self._sweep(record.name)
+    def _mark_as_lost(self, record: JobRecord) -> JobRecord:
+        lost = super()._mark_as_lost(record)
+        self._collect_garbage(record.name)
+        return lost
 
-    def _sweep(self, job: str | None = None) -> None:
-        # What nobody looks after stops by itself, and the next sweep finds what this one cannot remove.
+    def _collect_garbage(self, job: str | None = None) -> None:
+        # Containers without a controller stop by themselves, and a later cleanup finds what this one cannot remove.
         with suppress(HerringboneError):
-            sweep(self._engine, self._home, job=job)
+            collect_garbage(self._engine, self._home, job=job)

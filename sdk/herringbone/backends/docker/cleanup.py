@@ -1,4 +1,4 @@
-"""Removes what dead controllers left in the engine: containers and networks of this machine's jobs, found by label."""
+"""Garbage collection in the engine: containers and networks whose controller died, found by their labels."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ if TYPE_CHECKING:
 
 
 def labels_of(job: str, home: Home, controller: str) -> dict[str, str]:
-    """Return the labels of all that a job makes in the engine."""
-    return {**_ours(home), ObjectLabel.JOB: job, ObjectLabel.CONTROLLER: controller}
+    """Return the labels of everything that a job creates in the engine."""
+    return {**_owner_labels(home), ObjectLabel.JOB: job, ObjectLabel.CONTROLLER: controller}
 
 
-def sweep(engine: Engine, home: Home, *, job: str | None = None) -> list[str]:
-    """Remove what no living controller looks after, of one job or of all; return the names of what was removed.
+def collect_garbage(engine: Engine, home: Home, *, job: str | None = None) -> list[str]:
+    """Remove what has no living controller, of one job or of all; return the names of the removed objects.
 
-    Only what was made from this machine and this home: who lives elsewhere cannot be seen from here.
+    Only objects of this machine and this home are removed: processes of other machines cannot be seen from here.
     """
-    wanted = dict(_ours(home))
+    labels = dict(_owner_labels(home))
     if job is not None:
-        wanted[ObjectLabel.JOB] = job
-    filters = {"label": [f"{name}={value}" for name, value in wanted.items()]}
+        labels[ObjectLabel.JOB] = job
+    filters = {"label": [f"{name}={value}" for name, value in labels.items()]}
     removed = []
     for container in _orphans(engine.get("/containers/json", all=True, filters=filters)):
         remove_container(engine, container["Id"])
         removed.append(container["Names"][0].lstrip("/") if container["Names"] else container["Id"])
+    # Networks come second: the engine refuses to remove one that has containers.
     for network in _orphans(engine.get("/networks", filters=filters)):
         remove_network(engine, network["Id"])
         removed.append(network["Name"])
     return removed
 
 
-def _ours(home: Home) -> dict[str, str]:
+def _owner_labels(home: Home) -> dict[str, str]:
     return {ObjectLabel.HOME: str(home.path), ObjectLabel.MACHINE: platform.node()}
 
 
-def _orphans(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [each for each in found if not is_alive(each["Labels"].get(ObjectLabel.CONTROLLER, "0@"))]
+def _orphans(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [item for item in objects if not is_alive(item["Labels"].get(ObjectLabel.CONTROLLER, "0@"))]

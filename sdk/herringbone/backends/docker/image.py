@@ -1,4 +1,4 @@
-"""Which image runs a job's hosts, and what kind of image it is."""
+"""Chooses the image that runs a job's hosts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan
 
 _NOT_FOUND = 404
-# The estimator's class -> the framework whose image it wants; None takes any.
+# Class of the estimator -> framework of its image. Other estimators take an image of any framework.
 _FRAMEWORKS = {"PyTorch": "pytorch", "TensorFlow": "tensorflow", "MXNet": "mxnet"}
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image of the engine's. `is_ours`: its `train` is our supervisor, which takes a private line."""
+    """An image of the engine; `is_ours` means that its `train` is our supervisor, which reads a private line."""
 
     name: str
     id: str
@@ -32,68 +32,69 @@ class Image:
 
 
 def choose_image(engine: Engine, plan: JobPlan, *, gpus: bool | None = None) -> Image:
-    """Return the image that the job names, or the newest that was built for its framework and device.
+    """Return the image that the job names, or the newest image for its framework and device.
 
-    `gpus` says whether hosts have some; None where their type says it. Raises `ImageError` when there is no image, with
-    the command that makes or fetches one.
+    `gpus` says whether hosts have GPUs; None to take it from their type. Raises `ImageError` with the command that
+    builds or pulls an image when there is none.
     """
-    named = plan.arguments.get("image_uri")
+    image_uri = plan.arguments.get("image_uri")
     if gpus is None:
         gpus = any(host.instance_type == "local_gpu" for host in plan.hosts)
-    name = named or _newest(engine, plan, "cuda" if gpus else "cpu")
-    found = find_image(engine, name)
-    if found is None:
+    name = image_uri or _newest(engine, plan, "cuda" if gpus else "cpu")
+    image = find_image(engine, name)
+    if image is None:
         raise ImageError(
-            f"image_uri: the engine has no image {name!r}; get it (`docker pull {name}`), or build one (`herringbone "
+            f"image_uri: the engine has no image {name!r}; pull it (`docker pull {name}`), or build one (`herringbone "
             "images build pytorch`) and leave image_uri out"
         )
-    return found
+    return image
 
 
 def find_image(engine: Engine, name: str) -> Image | None:
-    """Return the image that an engine has under a name or an id, None where it has none."""
+    """Return the image that an engine has under a name or an id, None if it has none."""
     try:
-        found = engine.get(f"/images/{name}/json")
+        details = engine.get(f"/images/{name}/json")
     except EngineRefusal as error:
         if error.status != _NOT_FOUND:
             raise
         return None
-    labels = found["Config"].get("Labels") or {}
-    return Image(name, found["Id"], labels.get(Label.CONTRACT) == CONTRACT)
+    labels = details["Config"].get("Labels") or {}
+    return Image(name, details["Id"], labels.get(Label.CONTRACT) == CONTRACT)
 
 
 def _newest(engine: Engine, plan: JobPlan, device: str) -> str:
     framework = _FRAMEWORKS.get(plan.estimator)
     version = plan.options.framework_version
-    found = choose(engine.get("/images/json", filters=filters(framework=framework, device=device)), version)
-    if found is None:
+    name = choose(engine.get("/images/json", filters=filters(framework=framework, device=device)), version)
+    if name is None:
         kind = framework or "pytorch"
-        what = f"{framework or 'framework'} image for {device}{f', version {version}' * (version is not None)}"
+        missing = f"{framework or 'framework'} image for {device}{f', version {version}' * (version is not None)}"
         gpu = " --device cuda" if device == "cuda" else ""
         raise ImageError(
-            f"no image: the engine has no {what}; build one (`herringbone images build {kind}{gpu}`), "
+            f"no image: the engine has no {missing}; build one (`herringbone images build {kind}{gpu}`), "
             "or name yours with image_uri"
         )
-    return found
+    return name
 
 
 def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str, str]) -> Image:
-    """Return an image with the job's requirements in it, made once; no host then installs them again.
+    """Return an image that contains the job's requirements, so that no host installs them.
 
-    `codes` are the hosts' code folders. Where pip finds what it needs is pip's own setting, in the user's environment.
+    `codes` are the hosts' code folders. pip takes its own settings from `environ`.
     """
-    listed = codes[0] / "requirements.txt"
-    if not listed.is_file():
+    requirements = codes[0] / "requirements.txt"
+    if not requirements.is_file():
         return image
+    # Imported here: most jobs bake nothing and need no docker-py.
     from herringbone.engine.docker_py import connect
     from herringbone.images.bake import bake
 
     client = connect(environ)
     try:
-        found = bake(
+        baked = bake(
             client,
             image.name,
-            listed,
+            requirements,
             Console(sys.stderr).say,
             wheelhouse=_existing(environ, "PIP_FIND_LINKS"),
             ca_bundle=_existing(environ, "PIP_CERT"),
@@ -101,10 +102,11 @@ def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str,
     finally:
         client.close()
     for code in codes:
-        (code / listed.name).unlink()
-    return Image(found.name, found.id, is_ours=True)
+        # A host would install the file's packages again.
+        (code / requirements.name).unlink()
+    return Image(baked.name, baked.id, is_ours=True)
 
 
 def _existing(environ: Mapping[str, str], variable: str) -> Path | None:
-    given = environ.get(variable)
-    return Path(given) if given and Path(given).exists() else None
+    path = environ.get(variable)
+    return Path(path) if path and Path(path).exists() else None

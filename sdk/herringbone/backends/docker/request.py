@@ -1,4 +1,4 @@
-"""What the engine is asked for one host: the request as a plain object, to print and compare. Pure."""
+"""The requests to the engine for one host, as plain objects to print and compare. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from herringbone.estimators.options import size_in_bytes
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.constants import HostVariable
 
-# Inside the job's own network nothing else listens.
+# The job's own network has no other listener, so the port is always free.
 CONTROL_PORT = 7590
-_HOME = "/tmp"  # noqa: S108 - a tmpfs of the container's own
+_HOME = "/tmp"  # noqa: S108 - each container has a tmpfs of its own there
 
 
 class ObjectLabel:
-    """Labels of what a job makes in the engine: by them a sweep finds what nobody looks after any more."""
+    """Labels of what a job creates in the engine; garbage collection finds objects without a controller by them."""
 
     JOB = "dev.herringbone.job"
     HOME = "dev.herringbone.home"
@@ -27,11 +27,11 @@ class ObjectLabel:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
-    """How a job's containers reach each other.
+class HostNetwork:
+    """The network of one host's container.
 
-    `mode` is the engine's word for a container's network, `network` the name of one that is to be made, None where none
-    is. `control` is where supervisors meet, None for a lone host. `interface` leads to the others.
+    `mode` is the engine's `NetworkMode`. `network` is the name of the network to create, None for an existing one.
+    `control` is the address of the rendezvous, None for a single host. `interface` leads to the other hosts.
     """
 
     mode: str
@@ -40,10 +40,10 @@ class Meeting:
     network: str | None = None
 
 
-def meeting_here(plan: JobPlan) -> Meeting:
-    """Return how containers of one engine meet: in a network of their own; a lone host has none to be made."""
+def engine_network(plan: JobPlan) -> HostNetwork:
+    """Return the network of one engine's containers: several hosts get a new network, a single one does not."""
     network = network_name(plan)
-    return Meeting(
+    return HostNetwork(
         mode=network or ("none" if is_cut_off(plan) else "default"),
         control=f"tcp:{plan.hosts[0].name}:{CONTROL_PORT}" if network else None,
         interface=network_interface(plan),
@@ -52,14 +52,15 @@ def meeting_here(plan: JobPlan) -> Meeting:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a request needs beside the plan: who asks, from where, and what this machine has.
+class RequestContext:
+    """Values of a request that are not in the plan: the image, the network, the user and this machine's memory.
 
-    `user` is `uid:gid`, `user_name` its name. `shm_bytes` is what /dev/shm may take where the plan says nothing.
+    `user` is `uid:gid`, `user_name` its name. `shm_bytes` is the size of /dev/shm unless the plan has one. `passed_on`
+    are settings of the supervisor.
     """
 
     image: Image
-    meeting: Meeting
+    network: HostNetwork
     user: str
     user_name: str
     labels: Mapping[str, str]
@@ -73,22 +74,22 @@ def container_name(plan: JobPlan, host: HostPlan) -> str:
 
 
 def network_name(plan: JobPlan) -> str | None:
-    """Return the name of the network between the hosts; a lone host has none, for making one takes a moment."""
+    """Return the name of the network between the hosts; None for a single host, which needs none."""
     return f"{plan.job_name}-hosts" if len(plan.hosts) > 1 else None
 
 
 def network_interface(plan: JobPlan) -> str:
-    """Return what a container of this job calls the interface to the other hosts."""
+    """Return the name, inside a container of this job, of the interface to the other hosts."""
     return "lo" if is_cut_off(plan) else "eth0"
 
 
 def is_cut_off(plan: JobPlan) -> bool:
-    """Whether the job's only host has no network at all."""
+    """Report whether the job's only host has no network at all."""
     return plan.options.enable_network_isolation and len(plan.hosts) == 1
 
 
 def network_request(plan: JobPlan, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return the request for the network between the hosts of a job; an isolated one leads nowhere else."""
+    """Return the request for the network between the hosts of a job; an isolated one has no way out."""
     return {
         "Name": network_name(plan),
         "CheckDuplicate": True,
@@ -99,62 +100,64 @@ def network_request(plan: JobPlan, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def container_request(
-    plan: JobPlan, host: HostPlan, around: Surroundings, *, mounts: Sequence[Mount], gpus: Sequence[str]
+    plan: JobPlan, host: HostPlan, context: RequestContext, *, mounts: Sequence[Mount], gpus: Sequence[str]
 ) -> dict[str, Any]:
     """Return the request for one host's container.
 
-    Nothing in it is secret: the user's environment and the job's key come over standard input, once the container
-    runs. A foreign image cannot take them there; its environment is in the request.
+    The request contains no secret: the user's environment and the job's key arrive over standard input once the
+    container runs. A foreign image does not read them there, so its environment is in the request.
     """
     options = plan.options
-    meeting = around.meeting
+    network = context.network
     command = list(options.container_arguments or ())
     request: dict[str, Any] = {
-        "Image": around.image.id,
+        "Image": context.image.id,
         "Hostname": host.name,
-        "User": around.user,
-        "Labels": dict(around.labels),
-        "Env": [f"{name}={value}" for name, value in _environment(plan, around, mounts).items()],
+        "User": context.user,
+        "Labels": dict(context.labels),
+        "Env": [f"{name}={value}" for name, value in _environment(plan, context, mounts).items()],
         "Cmd": command if options.container_entry_point else ["train", *command],
-        "AttachStdin": around.image.is_ours,
-        "OpenStdin": around.image.is_ours,
-        "StdinOnce": around.image.is_ours,
+        "AttachStdin": context.image.is_ours,
+        "OpenStdin": context.image.is_ours,
+        # The engine closes standard input when the attached client, the controller, goes away: the lifeline.
+        "StdinOnce": context.image.is_ours,
         "AttachStdout": True,
         "AttachStderr": True,
         "HostConfig": {
             "Mounts": [_mount(mount) for mount in mounts],
+            # The container's user may write neither to the image's folders nor to a home of its own.
             "Tmpfs": {"/tmp": "rw,exec,nosuid,nodev,mode=1777"},  # noqa: S108
-            "ShmSize": around.shm_bytes if options.shm_size is None else size_in_bytes("shm_size", options.shm_size),
-            # The controller files the log; a second copy would be the engine's to keep, and to write.
+            "ShmSize": context.shm_bytes if options.shm_size is None else size_in_bytes("shm_size", options.shm_size),
+            # The controller writes the log; the engine must not write a second copy to its disk.
             "LogConfig": {"Type": "none"},
-            "NetworkMode": meeting.mode,
+            "NetworkMode": network.mode,
         },
     }
     if options.container_entry_point:
         request["Entrypoint"] = list(options.container_entry_point)
     if gpus:
         request["HostConfig"]["DeviceRequests"] = [{"DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}]
-    if meeting.network is not None:
-        request["NetworkingConfig"] = {"EndpointsConfig": {meeting.network: {"Aliases": [host.name]}}}
+    if network.network is not None:
+        request["NetworkingConfig"] = {"EndpointsConfig": {network.network: {"Aliases": [host.name]}}}
     return request
 
 
-def _environment(plan: JobPlan, around: Surroundings, mounts: Sequence[Mount]) -> dict[str, str]:
+def _environment(plan: JobPlan, context: RequestContext, mounts: Sequence[Mount]) -> dict[str, str]:
     environment = {HostVariable.JOB_NAME: plan.told_name}
-    if around.image.is_ours or not around.user.startswith("0:"):
-        environment |= {"HOME": _HOME, "USER": around.user_name, "LOGNAME": around.user_name}
-    # Else root is at home in the image, and may keep things there: keys for ssh, where that starts its ranks.
-    if not around.image.is_ours:
+    if context.image.is_ours or not context.user.startswith("0:"):
+        environment |= {"HOME": _HOME, "USER": context.user_name, "LOGNAME": context.user_name}
+    # Root in a foreign image keeps its home: the image may have ssh keys there, with which it starts its ranks.
+    if not context.image.is_ours:
         return {**environment, **plan.environment}
     environment |= {
         HostVariable.PRIVATE: "0",
-        HostVariable.STOP_GRACE: f"{around.stop_grace:g}",
-        **around.passed_on,
+        HostVariable.STOP_GRACE: f"{context.stop_grace:g}",
+        **context.passed_on,
     }
     if any(mount.target == CACHE for mount in mounts):
         environment[HostVariable.CACHE] = CACHE
-    if around.meeting.control is not None:
-        environment[HostVariable.CONTROL] = around.meeting.control
+    if context.network.control is not None:
+        environment[HostVariable.CONTROL] = context.network.control
     return environment
 
 

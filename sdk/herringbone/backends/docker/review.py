@@ -1,4 +1,4 @@
-"""What `local` and `local_gpu` make of a plan: what they cannot serve, and what they have no use for."""
+"""The review of a plan for `local` and `local_gpu`: options that they cannot serve, and options without effect."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REFUSED = {
 
 
 def check(plan: JobPlan) -> None:
-    """Raise `UnsupportedError`, `InputError` or `ArchiveError` for what can be seen without an engine."""
+    """Check everything that needs no engine. Raises `UnsupportedError`, `InputError` or `ArchiveError`."""
     archive = plan.source is not None and plan.source.archive is not None
     if plan.options.bake_requirements and archive:
         reason = "requirements.txt is in an archive, which only the host unpacks; give a folder as source_dir"
@@ -30,42 +30,42 @@ def check(plan: JobPlan) -> None:
 
 
 def check_image(plan: JobPlan, image: Image) -> None:
-    """Raise `UnsupportedError` for a wish that this very image cannot serve."""
+    """Raise `UnsupportedError` for an option that this image cannot serve."""
     if image.is_ours and plan.source is None and not plan.options.container_entry_point:
         raise UnsupportedError(
-            f"image_uri: {image.name} runs a script, and none is given: give entry_point, or container_entry_point for "
+            f"image_uri: {image.name} runs a script, and there is none: give entry_point, or container_entry_point for "
             "a program of the image's own"
         )
     if plan.options.bake_requirements and not image.is_ours:
         raise UnsupportedError(
-            f"bake_requirements: {image.name} was not made by Herringbone, so nobody knows where its packages go; "
+            f"bake_requirements: {image.name} was not built by Herringbone, so it is unknown where its packages go; "
             "leave it out to have requirements.txt installed at the start"
         )
     if Key.DATA_PARALLEL_PARAMETERS in plan.hyperparameters and not image.is_ours:
         names = ", ".join(json.loads(plan.hyperparameters[Key.DATA_PARALLEL_PARAMETERS]))
         raise UnsupportedError(
-            f"distribution.smdistributed.dataparallel: {image.name} was not made by Herringbone, and would ignore"
-            f" {names}; leave that out, or make an image with `herringbone images build`"
+            f"distribution.smdistributed.dataparallel: {image.name} was not built by Herringbone, and would ignore"
+            f" {names}; leave that out, or build an image with `herringbone images build`"
         )
 
 
 def check_engine(plan: JobPlan, engine: Engine) -> None:
-    """Raise `UnsupportedError` for a wish that an engine elsewhere cannot serve."""
+    """Raise `UnsupportedError` for an option that a remote engine cannot serve."""
     if plan.options.max_retry_attempts is not None and not engine.is_here:
         raise UnsupportedError(
-            f"max_retry_attempts: what a host has saved lies in its container at {engine.address} and goes with it; "
-            "leave it out, or run where the engine is"
+            f"max_retry_attempts: the checkpoints of a host are in its container at {engine.address} and are "
+            "removed with it; leave it out, or submit on the engine's machine"
         )
     shared = plan.hyperparameters.get("model_dir") == json.dumps(SHARED_MODEL_DIR)
     if shared and len(plan.hosts) > 1 and not engine.is_here:
         raise UnsupportedError(
             f"model_dir: hosts of the engine at {engine.address} share no folder, so {SHARED_MODEL_DIR} would be "
-            "another on each; give model_dir='/opt/ml/model', or run where the engine is"
+            "another folder on each; give model_dir='/opt/ml/model', or submit on the engine's machine"
         )
 
 
 def unused(plan: JobPlan) -> tuple[str, ...]:
-    """Return the given options that mean nothing here."""
-    named = bool(plan.arguments.get("image_uri"))
-    # An image that is named needs no choosing. One Python is in each of ours.
-    return tuple(sorted(unused_of(plan, ("framework_version", "py_version") if named else ("py_version",))))
+    """Return the options of the plan that have no effect here."""
+    has_image = bool(plan.arguments.get("image_uri"))
+    # `framework_version` chooses among our images, each of which has a single Python version.
+    return tuple(sorted(unused_of(plan, ("framework_version", "py_version") if has_image else ("py_version",))))

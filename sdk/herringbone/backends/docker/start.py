@@ -1,4 +1,4 @@
-"""Makes a job's containers and their network, and starts them; undoes it all when one of them cannot start."""
+"""Creates a job's containers and their network and starts them; removes all of them when one cannot start."""
 
 from __future__ import annotations
 
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 _CONFLICT = 409
 
 
-def at_once(calls: Sequence[Callable[[], object]]) -> None:
-    """Make all calls at the same time; return when all have returned, or raise the first one's error."""
+def run_parallel(calls: Sequence[Callable[[], object]]) -> None:
+    """Make all calls in parallel; return when all have returned, or raise the first error."""
     errors: list[BaseException] = []
 
-    def make(call: Callable[[], object]) -> None:
+    def run(call: Callable[[], object]) -> None:
         try:
             call()
         except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
             errors.append(error)
 
-    threads = [Thread(target=make, args=(call,)) for call in calls]
+    threads = [Thread(target=run, args=(call,)) for call in calls]
     for thread in threads:
         thread.start()
+    # All of them, also after an error: what a late thread creates must be known when the caller removes everything.
     for thread in threads:
         thread.join()
     if errors:
@@ -40,64 +41,75 @@ def at_once(calls: Sequence[Callable[[], object]]) -> None:
 
 
 @contextmanager
-def interrupt_later() -> Iterator[None]:
-    """Let Ctrl-C wait for the end of the block: what is half made could not be undone. A second one does not wait."""
+def delay_interrupt() -> Iterator[None]:
+    """Delay the first Ctrl-C to the end of the block.
+
+    Otherwise Ctrl-C would leave `run_parallel` while its threads still create objects, which nobody would remove.
+    """
+    # Python runs signal handlers in the main thread only, so no other thread is interrupted.
     if current_thread() is not main_thread():
-        yield  # Ctrl-C is never heard here
+        yield
         return
-    came: list[Any] = []
+    delayed: list[Any] = []
 
-    def note(*arguments: Any) -> None:
-        if came:
+    def delay(*arguments: Any) -> None:
+        # A user who presses Ctrl-C twice does not want to wait for an engine that hangs.
+        if delayed:
             raise KeyboardInterrupt
-        came.append(arguments)
+        delayed.append(arguments)
 
-    before = signal.signal(signal.SIGINT, note)
+    previous = signal.signal(signal.SIGINT, delay)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
-    if came and callable(before):
-        before(*came[0])
+        # In `finally`: an error of the block must not leave Ctrl-C without effect.
+        signal.signal(signal.SIGINT, previous)
+    # `previous` is a number, not a function, where SIGINT is ignored or has its default action.
+    if delayed and callable(previous):
+        previous(*delayed[0])
 
 
-class Made:
-    """What a job has made in the engine so far, to be undone when it cannot start."""
+class JobObjects:
+    """The network and the containers that a job has created so far, to be removed when the job cannot start.
+
+    `run_parallel` calls the methods from several threads; each sets a key or an attribute of its own.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._network: str | None = None
         self.ids: dict[str, str] = {}
 
-    def network(self, plan: JobPlan, labels: Mapping[str, str]) -> None:
+    def create_network(self, plan: JobPlan, labels: Mapping[str, str]) -> None:
         try:
             self._network = self._engine.post("/networks/create", network_request(plan, labels))["Id"]
         except EngineRefusal as error:
-            raise self._taken(error, str(network_name(plan))) from error
+            raise self._name_error(error, str(network_name(plan))) from error
 
-    def container(self, plan: JobPlan, host: HostPlan, request: Mapping[str, object]) -> None:
+    def create_container(self, plan: JobPlan, host: HostPlan, request: Mapping[str, object]) -> None:
         name = container_name(plan, host)
         try:
             self.ids[host.name] = self._engine.post("/containers/create", request, name=name)["Id"]
         except EngineRefusal as error:
-            raise self._taken(error, name) from error
+            raise self._name_error(error, name) from error
 
     def start(self, host: HostPlan, stream: socket.socket, ending: socket.socket, line: bytes) -> None:
         try:
             start_container(self._engine, self.ids[host.name], stream, ending, line)
         except EngineRefusal as error:
-            raise _not_started(error, host) from error
+            raise _start_error(error, host) from error
 
-    def undo(self) -> None:
-        # What cannot be removed now, the next sweep finds; why the job could not start is the error to raise.
+    def remove(self) -> None:
+        # The next cleanup finds what cannot be removed now. The error that the user needs is why the job did not start.
         with suppress(EngineError):
+            # Containers before their network: the engine refuses to remove a network that is in use.
             for container in self.ids.values():
                 remove_container(self._engine, container)
             if self._network is not None:
                 remove_network(self._engine, self._network)
 
     @staticmethod
-    def _taken(error: EngineRefusal, name: str) -> LaunchError | EngineRefusal | JobNameError:
+    def _name_error(error: EngineRefusal, name: str) -> LaunchError | EngineRefusal | JobNameError:
         if error.status != _CONFLICT:
             return error
         return JobNameError(
@@ -106,7 +118,7 @@ class Made:
         )
 
 
-def _not_started(error: EngineRefusal, host: HostPlan) -> Exception:
+def _start_error(error: EngineRefusal, host: HostPlan) -> Exception:
     text = str(error)
     if "executable file not found" in text or "no such file or directory" in text:
         return ImageError(

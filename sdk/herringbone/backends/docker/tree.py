@@ -1,4 +1,4 @@
-"""The contract's tree of one container: what lies on our side, and what is mounted where."""
+"""The contract's tree of one container: the files on this machine, and their mounts in the container."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from herringbone.backends.host_tree import channels_of, make_folders, place_of, write_config, write_json
+from herringbone.backends.host_tree import channels_of, make_folders, position_of, write_config, write_json
 from herringbone.code.source import copy_source
 from herringbone.estimators.inputs import Channel, share
 from herringbone.jobs.home import JobFolder
@@ -16,17 +16,17 @@ from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.constants import DEFAULT_BASE, Key
 from herringbone_contract.paths import Paths
 
-# A channel of which a host gets a part is mounted whole here, and the part is linked.
+# A sharded channel is mounted here as a whole, and the tree has links to the host's share of its files.
 WHOLE_CHANNELS = PurePosixPath("/opt/herringbone-data")
 INSIDE = Paths(PurePosixPath(DEFAULT_BASE))
 SHARED = INSIDE.base / "shared"
-# Where the container keeps environments made from requirements.txt.
+# The container stores environments made from requirements.txt here.
 CACHE = "/opt/herringbone-cache"
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder or file of this machine, at a place in the container."""
+    """A folder or file of this machine, and its path in the container."""
 
     source: str
     target: str
@@ -34,7 +34,7 @@ class Mount:
 
 
 def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: str, but_not: Path) -> None:
-    """Write all that the host's supervisor will read, and make the folders it will write to."""
+    """Write everything that the host's supervisor will read, and create the folders that it will write to."""
     paths = Paths(folder.host(host.name))
     make_folders(paths)
     Path(paths.checkpoints).mkdir()
@@ -42,69 +42,77 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: st
         config = {"S3Uri": plan.options.checkpoint_s3_uri, "LocalPath": str(INSIDE.checkpoints)}
         write_json(paths.checkpoint_config, config)
     for channel in channels_of(plan, host):
-        _make_place(channel, Path(paths.channel(channel.name)), *place_of(channel, plan, host))
+        _make_mount_point(channel, Path(paths.channel(channel.name)), *position_of(channel, plan, host))
     hyperparameters = dict(plan.hyperparameters)
     if plan.source is not None:
         if plan.source.archive is not None:
             shutil.copy2(plan.source.archive, Path(paths.input) / "sourcedir.tar.gz")
-        where = INSIDE.code if plan.source.archive is None else INSIDE.input / "sourcedir.tar.gz"
-        hyperparameters[Key.SUBMIT_DIRECTORY] = json.dumps(str(where))
+        submit_directory = INSIDE.code if plan.source.archive is None else INSIDE.input / "sourcedir.tar.gz"
+        hyperparameters[Key.SUBMIT_DIRECTORY] = json.dumps(str(submit_directory))
         copy_source(plan.source, Path(paths.code), but_not=but_not)
     write_config(plan, host, paths, hyperparameters=hyperparameters, interface=interface)
 
 
 def mounts_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> list[Mount]:
-    """Return what the container sees of this job's files; the folders of ours among them are made."""
+    """Return the mounts of one container, and create those of their folders that belong to the job."""
     folder.shared.mkdir(exist_ok=True)
     mounts = [
         Mount(str(folder.host(host.name)), str(INSIDE.base)),
         Mount(str(folder.shared), str(SHARED)),
     ]
-    outliving = checkpoint_folder(plan)
-    if outliving is not None:
-        outliving.mkdir(parents=True, exist_ok=True)
-        mounts.append(Mount(str(outliving), str(INSIDE.checkpoints)))
-    found = (_channel_mount(channel, *place_of(channel, plan, host)) for channel in channels_of(plan, host))
-    return mounts + [mount for mount in found if mount is not None]
+    checkpoints = checkpoint_folder(plan)
+    if checkpoints is not None:
+        # Mounted over the tree's own folder: these checkpoints outlive the job.
+        checkpoints.mkdir(parents=True, exist_ok=True)
+        mounts.append(Mount(str(checkpoints), str(INSIDE.checkpoints)))
+    channels = (_channel_mount(channel, *position_of(channel, plan, host)) for channel in channels_of(plan, host))
+    return mounts + [mount for mount in channels if mount is not None]
 
 
 def fetched_of(plan: JobPlan, host: HostPlan, folder: JobFolder) -> dict[str, str]:
-    """Return the folders that a container writes to, each with the one here that its content belongs to."""
-    here = Paths(folder.host(host.name))
-    found = {str(INSIDE.model): str(here.model), str(INSIDE.output): str(here.output), str(SHARED): str(folder.shared)}
-    outliving = checkpoint_folder(plan)
-    return {**found, str(INSIDE.checkpoints): str(here.checkpoints if outliving is None else outliving)}
+    """Return the folders that a container writes to, each with the folder of this machine to copy it to."""
+    paths = Paths(folder.host(host.name))
+    checkpoints = checkpoint_folder(plan)
+    return {
+        str(INSIDE.model): str(paths.model),
+        str(INSIDE.output): str(paths.output),
+        str(SHARED): str(folder.shared),
+        str(INSIDE.checkpoints): str(paths.checkpoints if checkpoints is None else checkpoints),
+    }
 
 
-def _is_part(channel: Channel, places: int) -> bool:
-    return channel.sharded and places > 1 and Path(str(channel.path)).is_dir()
+def _is_part(channel: Channel, hosts: int) -> bool:
+    """Report whether each host gets a part of the channel."""
+    return channel.sharded and hosts > 1 and Path(str(channel.path)).is_dir()
 
 
-def _channel_mount(channel: Channel, place: int, places: int) -> Mount | None:
+def _channel_mount(channel: Channel, position: int, hosts: int) -> Mount | None:
     assert channel.path is not None
     inside = INSIDE.channel(channel.name)
-    if _is_part(channel, places):
+    if _is_part(channel, hosts):
         inside = WHOLE_CHANNELS / channel.name
     elif not Path(channel.path).is_dir():
-        if channel.sharded and place > 0:
+        if channel.sharded and position > 0:
             return None
-        inside /= Path(channel.path).name  # a lone file becomes a folder with that file
+        # A channel is always a folder in the container, also for a single file.
+        inside /= Path(channel.path).name
     return Mount(channel.path, str(inside), read_only=True)
 
 
-def _make_place(channel: Channel, into: Path, place: int, places: int) -> None:
-    """Make what the channel is mounted on, or link this host's part of it."""
+def _make_mount_point(channel: Channel, into: Path, position: int, hosts: int) -> None:
+    """Create the folder or file on which the channel is mounted, or links to this host's part of it."""
     assert channel.path is not None
     data = Path(channel.path)
+    # The engine creates missing mount points itself, owned by root.
     into.mkdir()
     if not data.is_dir():
-        if not (channel.sharded and place > 0):
+        if not (channel.sharded and position > 0):
             (into / data.name).touch()
         return
-    if not _is_part(channel, places):
+    if not _is_part(channel, hosts):
         return
     files = sorted(path.relative_to(data) for path in data.rglob("*") if path.is_file())
-    for file in share(files, host=place, hosts=places):
+    for file in share(files, host=position, hosts=hosts):
         link = into / file
         link.parent.mkdir(parents=True, exist_ok=True)
         link.symlink_to(WHOLE_CHANNELS / channel.name / file)

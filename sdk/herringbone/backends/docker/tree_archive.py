@@ -1,9 +1,9 @@
-"""What a host of an engine elsewhere would see mounted, as one tar to send, piece by piece, whatever the files' sizes.
+"""One tar with the files that a local engine would mount, streamed to a remote engine in pieces.
 
 this machine                                    container
   hosts/algo-1/ml/...        ------------------>  /opt/ml/...
   a channel's folder         ------------------>  /opt/ml/input/data/<name>/...
-  a link into a channel of which hosts get parts: the file itself
+  a link into a sharded channel: the file itself
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Write = Callable[[bytes], object]
 
 
 class _Sink:
-    """The one method that a tar written as a stream needs of a file."""
+    """A file with the one method that `tarfile` needs to write a stream."""
 
     def __init__(self, write: Write) -> None:
         self._write = write
@@ -32,15 +32,16 @@ class _Sink:
 
 
 def write_tar(mounts: Sequence[Mount], write: Write, *, user: int, group: int) -> None:
-    """Write a tar with the files of all mounts below their targets, as if they were `user`'s.
+    """Write a tar with the files of all mounts below their targets, owned by `user` and `group`.
 
-    Folders on the way to a target are not in it, but for the target itself.
+    The tar contains each target, but not the folders above it.
     """
     with tarfile.open(fileobj=cast("IO[bytes]", _Sink(write)), mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for path, name in _files(mounts):
             info = archive.gettarinfo(path, name)
             if not (info.isreg() or info.isdir() or info.issym()):
-                continue  # a socket, a pipe: nothing to read there
+                # A socket or a pipe has no content to send.
+                continue
             info.uid, info.gid, info.uname, info.gname = user, group, "", ""
             if info.isreg():
                 with open(path, "rb") as content:  # noqa: PTH123
@@ -50,12 +51,12 @@ def write_tar(mounts: Sequence[Mount], write: Write, *, user: int, group: int) -
 
 
 def is_copied(mount: Mount) -> bool:
-    """Whether a mount's files are sent at the start; parts of channels are, file by file, with the tree."""
+    """Report whether a mount is sent as a whole; a sharded channel is sent file by file, in place of its links."""
     return WHOLE_CHANNELS not in PurePosixPath(mount.target).parents
 
 
 def _files(mounts: Sequence[Mount]) -> Iterator[tuple[str, str]]:
-    """Yield each path of this machine, and its name in the tar."""
+    """Yield each path of this machine with its name in the tar."""
     parts = {mount.target: mount.source for mount in mounts if not is_copied(mount)}
     for mount in filter(is_copied, mounts):
         yield mount.source, mount.target.lstrip("/")
@@ -66,7 +67,7 @@ def _files(mounts: Sequence[Mount]) -> Iterator[tuple[str, str]]:
 
 
 def _real(path: str, parts: dict[str, str]) -> str:
-    """Return the file behind a link into a channel that is not mounted; any other path as it is."""
+    """Return the file behind a link into a channel that is not mounted, and any other path unchanged."""
     if not stat.S_ISLNK(os.lstat(path).st_mode):
         return path
     target = PurePosixPath(os.readlink(path))  # noqa: PTH115

@@ -1,4 +1,4 @@
-"""`local_process`: hosts are processes of this machine, which the job's controller starts."""
+"""`local_process`: hosts are processes of this machine; the job's controller starts them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, KeptBackend, search_path
+from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend, search_path
 from herringbone.backends.process.review import review
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.jobs.home import Home, find_home
 from herringbone_contract.errors import UnsupportedError
 
 if TYPE_CHECKING:
-    from herringbone.controller.config import Order
+    from herringbone.controller.config import ControllerConfig
     from herringbone.planning.plan import JobPlan
 
 
@@ -27,7 +27,7 @@ def make_backend() -> ProcessBackend:
     return ProcessBackend(find_home(), (sys.executable, "-m", "herringbone_entry"))
 
 
-class ProcessBackend(KeptBackend):
+class ProcessBackend(DetachedBackend):
     """Runs jobs below `home`; `supervisor` is the command that starts one host's supervisor."""
 
     name = "local_process"
@@ -46,20 +46,28 @@ class ProcessBackend(KeptBackend):
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         return review(plan)
 
-    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], controller: str) -> None:  # noqa: ARG002
+    def _start(
+        self,
+        plan: JobPlan,
+        config: ControllerConfig,
+        inherited: Sequence[int],  # noqa: ARG002 - only containers have connections to inherit
+        controller: str,  # noqa: ARG002
+    ) -> None:
         folder = self._home.job(plan.job_name)
         for host in plan.hosts:
             fill_host(plan, host, folder, but_not=self._home.path)
-        order["processes"] = {
+        config["processes"] = {
             "argv": list(self._supervisor),
             "environment": {
                 **os.environ,
+                # Later entries win: the user's over the client's, and the job's own over both.
                 **search_path(),
                 **plan.environment,
                 **job_environment(
-                    plan, run_folder=order["run_folder"], cache=self._home.cache, grace=order["stop_grace"]
+                    plan, run_folder=config["run_folder"], cache=self._home.cache, grace=config["stop_grace"]
                 ),
             },
             "host_environments": {host.name: host_environment(host, folder) for host in plan.hosts},
+            # All supervisors are children of the controller, which makes a key when there are several.
             "key": None,
         }

@@ -1,4 +1,4 @@
-"""What `local_process` makes of a plan: what it cannot serve, and what it has no use for."""
+"""The review of a plan for `local_process`: options that it cannot serve, and options without effect."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def review(
     tensorflow: Callable[[], str | None] = installed_tensorflow,
     mxnet: Callable[[], Installed] = installed_mxnet,
 ) -> tuple[str, ...]:
-    """Return the given options that mean nothing here; `tensorflow` and `mxnet` tell what this Python has of them.
+    """Return the options of the plan that have no effect; `tensorflow` and `mxnet` look up what this Python has.
 
     Raises `UnsupportedError`, `InputError` or `ArchiveError`.
     """

@@ -1,4 +1,4 @@
-"""The contract's tree of one host of `local_process`, and the environment its supervisor starts in."""
+"""The contract's tree of one host of `local_process`, and the environment of its supervisor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from herringbone.backends.host_tree import channels_of, make_folders, place_of, write_config, write_json
+from herringbone.backends.host_tree import channels_of, make_folders, position_of, write_config, write_json
 from herringbone.code.source import copy_source
 from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD
 from herringbone.estimators.inputs import Channel, share
@@ -21,24 +21,24 @@ LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
 def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path, interface: str = LOOPBACK) -> None:
-    """Write all that the host's supervisor will read, and make the folders it will write to.
+    """Write everything that the host's supervisor will read, and create the folders that it will write to.
 
-    `interface` leads to the other hosts; empty where only they will know.
+    `interface` leads to the other hosts; empty when only the host itself can find it out.
     """
     paths = Paths(folder.host(host.name))
     make_folders(paths)
     _make_checkpoints(plan, Path(paths.checkpoints), Path(paths.checkpoint_config))
     for channel in channels_of(plan, host):
-        place, places = place_of(channel, plan, host)
-        _link_channel(channel, Path(paths.channel(channel.name)), host=place, hosts=places)
-    hyperparameters = _localised(plan.hyperparameters, paths, folder)
+        position, sharers = position_of(channel, plan, host)
+        _link_channel(channel, Path(paths.channel(channel.name)), host=position, hosts=sharers)
+    hyperparameters = _with_local_paths(plan.hyperparameters, paths, folder)
     write_config(plan, host, paths, hyperparameters=hyperparameters, interface=interface)
     assert plan.source is not None
     copy_source(plan.source, Path(paths.code), but_not=but_not)
 
 
 def job_environment(plan: JobPlan, *, run_folder: str, cache: Path, grace: float) -> dict[str, str]:
-    """Return the variables that every host of the job gets."""
+    """Return the variables of every host of the job."""
     environment = {
         HostVariable.JOB_NAME: plan.told_name,
         HostVariable.RUN_FOLDER: run_folder,
@@ -47,6 +47,7 @@ def job_environment(plan: JobPlan, *, run_folder: str, cache: Path, grace: float
         HostVariable.LIFELINE: str(LIFELINE_FD),
     }
     if len(plan.hosts) > 1:
+        # All hosts are on this machine, so a socket file needs no port and no other user can connect to it.
         environment[HostVariable.CONTROL] = f"unix:{run_folder}/control"
         environment[HostVariable.KEY_FILE] = f"/dev/fd/{KEY_FD}"
     return environment
@@ -58,12 +59,13 @@ def host_environment(host: HostPlan, folder: JobFolder) -> dict[str, str]:
 
 
 def _link_channel(channel: Channel, into: Path, *, host: int, hosts: int) -> None:
-    """Link the data in, whole or this host's share; a lone file becomes a folder with that file."""
+    """Link the data, all of it or this host's share; a single file becomes a folder with that file."""
     assert channel.path is not None
     data = Path(channel.path)
     if data.is_dir() and not (channel.sharded and hosts > 1):
         into.symlink_to(data)
         return
+    # Sorted, because every host must compute the same shares.
     files = sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
     root = data if data.is_dir() else data.parent
     into.mkdir()
@@ -74,20 +76,21 @@ def _link_channel(channel: Channel, into: Path, *, host: int, hosts: int) -> Non
 
 
 def _make_checkpoints(plan: JobPlan, into: Path, config: Path) -> None:
-    outliving = checkpoint_folder(plan)
-    if outliving is None:
+    checkpoints = checkpoint_folder(plan)
+    if checkpoints is None:
         into.mkdir()
         return
-    outliving.mkdir(parents=True, exist_ok=True)
-    into.symlink_to(outliving)
+    # A link, so that the checkpoints outlive the job's folder.
+    checkpoints.mkdir(parents=True, exist_ok=True)
+    into.symlink_to(checkpoints)
     write_json(config, {"S3Uri": plan.options.checkpoint_s3_uri, "LocalPath": str(into)})
 
 
-def _localised(hyperparameters: dict[str, str], paths: Paths, folder: JobFolder) -> dict[str, str]:
-    """Put this machine's folders in the place of the container's, in the one hyperparameter that names them."""
-    places = {json.dumps(MODEL_DIR): str(paths.model), json.dumps(SHARED_MODEL_DIR): str(folder.shared / "model")}
-    place = places.get(hyperparameters.get("model_dir", ""))
-    if place is None:
+def _with_local_paths(hyperparameters: dict[str, str], paths: Paths, folder: JobFolder) -> dict[str, str]:
+    """Replace the container's path in `model_dir`, the one hyperparameter with a path, by one of this machine."""
+    folders = {json.dumps(MODEL_DIR): str(paths.model), json.dumps(SHARED_MODEL_DIR): str(folder.shared / "model")}
+    path = folders.get(hyperparameters.get("model_dir", ""))
+    if path is None:
         return hyperparameters
-    os.makedirs(place, exist_ok=True)  # noqa: PTH103
-    return {**hyperparameters, "model_dir": json.dumps(place)}
+    os.makedirs(path, exist_ok=True)  # noqa: PTH103
+    return {**hyperparameters, "model_dir": json.dumps(path)}

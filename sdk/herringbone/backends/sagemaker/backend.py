@@ -86,10 +86,14 @@ class SageMakerBackend:
         self._sessions[plan.job_name] = session
 
     def find(self, name: str, session: object = None) -> None:
-        """Find a job that this machine did not submit; `session` is a value of the option `sagemaker_session`.
+        """Look a job up in the index, then in SageMaker; `session` is a value of the option `sagemaker_session`.
 
         Raises `JobNotFoundError` when there is no such job, or SageMaker cannot be asked.
         """
+        if self._submitted.knows(name):
+            if session is not None:
+                self._sessions[name] = AwsSession.of(session)
+            return
         try:
             # Reading the region here raises before the message below announces a request that cannot be sent.
             aws_session = AwsSession.of(session)
@@ -101,10 +105,6 @@ class SageMakerBackend:
             self._submitted.find(name, aws_session)
         except AwsError as error:
             raise JobNotFoundError(f"SageMaker in {region} could not be asked: {error}") from error
-
-    def use(self, name: str, session: object) -> None:
-        """Use the user's own session for all further requests about a job."""
-        self._sessions[name] = AwsSession.of(session)
 
     def describe(self, name: str) -> JobRecord:
         return self._submitted.describe(name)

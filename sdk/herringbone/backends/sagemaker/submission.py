@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import secrets
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -45,11 +43,11 @@ from herringbone.backends.sagemaker.request import AccountNames, code_uri, data_
 from herringbone.backends.sagemaker.transfer import Progress, Upload, Uploader
 from herringbone.code.archive import pack_code
 from herringbone.jobs.home import Home
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.index import JobIndex
+from herringbone.jobs.lifecycle import Claim, claim
 from herringbone.planning.checks import all_channels
 from herringbone.planning.plan import JobPlan
-from herringbone.processes import identity
-from herringbone_contract.errors import AwsError, HerringboneError, LaunchError, OptionError
+from herringbone_contract.errors import AwsError, HerringboneError, OptionError
 
 _KEY_BYTES = 32
 
@@ -77,7 +75,11 @@ class Submission:
         """Submit the job; `check` raises for a request that SageMaker's service model does not allow."""
         name = self._plan.job_name
         # The claim comes first, so that an error while the temporary folder is created releases the name, too.
-        with self._claim(backend), tempfile.TemporaryDirectory(prefix="herringbone-") as scratch:
+        with (
+            claim(self._plan, backend, self._home, stopped_on_interrupt=False) as job,
+            self._keeping_created(job),
+            tempfile.TemporaryDirectory(prefix="herringbone-") as scratch,
+        ):
             prepared = prepare(
                 self._plan,
                 self._session,
@@ -99,36 +101,23 @@ class Submission:
         self._progress.say(f"job {name} created in {self._session.region}")
 
     @contextmanager
-    def _claim(self, backend: str) -> Iterator[None]:
-        """Claim the name in the index, and release it after an error that leaves no job."""
-        name = self._plan.job_name
-        self._home.make()
-        self._index.add(
-            JobRecord(
-                name=name,
-                backend=backend,
-                plan=json.dumps(self._plan.to_dict()),
-                created=time.time(),
-                client=identity(os.getpid()),
-            )
-        )
+    def _keeping_created(self, job: Claim) -> Iterator[None]:
+        """Keep the claim after an error if the job exists, or nobody knows whether it does."""
         try:
             yield
         except UnknownOutcomeError:
-            # The job may exist, so the claim stays.
+            job.keep()
             raise
         except HerringboneError:
-            self._index.remove(name)
             raise
-        except BaseException as error:
+        except BaseException:
             # Ctrl-C, a full disk, or a defect in this program: the request may have been sent.
-            self._settle_interruption()
-            if isinstance(error, OSError):
-                raise LaunchError(f"job {name} could not be prepared: {error}") from error
+            if self._may_exist():
+                job.keep()
             raise
 
-    def _settle_interruption(self) -> None:
-        """Find out whether the job was created, report it, and update the index."""
+    def _may_exist(self) -> bool:
+        """Ask whether an interrupted submission created the job, and report it; True also when nobody knows."""
         name = self._plan.job_name
         created: bool | None = False
         if self._request_sent:
@@ -139,14 +128,15 @@ class Submission:
                 created = None
         if created is None:
             self._progress.say(f"job {name} may have been created: run `herringbone describe {name}` to find out")
-        elif created:
+            return True
+        if created:
             self._index.update(name, client=None)
             self._progress.say(
                 f"job {name} was created, and runs: `herringbone logs -f {name}`, `herringbone stop {name}`"
             )
-        else:
-            self._index.remove(name)
-            self._progress.say(f"job {name} was not created")
+            return True
+        self._progress.say(f"job {name} was not created")
+        return False
 
     def _upload(self, prepared: Preparation) -> None:
         if prepared.missing_bucket is not None:

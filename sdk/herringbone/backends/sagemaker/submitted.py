@@ -17,14 +17,13 @@ from herringbone.backends.sagemaker.pricing import Prices, summarize_cost
 from herringbone.backends.sagemaker.rebuild import rebuild
 from herringbone.backends.sagemaker.transfer import Progress, fetch_model
 from herringbone.jobs.home import Home
-from herringbone.jobs.index import FAILED, STOPPING, JobIndex, JobRecord
+from herringbone.jobs.index import STOPPING, JobIndex, JobRecord
+from herringbone.jobs.lifecycle import client_lives, model_of, settle
 from herringbone.jobs.logs import FileLogs
 from herringbone.jobs.polling import Pace
-from herringbone.processes import is_alive
 from herringbone_contract.errors import (
     AwsAccessError,
     AwsError,
-    InputError,
     JobNameError,
     JobNotFoundError,
     UnsupportedError,
@@ -70,20 +69,25 @@ class SubmittedJobs:
         if record.service is not None:
             session = self._session(record)
             description = session.retry_with_new_credentials(lambda: look_up(session, name))
-        client_lives = record.client is not None and is_alive(record.client)
-        state = submission_state(record, description, client_lives=client_lives)
+        state = submission_state(record, description, client_lives=client_lives(record))
         if state is SubmissionState.PREPARING:
             return record
         if state is not SubmissionState.CREATED:
-            self._index.update(name, unless_done=True, **_never_created_row(state))
-            return self._index.get(name)
+            failure = Failure(exit_code=0, message=f"it was never created: {state.value}")
+            return settle(self._index, name, failure)
         if description is None:
             raise JobNotFoundError(self._missing_message(record))
         self._asked_at[name] = self._clock()
-        # `unless_done` keeps an end that another process has recorded in the meantime.
         # `client=None` ends the claim of a client that died after it had created the job.
-        self._index.update(name, unless_done=True, client=None, **row_of(description))
-        return self._index.get(name)
+        return settle(self._index, name, {"client": None, **row_of(description)})
+
+    def knows(self, name: str) -> bool:
+        """Report whether the index has the job."""
+        try:
+            self._index.get(name)
+        except JobNotFoundError:
+            return False
+        return True
 
     def find(self, name: str, session: AwsSession) -> None:
         """Add a job to the index that another machine, or another program, submitted.
@@ -151,9 +155,7 @@ class SubmittedJobs:
 
     def fetch_model(self, name: str, into: Path, *, progress: Progress) -> Path:
         record = self.describe(name)
-        if record.model is None:
-            raise InputError(f"job {name} is {record.status} and has no model: SageMaker packs one at its end")
-        return fetch_model(self._session(record), record.model, into, progress=progress)
+        return fetch_model(self._session(record), model_of(record), into, progress=progress)
 
     def _session(self, record: JobRecord) -> AwsSession:
         session = self._sessions.get(record.name)
@@ -186,8 +188,3 @@ class SubmittedJobs:
 
 def _is_ending(record: JobRecord) -> bool:
     return record.done or record.status == STOPPING
-
-
-def _never_created_row(state: SubmissionState) -> dict[str, object]:
-    failure = Failure(exit_code=0, message=f"it was never created: {state.value}")
-    return {"status": FAILED, "secondary_status": FAILED, "ended": time.time(), "failure": failure.to_json()}

@@ -1,8 +1,10 @@
 """`slurm:PARTITION`: hosts are nodes of a Slurm cluster, and the job's controller is its batch script.
 
-client    folder, order, script -> sbatch; then asks Slurm and reads what the controller writes into the job's folder
-controller  on the first node (herringbone.controller.slurm_steps): one srun a host, log, max_run, stop, verdict, model
-Slurm     queue, nodes, limits; starts the job again when a node goes down
+client      folder, controller config, script -> sbatch; then asks Slurm and reads the controller's report
+controller  on the first node (`controller.slurm_steps`): one srun per host, log, max_run, stop, verdict, model
+Slurm       queue, nodes, limits; restarts the job when a node goes down
+
+Only this client writes the index: sqlite's locks often fail on file systems that machines share.
 """
 
 from __future__ import annotations
@@ -10,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import socket
 import sys
 import time
@@ -19,35 +20,33 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.detached import search_path, stop_grace
+from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.process.tree import LOOPBACK, fill_host
 from herringbone.backends.slurm import review
 from herringbone.backends.slurm.commands import SlurmCommands, SlurmMissingError
 from herringbone.backends.slurm.containers import Runtime, find_runtime, image_of
-from herringbone.backends.slurm.controller_config import order_of
+from herringbone.backends.slurm.controller_config import config_of
 from herringbone.backends.slurm.script import (
-    Place,
+    ScriptContext,
     batch_script,
-    order_path,
+    config_path,
     partition_of,
     sbatch_words,
     settings_of,
 )
 from herringbone.backends.slurm.shared import check_shared
-from herringbone.backends.slurm.states import SACCT, SQUEUE, SlurmJob, columns_of, parse_sacct, parse_squeue, sure
-from herringbone.controller.record import read_report, stop_wish, wish_path
+from herringbone.backends.slurm.states import SACCT, SQUEUE, SlurmJob, columns_of, is_final, parse_sacct, parse_squeue
+from herringbone.controller.record import read_report, read_stop_request, write_stop_request
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import JobIndex, JobRecord
-from herringbone.jobs.interrupt import OnInterrupt
-from herringbone.jobs.logs import FileLogs
+from herringbone.jobs.index import JobRecord
+from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
-from herringbone.processes import identity, is_alive
-from herringbone_contract.errors import InputError, JobNameError, LaunchError, SlurmError
-from herringbone_contract.failure import Failure
+from herringbone_contract.errors import SlurmError
 
 if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan
 
-# The log is a file; Slurm itself is asked less often.
+# The log is a file and cheap to read; `ask_seconds` limits how often Slurm itself is asked.
 _PACE = Pace(shortest=0.1, longest=1.0, slower=1.2)
 _ASK_SECONDS = 2.0
 _KILL_SECONDS = 20.0
@@ -59,16 +58,15 @@ def make_backend() -> SlurmBackend:
     return SlurmBackend(find_home(), os.environ)
 
 
-class SlurmBackend:
+class SlurmBackend(OwnHostsBackend):
     """Runs jobs below `home`, a folder that the cluster's nodes see under the same name, with this Python.
 
-    `connect` gives Slurm's commands, on this machine or at a login node. Slurm is asked for a job at most once in
-    `ask_seconds`; in between its folder answers.
+    `connect` returns Slurm's commands, on this machine or at a login node. Slurm is asked about a job at most once in
+    `ask_seconds`; in between the job's folder answers.
     """
 
     name = "slurm"
     pace = _PACE
-    on_interrupt: OnInterrupt = "stop"
 
     def __init__(
         self,
@@ -78,11 +76,10 @@ class SlurmBackend:
         connect: Callable[[str | None], SlurmCommands] | None = None,
         ask_seconds: float = _ASK_SECONDS,
     ) -> None:
-        self._home = home
+        super().__init__(home)
         self._environ = {**environ, **search_path()}
         self._connect = connect or (lambda login: SlurmCommands(environ, login))
         self._ask_seconds = ask_seconds
-        self._index = JobIndex(home.index)
         self._asked: dict[str, float] = {}
         self._runtimes: dict[str | None, Runtime] = {}
 
@@ -97,37 +94,30 @@ class SlurmBackend:
         return {"command": words, "script": script}
 
     def submit(self, plan: JobPlan) -> None:
-        self._home.make()
-        name = plan.job_name
-        record = JobRecord(
-            name=name,
-            backend=self.name,
-            plan=json.dumps(plan.to_dict()),
-            created=time.time(),
-            client=identity(os.getpid()),
-            service=json.dumps({"login": settings_of(plan).login}),
-        )
-        self._index.add(record)
+        login = settings_of(plan).login
         slurm = self._slurm(plan)
-        try:
-            self._prepare(plan)
-            job = self._send(plan, slurm)
-            self._index.update(name, client=None, service=_service(job, settings_of(plan).login))
-        except BaseException as error:
-            self._take_back(plan, slurm, keep_folder=isinstance(error, JobNameError))
-            if isinstance(error, OSError):
-                folder = self._home.job(name).path
-                raise LaunchError(f"job {name} could not be prepared in {folder}: {error}") from error
-            raise
+        service = json.dumps({"login": login})
+        with claim(plan, self.name, self._home, service=service, stopped_on_interrupt=False) as job:
+            job.make_folder()
+            try:
+                self._prepare(plan)
+                self._index.update(plan.job_name, client=None, service=_service(self._send(plan, slurm), login))
+            except BaseException:
+                # sbatch may have been cut short after Slurm took the job, so look for jobs of this folder.
+                with contextlib.suppress(SlurmError):
+                    for sent in self._all_of(plan.job_name, slurm):
+                        _cancel(slurm, sent.id)
+                raise
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
-        if record.done or (record.client is not None and is_alive(record.client)):
+        if record.done or client_lives(record):
             return record
         report = self._report(name)
-        asked = stop_wish(self._report_path(name)) is not None
+        stop_requested = read_stop_request(self._report_path(name)) is not None
         job = None
-        if not sure(report, asked=asked):
+        if not is_final(report, stop_requested=stop_requested):
+            # Many waiting clients must not load slurmctld, which all users of the cluster share.
             if time.monotonic() - self._asked.get(name, -self._ask_seconds) < self._ask_seconds:
                 return record
             try:
@@ -135,34 +125,29 @@ class SlurmBackend:
             except SlurmMissingError:
                 raise
             except SlurmError:
-                # A controller that restarts says nothing for a while; the job goes on, and its folder is read.
+                # slurmctld answers nothing for a while when it restarts. The job goes on, and its folder is read.
                 return record
             self._asked[name] = time.monotonic()
-            # It may have written its last word since, and then left Slurm's list.
+            # The controller may have written the end and left Slurm's list since the report was read above.
             report = self._report(name)
         if record.client is not None:
-            self._settle(record, job)
+            record = self._settle_submission(record, job)
         else:
             words = self._last_words(name)
-            columns = columns_of(report, job, record, asked=asked, last_words=words, now=time.time())
-            self._index.update(name, unless_done=True, **columns)
-        record = self._index.get(name)
+            columns = columns_of(report, job, record, stop_requested=stop_requested, last_words=words, now=time.time())
+            record = settle(self._index, name, columns)
         if record.done:
-            # It holds the user's environment, and nobody will read it any more.
-            Path(order_path(self._home.job(name))).unlink(missing_ok=True)
+            # The config contains the user's environment, and no controller will read it again.
+            Path(config_path(self._home.job(name))).unlink(missing_ok=True)
         return record
-
-    def logs(self, name: str) -> FileLogs:
-        hosts = self._index.get(name).plan_dict["hosts"]
-        return FileLogs(self._home.job(name).log(host["name"]) for host in hosts)
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self.describe(name)
         if record.done:
             return
-        self._wish(name, grace)
-        slurm, job = self._found(record)
-        # While it waits there is nobody to tell; from then on, its controller.
+        write_stop_request(self._report_path(name), grace)
+        slurm, job = self._slurm_job(record)
+        # A pending job has no controller that could take a signal. A running one gets SIGTERM in its batch script.
         _cancel(slurm, "--state=PENDING", job)
         _cancel(slurm, "--batch", "--signal=TERM", job)
         self._asked.pop(name, None)
@@ -171,129 +156,98 @@ class SlurmBackend:
         record = self.describe(name)
         if record.done:
             return
-        self._wish(name, 0.0)
-        slurm, job = self._found(record)
+        write_stop_request(self._report_path(name), 0.0)
+        slurm, job = self._slurm_job(record)
+        # --full: the batch script as well as its steps. The second scancel takes a pending job out of the queue.
         _cancel(slurm, "--signal=KILL", "--full", job)
         _cancel(slurm, job)
-        deadline = time.monotonic() + _KILL_SECONDS
-        while not self.describe(name).done and time.monotonic() < deadline:
-            time.sleep(self.pace.shortest)
-
-    def bill(self, name: str) -> str | None:  # noqa: ARG002 - clusters keep accounts of their own
-        return None
-
-    def fetch_model(self, name: str, into: Path) -> Path:  # noqa: ARG002 - it lies here already
-        record = self.describe(name)
-        if record.model is None:
-            raise InputError(f"job {name} is {record.status} and has no model: it packs one at its end")
-        return Path(record.model)
+        poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=self.pace.shortest)
 
     def _request(self, plan: JobPlan) -> tuple[list[str], str]:
         folder = self._home.job(plan.job_name)
-        place = Place(folder, sys.executable, self._environ)
-        return sbatch_words(folder), batch_script(plan, place, grace=stop_grace(), runtime=self._runtime(plan))
+        context = ScriptContext(folder, sys.executable, self._environ)
+        return sbatch_words(folder), batch_script(plan, context, grace=stop_grace(), runtime=self._runtime(plan))
 
     def _runtime(self, plan: JobPlan) -> Runtime | None:
-        """Return what runs the job's image on the cluster, None where it names none."""
+        """Return the program that runs the job's image on the cluster, None for a job without an image."""
         settings = settings_of(plan)
         if image_of(plan) is None:
             return None
         if settings.container_runtime is not None:
             return settings.container_runtime
+        # Each question to the login node takes a while, and `review` and `submit` both need the answer.
         if settings.login not in self._runtimes:
             self._runtimes[settings.login] = find_runtime(self._slurm(plan))
         return self._runtimes[settings.login]
 
     def _prepare(self, plan: JobPlan) -> None:
+        """Write the job's folder: the hosts' trees and the controller's config."""
         folder = self._home.job(plan.job_name)
-        try:
-            folder.path.mkdir(mode=0o700)
-        except FileExistsError:
-            raise JobNameError(
-                f"job name {plan.job_name!r}: its folder {folder.path} is there already, of a job that the index has "
-                "forgotten; choose another name, or move the folder away"
-            ) from None
         folder.logs.mkdir()
         interface = LOOPBACK if len(plan.hosts) == 1 else ""
         for host in plan.hosts:
             fill_host(plan, host, folder, but_not=self._home.path, interface=interface)
         report = self._report_path(plan.job_name)
-        order = order_of(plan, self._home, self._environ, report=report, runtime=self._runtime(plan))
-        descriptor = os.open(order_path(folder), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        config = config_of(plan, self._home, self._environ, report=report, runtime=self._runtime(plan))
+        # The mode is set on creation: the file must never be readable by others, not even for a moment.
+        descriptor = os.open(config_path(folder), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
-            json.dump(order, file)
+            json.dump(config, file)
 
     def _send(self, plan: JobPlan, slurm: SlurmCommands) -> str:
+        """Hand the job to Slurm and return its id there."""
         words, script = self._request(plan)
         settings = settings_of(plan)
-        chosen = [f"--partition={partition_of(plan)}"]
-        chosen += [f"--{name}={value}" for name in ("account", "qos") if (value := getattr(settings, name))]
+        selection = [f"--partition={partition_of(plan)}"]
+        selection += [f"--{name}={value}" for name in ("account", "qos") if (value := getattr(settings, name))]
         check_shared(
             self._home.job(plan.job_name).path,
             slurm,
-            partition=chosen,
+            partition=selection,
             this_host=socket.gethostname(),
             mounts=Path("/proc/mounts").read_text(),
         )
-        # On a cluster of several, the answer names it: "123;name".
+        # With several clusters, sbatch's answer names the cluster as well: "123;name".
         return slurm.ask(*words, stdin=script).strip().partition(";")[0]
 
-    def _take_back(self, plan: JobPlan, slurm: SlurmCommands, *, keep_folder: bool) -> None:
-        """Leave nothing of a job that could not be submitted, or not known to be: sbatch may be cut short."""
-        name = plan.job_name
-        folder = self._home.job(name).path
-        if keep_folder:
-            self._index.remove(name)
-            return
-        with contextlib.suppress(SlurmError):
-            for job in self._all_of(name, slurm):
-                _cancel(slurm, job.id)
-        self._index.remove(name)
-        shutil.rmtree(folder, ignore_errors=True)
-
-    def _settle(self, record: JobRecord, job: SlurmJob | None) -> None:
-        """Say what became of a job whose client died while it submitted it."""
-        if job is not None:
-            login = json.loads(record.service or "{}").get("login")
-            self._index.update(record.name, unless_done=True, client=None, service=_service(job.id, login))
-            return
-        failure = Failure(exit_code=0, message="the Python that was submitting it died before Slurm had the job")
-        self._index.fail(record.name, failure)
+    def _settle_submission(self, record: JobRecord, job: SlurmJob | None) -> JobRecord:
+        """Settle a job whose client died while it submitted: Slurm has the job, or never got it."""
+        if job is None:
+            return settle(self._index, record.name, client_died("Slurm had the job"))
+        login = json.loads(record.service or "{}").get("login")
+        return settle(self._index, record.name, {"client": None, "service": _service(job.id, login)})
 
     def _look_up(self, record: JobRecord) -> SlurmJob | None:
-        """Ask Slurm for a job: first who schedules, then who keeps accounts."""
-        place = json.loads(record.service or "{}")
-        slurm = self._connect(place.get("login"))
-        if "job" not in place:
+        """Ask Slurm for a job: first the scheduler, which forgets ended jobs, then the accounting database."""
+        service = json.loads(record.service or "{}")
+        slurm = self._connect(service.get("login"))
+        if "job" not in service:
             return next(iter(self._all_of(record.name, slurm)), None)
         for words, parse in ((SQUEUE, parse_squeue), (SACCT, parse_sacct)):
             try:
-                found = parse(slurm.ask(*words, f"--jobs={place['job']}"))
+                jobs = parse(slurm.ask(*words, f"--jobs={service['job']}"))
             except SlurmError as error:
                 if not _means_unknown(error):
                     raise
                 continue
-            if found:
-                return found[-1]
+            if jobs:
+                return jobs[-1]
         return None
 
     def _all_of(self, name: str, slurm: SlurmCommands) -> list[SlurmJob]:
-        """Return Slurm's jobs that began in this job's folder: its own, whatever others are called."""
+        """Return Slurm's jobs that started in this job's folder; a job of the same name elsewhere is not ours."""
         folder = str(self._home.job(name).path)
         return [job for job in parse_squeue(slurm.ask(*SQUEUE, "--me", f"--name={name}")) if job.folder == folder]
 
-    def _found(self, record: JobRecord) -> tuple[SlurmCommands, str]:
-        place = json.loads(record.service or "{}")
-        slurm = self._connect(place.get("login"))
-        if "job" not in place:
-            raise SlurmError(f"job {record.name} is still being submitted; stop it there, or once Slurm has it")
-        return slurm, place["job"]
-
-    def _wish(self, name: str, grace: float | None) -> None:
-        path = wish_path(self._report_path(name))
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps({"grace": grace}))
-        partial.replace(path)
+    def _slurm_job(self, record: JobRecord) -> tuple[SlurmCommands, str]:
+        """Return Slurm's commands for this job, and the job's id there."""
+        service = json.loads(record.service or "{}")
+        slurm = self._connect(service.get("login"))
+        if "job" not in service:
+            raise SlurmError(
+                f"job {record.name} is still being submitted; stop it in that process, or once Slurm has the job"
+            )
+        return slurm, service["job"]
 
     def _report_path(self, name: str) -> Path:
         return self._home.job(name).path / "report.json"
@@ -302,6 +256,7 @@ class SlurmBackend:
         return read_report(self._report_path(name))
 
     def _last_words(self, name: str) -> str:
+        """Return the end of the batch script's own output."""
         try:
             return self._home.job(name).controller_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
         except OSError:
@@ -312,7 +267,7 @@ class SlurmBackend:
 
 
 def _cancel(slurm: SlurmCommands, *words: str) -> None:
-    """Have a job end, or hear a signal; one that is over, or not in that state, is no error."""
+    """Run scancel; a job that is over, or not in the state that the words name, is no error."""
     try:
         slurm.ask("scancel", *words)
     except SlurmError as error:

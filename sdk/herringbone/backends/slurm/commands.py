@@ -1,4 +1,4 @@
-"""Slurm's own commands, on this machine or over ssh where it has none: an argument vector in, text out."""
+"""Slurm's own commands, on this machine or on a login node over ssh: an argument vector in, text out."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 from herringbone_contract.errors import SlurmError
 
-# A controller that restarts answers within it.
+# A slurmctld that restarts answers within this time.
 _ANSWER_SECONDS = 60.0
-# What a command needs to find the cluster, and a way to it. sbatch hands on all that it gets, for the controller to
-# keep on its disk, and its own variables (SBATCH_*) would overrule the script: so it gets nothing else.
+# Variables that a command needs to find and reach the cluster. sbatch gets no others: it sends its whole environment
+# to slurmctld, which stores it on disk, and SBATCH_* variables would overrule the script.
 _PASSED_ON = (
     *("PATH", "HOME", "USER", "LOGNAME", "LANG", "LD_LIBRARY_PATH"),
     *("SLURM_CONF", "SLURM_CONF_SERVER", "SSH_AUTH_SOCK", "KRB5CCNAME"),
@@ -21,17 +21,16 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 class SlurmMissingError(SlurmError):
-    """A program is not there, and will not come by waiting."""
+    """A program is missing, so asking again is useless."""
 
 
 class SlurmCommands:
-    """Runs Slurm's commands; `login` is where, for ssh, None for this machine.
+    """Runs Slurm's commands at `login`, an address for ssh, or on this machine for None.
 
     >>> SlurmCommands(os.environ).ask("sinfo", "--version")      # doctest: +SKIP
     'slurm-wlm 22.05.8'
 
-    Over ssh, ssh's own configuration says how: its agents, its known hosts, its way through other machines. It asks
-    nobody for a password.
+    ssh uses the user's configuration: agents, known hosts, jump hosts. It never asks for a password.
     """
 
     def __init__(self, environ: Mapping[str, str], login: str | None = None, *, run: Run = subprocess.run) -> None:
@@ -44,13 +43,13 @@ class SlurmCommands:
         return "this machine" if self._login is None else self._login
 
     def ask(self, *words: str, stdin: str = "") -> str:
-        """Return what a command writes. Raises `SlurmError` with what it has to say when it fails, or is not there."""
+        """Return a command's output. Raises `SlurmError` with its error output when it fails or is missing."""
         command = list(words)
         if self._login is not None:
-            # ssh gives one text to the other machine's shell.
+            # ssh joins its arguments with blanks for the other machine's shell, so each one must be quoted.
             command = ["ssh", "-o", "BatchMode=yes", "--", self._login, shlex.join(words)]
         try:
-            done = self._run(
+            process = self._run(
                 command,
                 input=stdin,
                 capture_output=True,
@@ -63,12 +62,13 @@ class SlurmCommands:
             raise SlurmMissingError(self._missing(command[0])) from None
         except subprocess.TimeoutExpired:
             raise SlurmError(f"{words[0]} on {self.where}: no answer within {_ANSWER_SECONDS:g} s") from None
-        if done.returncode:
-            said = done.stderr.strip() or f"exit code {done.returncode}"
-            if self._login is not None and done.returncode == 127:
+        if process.returncode:
+            output = process.stderr.strip() or f"exit code {process.returncode}"
+            # 127 is the shell's code for a command that it did not find.
+            if self._login is not None and process.returncode == 127:
                 raise SlurmMissingError(self._missing(words[0]))
-            raise SlurmError(f"{words[0]} on {self.where}: {said}")
-        return done.stdout
+            raise SlurmError(f"{words[0]} on {self.where}: {output}")
+        return process.stdout
 
     def _missing(self, program: str) -> str:
         if program == "ssh":

@@ -1,4 +1,4 @@
-"""Supervisors in containers, by what a cluster has for them: pyxis, Apptainer (or Singularity), enroot.
+"""Supervisors in containers, run by the program that the cluster has: pyxis, Apptainer (or Singularity), enroot.
 
     pyxis       srun --container-image=IMAGE --container-mounts=... env ... train
     apptainer   srun env ... apptainer exec --bind ... IMAGE train
@@ -25,38 +25,40 @@ if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan
 
 Runtime = Literal["pyxis", "apptainer", "singularity", "enroot"]
-# One word without what parts lists of mounts; nothing that would be taken for an option.
+# One word that no list of mounts would split, and that no program would take for an option.
 _IMAGE = re.compile(r"[A-Za-z0-9_/.][A-Za-z0-9_/.:@#+=-]*")
 _PROGRAM = "train"
-# Of this Python and its folders: inside there is another.
+# Variables of this Python and its folders; the container has a Python of its own.
 _NOT_INSIDE = ("PYTHONPATH", "PYTHONHOME", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 _NO_USER_SITE = "PYTHONNOUSERSITE"
-# What Slurm sets on a node and ranks look at.
+# Variables that Slurm sets on a node and that ranks read.
 _OF_SLURM = ("SLURM_JOB_ID", "SLURMD_NODENAME", "SLURM_RESTART_COUNT", "CUDA_VISIBLE_DEVICES")
 _HELP = "name one by slurm={'container_runtime': ...} where the nodes have it, or leave image_uri out"
 
 
 class Container(NamedTuple):
-    """How supervisors get into a container: what srun is told, and what stands before the supervisor."""
+    """The command line of a supervisor in a container: options of srun, and the words that run the supervisor."""
 
     srun: list[str]
     argv: list[str]
 
 
 def image_of(plan: JobPlan) -> str | None:
-    """Return the image that a job names, None where it runs in the nodes' Python. Raises `InputError`."""
+    """Return the image that a job names, None for a job in the nodes' Python. Raises `InputError`."""
     image = plan.arguments.get("image_uri")
     if image is None:
         return None
     if not _IMAGE.fullmatch(image):
-        raise InputError(f"image_uri: {image!r} is no image; write a .sif or .sqsh file's path, or registry/name:tag")
+        raise InputError(
+            f"image_uri: {image!r} is not an image; write a .sif or .sqsh file's path, or registry/name:tag"
+        )
     if image.startswith("/") and not Path(image).exists():
         raise InputError(f"image_uri: {image}: no such file")
     return str(image)
 
 
 def find_runtime(slurm: SlurmCommands) -> Runtime:
-    """Return what runs containers on a cluster, as its login node knows it. Raises `UnsupportedError` for nothing."""
+    """Return the program that runs containers on a cluster, as its login node has it. Raises `UnsupportedError`."""
     if "--container-image" in slurm.ask("srun", "--help"):
         return "pyxis"
     programs: tuple[tuple[Runtime, str], ...] = (
@@ -74,27 +76,28 @@ def find_runtime(slurm: SlurmCommands) -> Runtime:
 
 
 def mounts_of(plan: JobPlan, home: Home) -> list[tuple[str, bool]]:
-    """Return the paths that a container sees of the shared file system, each with whether it may be written."""
-    found = [(str(home.job(plan.job_name).path), True)]
-    outliving = checkpoint_folder(plan)
-    if outliving is not None:
-        found.append((str(outliving), True))
-    found += [(str(channel.path), False) for channel in all_channels(plan)]
-    return list(dict.fromkeys(found))
+    """Return the paths of the shared file system to mount in a container, each with whether it is writable."""
+    mounts = [(str(home.job(plan.job_name).path), True)]
+    checkpoints = checkpoint_folder(plan)
+    if checkpoints is not None:
+        mounts.append((str(checkpoints), True))
+    mounts += [(str(channel.path), False) for channel in all_channels(plan)]
+    return list(dict.fromkeys(mounts))
 
 
 def container_of(
     runtime: Runtime, image: str, mounts: Iterable[tuple[str, bool]], *, names: Iterable[str], gpus: bool
 ) -> Container:
-    """Return what starts a supervisor in a container.
+    """Return the words that start a supervisor in a container.
 
     >>> container_of("apptainer", "/images/a.sif", [("/shared/job", True)], names=[], gpus=True).argv[-5:]
     ['--bind', '/shared/job:/shared/job', '--nv', '/images/a.sif', 'train']
 
-    `names` are the variables that the supervisor needs, `gpus` whether the job asks for some. Pure. Raises `InputError`
-    for a path that cannot be mounted, `UnsupportedError` for an image that the runtime cannot run.
+    `names` are the variables that the supervisor needs; `gpus` says whether the job asks for GPUs. Pure. Raises
+    `InputError` for a path that cannot be mounted, `UnsupportedError` for an image that the runtime cannot run.
     """
     pairs = [_pair(path, writable=writable) for path, writable in mounts]
+    # Unset on the node, because Apptainer hands the whole environment on to the container.
     clean = ["env", *(word for name in _NOT_INSIDE for word in ("-u", name)), f"{_NO_USER_SITE}=1"]
     if runtime == "pyxis":
         return Container([f"--container-image={image}", f"--container-mounts={','.join(pairs)}"], [*clean, _PROGRAM])
@@ -104,17 +107,18 @@ def container_of(
                 f"image_uri: enroot starts a .sqsh file, not {image!r}; make one (`enroot import docker://{image}`) "
                 "where the nodes see it, and give its absolute path"
             )
+        # enroot hands no variable on unless it is named.
         passed = [*names, *_OF_SLURM, _NO_USER_SITE]
         words = [word for name in dict.fromkeys(passed) for word in ("--env", name)]
         words += [word for pair in pairs for word in ("--mount", _for_enroot(pair))]
         return Container([], [*clean, "enroot", "start", *words, image, _PROGRAM])
     binds = [word for pair in pairs for word in ("--bind", pair)]
-    named = image if image.startswith("/") or "://" in image else f"docker://{image}"
-    return Container([], [*clean, runtime, "exec", *binds, *(["--nv"] if gpus else []), named, _PROGRAM])
+    source = image if image.startswith("/") or "://" in image else f"docker://{image}"
+    return Container([], [*clean, runtime, "exec", *binds, *(["--nv"] if gpus else []), source, _PROGRAM])
 
 
-def without_ours(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without what names this Python's folders."""
+def without_python_folders(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without the variables that name this Python's folders."""
     return {name: value for name, value in variables.items() if name not in _NOT_INSIDE}
 
 
@@ -125,7 +129,7 @@ def _pair(path: str, *, writable: bool) -> str:
 
 
 def _for_enroot(pair: str) -> str:
-    """Return a mount as enroot reads it, which is as fstab does, with colons.
+    """Return a mount in enroot's syntax, which is a line of fstab with colons.
 
     >>> _for_enroot("/data:/data:ro")
     '/data:/data:none:x-create=auto,bind,ro'

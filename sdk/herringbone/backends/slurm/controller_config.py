@@ -1,4 +1,4 @@
-"""What the controller on the first node is told. It lies in the job's folder, which its owner alone may read."""
+"""The config of the controller on the first node: a file in the job's folder that its owner alone may read."""
 
 from __future__ import annotations
 
@@ -14,54 +14,55 @@ from herringbone.backends.slurm.containers import (
     container_of,
     image_of,
     mounts_of,
-    without_ours,
+    without_python_folders,
 )
 from herringbone.backends.slurm.review import RETRIES
 from herringbone.backends.slurm.script import asks_for_gpus, settings_of, warning_seconds
-from herringbone.controller.config import Order
+from herringbone.controller.config import ControllerConfig
 from herringbone.controller.retry import policies_of
 from herringbone.jobs.home import Home
 from herringbone.planning.checks import output_folder
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable, masked
 
-# What is the node's own, or Slurm's to say; and what names no place on another machine.
-_NOT_TAKEN = re.compile(
+# Variables that Slurm or the node sets, and variables whose values mean nothing on another machine.
+_NOT_FORWARDED = re.compile(
     r"(SLURM|SBATCH|SRUN|SQUEUE|SINFO|SCANCEL|SALLOC|PMI|PMIX)\w*|(CUDA|ROCR|HIP|NVIDIA)_VISIBLE_DEVICES"
     r"|GPU_DEVICE_ORDINAL|ZE_AFFINITY_MASK|HOSTNAME|TMPDIR|PWD|OLDPWD|SSH_\w+|DISPLAY|XDG_\w+|DBUS_\w+|_"
 )
 _SETTINGS = (HostVariable.HEARTBEAT, HostVariable.JOIN_TIMEOUT)
 
 
-def order_of(
+def config_of(
     plan: JobPlan, home: Home, environ: Mapping[str, str], *, report: Path, runtime: Runtime | None = None
-) -> Order:
-    """Return the order of a job whose folder lies below `home`; `environ` is the environment it is submitted in.
+) -> ControllerConfig:
+    """Return the config of a job whose folder is below `home`; `environ` is the client's environment.
 
-    `runtime` runs the image that the job names.
+    `runtime` is the program that runs the job's image.
     """
     folder = home.job(plan.job_name)
     grace = stop_grace()
     retries = RETRIES if plan.options.max_retry_attempts is None else plan.options.max_retry_attempts
     max_run = plan.options.max_run
     variables = {
-        **taken(environ),
+        **forwarded(environ),
         HostVariable.JOB_NAME: plan.job_name,
         HostVariable.CACHE: str(home.cache),
         HostVariable.STOP_GRACE: f"{grace:g}",
-        # Standard input.
+        # The private line is on descriptor 0, standard input.
         HostVariable.PRIVATE: "0",
     }
     container = Container([], [sys.executable, "-m", "herringbone_entry"])
     if (image := image_of(plan)) is not None:
         assert runtime is not None
-        # What an image's own Python installs is of no use outside.
+        # The image's Python cannot share installed packages with the Pythons of other images.
         variables[HostVariable.CACHE] = str(home.job(plan.job_name).path / "cache")
-        variables = without_ours(variables)
+        variables = without_python_folders(variables)
         names = [*variables, BASE_VARIABLE, HostVariable.CONTROL]
         container = container_of(runtime, image, mounts_of(plan, home), names=names, gpus=asks_for_gpus(plan))
     return {
         "job": plan.job_name,
+        # sqlite's locks are unreliable on shared file systems, so the controller writes a report file.
         "index": None,
         "report": str(report),
         "logs": str(folder.logs),
@@ -78,7 +79,7 @@ def order_of(
         "retries": retries if settings_of(plan).requeue else 0,
         "policies": policies_of(plan.options.log_policies),
         "max_run": max_run,
-        # Slurm's limit is the end: the grace is within it.
+        # Slurm kills at its limit without a grace, so the controller must stop the hosts earlier.
         "warning": warning_seconds(max_run, grace),
         "stop_grace": grace,
         "patience": PATIENCE_SECONDS,
@@ -87,17 +88,17 @@ def order_of(
     }
 
 
-def taken(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what of this machine's environment the ranks find too.
+def forwarded(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of this machine's environment that the ranks get as well.
 
-    >>> taken({"PATH": "/bin", "SLURM_JOB_ID": "7", "WANDB_API_KEY": "secret", "CUDA_VISIBLE_DEVICES": "0"})
+    >>> forwarded({"PATH": "/bin", "SLURM_JOB_ID": "7", "WANDB_API_KEY": "secret", "CUDA_VISIBLE_DEVICES": "0"})
     {'PATH': '/bin'}
 
-    What sounds like a secret stays here: `environment` takes it along for who names it.
+    Variables that look like secrets are left out; a user who needs one names it in `environment`.
     """
-    open_ones = {name: value for name, value in environ.items() if masked({name: value})[name] == value}
+    harmless = {name: value for name, value in environ.items() if masked({name: value})[name] == value}
     return {
         name: value
-        for name, value in open_ones.items()
-        if name in _SETTINGS or not (_NOT_TAKEN.fullmatch(name) or name.startswith("HERRINGBONE_"))
+        for name, value in harmless.items()
+        if name in _SETTINGS or not (_NOT_FORWARDED.fullmatch(name) or name.startswith("HERRINGBONE_"))
     }

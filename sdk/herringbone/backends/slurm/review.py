@@ -1,4 +1,4 @@
-"""What `slurm:PARTITION` makes of a plan: what it cannot serve, and what Slurm itself says of the request."""
+"""The review of a plan for `slurm:PARTITION`: options that it cannot serve, and Slurm's own answer to the request."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from herringbone.planning.plan import JobPlan
 from herringbone_contract.errors import InputError, OptionError, SlurmError, UnsupportedError
 
 _NAME = "slurm"
-# How often a job begins anew that says nothing of it.
+# Restarts of a job that sets no `max_retry_attempts`.
 RETRIES = 3
 _UNUSED = ("framework_version", "py_version", "shm_size", "bake_requirements")
-# Of those that mean nothing on one's own machine, these do here.
+# Options that have no effect on other backends, and do on this one.
 _USED = ("slurm",)
 _REFUSED = {
     "enable_network_isolation": "nodes of a cluster share its network",
     "encrypt_inter_container_traffic": "hosts of a cluster talk unencrypted",
     "container_entry_point": "hosts run a script; give entry_point",
     "container_arguments": "hosts run a script; give hyperparameters",
-    "min_instance_count": "Slurm starts a job again on as many nodes as it asked for; leave it out",
+    "min_instance_count": "Slurm restarts a job on as many nodes as it asked for; leave it out",
 }
 _SINFO = ("sinfo", "--noheader", "--format=%R|%l|%D|%c|%m|%G")
-# What sbatch says, and whose mistake it is.
-_TROUBLES = (
+# sbatch's messages, and the option that each is about.
+_REFUSALS = (
     (r"invalid account|account.*not permitted", "slurm: account {account}"),
     (r"invalid qos", "slurm: qos {qos}"),
     (r"generic resource|gres", "slurm: gres {gres}"),
@@ -39,7 +39,7 @@ _TROUBLES = (
 
 
 class Partition(NamedTuple):
-    """One kind of nodes of a partition, as `sinfo` lists it. `max_minutes` is None where a job may run for ever."""
+    """One kind of nodes of a partition, as `sinfo` lists it; `max_minutes` is None without a time limit."""
 
     name: str
     max_minutes: int | None
@@ -65,81 +65,82 @@ def check(plan: JobPlan) -> None:
 
 
 def unused(plan: JobPlan) -> tuple[str, ...]:
-    """Return the given options that mean nothing here."""
+    """Return the options of the plan that have no effect here."""
     return tuple(sorted(name for name in unused_of(plan, _UNUSED) if name not in _USED))
 
 
 def check_cluster(plan: JobPlan, slurm: SlurmCommands, words: Sequence[str], script: str) -> None:
-    """Have Slurm judge the request, and submit nothing.
+    """Let Slurm check the request without submitting it.
 
-    Raises `InputError` for what it refuses, and for what it would let wait for ever; `SlurmError` when it does not
-    answer.
+    Raises `InputError` for a request that Slurm refuses or would keep waiting for ever, `SlurmError` when Slurm does
+    not answer.
     """
-    wanted = partition_of(plan).split(",")
+    names = partition_of(plan).split(",")
     kinds = parse_sinfo(slurm.ask(*_SINFO))
-    known = sorted({kind.name for kind in kinds})
-    if missing := [name for name in wanted if name not in known]:
+    known_names = sorted({kind.name for kind in kinds})
+    if missing := [name for name in names if name not in known_names]:
         raise InputError(
             f"instance_type: the cluster of {slurm.where} has no partition {', '.join(missing)} that this user may "
-            f"see; it has: {', '.join(known) or 'none'}"
+            f"see; it has: {', '.join(known_names) or 'none'}"
         )
-    ours = [kind for kind in kinds if kind.name in wanted]
+    candidates = [kind for kind in kinds if kind.name in names]
     needed = minutes(plan.options.max_run)
-    if all(kind.max_minutes is not None and kind.max_minutes < needed for kind in ours):
-        most = max(kind.max_minutes or 0 for kind in ours)
+    # One kind of node that allows the time is enough: Slurm then chooses among those.
+    if all(kind.max_minutes is not None and kind.max_minutes < needed for kind in candidates):
+        most = max(kind.max_minutes or 0 for kind in candidates)
         raise InputError(
-            f"max_run: {plan.options.max_run} s is more than partition {ours[0].name} allows, {most} minutes; give "
-            f"max_run={most * 60} or less, and checkpoint_s3_uri to go on in another job"
+            f"max_run: {plan.options.max_run} s is more than partition {candidates[0].name} allows, {most} minutes; "
+            f"give max_run={most * 60} or less, and checkpoint_s3_uri to go on in another job"
         )
-    # Many a cluster takes a job that its partition's rules shut out, and lets it wait.
-    for name in wanted:
+    # Many clusters accept a job that the rules of its partition exclude, and keep it waiting.
+    for name in names:
         check_rules(plan, slurm.ask("scontrol", "--oneliner", "show", "partition", name))
     try:
         slurm.ask(*words, "--test-only", stdin=script)
     except SlurmError as error:
-        raise InputError(explain(str(error), plan, ours)) from None
+        raise InputError(explain(str(error), plan, candidates)) from None
 
 
 def check_rules(plan: JobPlan, partition: str) -> None:
-    """Raise `InputError` for an account or a qos that a partition, as scontrol shows it, is closed to. Pure."""
+    """Raise `InputError` when a partition, as scontrol shows it, excludes the job's account or qos. Pure."""
     rules = dict(word.partition("=")[::2] for word in partition.split())
     settings = settings_of(plan)
     for option, plural in (("account", "Accounts"), ("qos", "Qos")):
-        given = getattr(settings, option)
+        value = getattr(settings, option)
         allowed, denied = rules.get(f"Allow{plural}", "ALL"), rules.get(f"Deny{plural}", "")
-        if given is None or (allowed == "ALL" and given not in denied.split(",")) or given in allowed.split(","):
+        if value is None or (allowed == "ALL" and value not in denied.split(",")) or value in allowed.split(","):
             continue
         who = f"only to {allowed}" if allowed != "ALL" else f"to all but {denied}"
-        raise InputError(f"slurm: {option} {given}: partition {rules.get('PartitionName')} is open {who}")
+        raise InputError(f"slurm: {option} {value}: partition {rules.get('PartitionName')} is open {who}")
 
 
-def explain(said: str, plan: JobPlan, kinds: Sequence[Partition]) -> str:
-    """Name the option that Slurm's refusal is about, and what there is. Pure."""
+def explain(message: str, plan: JobPlan, kinds: Sequence[Partition]) -> str:
+    """Return an error that names the option behind Slurm's refusal, and what the partition has. Pure."""
     settings = settings_of(plan)
-    for pattern, whose in _TROUBLES:
-        if re.search(pattern, said, re.IGNORECASE):
-            given = {name: getattr(settings, name) for name in ("account", "qos", "gres", "constraint")}
+    for pattern, option in _REFUSALS:
+        if re.search(pattern, message, re.IGNORECASE):
+            values = {name: getattr(settings, name) for name in ("account", "qos", "gres", "constraint")}
             there = "; ".join(f"partition {kind.name} has {kind}" for kind in kinds)
             count = len(plan.hosts)
-            return f"{whose.format(**given)}: Slurm refuses it ({said}); {count} hosts are asked for, and {there}"
-    return f"Slurm refuses the job: {said}"
+            return f"{option.format(**values)}: Slurm refuses it ({message}); {count} hosts are asked for, and {there}"
+    return f"Slurm refuses the job: {message}"
 
 
 def parse_sinfo(text: str) -> list[Partition]:
-    """Read what `sinfo` answers.
+    """Parse the output of `sinfo`.
 
     >>> parse_sinfo("gpu|2:00:00|4|8|4000|gpu:2\\n")[0].max_minutes
     120
     """
-    found = []
+    partitions = []
     for line in text.splitlines():
         name, limit, nodes, cpus, megabytes, gres = line.split("|")
-        found.append(Partition(name, minutes_of(limit), int(nodes), cpus, megabytes, gres))
-    return found
+        partitions.append(Partition(name, minutes_of(limit), int(nodes), cpus, megabytes, gres))
+    return partitions
 
 
 def minutes_of(limit: str) -> int | None:
-    """Read a time limit of Slurm's: `[days-]hours:minutes:seconds`, or `infinite`.
+    """Return a time limit of Slurm in minutes; Slurm writes `[days-]hours:minutes:seconds`, or `infinite`.
 
     >>> minutes_of("1-02:00:00"), minutes_of("30:00"), minutes_of("infinite")
     (1560, 30, None)

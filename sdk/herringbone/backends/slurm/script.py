@@ -1,6 +1,6 @@
-"""From a plan to what sbatch is given: its words and a script that people can read. Pure.
+"""The arguments of sbatch and a readable batch script, made from a plan. Pure.
 
-What a user wrote stands in the script only where it was checked to be one plain word (settings.py), or quoted.
+The script contains user input only as words that `settings.py` has checked, or quoted.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from herringbone_contract.errors import OptionError, UnsupportedError
 
 PREFIX = "slurm:"
 _PARTITION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,-]*")
-# From the end of the grace to the end of the job: the controller kills what is left, and packs.
+# Between the end of the grace and the end of the job, the controller kills what is left, and packs.
 _MARGIN_SECONDS = 5.0
-# Slurm looks once a minute at which jobs are to be warned, and so does it up to this much too early.
+# Slurm checks once a minute which jobs to signal, so its signal comes up to this much too early.
 _SLURM_EARLY_SECONDS = 60
 _SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
 
 
-class Place(NamedTuple):
-    """What the script needs to know of this machine: the job's folder, Python, and where its libraries are."""
+class ScriptContext(NamedTuple):
+    """Values of this machine in the script: the job's folder, Python, and its environment."""
 
     folder: JobFolder
     python: str
@@ -40,12 +40,12 @@ def partition_of(plan: JobPlan) -> str:
         raise UnsupportedError(f"instance_groups: a job on Slurm has one partition, not {' and '.join(types)}")
     partition = types[0].removeprefix(PREFIX)
     if not _PARTITION.fullmatch(partition):
-        raise OptionError(f"instance_type {types[0]!r}: no name of a partition; write for example 'slurm:gpu'")
+        raise OptionError(f"instance_type {types[0]!r}: not the name of a partition; write for example 'slurm:gpu'")
     return partition
 
 
 def settings_of(plan: JobPlan) -> SlurmSettings:
-    """Return what the job asks of the cluster; nothing in particular when nothing was given."""
+    """Return the job's settings for the cluster, the defaults when the user gave none."""
     return plan.options.slurm or SlurmSettings()
 
 
@@ -54,7 +54,7 @@ def asks_for_gpus(plan: JobPlan) -> bool:
 
 
 def warning_seconds(max_run: float, grace: float) -> float:
-    """Return how long before the end of `max_run` hosts are told to stop.
+    """Return how long before the end of `max_run` the hosts get SIGTERM, in seconds.
 
     >>> warning_seconds(3600, 110), warning_seconds(60, 110)
     (115.0, 30.0)
@@ -63,7 +63,10 @@ def warning_seconds(max_run: float, grace: float) -> float:
 
 
 def sbatch_words(folder: JobFolder) -> list[str]:
-    """Return the command; paths are words of it, for a line of the script takes no path that has a blank or a %."""
+    """Return the command.
+
+    Paths are arguments and not #SBATCH lines, because those take no path with a blank or a %.
+    """
     return [
         "sbatch",
         "--parsable",
@@ -72,17 +75,17 @@ def sbatch_words(folder: JobFolder) -> list[str]:
     ]
 
 
-def batch_script(plan: JobPlan, place: Place, *, grace: float, runtime: str | None = None) -> str:
+def batch_script(plan: JobPlan, context: ScriptContext, *, grace: float, runtime: str | None = None) -> str:
     """Return the script.
 
-    >>> print(batch_script(plan, place, grace=110.0))        # doctest: +SKIP
+    >>> print(batch_script(plan, context, grace=110.0))        # doctest: +SKIP
     #!/bin/bash
     #SBATCH --job-name=digits-1
     ...
 
-    `grace` is in seconds; `runtime` runs the job's image, where it names one.
+    `grace` is in seconds; `runtime` is the program that runs the job's image, if it has one.
     """
-    paths = {name: place.environ[name] for name in _SEARCH_PATHS if place.environ.get(name)}
+    paths = {name: context.environ[name] for name in _SEARCH_PATHS if context.environ.get(name)}
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {word}" for word in _directives(plan, grace)),
@@ -90,37 +93,39 @@ def batch_script(plan: JobPlan, place: Place, *, grace: float, runtime: str | No
         "# The controller starts one supervisor on each node, in an srun of its own, and plays the platform for them.",
         *([f"# It does so in {plan.arguments['image_uri']}, by {runtime}."] if runtime else []),
         *(f"export {name}={shlex.quote(value)}" for name, value in paths.items()),
-        shlex.join(["exec", place.python, "-m", "herringbone.controller", plan.job_name])
-        + f" < {shlex.quote(str(order_path(place.folder)))}",
+        shlex.join(["exec", context.python, "-m", "herringbone.controller", plan.job_name])
+        + f" < {shlex.quote(str(config_path(context.folder)))}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def order_path(folder: JobFolder) -> str:
-    """Return where the controller's order lies, for its owner alone to read."""
+def config_path(folder: JobFolder) -> str:
+    """Return the path of the controller's config, which its owner alone may read."""
     return str(folder.path / "order.json")
 
 
 def _directives(plan: JobPlan, grace: float) -> list[str]:
     settings = settings_of(plan)
     warning = warning_seconds(plan.options.max_run, grace)
-    asked = {
+    directives = {
         "job-name": plan.job_name,
         "partition": partition_of(plan),
         "account": settings.account,
         "qos": settings.qos,
         "nodes": len(plan.hosts),
+        # One supervisor per node; the supervisor starts the ranks.
         "ntasks-per-node": 1,
         "cpus-per-task": settings.cpus,
         "mem": settings.memory if settings.cpus is not None else 0,
         "gres": settings.gres,
         "constraint": settings.constraint,
         "time": minutes(plan.options.max_run),
-        # The controller tells the hosts in time; this is for when it does not.
+        # The controller stops the hosts in time by itself. Slurm's signal is for a controller that hangs.
         "signal": f"B:TERM@{max(1, int(warning) - _SLURM_EARLY_SECONDS)}",
+        # A restarted job must not truncate the log of its earlier attempts.
         "open-mode": "append",
     }
-    words = [f"--{name}={value}" for name, value in asked.items() if value is not None]
+    words = [f"--{name}={value}" for name, value in directives.items() if value is not None]
     return [
         *words,
         *([] if settings.cpus is not None else ["--exclusive"]),
@@ -129,7 +134,7 @@ def _directives(plan: JobPlan, grace: float) -> list[str]:
 
 
 def minutes(max_run: float) -> int:
-    """Return Slurm's time limit, in its whole minutes.
+    """Return Slurm's time limit, which is in whole minutes.
 
     >>> minutes(60), minutes(61)
     (1, 2)

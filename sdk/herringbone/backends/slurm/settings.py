@@ -1,4 +1,4 @@
-"""What a user asks of a Slurm cluster beside its partition."""
+"""The settings of a job on a Slurm cluster, besides its partition."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import msgspec
 
 from herringbone_contract.errors import OptionError
 
-# Each value stands on a line of the batch script: nothing that a shell or sbatch's own parser reads further.
+# Each value becomes part of a line of the batch script, so it may contain nothing that a shell or sbatch's parser
+# gives a meaning to.
 _WORDS = {
     "account": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"),
     "qos": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"),
@@ -29,12 +30,12 @@ _EXAMPLES = {
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a job asks for on each node: `slurm={"account": "team-a", "gres": "gpu:4"}`.
+    """The resources of a job on each node: `slurm={"account": "team-a", "gres": "gpu:4"}`.
 
-    A job has whole nodes unless `cpus` says how many of each are enough; `memory` goes with `cpus` ("64G", MB without a
-    letter). `gres`, `constraint`, `account` and `qos` are sbatch's. With `requeue`, a job whose node went down begins
-    anew on others. `login` is where Slurm's commands are, for ssh, when they are not on this machine.
-    `container_runtime` runs `image_uri`; left out, it is what the login node has.
+    A job gets whole nodes, or `cpus` of each with `memory` ("64G"; MB without a letter). `gres`, `constraint`,
+    `account` and `qos` are sbatch's options. With `requeue`, a job whose node went down restarts on other nodes.
+    `login` is the address for ssh of a machine that has Slurm's commands, when this one does not. `container_runtime`
+    runs `image_uri`; by default it is the program that the login node has.
     """
 
     account: str | None = None
@@ -54,7 +55,7 @@ def check_slurm_settings(settings: SlurmSettings) -> None:
         value = getattr(settings, name)
         if value is not None and not pattern.fullmatch(value):
             raise OptionError(
-                f"slurm: {name} {value!r} is nothing that Slurm takes; write for example {_EXAMPLES[name]!r}"
+                f"slurm: {name} {value!r} is not a value that Slurm accepts; write for example {_EXAMPLES[name]!r}"
             )
     if settings.cpus is not None and settings.cpus < 1:
         raise OptionError(f"slurm: cpus {settings.cpus}: give at least 1, or leave it out for whole nodes")

@@ -1,4 +1,4 @@
-"""Does every node see the job's folder? A cluster is assumed to share one, and what is assumed is looked at."""
+"""Checks that the cluster's nodes see the job's folder, which must be on a shared file system."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _WAY_OUT = "set HERRINGBONE_HOME to a folder on a file system that the cluster's
 def check_shared(folder: Path, slurm: SlurmCommands, *, partition: Sequence[str], this_host: str, mounts: str) -> None:
     """Raise `InputError` when the cluster cannot see a folder of this machine.
 
-    `partition` are srun's words that choose nodes, `this_host` this machine's name and `mounts` its /proc/mounts. Where
-    neither the kind of the file system nor the nodes' names tell, a node is asked; one that is busy cannot be, and then
-    the job itself will say.
+    `partition` are srun's words that select nodes, `this_host` is this machine's name and `mounts` its /proc/mounts.
+    If neither the type of the file system nor the nodes' names decide it, a node is asked. When no node is free, the
+    job itself will show it.
     """
     if slurm.where != "this machine" and not _sees(slurm, folder):
         raise InputError(f"{slurm.where} does not see the folder {folder} of this machine; {_WAY_OUT}")
-    kind = kind_of_file_system(folder, mounts)
-    if kind not in _OF_ONE_MACHINE or _nodes(slurm) == {this_host}:
+    file_system = file_system_of(folder, mounts)
+    if file_system not in _OF_ONE_MACHINE or _nodes(slurm) == {this_host}:
         return
     try:
         seen = slurm.ask(
@@ -35,22 +35,24 @@ def check_shared(folder: Path, slurm: SlurmCommands, *, partition: Sequence[str]
     except SlurmError:
         return
     if seen.strip() == "no":
-        raise InputError(f"the nodes do not see the folder {folder}, which lies on {kind} of this machine; {_WAY_OUT}")
+        raise InputError(
+            f"the nodes do not see the folder {folder}, which is on {file_system} of this machine; {_WAY_OUT}"
+        )
 
 
-def kind_of_file_system(path: PurePath, mounts: str) -> str:
-    """Return the kind of the file system that a path lies on; `mounts` is /proc/mounts.
+def file_system_of(path: PurePath, mounts: str) -> str:
+    """Return the type of the file system of a path; `mounts` is the text of /proc/mounts.
 
-    >>> kind_of_file_system(PurePath("/home/me/jobs"), "/dev/sda / ext4 rw 0 0\\nserver:/x /home nfs4 rw 0 0\\n")
+    >>> file_system_of(PurePath("/home/me/jobs"), "/dev/sda / ext4 rw 0 0\\nserver:/x /home nfs4 rw 0 0\\n")
     'nfs4'
     """
-    found = (0, "")
+    longest = (0, "")
     for line in mounts.splitlines():
         _, point, kind, *_ = line.split(" ")
-        # A later mount at the same point hides the earlier one.
-        if path.is_relative_to(point.replace("\\040", " ")) and len(point) >= found[0]:
-            found = (len(point), kind)
-    return found[1]
+        # `>=`: a later mount at the same point hides the earlier one.
+        if path.is_relative_to(point.replace("\\040", " ")) and len(point) >= longest[0]:
+            longest = (len(point), kind)
+    return longest[1]
 
 
 def _sees(slurm: SlurmCommands, folder: Path) -> bool:

@@ -1,4 +1,14 @@
-"""What Slurm says of a job and what its controller wrote, in the words of the index. Pure."""
+"""The state of a job in the words of the index, from Slurm's state and the controller's report. Pure.
+
+A controller's report counts only for the attempt whose number it has.
+
+    report                   Slurm's job                  the row comes from
+    final                    any                          the report
+    any                      over, cut short by Slurm     Slurm's state
+    with an end              over in another way          the report
+    of this attempt          runs                         the report
+    none, or an earlier one  waits or runs                Slurm's state: Pending, Starting or Restarting
+"""
 
 from __future__ import annotations
 
@@ -27,21 +37,21 @@ _SACCT_FIELDS = ("JobIDRaw", "State", "NodeList", "WorkDir")
 SQUEUE = ("squeue", "--noheader", "--states=all", "--Format=" + ",".join(f"{name}:{_BAR}" for name in _FIELDS))
 SACCT = ("sacct", "--noheader", "--parsable2", "--allocations", "--format=" + ",".join(_SACCT_FIELDS))
 _WAITING = ("PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT")
-# How a job ends that its controller could not bring to an end.
-_CUT = {
+# The end of a job whose controller Slurm ended.
+_ENDED_BY_SLURM = {
     "CANCELLED": (STOPPED, STOPPED, None),
     "TIMEOUT": (STOPPED, MAX_RUNTIME_EXCEEDED, None),
     "DEADLINE": (STOPPED, MAX_RUNTIME_EXCEEDED, None),
     "PREEMPTED": (STOPPED, "Interrupted", None),
-    "NODE_FAIL": (FAILED, FAILED, "one of its nodes went down, and Slurm did not start it again"),
+    "NODE_FAIL": (FAILED, FAILED, "one of its nodes went down, and Slurm did not restart the job"),
     "BOOT_FAIL": (FAILED, FAILED, "one of its nodes did not start"),
     "OUT_OF_MEMORY": (FAILED, FAILED, "out of memory: ask for more (slurm={'cpus': ..., 'memory': ...})"),
 }
-_ENDED = (*_CUT, "COMPLETED", "FAILED", "REVOKED")
+_ENDED = (*_ENDED_BY_SLURM, "COMPLETED", "FAILED", "REVOKED")
 
 
 class SlurmJob(NamedTuple):
-    """One job as Slurm tells of it: its own word for the state, why it waits, and how often it began anew."""
+    """One job in Slurm's words: its state, the reason for waiting, and the number of restarts."""
 
     id: str
     state: str
@@ -60,59 +70,68 @@ class SlurmJob(NamedTuple):
 
 
 def parse_squeue(text: str) -> list[SlurmJob]:
-    """Read what `SQUEUE` answers.
+    """Parse the output of `SQUEUE`.
 
     >>> parse_squeue("4|PENDING|BeginTime|1||/home/me/jobs/a|\\n")
     [SlurmJob(id='4', state='PENDING', reason='BeginTime', restarts=1, nodes='', folder='/home/me/jobs/a')]
     """
-    found = []
+    jobs = []
     for line in text.splitlines():
         job, state, reason, restarts, nodes, folder = line.rstrip(_BAR).split(_BAR, len(_FIELDS) - 1)
-        found.append(SlurmJob(job.strip(), state, reason, int(restarts or 0), nodes, folder))
-    return found
+        jobs.append(SlurmJob(job.strip(), state, reason, int(restarts or 0), nodes, folder))
+    return jobs
 
 
 def parse_sacct(text: str) -> list[SlurmJob]:
-    """Read what `SACCT` answers: jobs that squeue has forgotten.
+    """Parse the output of `SACCT`, which also has jobs that squeue no longer lists.
 
     >>> parse_sacct("4|CANCELLED by 1000|n[1-2]|/home/me/jobs/a\\n")[0].state
     'CANCELLED'
     """
-    found = []
+    jobs = []
     for line in text.splitlines():
+        # A folder's name may contain the separator, so it is the last field and is never split.
         job, state, nodes, folder = line.split(_BAR, len(_SACCT_FIELDS) - 1)
-        found.append(SlurmJob(job, state.split()[0], nodes=nodes, folder=folder))
-    return found
+        jobs.append(SlurmJob(job, state.split()[0], nodes=nodes, folder=folder))
+    return jobs
 
 
-def sure(report: Mapping[str, Any], *, asked: bool) -> bool:
-    """Say whether the controller's word is the last one, whatever Slurm will do.
+def is_final(report: Mapping[str, Any], *, stop_requested: bool) -> bool:
+    """Report whether the controller's report is the job's end, whatever Slurm does next.
 
-    A stop that nobody here asked for came from Slurm, and a lost host is Slurm's to notice: it may start the job again.
+    After a stop without a stop request, or after a lost host, Slurm may restart the job.
     """
     status = report.get("status")
     if status == STOPPED:
-        return asked or report.get("secondary_status") == MAX_RUNTIME_EXCEEDED
+        return stop_requested or report.get("secondary_status") == MAX_RUNTIME_EXCEEDED
     if status == FAILED:
         return parse_failure(report["failure"]).lost_host is None
     return status == COMPLETED
 
 
 def columns_of(
-    report: Mapping[str, Any], job: SlurmJob | None, record: JobRecord, *, asked: bool, last_words: str, now: float
+    report: Mapping[str, Any],
+    job: SlurmJob | None,
+    record: JobRecord,
+    *,
+    stop_requested: bool,
+    last_words: str,
+    now: float,
 ) -> dict[str, Any]:
-    """Return what the index should say of a job; None for `job` when Slurm knows it no more.
+    """Return the columns of a job's row; `job` is None when Slurm no longer knows the job.
 
-    `report` is the controller's, `asked` whether a stop was asked for here, `last_words` what the batch script said.
+    `report` is the controller's, `stop_requested` says whether the user asked for a stop, `last_words` is the end of
+    the batch script's output.
     """
-    if sure(report, asked=asked):
-        return _kept(report, record)
+    if is_final(report, stop_requested=stop_requested):
+        return _reported(report, record)
     if job is None or job.over:
-        if report.get("status") in TERMINAL and (job is None or job.state not in _CUT):
-            return _kept(report, record)
-        return _cut_short(report, job, asked=asked, last_words=last_words, now=now)
+        if report.get("status") in TERMINAL and (job is None or job.state not in _ENDED_BY_SLURM):
+            return _reported(report, record)
+        return _ended_by_slurm(report, job, stop_requested=stop_requested, last_words=last_words, now=now)
+    # A report with another attempt's number was left by a controller that no longer runs.
     current = {} if job.waits or report.get("attempt") != job.restarts else report
-    if asked or current.get("status"):
+    if stop_requested or current.get("status"):
         secondary = STOPPING
     elif job.restarts and not current:
         secondary = RESTARTING
@@ -121,32 +140,34 @@ def columns_of(
     started = {"started": current["started"]} if "started" in current else {}
     return {
         **started,
-        "status": STOPPING if asked else IN_PROGRESS,
+        "status": STOPPING if stop_requested else IN_PROGRESS,
         "secondary_status": secondary,
         "description": _described(record, secondary, _message(job)),
     }
 
 
-def _kept(report: Mapping[str, Any], record: JobRecord) -> dict[str, Any]:
+def _reported(report: Mapping[str, Any], record: JobRecord) -> dict[str, Any]:
     names = ("status", "secondary_status", "started", "ended", "failure", "model")
-    said = {name: report[name] for name in names if name in report}
-    return {**said, "description": _described(record, said["secondary_status"], "")}
+    columns = {name: report[name] for name in names if name in report}
+    return {**columns, "description": _described(record, columns["secondary_status"], "")}
 
 
-def _cut_short(
-    report: Mapping[str, Any], job: SlurmJob | None, *, asked: bool, last_words: str, now: float
+def _ended_by_slurm(
+    report: Mapping[str, Any], job: SlurmJob | None, *, stop_requested: bool, last_words: str, now: float
 ) -> dict[str, Any]:
-    """Return how a job ended whose controller has not said."""
+    """Return the columns of a job that ended without a report of its end."""
     started = {"started": report["started"]} if "started" in report else {}
-    if asked:
+    # After a stop request any end is a stop, also that of a controller that Slurm killed first.
+    if stop_requested:
         status, secondary, why = STOPPED, STOPPED, None
     elif job is None:
-        status, secondary, why = FAILED, FAILED, "Slurm knows the job no more, and it left no word of its end"
+        status, secondary, why = FAILED, FAILED, "Slurm no longer knows the job, and its controller reported no end"
     else:
-        unsaid = (
-            f"Slurm job {job.id} ended ({job.state}) before it could say how; do its nodes see its folder? {last_words}"
+        unreported = (
+            f"Slurm job {job.id} ended ({job.state}) before its controller reported an end; do its nodes see its "
+            f"folder? {last_words}"
         )
-        status, secondary, why = _CUT.get(job.state, (FAILED, FAILED, unsaid.strip()))
+        status, secondary, why = _ENDED_BY_SLURM.get(job.state, (FAILED, FAILED, unreported.strip()))
     failure = None if why is None else Failure(exit_code=0, message=why).to_json()
     return {**started, "status": status, "secondary_status": secondary, "ended": now, "failure": failure}
 
@@ -160,9 +181,9 @@ def _message(job: SlurmJob) -> str:
 
 
 def _described(record: JobRecord, secondary: str, message: str) -> str:
-    """Add a state to those that were told, under the names that SageMaker gives them."""
-    told = [] if record.description is None else json.loads(record.description)["SecondaryStatusTransitions"]
+    """Add a state to those of the description, under the names that SageMaker gives them."""
+    transitions = [] if record.description is None else json.loads(record.description)["SecondaryStatusTransitions"]
     new = {"Status": secondary, "StatusMessage": message}
-    if secondary not in (COMPLETED, FAILED, STOPPED) and (not told or told[-1] != new):
-        told = [*told, new]
-    return json.dumps({"SecondaryStatusTransitions": told})
+    if secondary not in (COMPLETED, FAILED, STOPPED) and (not transitions or transitions[-1] != new):
+        transitions = [*transitions, new]
+    return json.dumps({"SecondaryStatusTransitions": transitions})

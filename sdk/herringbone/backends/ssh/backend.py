@@ -6,7 +6,6 @@ machine   desk (one per visit) -> controller (one per job) -> supervisor -> rank
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections import Counter
@@ -15,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.ssh.completion import Ending
 from herringbone.backends.ssh.follow import Following
 from herringbone.backends.ssh.host_selection import inventory_path, read_inventory
@@ -28,14 +28,11 @@ from herringbone.backends.ssh.running_jobs import Registered, registered, split_
 from herringbone.backends.ssh.submission import Submission
 from herringbone.backends.ssh.transport import Road
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import STOPPED, STOPPING, TRAINING, JobIndex, JobRecord
-from herringbone.jobs.interrupt import OnInterrupt
-from herringbone.jobs.logs import FileLogs
+from herringbone.jobs.index import STOPPING, TRAINING, JobRecord
+from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
 from herringbone.jobs.polling import Pace
 from herringbone.planning.plan import parse_plan
-from herringbone.processes import identity, is_alive
-from herringbone_contract.errors import HostError, InputError
-from herringbone_contract.failure import Failure
+from herringbone_contract.errors import HostError
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource
@@ -60,7 +57,7 @@ def _find_engine() -> Engine:
     return find_engine(os.environ, Path.home())
 
 
-class SshBackend:
+class SshBackend(OwnHostsBackend):
     """Runs jobs on machines that `road` leads to; `home` keeps what is known of them, and what they brought.
 
     `find` finds this machine's container engine, whose images go to machines that run containers.
@@ -68,7 +65,6 @@ class SshBackend:
 
     name = "ssh"
     pace = _PACE
-    on_interrupt: OnInterrupt = "stop"
 
     def __init__(
         self,
@@ -78,11 +74,10 @@ class SshBackend:
         environ: Mapping[str, str] = os.environ,
         find: Callable[[], Engine] = _find_engine,
     ) -> None:
-        self._home = home
+        super().__init__(home)
         self._road = road
         self._environ = environ
         self._find = find
-        self._index = JobIndex(home.index)
         self._followings: dict[str, Following] = {}
         self._endings: dict[str, Ending] = {}
         self._readers: Counter[str] = Counter()
@@ -97,20 +92,10 @@ class SshBackend:
         return {"inventory": str(path), "machines_if_free": places(plan, read_inventory(path))}
 
     def submit(self, plan: JobPlan) -> None:
-        self._home.make()
         name = plan.job_name
         inventory = read_inventory(inventory_path(plan))
-        record = JobRecord(
-            name=name,
-            backend=self.name,
-            plan=json.dumps(plan.to_dict()),
-            created=time.time(),
-            client=identity(os.getpid()),
-        )
-        self._index.add(record)
-        try:
-            folder = self._home.job(name).path
-            folder.mkdir(mode=0o700, exist_ok=True)
+        with claim(plan, self.name, self._home) as job:
+            job.make_folder(exist_ok=True)
             scratch = self._home.cache / "code"
             submission = Submission(
                 plan, inventory, self._road, scratch=scratch, environ=self._environ, find=self._find
@@ -129,9 +114,6 @@ class SshBackend:
                 started=time.time(),
                 secondary_status=TRAINING,
             )
-        except BaseException as error:
-            self._take_back(name, error)
-            raise
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
@@ -151,7 +133,7 @@ class SshBackend:
         record = self._index.get(name)
         files = self._home.job(name)
         if record.done or record.service is None:
-            return FileLogs(files.log(host["name"]) for host in record.plan_dict["hosts"])
+            return super().logs(name)
         self._readers[name] += 1
         return RemoteLogs(lambda: self._current(name), files.log, close=lambda: self._let_go(name))
 
@@ -167,20 +149,9 @@ class SshBackend:
         if record.done or record.service is None:
             return
         self._ask_all(record, {"ask": "kill"})
-        deadline = time.monotonic() + _KILL_SECONDS
-        while not self.describe(name).done and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+        poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
 
-    def bill(self, name: str) -> str | None:  # noqa: ARG002 - machines of one's own
-        return None
-
-    def fetch_model(self, name: str, into: Path) -> Path:  # noqa: ARG002 - it lies here already
-        record = self.describe(name)
-        if record.model is None:
-            raise InputError(f"job {name} is {record.status} and has no model: it is fetched at its end")
-        return Path(record.model)
-
-    def find(self, inventory: Path) -> list[str]:
+    def find_jobs(self, inventory: Path) -> list[str]:
         """Look on all machines of an inventory for jobs, whoever submitted them; return their names, the newest first.
 
         From then on they are known here as those that were submitted here. Raises `HostError` when no machine answers.
@@ -219,11 +190,9 @@ class SshBackend:
 
     def _being_submitted(self, record: JobRecord) -> JobRecord:
         """A row without machines is of a client that is on its way, or died on it."""
-        if record.client is not None and is_alive(record.client):
+        if client_lives(record):
             return record
-        failure = Failure(message="the Python that was submitting it died before its hosts ran", exit_code=0)
-        self._index.fail(record.name, failure)
-        return self._index.get(record.name)
+        return settle(self._index, record.name, client_died("the job's hosts ran"))
 
     def _following_of(self, record: JobRecord) -> Following:
         """Return what follows the job's present attempt."""
@@ -253,16 +222,6 @@ class SshBackend:
         following = self._followings.pop(name, None)
         if following is not None:
             following.close()
-
-    def _take_back(self, name: str, error: BaseException) -> None:
-        """Leave nothing of a job that could not be submitted; one that Ctrl-C caught half way stays as Stopped."""
-        if isinstance(error, KeyboardInterrupt):
-            self._index.update(name, unless_done=True, status=STOPPED, secondary_status=STOPPED, ended=time.time())
-            return
-        import shutil
-
-        self._index.remove(name)
-        shutil.rmtree(self._home.job(name).path, ignore_errors=True)
 
 
 def _goes_on_elsewhere(known: JobRecord, found: JobRecord) -> bool:

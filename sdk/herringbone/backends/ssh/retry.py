@@ -23,7 +23,15 @@ from herringbone.backends.ssh.submission import Again, Submission
 from herringbone.backends.ssh.upload import Code
 from herringbone.controller.attempts import newest_file, read_log
 from herringbone.controller.log_files import LogFile
-from herringbone.controller.retry import Attempt, announcement, decide, described, excluded, find, policies_of
+from herringbone.controller.retry import (
+    Attempt,
+    announcement,
+    decide,
+    describe_attempts,
+    excluded_machines,
+    find_policy,
+    policies_of,
+)
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.jobs.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
 from herringbone.planning.checks import checkpoint_folder
@@ -82,7 +90,7 @@ class Renewal:
             return False
         logs = {host: read_log(self._folder.logs, host, self._now.begins.get(host, 0)) for host in self._now.machines}
         policies = policies_of(self._plan.options.log_policies)
-        failed = decide(verdict, find(policies, logs), self._now.places, self._now.failed, self.retries)
+        failed = decide(verdict, find_policy(policies, logs), self._now.places, self._now.failed, self.retries)
         if failed is None:
             return False
         self._check()
@@ -136,7 +144,7 @@ class Renewal:
     def _without(self, failed: Attempt) -> dict[str, str]:
         """Return the machines that this attempt cannot have: those silent now, and those excluded for good."""
         silent = {state.machine: f"cannot be reached: {state.lost}" for state in self._following.states if state.lost}
-        return {**silent, **excluded([*self._now.failed, failed])}
+        return {**silent, **excluded_machines([*self._now.failed, failed])}
 
     def _checkpoints(self) -> Path | None:
         """Fetch what the hosts have saved, and return it as one folder; None where they share one, or there is nothing.
@@ -184,7 +192,7 @@ class Renewal:
             unless_done=True,
             service=now.to_json(),
             secondary_status=STOPPING if self._is_stopping() else TRAINING,
-            description=described(story),
+            description=describe_attempts(story),
         )
         if self._is_stopping():
             # The stop reached the machines of the attempt before.

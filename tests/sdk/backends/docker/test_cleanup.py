@@ -1,4 +1,4 @@
-"""What dead controllers left is removed, and nothing else; making things at once, and Ctrl-C meanwhile."""
+"""Garbage collection of objects without a controller; parallel creation, and Ctrl-C during it."""
 
 import os
 import platform
@@ -7,15 +7,15 @@ import threading
 
 import pytest
 
-from herringbone.backends.docker.cleanup import labels_of, sweep
-from herringbone.backends.docker.start import at_once, interrupt_later
+from herringbone.backends.docker.cleanup import collect_garbage, labels_of
+from herringbone.backends.docker.start import delay_interrupt, run_parallel
 from herringbone.engine.client import EngineRefusal
 from herringbone.jobs.home import Home
 from herringbone.processes import identity
 
 
 class Engine:
-    """Has containers and networks, and notes what it is asked to remove; one is removed by somebody else just now."""
+    """Has containers and networks and records removals; objects in `busy` are just being removed by somebody else."""
 
     def __init__(self, containers, networks, busy=()):
         self.objects = {"/containers/json": containers, "/networks": networks}
@@ -32,7 +32,7 @@ class Engine:
             raise EngineRefusal(409, "removal is already in progress")
 
 
-def test_only_what_has_no_living_controller_goes(tmp_path):
+def test_only_objects_without_a_living_controller_are_removed(tmp_path):
     home = Home(tmp_path)
     alive, dead = (labels_of("a", home, controller) for controller in (identity(os.getpid()), "4194304@1"))
     engine = Engine(
@@ -44,44 +44,44 @@ def test_only_what_has_no_living_controller_goes(tmp_path):
         [{"Id": "n1", "Name": "a-hosts", "Labels": dead}, {"Id": "n2", "Name": "b-hosts", "Labels": alive}],
         busy=["/containers/c3"],
     )
-    assert sweep(engine, home) == ["a-algo-1", "c-algo-1", "a-hosts"]
+    assert collect_garbage(engine, home) == ["a-algo-1", "c-algo-1", "a-hosts"]
     assert engine.removed == ["/containers/c1", "/containers/c3", "/networks/n1"]
     ours = [f"dev.herringbone.home={tmp_path}", f"dev.herringbone.machine={platform.node()}"]
     assert engine.filters == [ours, ours]
-    sweep(engine, home, job="a")
+    collect_garbage(engine, home, job="a")
     assert engine.filters[-1] == [*ours, "dev.herringbone.job=a"]
 
 
-def test_calls_made_at_once_all_return_before_an_error_is_raised():
+def test_all_parallel_calls_return_before_an_error_is_raised():
     done = threading.Event()
 
     def fail():
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        at_once([fail, lambda: done.wait(0.05) or done.set()])
+        run_parallel([fail, lambda: done.wait(0.05) or done.set()])
     assert done.is_set()
 
 
 @pytest.fixture
 def interruptible():
-    """Where the tests were started with SIGINT ignored, Ctrl-C works all the same."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Makes Ctrl-C work, also if the tests were started with SIGINT ignored."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    signal.signal(signal.SIGINT, before)
+    signal.signal(signal.SIGINT, previous)
 
 
-@pytest.mark.parametrize(("times", "made"), [(1, ["whole"]), (2, [])])
-def test_ctrl_c_waits_for_what_is_half_made_and_a_second_one_does_not(interruptible, times, made):
-    found = []
+@pytest.mark.parametrize(("times", "finished"), [(1, ["whole"]), (2, [])])
+def test_the_first_ctrl_c_is_delayed_and_the_second_is_not(interruptible, times, finished):
+    reached = []
 
-    def make():
-        with interrupt_later():
+    def create():
+        with delay_interrupt():
             for _ in range(times):
                 os.kill(os.getpid(), signal.SIGINT)
-            found.append("whole")
+            reached.append("whole")
 
     with pytest.raises(KeyboardInterrupt):
-        make()
-    assert found == made
+        create()
+    assert reached == finished
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

@@ -1,4 +1,4 @@
-"""GPUs as nvidia-smi lists them, and shared out between containers."""
+"""GPUs as nvidia-smi lists them, and their assignment to containers."""
 
 import pytest
 
@@ -18,7 +18,7 @@ GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-1b22)
 
 
 @pytest.mark.parametrize(
-    ("listed", "visible", "found"),
+    ("listing", "visible", "gpus"),
     [
         (TWO, None, ("GPU-0a11", "GPU-1b22")),
         (TWO, "1", ("GPU-1b22",)),
@@ -29,11 +29,11 @@ GPU 1: NVIDIA A100-SXM4-40GB (UUID: GPU-1b22)
         ("", None, ()),
     ],
 )
-def test_which_gpus_there_are(listed, visible, found):
-    assert find_gpus(listed, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == found
+def test_the_gpus_of_a_machine(listing, visible, gpus):
+    assert find_gpus(listing, {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == gpus
 
 
-def test_a_gpu_that_is_not_there_is_named():
+def test_an_unknown_gpu_is_named():
     with pytest.raises(UnsupportedError, match="CUDA_VISIBLE_DEVICES names '7'; the GPUs of this machine: 0, 1"):
         find_gpus(TWO, {"CUDA_VISIBLE_DEVICES": "7"})
 

@@ -1,4 +1,4 @@
-"""What the engine is asked for a host, compared with literals; and which wishes are refused before."""
+"""The requests to the engine for a host, compared with literals, and the options that are refused before."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ import pytest
 from herringbone.backends.docker import review
 from herringbone.backends.docker.image import Image, choose_image
 from herringbone.backends.docker.request import (
-    Meeting,
-    Surroundings,
+    HostNetwork,
+    RequestContext,
     container_name,
     container_request,
-    meeting_here,
+    engine_network,
     network_interface,
     network_name,
     network_request,
@@ -26,14 +26,14 @@ from herringbone.planning.plan import JobRequest, instance_groups, make_plan
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import ImageError, UnsupportedError
 
-HERE = Path("/home/me")
+BASE = Path("/home/me")
 OURS = Image("herringbone/pytorch:2.13.0-cpu-0a", "sha256:0a", is_ours=True)
 FOREIGN = Image("theirs:1", "sha256:0b", is_ours=False)
 LABELS = {"dev.herringbone.job": "digits-1"}
 
 
 def plan(
-    inputs=None, *, type_="local", count=1, base=HERE, script="train.py", image_uri=None, distribution=None, **options
+    inputs=None, *, type_="local", count=1, base=BASE, script="train.py", image_uri=None, distribution=None, **options
 ):
     model_dir = options.pop("model_dir", None)
     parsed = parse_options(options)
@@ -52,10 +52,10 @@ def plan(
     return make_plan(request, channels=channels, job_name="digits-1", backend="local", folder=str(base))
 
 
-def around(made, image=OURS, user="1000:100", meeting=None):
-    return Surroundings(
+def context(job_plan, image=OURS, user="1000:100", network=None):
+    return RequestContext(
         image=image,
-        meeting=meeting or meeting_here(made),
+        network=network or engine_network(job_plan),
         user=user,
         user_name="me",
         labels=LABELS,
@@ -65,14 +65,14 @@ def around(made, image=OURS, user="1000:100", meeting=None):
     )
 
 
-def requested(made, image=OURS, *, host=0, mounts=(), gpus=()):
-    return container_request(made, made.hosts[host], around(made, image), mounts=mounts, gpus=gpus)
+def requested(job_plan, image=OURS, *, host=0, mounts=(), gpus=()):
+    return container_request(job_plan, job_plan.hosts[host], context(job_plan, image), mounts=mounts, gpus=gpus)
 
 
-def test_the_whole_request_for_a_lone_host():
-    made = plan(environment={"API_TOKEN": "hunter2"})
+def test_the_whole_request_for_a_single_host():
+    job_plan = plan(environment={"API_TOKEN": "hunter2"})
     mounts = [Mount("/home/me/ml", "/opt/ml"), Mount("/data", "/opt/ml/input/data/training", read_only=True)]
-    assert requested(made, mounts=mounts) == {
+    assert requested(job_plan, mounts=mounts) == {
         "Image": "sha256:0a",
         "Hostname": "algo-1",
         "User": "1000:100",
@@ -103,14 +103,16 @@ def test_the_whole_request_for_a_lone_host():
             "NetworkMode": "default",
         },
     }
-    assert container_name(made, made.hosts[0]) == "digits-1-algo-1"
-    assert network_name(made) is None
+    assert container_name(job_plan, job_plan.hosts[0]) == "digits-1-algo-1"
+    assert network_name(job_plan) is None
 
 
-def test_a_machines_container_shares_its_network_and_meets_where_it_is_told():
-    made = plan(count=2)
-    meeting = Meeting(mode="host", control="tcp:10.0.0.1:7590", interface="eth0")
-    request = container_request(made, made.hosts[1], around(made, meeting=meeting), mounts=(), gpus=("GPU-0a",))
+def test_a_container_of_an_ssh_machine_uses_the_machines_network_and_rendezvous():
+    job_plan = plan(count=2)
+    network = HostNetwork(mode="host", control="tcp:10.0.0.1:7590", interface="eth0")
+    request = container_request(
+        job_plan, job_plan.hosts[1], context(job_plan, network=network), mounts=(), gpus=("GPU-0a",)
+    )
     assert request["HostConfig"]["NetworkMode"] == "host"
     assert "HERRINGBONE_CONTROL=tcp:10.0.0.1:7590" in request["Env"]
     assert request["HostConfig"]["DeviceRequests"] == [{"DeviceIDs": ["GPU-0a"], "Capabilities": [["gpu"]]}]
@@ -118,13 +120,13 @@ def test_a_machines_container_shares_its_network_and_meets_where_it_is_told():
 
 
 def test_several_hosts_have_a_network_of_their_own():
-    made = plan(count=2)
-    request = requested(made, host=1)
+    job_plan = plan(count=2)
+    request = requested(job_plan, host=1)
     assert request["Hostname"] == "algo-2"
     assert request["HostConfig"]["NetworkMode"] == "digits-1-hosts"
     assert request["NetworkingConfig"] == {"EndpointsConfig": {"digits-1-hosts": {"Aliases": ["algo-2"]}}}
     assert "HERRINGBONE_CONTROL=tcp:algo-1:7590" in request["Env"]
-    assert network_request(made, LABELS) == {
+    assert network_request(job_plan, LABELS) == {
         "Name": "digits-1-hosts",
         "CheckDuplicate": True,
         "Driver": "bridge",
@@ -134,30 +136,30 @@ def test_several_hosts_have_a_network_of_their_own():
 
 
 def test_network_isolation_is_served():
-    lone = plan(enable_network_isolation=True)
-    assert requested(lone)["HostConfig"]["NetworkMode"] == "none"
-    assert network_interface(lone) == "lo"
+    single = plan(enable_network_isolation=True)
+    assert requested(single)["HostConfig"]["NetworkMode"] == "none"
+    assert network_interface(single) == "lo"
     assert network_request(plan(count=2, enable_network_isolation=True), {})["Internal"] is True
 
 
 def test_a_foreign_image_has_the_environment_in_its_request_and_no_private_line():
     request = requested(plan(environment={"MODE": "fast"}), FOREIGN)
     assert request["Env"][-1] == "MODE=fast"
-    assert not [each for each in request["Env"] if "HERRINGBONE" in each]
+    assert not [variable for variable in request["Env"] if "HERRINGBONE" in variable]
     assert request["OpenStdin"] is False
     assert "HOME=/tmp" in request["Env"]
 
 
 def test_root_is_at_home_in_a_foreign_image():
-    # An image with AWS's toolkit keeps the keys there by which its hosts reach each other.
-    made = plan(image_uri=FOREIGN.name)
-    request = container_request(made, made.hosts[0], around(made, FOREIGN, user="0:0"), mounts=(), gpus=())
+    # An image with AWS's toolkit has the ssh keys there with which its hosts reach each other.
+    job_plan = plan(image_uri=FOREIGN.name)
+    request = container_request(job_plan, job_plan.hosts[0], context(job_plan, FOREIGN, user="0:0"), mounts=(), gpus=())
     assert request["Env"] == ["TRAINING_JOB_NAME=digits-1"]
 
 
 def test_options_that_reach_the_engine():
-    made = plan(shm_size="2g", container_entry_point=["python", "-m", "me"], container_arguments=["--fast"])
-    request = requested(made, gpus=("GPU-0a", "GPU-1b"))
+    job_plan = plan(shm_size="2g", container_entry_point=["python", "-m", "me"], container_arguments=["--fast"])
+    request = requested(job_plan, gpus=("GPU-0a", "GPU-1b"))
     assert request["Entrypoint"] == ["python", "-m", "me"]
     assert request["Cmd"] == ["--fast"]
     assert request["HostConfig"]["ShmSize"] == 2 << 30
@@ -166,7 +168,7 @@ def test_options_that_reach_the_engine():
 
 
 @pytest.fixture
-def here(tmp_path):
+def base(tmp_path):
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").write_text("")
     (tmp_path / "data").mkdir()
@@ -174,7 +176,7 @@ def here(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"encrypt_inter_container_traffic": True}, "encrypt_inter_container_traffic: containers of one engine talk"),
         ({"output_kms_key": "k"}, "output_kms_key: the model is not encrypted"),
@@ -183,33 +185,33 @@ def here(tmp_path):
         ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression"),
     ],
 )
-def test_wishes_that_are_not_served_are_refused_by_name(here, given, message):
+def test_unsupported_options_are_refused_by_name(base, options, message):
     with pytest.raises(UnsupportedError) as caught:
-        review.check(plan(base=here, **given))
+        review.check(plan(base=base, **options))
     assert message in str(caught.value)
 
 
-def test_options_that_mean_nothing_here_are_named(here):
-    made = plan(base=here, role="r", volume_size=100, py_version="py311", framework_version="2.13")
-    assert review.unused(made) == ("py_version", "role", "volume_size")
-    named = plan(base=here, image_uri="mine:1", framework_version="2.13")
-    assert review.unused(named) == ("framework_version",)
+def test_options_without_effect_are_named(base):
+    job_plan = plan(base=base, role="r", volume_size=100, py_version="py311", framework_version="2.13")
+    assert review.unused(job_plan) == ("py_version", "role", "volume_size")
+    with_image = plan(base=base, image_uri="mine:1", framework_version="2.13")
+    assert review.unused(with_image) == ("framework_version",)
 
 
-def test_wishes_that_an_image_or_an_engine_cannot_serve():
-    with pytest.raises(UnsupportedError, match="runs a script, and none is given: give entry_point"):
+def test_options_that_an_image_cannot_serve_are_refused():
+    with pytest.raises(UnsupportedError, match="runs a script, and there is none: give entry_point"):
         review.check_image(plan(script=None, image_uri=OURS.name), OURS)
     review.check_image(plan(script=None, image_uri=FOREIGN.name), FOREIGN)
-    with pytest.raises(UnsupportedError, match="bake_requirements: theirs:1 was not made by Herringbone"):
+    with pytest.raises(UnsupportedError, match="bake_requirements: theirs:1 was not built by Herringbone"):
         review.check_image(plan(image_uri=FOREIGN.name, bake_requirements=True), FOREIGN)
 
 
-def test_an_image_of_others_would_ignore_what_is_ours_in_dataparallel():
-    said = {"enabled": True, "wire": "bf16", "rails": ["eth0"]}
-    made = plan(image_uri=FOREIGN.name, distribution={"smdistributed": {"dataparallel": said}})
-    with pytest.raises(UnsupportedError, match="theirs:1 was not made by Herringbone, and would ignore wire, rails;"):
-        review.check_image(made, FOREIGN)
-    review.check_image(made, OURS)
+def test_a_foreign_image_would_ignore_our_dataparallel_options():
+    data_parallel = {"enabled": True, "wire": "bf16", "rails": ["eth0"]}
+    job_plan = plan(image_uri=FOREIGN.name, distribution={"smdistributed": {"dataparallel": data_parallel}})
+    with pytest.raises(UnsupportedError, match="theirs:1 was not built by Herringbone, and would ignore wire, rails;"):
+        review.check_image(job_plan, FOREIGN)
+    review.check_image(job_plan, OURS)
     review.check_image(plan(distribution={"smdistributed": {"dataparallel": {"enabled": True}}}), FOREIGN)
     shared = plan(count=2, model_dir="/opt/ml/shared/model")
     review.check_engine(shared, Engine("unix:///var/run/docker.sock"))
@@ -225,7 +227,7 @@ class Images:
 
     def get(self, path, **query):
         if path == "/images/json":
-            wanted = [each.split("=") for each in query["filters"]["label"]]
+            wanted = [label.split("=") for label in query["filters"]["label"]]
             return [
                 {"Created": 1, "RepoTags": [f"herringbone/pytorch:{tag}"], "Labels": labels}
                 for tag, labels in self.labels.items()
@@ -240,7 +242,7 @@ class Images:
 PYTORCH = {"dev.herringbone.contract": "1", "dev.herringbone.framework": "pytorch", "dev.herringbone.version": "2.13.0"}
 
 
-def test_which_image_runs_a_job():
+def test_the_image_of_a_job():
     engine = Images(
         cpu={**PYTORCH, "dev.herringbone.device": "cpu"}, cuda={**PYTORCH, "dev.herringbone.device": "cuda"}
     )
@@ -249,8 +251,8 @@ def test_which_image_runs_a_job():
     assert choose_image(Images(mine={}), plan(image_uri="mine:mine")).is_ours is False
 
 
-def test_an_image_that_is_missing_comes_with_the_command_that_makes_it():
-    with pytest.raises(ImageError, match=r"has no image 'gone:1'; get it .`docker pull gone:1`."):
+def test_a_missing_image_is_reported_with_the_command_that_builds_it():
+    with pytest.raises(ImageError, match=r"has no image 'gone:1'; pull it .`docker pull gone:1`."):
         choose_image(Images(), plan(image_uri="gone:1"))
     with pytest.raises(
         ImageError, match=r"no pytorch image for cuda; build one .`herringbone images build pytorch --device"
@@ -260,11 +262,14 @@ def test_an_image_that_is_missing_comes_with_the_command_that_makes_it():
         choose_image(Images(cpu={**PYTORCH, "dev.herringbone.device": "cpu"}), plan(framework_version="2.9"))
 
 
-def test_groups_of_two_types_are_one_job():
+def test_groups_of_two_types_form_one_job():
     groups = [
         {"instance_group_name": "gpus", "instance_type": "local_gpu", "instance_count": 1},
         {"instance_group_name": "helpers", "instance_type": "local", "instance_count": 1},
     ]
-    made = plan(instance_groups=groups)
-    assert [(host.name, host.instance_type) for host in made.hosts] == [("algo-1", "local_gpu"), ("algo-2", "local")]
-    assert msgspec.to_builtins(made)["backend"] == "local"
+    job_plan = plan(instance_groups=groups)
+    assert [(host.name, host.instance_type) for host in job_plan.hosts] == [
+        ("algo-1", "local_gpu"),
+        ("algo-2", "local"),
+    ]
+    assert msgspec.to_builtins(job_plan)["backend"] == "local"

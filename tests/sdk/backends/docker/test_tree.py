@@ -1,4 +1,4 @@
-"""The files of a container: mounted, copied to an engine elsewhere, and fetched from there."""
+"""The files of a container: mounted, copied to a remote engine, and fetched from there."""
 
 import io
 import json
@@ -50,22 +50,22 @@ def plan(base, inputs=None, *, count=1, **options):
 
 
 def filled(tmp_path, job, inputs=None, *, count=1, **options):
-    made = plan(tmp_path, inputs, count=count, **options)
-    for host in made.hosts:
-        fill_host(made, host, job, interface="eth0", but_not=tmp_path / "jobs")
-    return made
+    job_plan = plan(tmp_path, inputs, count=count, **options)
+    for host in job_plan.hosts:
+        fill_host(job_plan, host, job, interface="eth0", but_not=tmp_path / "jobs")
+    return job_plan
 
 
-def mounted(made, job, host=0):
+def mounted(job_plan, job, host=0):
     return {
-        mount.target: (os.path.relpath(mount.source, made.folder), mount.read_only)
-        for mount in mounts_of(made, made.hosts[host], job)
+        mount.target: (os.path.relpath(mount.source, job_plan.folder), mount.read_only)
+        for mount in mounts_of(job_plan, job_plan.hosts[host], job)
     }
 
 
-def test_what_a_container_sees(tmp_path, job):
-    made = filled(tmp_path, job, {"training": "data", "test": "one.csv"}, checkpoint_s3_uri="file://kept")
-    assert mounted(made, job) == {
+def test_the_mounts_of_a_container(tmp_path, job):
+    job_plan = filled(tmp_path, job, {"training": "data", "test": "one.csv"}, checkpoint_s3_uri="file://kept")
+    assert mounted(job_plan, job) == {
         "/opt/ml": ("jobs/digits-1/hosts/algo-1/ml", False),
         "/opt/ml/shared": ("jobs/digits-1/shared", False),
         "/opt/ml/checkpoints": ("kept", False),
@@ -78,72 +78,73 @@ def test_what_a_container_sees(tmp_path, job):
     assert json.loads((config / "hyperparameters.json").read_text())["sagemaker_submit_directory"] == '"/opt/ml/code"'
     assert json.loads((config / "resourceconfig.json").read_text())["network_interface_name"] == "eth0"
     assert json.loads((config / "checkpointconfig.json").read_text())["LocalPath"] == "/opt/ml/checkpoints"
-    # What is mounted on must be there: the engine would make it, and it would be root's.
+    # The mount points must exist, because the engine would create them, owned by root.
     assert sorted(path.name for path in (base / "input/data").rglob("*")) == ["one.csv", "test", "training"]
 
 
-def test_hosts_that_share_a_channel_see_their_part(tmp_path, job):
-    made = filled(tmp_path, job, TrainingInput("data", "ShardedByS3Key"), count=2)
-    assert mounted(made, job, host=1)["/opt/herringbone-data/training"] == ("data", True)
+def test_hosts_that_share_a_channel_have_links_to_their_part(tmp_path, job):
+    job_plan = filled(tmp_path, job, TrainingInput("data", "ShardedByS3Key"), count=2)
+    assert mounted(job_plan, job, host=1)["/opt/herringbone-data/training"] == ("data", True)
     for host, file in {"algo-1": "a.csv", "algo-2": "b.csv"}.items():
         (link,) = (job.host(host) / "input/data/training").iterdir()
         assert (link.name, os.readlink(link)) == (file, f"/opt/herringbone-data/training/{file}")
 
 
-def test_a_lone_file_that_is_shared_goes_to_the_first_host(tmp_path, job):
-    made = filled(tmp_path, job, TrainingInput("one.csv", "ShardedByS3Key"), count=2)
-    assert "/opt/ml/input/data/training/one.csv" in mounted(made, job, host=0)
-    assert "/opt/ml/input/data/training/one.csv" not in mounted(made, job, host=1)
+def test_a_single_file_that_is_sharded_goes_to_the_first_host(tmp_path, job):
+    job_plan = filled(tmp_path, job, TrainingInput("one.csv", "ShardedByS3Key"), count=2)
+    assert "/opt/ml/input/data/training/one.csv" in mounted(job_plan, job, host=0)
+    assert "/opt/ml/input/data/training/one.csv" not in mounted(job_plan, job, host=1)
     assert list((job.host("algo-2") / "input/data/training").iterdir()) == []
 
 
-def test_each_group_has_its_own_type_in_what_a_host_is_told(tmp_path, job):
+def test_each_group_has_its_own_type_in_the_resource_config(tmp_path, job):
     groups = [
         {"instance_group_name": "gpu", "instance_type": "local_gpu", "instance_count": 1},
         {"instance_group_name": "cpu", "instance_type": "local", "instance_count": 1},
     ]
     filled(tmp_path, job, count=None, instance_groups=groups)
-    told = json.loads((job.host("algo-2") / "input/config/resourceconfig.json").read_text())
-    assert told["instance_groups"] == [
+    config = json.loads((job.host("algo-2") / "input/config/resourceconfig.json").read_text())
+    assert config["instance_groups"] == [
         {"instance_group_name": "gpu", "instance_type": "local_gpu", "hosts": ["algo-1"]},
         {"instance_group_name": "cpu", "instance_type": "local", "hosts": ["algo-2"]},
     ]
-    assert (told["current_group_name"], told["current_instance_type"]) == ("cpu", "local")
+    assert (config["current_group_name"], config["current_instance_type"]) == ("cpu", "local")
 
 
-def test_an_archive_of_code_comes_along(tmp_path, job):
+def test_an_archive_of_code_is_copied_into_the_tree(tmp_path, job):
     with tarfile.open(tmp_path / "code.tar.gz", "w:gz") as archive:
         archive.add(tmp_path / "src/train.py", "train.py")
-    made = plan(tmp_path)
-    made = msgspec.structs.replace(made, source=find_source("train.py", "code.tar.gz", (), base=tmp_path))
-    fill_host(made, made.hosts[0], job, interface="eth0", but_not=tmp_path / "jobs")
+    job_plan = plan(tmp_path)
+    job_plan = msgspec.structs.replace(job_plan, source=find_source("train.py", "code.tar.gz", (), base=tmp_path))
+    fill_host(job_plan, job_plan.hosts[0], job, interface="eth0", but_not=tmp_path / "jobs")
     base = job.host("algo-1")
     assert (base / "input/sourcedir.tar.gz").read_bytes() == (tmp_path / "code.tar.gz").read_bytes()
     written = json.loads((base / "input/config/hyperparameters.json").read_text())
     assert written["sagemaker_submit_directory"] == '"/opt/ml/input/sourcedir.tar.gz"'
 
 
-def test_what_is_copied_to_an_engine_elsewhere(tmp_path, job):
-    made = filled(tmp_path, job, {"training": TrainingInput("data", "ShardedByS3Key"), "test": "one.csv"}, count=2)
+def test_the_files_that_are_copied_to_a_remote_engine(tmp_path, job):
+    job_plan = filled(tmp_path, job, {"training": TrainingInput("data", "ShardedByS3Key"), "test": "one.csv"}, count=2)
     pieces = []
-    write_tar(mounts_of(made, made.hosts[1], job), pieces.append, user=1000, group=100)
+    write_tar(mounts_of(job_plan, job_plan.hosts[1], job), pieces.append, user=1000, group=100)
     with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
-        found = {member.name: member for member in archive.getmembers()}
-        # The other host's part stays here.
-        assert sorted(name for name in found if name.endswith(".csv")) == [
+        members = {member.name: member for member in archive.getmembers()}
+        # The other host's part is not sent.
+        assert sorted(name for name in members if name.endswith(".csv")) == [
             "opt/ml/input/data/test/one.csv",
             "opt/ml/input/data/training/b.csv",
         ]
         assert archive.extractfile("opt/ml/input/data/training/b.csv").read() == b"b"
         assert archive.extractfile("opt/ml/code/train.py").read() == b"pass"
-    assert {(member.uid, member.gid) for member in found.values()} == {(1000, 100)}
-    assert "opt" not in found
+    assert {(member.uid, member.gid) for member in members.values()} == {(1000, 100)}
+    assert "opt" not in members
 
 
-def test_where_what_a_container_wrote_belongs(tmp_path, job):
-    made = plan(tmp_path, checkpoint_s3_uri="file://kept")
+def test_the_folders_that_are_fetched_from_a_container(tmp_path, job):
+    job_plan = plan(tmp_path, checkpoint_s3_uri="file://kept")
     assert {
-        inside: os.path.relpath(here, tmp_path) for inside, here in fetched_of(made, made.hosts[0], job).items()
+        inside: os.path.relpath(target, tmp_path)
+        for inside, target in fetched_of(job_plan, job_plan.hosts[0], job).items()
     } == {
         "/opt/ml/model": "jobs/digits-1/hosts/algo-1/ml/model",
         "/opt/ml/output": "jobs/digits-1/hosts/algo-1/ml/output",
@@ -153,7 +154,7 @@ def test_where_what_a_container_wrote_belongs(tmp_path, job):
 
 
 def tar_of(*members):
-    """A tar as the engine sends it of a folder `model`: (name, content), (name, "->", link) or (name, kind)."""
+    """Return a tar as the engine sends it for a folder `model`: (name, content), (name, "->", link) or (name, None)."""
     content = io.BytesIO()
     with tarfile.open(fileobj=content, mode="w") as archive:
         folder = tarfile.TarInfo("model")
@@ -174,9 +175,9 @@ def tar_of(*members):
     return content.getvalue()
 
 
-def test_what_is_fetched_lands_in_its_folder_and_nowhere_else(tmp_path):
-    said = []
-    wicked = tar_of(
+def test_fetched_files_land_in_their_folder_and_nowhere_else(tmp_path):
+    messages = []
+    malicious = tar_of(
         ("model/weights", b"w" * 70_000),
         ("model/latest", "->", "weights"),
         ("model/../../evil", b"e"),
@@ -185,21 +186,21 @@ def test_what_is_fetched_lands_in_its_folder_and_nowhere_else(tmp_path):
         ("model/up", "->", "../.."),
         ("model/pipe", None),
     )
-    unpack(io.BytesIO(wicked), tmp_path / "into", said.append)
+    unpack(io.BytesIO(malicious), tmp_path / "into", messages.append)
     assert (tmp_path / "into/weights").read_bytes() == b"w" * 70_000
     assert os.readlink(tmp_path / "into/latest") == "weights"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["into", "latest", "weights"]
-    assert said == [
+    assert messages == [
         "../../evil is left out: it would land outside",
         "/tmp/evil is left out: it would land outside",
         "out is left out: it is a link to /etc, outside",
         "up is left out: it is a link to ../.., outside",
-        "pipe is left out: it is neither file nor folder nor link",
+        "pipe is left out: it is not a file, a folder or a link",
     ]
 
 
-def test_a_download_that_was_cut_short_is_no_success(tmp_path):
-    """Between two members a cut cannot be seen by who only looks at members."""
+def test_an_incomplete_download_is_an_error(tmp_path):
+    """A cut between two members cannot be noticed from the members alone."""
     whole = tar_of(("model/a", b"a"), ("model/b", b"b"))
     cut = whole[: 512 + 2 * 512]
     with pytest.raises(tarfile.ReadError):
@@ -208,7 +209,7 @@ def test_a_download_that_was_cut_short_is_no_success(tmp_path):
         unpack(io.BytesIO(whole[: 512 + 512 + 100]), tmp_path / "other", print)
 
 
-def test_a_folder_of_the_users_own_is_not_emptied(tmp_path):
+def test_a_folder_of_the_user_is_not_emptied(tmp_path):
     (tmp_path / "kept").mkdir()
     Path(tmp_path, "kept/old").write_text("old")
     unpack(io.BytesIO(tar_of(("model/new", b"new"))), tmp_path / "kept", print)

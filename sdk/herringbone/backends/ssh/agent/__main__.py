@@ -32,7 +32,7 @@ from herringbone_contract.errors import HerringboneError
 from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
-    from herringbone.backends.detached import KeptBackend
+    from herringbone.backends.detached import DetachedBackend
     from herringbone.backends.ssh.agent.container_host import ImageIntake
 
 _READ_BYTES = 1 << 20
@@ -47,7 +47,7 @@ class Desk:
         self._home = home
         self._in, self._out = listen, speak
         self._images: ImageIntake | None = None
-        self._keepings: dict[str, KeptBackend] = {}
+        self._keepings: dict[str, DetachedBackend] = {}
         self._lock = MachineLock(home.path / "lock")
         self._myself = str(identity(os.getpid()))
         self._followed: dict[str, str] = {}
@@ -197,7 +197,7 @@ class Desk:
         self._lock.hand_over(self._myself, str(controller))
         return {}
 
-    def _hosting_of(self, kind: str, order: StartOrder | None = None) -> KeptBackend:
+    def _hosting_of(self, kind: str, order: StartOrder | None = None) -> DetachedBackend:
         """Return who starts, stops and buries hosts of a kind: a backend's name, as the index has it."""
         if kind == Hosting.name:
             return Hosting(self._home, order)
@@ -207,7 +207,7 @@ class Desk:
 
     # How it is with the host
 
-    def _keeping(self, job: str) -> KeptBackend:
+    def _keeping(self, job: str) -> DetachedBackend:
         if job not in self._keepings:
             self._keepings[job] = self._hosting_of(JobIndex(self._home.index).get(job).backend)
         return self._keepings[job]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from herringbone.backends.docker.backend import DockerBackend
 from herringbone.backends.docker.gpus import find_gpus
 from herringbone.backends.docker.image import Image, find_image
-from herringbone.backends.docker.request import Meeting
+from herringbone.backends.docker.request import HostNetwork
 from herringbone.backends.ssh.agent.host_config import StartOrder
 from herringbone.backends.ssh.agent.process_host import note, of_one_host, plan_here, take_checkpoints, unplaced
 from herringbone.engine.client import Engine, Upload
@@ -23,7 +23,7 @@ from herringbone.jobs.home import Home, JobFolder
 from herringbone_contract.errors import EngineError, ImageError
 
 if TYPE_CHECKING:
-    from herringbone.controller.config import Order
+    from herringbone.controller.config import ControllerConfig
     from herringbone.planning.plan import HostPlan, JobPlan
 
 _HOST_NETWORK = "host"
@@ -51,12 +51,12 @@ class ContainerHosting(DockerBackend):
     def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - it was reviewed where it was submitted
         return ()
 
-    def _order(self, plan: JobPlan, run_folder: str) -> Order:
-        return of_one_host(super()._order(unplaced(plan), run_folder), self._start_order)
+    def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
+        return of_one_host(super()._config(unplaced(plan), run_folder), self._start_order)
 
-    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], controller: str) -> None:
+    def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
         start = self._start_order
-        super()._start(plan_here(start, self._home), order, lent, controller)
+        super()._start(plan_here(start, self._home), config, inherited, controller)
         note(start, self._home.job(plan.job_name).path)
 
     def _add_files(self, folder: JobFolder) -> None:
@@ -65,9 +65,9 @@ class ContainerHosting(DockerBackend):
     def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
         return [host for host in plan.hosts if host.name == self._start_order.host]
 
-    def _meeting(self, plan: JobPlan) -> Meeting:  # noqa: ARG002 - whoever submitted it chose the place
+    def _network(self, plan: JobPlan) -> HostNetwork:  # noqa: ARG002 - whoever submitted it chose the place
         start = self._start_order
-        return Meeting(mode=_HOST_NETWORK, control=start.control, interface=start.interface)
+        return HostNetwork(mode=_HOST_NETWORK, control=start.control, interface=start.interface)
 
     def _image(self, plan: JobPlan) -> Image:  # noqa: ARG002 - it was chosen where the job was submitted
         wanted = self._start_order.image

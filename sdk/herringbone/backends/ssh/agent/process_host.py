@@ -1,7 +1,7 @@
 """Starts the one host that this machine plays, under a controller of its own, and knows it from then on.
 
-The same verbs as for a job of this machine alone (`KeptBackend`): the index, the folder and the log lie here, in the
-work folder. Only the meeting with the other hosts is another.
+The same verbs as for a job of this machine alone (`DetachedBackend`): the index, the folder and the log lie here, in
+the work folder. Only the meeting with the other hosts is another.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from herringbone.backends.detached import CONTROLLER, KeptBackend
+from herringbone.backends.detached import CONTROLLER, DetachedBackend
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.backends.ssh.agent.cleanup import Uses, note_uses
 from herringbone.backends.ssh.agent.host_config import StartOrder, localised
@@ -25,7 +25,7 @@ from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
-    from herringbone.controller.config import Order
+    from herringbone.controller.config import ControllerConfig
     from herringbone.planning.plan import JobPlan
 
 _SUPERVISOR = (sys.executable, "-m", "herringbone_entry")
@@ -55,14 +55,14 @@ def unplaced(plan: JobPlan) -> JobPlan:
     return msgspec.structs.replace(plan, options=msgspec.structs.replace(plan.options, output_path=None))
 
 
-def of_one_host(order: Order, start: StartOrder) -> Order:
-    """Reduce a job's order to one host: no packing, no retries; timeouts come from the submitter."""
-    order["hosts"] = [each for each in order["hosts"] if each["name"] == start.host]
-    order["output"] = None
+def of_one_host(config: ControllerConfig, start: StartOrder) -> ControllerConfig:
+    """Reduce a job's config to one host: no packing, no retries; timeouts come from the submitter."""
+    config["hosts"] = [each for each in config["hosts"] if each["name"] == start.host]
+    config["output"] = None
     # Where its host goes next, one machine cannot know.
-    order["retries"] = 0
-    order["stop_grace"] = float(start.settings.get(HostVariable.STOP_GRACE, order["stop_grace"]))
-    return order
+    config["retries"] = 0
+    config["stop_grace"] = float(start.settings.get(HostVariable.STOP_GRACE, config["stop_grace"]))
+    return config
 
 
 def note(start: StartOrder, folder: Path) -> None:
@@ -80,7 +80,7 @@ def take_checkpoints(start: StartOrder, home: Home, folder: JobFolder) -> None:
         shutil.move(data_folder(home) / start.checkpoints, place)
 
 
-class Hosting(KeptBackend):
+class Hosting(DetachedBackend):
     """Keeps jobs below `home`, the work folder; `start` is needed for `submit` alone."""
 
     name = "host"
@@ -100,10 +100,16 @@ class Hosting(KeptBackend):
     def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - it was reviewed where it was submitted
         return ()
 
-    def _order(self, plan: JobPlan, run_folder: str) -> Order:
-        return of_one_host(super()._order(unplaced(plan), run_folder), self._start_order)
+    def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
+        return of_one_host(super()._config(unplaced(plan), run_folder), self._start_order)
 
-    def _start(self, plan: JobPlan, order: Order, lent: Sequence[int], controller: str) -> None:  # noqa: ARG002
+    def _start(
+        self,
+        plan: JobPlan,
+        config: ControllerConfig,
+        inherited: Sequence[int],  # noqa: ARG002
+        controller: str,  # noqa: ARG002
+    ) -> None:
         start = self._start_order
         folder = self._home.job(plan.job_name)
         here = plan_here(start, self._home)
@@ -111,12 +117,12 @@ class Hosting(KeptBackend):
         fill_host(here, host, folder, but_not=self._home.path, interface=start.interface)
         note(start, folder.path)
         environment = job_environment(
-            here, run_folder=order["run_folder"], cache=self._home.cache, grace=order["stop_grace"]
+            here, run_folder=config["run_folder"], cache=self._home.cache, grace=config["stop_grace"]
         )
         take_checkpoints(start, self._home, folder)
         if start.control is not None:
             environment[HostVariable.CONTROL] = start.control
-        order["processes"] = {
+        config["processes"] = {
             "argv": list(self._supervisor),
             "environment": {**os.environ, **start.settings, **plan.environment, **environment},
             "host_environments": {host.name: host_environment(host, folder)},

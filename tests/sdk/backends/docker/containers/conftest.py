@@ -1,4 +1,4 @@
-"""Jobs in containers of a real engine, of which nothing may be left."""
+"""Fixtures for jobs in containers of a real engine; each test checks that nothing is left in the engine."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from herringbone.jobs.home import Home
 
 @pytest.fixture
 def of_home(engine: Any, home: Home) -> Callable[[], list[str]]:
-    """The names of what the engine has of this test's jobs."""
+    """Returns the names of the containers and networks of this test's jobs."""
     filters = {"label": f"dev.herringbone.home={home.path}"}
 
     def names() -> list[str]:
-        containers = [each["Names"][0].lstrip("/") for each in engine.containers(all=True, filters=filters)]
-        return sorted(containers + [each["Name"] for each in engine.networks(filters=filters)])
+        containers = [container["Names"][0].lstrip("/") for container in engine.containers(all=True, filters=filters)]
+        return sorted(containers + [network["Name"] for network in engine.networks(filters=filters)])
 
     return names
 
@@ -45,10 +45,10 @@ def nothing_left(of_home: Callable[[], list[str]], engine: Any) -> Iterator[None
 def submit(script: Callable[..., Path], image: str) -> Callable[..., TrainingJob]:
     """Submits a job of the given script, as `fit(wait=False)` does."""
 
-    def start(text: str, **given: Any) -> TrainingJob:
+    def start(text: str, **options: Any) -> TrainingJob:
         script(text)
-        inputs, job_name = given.pop("inputs", None), given.pop("job_name", None)
-        estimator = PyTorch("train.py", **{"instance_type": "local", "image_uri": image, **given})
+        inputs, job_name = options.pop("inputs", None), options.pop("job_name", None)
+        estimator = PyTorch("train.py", **{"instance_type": "local", "image_uri": image, **options})
         return estimator.fit(inputs, wait=False, job_name=job_name)
 
     return start
@@ -56,22 +56,22 @@ def submit(script: Callable[..., Path], image: str) -> Callable[..., TrainingJob
 
 @pytest.fixture
 def derived(engine: Any, image: str, home: Home) -> Iterator[Callable[..., str]]:
-    """Makes an image from the test's by some lines of a Dockerfile, and files that they copy."""
-    made = []
+    """Builds an image from the test's image by some lines of a Dockerfile, and files that they copy."""
+    names = []
 
     def build(lines: str, **files: str) -> str:
-        folder = Path.cwd() / f"image-{len(made)}"
+        folder = Path.cwd() / f"image-{len(names)}"
         folder.mkdir()
         for file, text in {"Dockerfile": f"FROM {image}\n{lines}\n", **files}.items():
             (folder / file).write_text(text)
-        name = f"hb-test-{home.path.parent.name.lower()}:{len(made)}"
-        said = list(engine.build(path=str(folder), tag=name, decode=True, rm=True))
-        assert not [each for each in said if "error" in each], said
-        made.append(name)
+        name = f"hb-test-{home.path.parent.name.lower()}:{len(names)}"
+        output = list(engine.build(path=str(folder), tag=name, decode=True, rm=True))
+        assert not [event for event in output if "error" in event], output
+        names.append(name)
         return name
 
     yield build
-    for name in reversed(made):
+    for name in reversed(names):
         engine.remove_image(name)
 
 
@@ -119,7 +119,7 @@ def _pump(one: socket.socket, other: socket.socket) -> None:
 
 @pytest.fixture
 def by_tcp(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
-    """The same engine at a TCP address, as if it were elsewhere: nothing is mounted there, all is copied."""
+    """The same engine at a TCP address, which counts as remote: nothing is mounted, and everything is copied."""
     wire = Wire("/var/run/docker.sock")
     monkeypatch.setenv("DOCKER_HOST", wire.address)
     monkeypatch.delenv("DOCKER_TLS_VERIFY", raising=False)
@@ -127,7 +127,7 @@ def by_tcp(engine: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Wire]:
     wire.cut()
 
 
-# In the place of ssh, and of `docker system dial-stdio` over there.
+# Replaces ssh, and `docker system dial-stdio` on the other machine.
 _DIAL = """\
 #!{python}
 import os, socket, sys, threading
@@ -147,7 +147,7 @@ engine.shutdown(socket.SHUT_WR)
 
 @pytest.fixture
 def by_ssh(engine: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same engine as if ssh led to it: a program of that name does."""
+    """The same engine behind a program named ssh, as if it were on another machine."""
     program = tmp_path / "bin" / "ssh"
     program.parent.mkdir()
     program.write_text(_DIAL.format(python=sys.executable))

@@ -1,4 +1,4 @@
-"""How jobs in containers end that do not end by themselves: killed, paused, cut off, out of memory, left alone."""
+"""Ends of jobs in containers from outside: killed, paused, disconnected, out of memory, without a client."""
 
 import os
 import signal
@@ -27,12 +27,12 @@ def ready(job, count=1):
 
 
 def raised_within(job, seconds, match):
-    """The job fails within so many seconds from now, and says so."""
+    """Check that the job fails with this message within so many seconds."""
     start = time.monotonic()
     with pytest.raises(JobFailedError, match=match):
         job.follow()
-    took = time.monotonic() - start
-    assert took < seconds, f"{took:.1f} s"
+    elapsed = time.monotonic() - start
+    assert elapsed < seconds, f"{elapsed:.1f} s"
 
 
 @pytest.mark.parametrize("killed", ["algo-1", "algo-2"])
@@ -43,7 +43,7 @@ def test_a_host_that_is_killed_fails_the_job_by_name(submit, engine, killed):
     raised_within(job, 4, rf"{killed}: exit code 137, killed by SIGKILL")
 
 
-def test_a_lone_host_that_is_killed_fails_the_job_by_name(submit, engine):
+def test_a_single_host_that_is_killed_fails_the_job_by_name(submit, engine):
     job = submit(SLEEP)
     ready(job)
     engine.kill(f"{job.name}-algo-1")
@@ -51,7 +51,7 @@ def test_a_lone_host_that_is_killed_fails_the_job_by_name(submit, engine):
 
 
 @pytest.mark.parametrize("paused", ["algo-1", "algo-2"])
-def test_a_host_that_stands_still_is_missed(submit, engine, monkeypatch, paused):
+def test_a_paused_host_is_missed(submit, engine, monkeypatch, paused):
     monkeypatch.setenv("HERRINGBONE_HEARTBEAT", "0.3")
     job = submit(SLEEP, instance_count=2)
     ready(job, 2)
@@ -68,7 +68,7 @@ def test_a_host_without_network_is_missed(submit, engine, monkeypatch, lost):
     raised_within(job, 15, r"lost contact with algo-\d")
 
 
-def test_memory_that_ran_out_is_named(submit, engine):
+def test_lack_of_memory_is_named(submit, engine):
     job = submit(
         "import time; print('ready', flush=True); time.sleep(1)\n"
         "data = []\n"
@@ -129,13 +129,13 @@ def test_ctrl_c_finds_the_job_at_any_moment_of_its_start(image, script, start_py
     assert [record.status for record in all_jobs()] in ([], ["Stopped"])
 
 
-def test_a_killed_controller_is_noticed_and_its_containers_go(submit, home, of_home, capsys):
+def test_a_killed_controller_is_noticed_and_its_containers_are_removed(submit, home, of_home, capsys):
     jobs = [submit(SLEEP, instance_count=2) for _ in range(2)]
     for job in jobs:
         ready(job, 2)
         os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
     assert "its controller died" in jobs[0].wait(timeout=10).failure.message
-    # One is swept when somebody looks at the job; the other by the command, or by the next job.
+    # Reading the first job removes its containers; the command, or the next job, removes the second one's.
     assert [name for name in of_home() if name.startswith(jobs[0].name)] == []
     assert main(["clean"]) == 0
     assert of_home() == []
@@ -151,13 +151,13 @@ def test_twenty_jobs_of_four_pythons_are_not_mixed_up(image, script, start_pytho
         "for job in jobs: print(job.name, job.wait(timeout=90).status, [line.text for line in job.logs()])"
     )
     clients = [start_python(client, image, str(number)) for number in range(4)]
-    said = "".join(each.communicate(timeout=110)[0] for each in clients).splitlines()
+    output = "".join(client.communicate(timeout=110)[0] for client in clients).splitlines()
     names = [f"job-{number}-{job}" for number in range(4) for job in range(5)]
-    assert said == [f"{name} Completed ['I am {name} {name}']" for name in names]
+    assert output == [f"{name} Completed ['I am {name} {name}']" for name in names]
 
 
 def test_an_engine_that_goes_away_ends_the_job_by_name(submit, by_tcp, engine):
-    """Its connections break; the containers stop by themselves, for nobody holds their lifeline."""
+    """The connections to the engine break, and the containers stop by themselves because their lifelines end."""
     job = submit(SLEEP)
     ready(job)
     by_tcp.cut()
@@ -167,11 +167,11 @@ def test_an_engine_that_goes_away_ends_the_job_by_name(submit, by_tcp, engine):
     engine.remove_container(f"{job.name}-algo-1")
 
 
-def test_a_mistake_starts_nothing(script, image, home, monkeypatch, derived, engine):
+def test_a_usage_error_starts_nothing(script, image, home, monkeypatch, derived, engine):
     script("print(1)")
 
-    def fit(**given):
-        return Estimator("train.py", **{"instance_type": "local", "image_uri": image, **given}).fit(job_name="a")
+    def fit(**options):
+        return Estimator("train.py", **{"instance_type": "local", "image_uri": image, **options}).fit(job_name="a")
 
     with pytest.raises(ImageError, match="the engine has no image 'no-such-image:1'"):
         fit(image_uri="no-such-image:1")
@@ -184,12 +184,12 @@ def test_a_mistake_starts_nothing(script, image, home, monkeypatch, derived, eng
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     with pytest.raises(UnsupportedError, match="2 hosts with at least one GPU each, and this machine has 0"):
         fit(instance_type="local_gpu", instance_count=2)
-    taken = engine.create_container(image, ["true"], name="a-algo-1")["Id"]
+    other = engine.create_container(image, ["true"], name="a-algo-1")["Id"]
     try:
         with pytest.raises(JobNameError, match="the engine already has 'a-algo-1'"):
             fit()
     finally:
-        engine.remove_container(taken)
+        engine.remove_container(other)
     monkeypatch.setenv("DOCKER_HOST", "unix:///no/such/engine")
     with pytest.raises(EngineError, match=r"(?s)no container engine answers\. Tried:\n  DOCKER_HOST: unix:///no/such"):
         fit()
@@ -197,8 +197,8 @@ def test_a_mistake_starts_nothing(script, image, home, monkeypatch, derived, eng
     assert not (home.path / "jobs").exists() or list((home.path / "jobs").iterdir()) == []
 
 
-def test_containers_run_as_who_asks(image, home, script, by_tcp):
-    """Also on an engine elsewhere, where the files they find were copied."""
+def test_containers_run_as_the_submitting_user(image, home, script, by_tcp):
+    """Also on a remote engine, to which the files were copied."""
     script(
         "import os, pathlib\n"
         "print(os.getuid(), os.getgid(), pathlib.Path('/opt/ml/code/train.py').stat().st_uid, os.environ['HOME'])\n"
@@ -211,12 +211,12 @@ def test_containers_run_as_who_asks(image, home, script, by_tcp):
     assert {path.lstat().st_uid for path in home.path.rglob("*")} == {os.getuid()}
 
 
-def test_a_signal_between_start_and_order_leaves_nothing(script, image, home, engine, of_home):
-    """The client dies while it submits: the controller it started ends with it, and so do the containers."""
+def test_a_client_that_dies_before_the_config_is_written_leaves_nothing(script, image, home, engine, of_home):
+    """The controller ends without a config, and so do the containers."""
     script(SLEEP)
 
     class Dying(DockerBackend):
-        def _hand_over(self, controller, order):
+        def _hand_over(self, controller, config):
             os._exit(9)
 
     child = os.fork()
@@ -238,12 +238,12 @@ def _engine():
     return find_engine(os.environ, Path.home())
 
 
-def test_threads_may_submit_at_once(image, script):
+def test_threads_can_submit_in_parallel(image, script):
     script("print('done')")
-    found = []
+    statuses = []
 
     def fit():
-        found.append(Estimator("train.py", instance_type="local", image_uri=image).fit(logs=False).status)
+        statuses.append(Estimator("train.py", instance_type="local", image_uri=image).fit(logs=False).status)
 
     threads = [threading.Thread(target=fit) for _ in range(3)]
     for thread in threads:
@@ -251,10 +251,10 @@ def test_threads_may_submit_at_once(image, script):
         time.sleep(0.01)
     for thread in threads:
         thread.join(60)
-    assert found == ["Completed"] * 3
+    assert statuses == ["Completed"] * 3
 
 
-def test_a_host_that_is_killed_is_started_again_with_what_it_had_saved(submit, engine):
+def test_a_killed_host_is_restarted_with_its_checkpoints(submit, engine):
     job = submit(
         "import os, pathlib, time\n"
         "saved = pathlib.Path('/opt/ml/checkpoints/saved')\n"
@@ -263,18 +263,18 @@ def test_a_host_that_is_killed_is_started_again_with_what_it_had_saved(submit, e
         "else:\n"
         "    saved.touch(); print('ready', flush=True); time.sleep(60)",
         instance_count=2,
-        environment={"TOKEN": "told again in private"},
+        environment={"TOKEN": "sent again in private"},
         max_retry_attempts=1,
     )
     ready(job, 2)
     engine.kill(f"{job.name}-algo-2")
     assert job.wait(timeout=30).status == "Completed"
-    said = [line.text for line in job.logs() if line.rank is None]
-    assert any(text.startswith("attempt 2 of 2: algo-2 was lost (exit code 137") for text in said)
+    messages = [line.text for line in job.logs() if line.rank is None]
+    assert any(text.startswith("attempt 2 of 2: algo-2 was lost (exit code 137") for text in messages)
     folder = job.download_model("model")
-    assert [path.read_text() for path in sorted(folder.iterdir())] == ["told again in private"] * 2
+    assert [path.read_text() for path in sorted(folder.iterdir())] == ["sent again in private"] * 2
 
 
-def test_attempts_on_an_engine_elsewhere_are_refused(submit, by_tcp):
-    with pytest.raises(UnsupportedError, match="max_retry_attempts: what a host has saved lies in its container"):
+def test_retries_on_a_remote_engine_are_refused(submit, by_tcp):
+    with pytest.raises(UnsupportedError, match="max_retry_attempts: the checkpoints of a host are in its container"):
         submit(SLEEP, max_retry_attempts=1)

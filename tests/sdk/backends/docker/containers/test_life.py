@@ -15,14 +15,14 @@ TWO_RANKS = {"mpi": {"enabled": True, "processes_per_host": 2}}
 WHO = "import os; print(*(os.environ[name] for name in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK', 'SM_CURRENT_HOST')))"
 
 
-def texts(job, **chosen):
-    return [line.text for line in job.logs(**chosen)]
+def texts(job, **filters):
+    return [line.text for line in job.logs(**filters)]
 
 
 def until(condition, seconds=20.0):
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it never came"
+        assert time.monotonic() < deadline, "the condition never became true"
         time.sleep(0.02)
 
 
@@ -98,7 +98,7 @@ def test_groups_of_hosts_share_a_channel_and_know_their_group(submit):
     ]
 
 
-def test_a_script_that_fails_is_told_with_its_own_lines(submit):
+def test_a_script_that_fails_is_reported_with_its_own_lines(submit):
     job = submit("def f():\n    raise ValueError('bad batch')\nf()", instance_count=2)
     with pytest.raises(JobFailedError, match=r"rank \d on algo-\d: ValueError: bad batch \(exit code 1\)"):
         job.follow()
@@ -123,12 +123,12 @@ def test_max_run_stops_the_job(submit):
     assert (job.status, job.secondary_status) == ("Stopped", "MaxRuntimeExceeded")
 
 
-def test_isolation_leaves_a_lone_host_without_a_network(submit):
+def test_isolation_leaves_a_single_host_without_a_network(submit):
     job = submit("import os; print(os.listdir('/sys/class/net'))", enable_network_isolation=True).wait()
     assert texts(job) == ["['lo']"]
 
 
-def test_shm_has_the_size_that_was_asked_for(submit):
+def test_shm_has_the_requested_size(submit):
     job = submit("import os; s = os.statvfs('/dev/shm'); print(s.f_blocks * s.f_frsize)", shm_size="96m").wait()
     assert texts(job) == [str(96 << 20)]
 
@@ -142,16 +142,16 @@ def test_requirements_are_baked_once(submit, engine, monkeypatch, tmp_path):
     Path("src").mkdir()
     Path("src/requirements.txt").write_text("--no-index\nhb-tiny\n")
     Path("src/train.py").write_text("import hb_tiny; print(hb_tiny.WORD)")
-    before = {each["Id"] for each in engine.images()}
+    before = {image["Id"] for image in engine.images()}
     try:
         for _ in range(2):
             job = submit("", source_dir="src", bake_requirements=True).wait()
             assert texts(job) == ["baked"]
-        made = {each["Id"] for each in engine.images()} - before
-        assert len(made) == 1
+        baked = {image["Id"] for image in engine.images()} - before
+        assert len(baked) == 1
     finally:
-        for each in {each["Id"] for each in engine.images()} - before:
-            engine.remove_image(each, force=True)
+        for image in {image["Id"] for image in engine.images()} - before:
+            engine.remove_image(image, force=True)
 
 
 def test_requirements_are_installed_at_the_start_once_per_image(submit):
@@ -192,7 +192,7 @@ open('/opt/ml/model/w', 'w').write('theirs')
 
 @pytest.fixture
 def foreign(derived):
-    """An image with a `train` of its own, as the peer's toolkit makes them, and without our label."""
+    """An image with a `train` of its own, as images with AWS's toolkit have, and without our label."""
     return derived(
         "USER root\nCOPY train /usr/local/bin/train\nRUN chmod 755 /usr/local/bin/train\n"
         'ENV PATH=/usr/local/bin:$PATH\nLABEL dev.herringbone.contract=""',
@@ -200,7 +200,7 @@ def foreign(derived):
     )
 
 
-def test_an_image_of_others_runs_by_the_contract_alone(foreign, home):
+def test_a_foreign_image_runs_by_the_contract_alone(foreign, home):
     estimator = PyTorch(
         "train.py",
         source_dir="src",
@@ -220,7 +220,7 @@ def test_an_image_of_others_runs_by_the_contract_alone(foreign, home):
 
 
 @pytest.mark.parametrize("way", ["by_tcp", "by_ssh"])
-def test_an_engine_elsewhere_gets_copies_and_gives_them_back(submit, request, way):
+def test_files_are_copied_to_a_remote_engine_and_back(submit, request, way):
     request.getfixturevalue(way)
     Path("data").mkdir()
     for name in "ab":
@@ -244,7 +244,7 @@ def test_an_engine_elsewhere_gets_copies_and_gives_them_back(submit, request, wa
         f"a 300000 False ['step-1'] {os.getuid()}",
         f"b 300000 False ['step-1'] {os.getuid()}",
     ]
-    found = files_of(job.model_data)
-    assert sorted(found) == ["algo-1", "algo-2", "link-algo-1", "link-algo-2"]
-    assert found["algo-2"] == bytes(3_000_000)
+    files = files_of(job.model_data)
+    assert sorted(files) == ["algo-1", "algo-2", "link-algo-1", "link-algo-2"]
+    assert files["algo-2"] == bytes(3_000_000)
     assert sorted(os.listdir("kept")) == ["algo-1", "algo-2", "step-1"]

@@ -1,0 +1,53 @@
+"""Base class for backends whose hosts belong to the user: no service is asked, and nobody is billed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from herringbone.jobs.index import JobIndex
+from herringbone.jobs.interrupt import OnInterrupt
+from herringbone.jobs.lifecycle import model_of
+from herringbone.jobs.logs import FileLogs
+from herringbone_contract.errors import OptionError
+
+if TYPE_CHECKING:
+    from herringbone.backends.base import LogSource
+    from herringbone.jobs.home import Home
+    from herringbone.jobs.index import JobRecord
+    from herringbone.planning.plan import JobPlan
+
+
+class OwnHostsBackend(ABC):
+    """Answers the verbs of `Backend` that need nothing but the index and the job folders below `home`."""
+
+    name: str
+    on_interrupt: OnInterrupt = "stop"
+
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._index = JobIndex(home.index)
+
+    @abstractmethod
+    def describe(self, name: str) -> JobRecord:
+        """See `Backend.describe`."""
+
+    def request(self, plan: JobPlan) -> dict[str, Any] | None:  # noqa: ARG002 - no service is asked
+        return None
+
+    def find(self, name: str, session: object = None) -> None:
+        # Raises `JobNotFoundError`: nothing but the index knows jobs of own hosts.
+        self._index.get(name)
+        if session is not None:
+            raise OptionError(f"sagemaker_session: job {name} runs on {self.name}, which asks no service")
+
+    def logs(self, name: str) -> LogSource:
+        hosts = self._index.get(name).plan_dict["hosts"]
+        return FileLogs(self._home.job(name).log(host["name"]) for host in hosts)
+
+    def bill(self, name: str) -> str | None:  # noqa: ARG002 - nobody is billed
+        return None
+
+    def fetch_model(self, name: str, into: Path) -> Path:  # noqa: ARG002 - the model is on this machine
+        return Path(model_of(self.describe(name)))

@@ -1,0 +1,173 @@
+"""The life of a job's row in the index, the same for every backend: claimed, settled, polled until the job is over.
+
+    claim()             the row names the client that submits the job
+       |  error         the row and the folder are removed; after Ctrl-C the row says Stopped
+       v
+    the backend starts the job, and writes into the row which process or service has it from now on
+       |
+       v
+    settle()            `describe` writes what is true now, from the controller, the cluster or the service
+       |
+       v
+    poll_until_done()   a caller that needs the end waits for it
+
+A backend adds the steps inside `claim`, and the way in which it learns what is true.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from herringbone.jobs.index import STOPPED, JobIndex, JobRecord
+from herringbone.processes import identity, is_alive
+from herringbone_contract.errors import InputError, JobNameError, JobNotFoundError, LaunchError
+from herringbone_contract.failure import Failure
+
+if TYPE_CHECKING:
+    from herringbone.jobs.home import Home, JobFolder
+    from herringbone.planning.plan import JobPlan
+
+
+class Claim:
+    """A job name that this process holds while it submits the job."""
+
+    def __init__(self, index: JobIndex, record: JobRecord, folder: JobFolder) -> None:
+        self._index = index
+        self._record = record
+        self._folder = folder
+        self._folder_made = False
+        self._kept = False
+
+    def make_folder(self, *, exist_ok: bool = False) -> None:
+        """Create the job's folder, private to the user.
+
+        Raises `JobNameError` when a job that the index no longer has left a folder, unless `exist_ok`.
+        """
+        path = self._folder.path
+        try:
+            path.mkdir(mode=0o700, exist_ok=exist_ok)
+        except FileExistsError:
+            raise JobNameError(
+                f"job name {path.name!r}: its folder {path} already exists and belongs to a job that is no longer in "
+                "the index; choose another name, or move the folder away"
+            ) from None
+        self._folder_made = True
+
+    def keep(self) -> None:
+        """Leave the row as it is after an error: the job exists, or nobody knows yet, and `settle` finds out."""
+        self._kept = True
+
+    def end_with(self, error: BaseException, *, stopped_on_interrupt: bool) -> None:
+        """Remove what the failed submission left, or mark the row as Stopped after Ctrl-C."""
+        # The name may belong to another job, which is then the reason for the error; that job must stay.
+        if self._kept or not self._is_ours():
+            return
+        if stopped_on_interrupt and isinstance(error, KeyboardInterrupt):
+            columns = {"status": STOPPED, "secondary_status": STOPPED, "ended": time.time()}
+            self._index.update(self._record.name, unless_done=True, **columns)
+            return
+        # The row goes first: while it exists, other processes may read the folder.
+        self._index.remove(self._record.name)
+        if self._folder_made:
+            # Only a folder that this claim created: an older one may contain the results of a forgotten job.
+            shutil.rmtree(self._folder.path, ignore_errors=True)
+
+    def preparation_error(self, error: OSError) -> LaunchError:
+        place = f" in {self._folder.path}" if self._folder_made else ""
+        return LaunchError(f"job {self._record.name} could not be prepared{place}: {error}")
+
+    def _is_ours(self) -> bool:
+        """Report whether the row is the one that this claim added, and not another job's of the same name."""
+        try:
+            stored = self._index.get(self._record.name)
+        except JobNotFoundError:
+            return False
+        # A submission clears the client in its last step, so None is ours as well.
+        return stored.created == self._record.created and stored.client in (None, self._record.client)
+
+
+@contextmanager
+def claim(
+    plan: JobPlan, backend: str, home: Home, *, service: str | None = None, stopped_on_interrupt: bool = True
+) -> Iterator[Claim]:
+    """Hold the job's name while the body submits the job, and undo the claim when the body fails.
+
+    >>> with claim(plan, "local_process", find_home()) as job:      # doctest: +SKIP
+    ...     job.make_folder()
+
+    After an error neither the row nor the folder exists; after Ctrl-C the row says Stopped, unless
+    `stopped_on_interrupt` is False. The body itself ends the processes that it started. An `OSError` of the body
+    becomes a `LaunchError`. Raises `JobNameError` when the name is taken.
+    """
+    home.make()
+    record = JobRecord(
+        name=plan.job_name,
+        backend=backend,
+        plan=json.dumps(plan.to_dict()),
+        created=time.time(),
+        # Pid and start time: a pid alone may be given to another process after the client's death.
+        client=identity(os.getpid()),
+        service=service,
+    )
+    index = JobIndex(home.index)
+    job = Claim(index, record, home.job(plan.job_name))
+    try:
+        # Inside the `try`: Ctrl-C can arrive after sqlite has committed the row and before `add` returns.
+        index.add(record)
+        yield job
+    # BaseException: Ctrl-C and SystemExit must undo the claim as well.
+    except BaseException as error:
+        job.end_with(error, stopped_on_interrupt=stopped_on_interrupt)
+        if isinstance(error, OSError):
+            raise job.preparation_error(error) from error
+        raise
+
+
+def client_lives(record: JobRecord) -> bool:
+    """Report whether the process that submits the job still runs; False once the row names no client."""
+    return record.client is not None and is_alive(record.client)
+
+
+def client_died(before: str) -> Failure:
+    """Return the failure of a job whose client died during the submission; no program of the job has an exit code.
+
+    >>> client_died("it had a controller").message
+    'the Python process that was submitting the job died before it had a controller'
+    """
+    return Failure(exit_code=0, message=f"the Python process that was submitting the job died before {before}")
+
+
+def settle(index: JobIndex, name: str, truth: Failure | Mapping[str, Any]) -> JobRecord:
+    """Write what is true of a job into its row, and return the row.
+
+    `truth` is the failure of a job that is lost, or the columns that changed. A row that says how the job ended
+    never changes again, so two processes that settle one job agree.
+    """
+    if isinstance(truth, Failure):
+        # Both writes are conditional in SQL, so a controller that ends the job at this moment wins.
+        index.fail(name, truth)
+    elif truth:
+        index.update(name, unless_done=True, **truth)
+    return index.get(name)
+
+
+def poll_until_done(describe: Callable[[str], JobRecord], name: str, *, seconds: float, pause: float) -> None:
+    """Return when the job is over, or after `seconds`; `describe` is called every `pause` seconds."""
+    deadline = time.monotonic() + seconds
+    while not describe(name).done and time.monotonic() < deadline:
+        time.sleep(pause)
+
+
+def model_of(record: JobRecord) -> str:
+    """Return the path or address of the packed model. Raises `InputError` while there is none."""
+    if record.model is None:
+        raise InputError(
+            f"job {record.name} is {record.status} and has no model: the model is packed when a job completes"
+        )
+    return record.model
