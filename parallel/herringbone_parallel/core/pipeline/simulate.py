@@ -174,7 +174,7 @@ class _Rank:
 
     def choose(self) -> _Runner | None:
         """Return the runner that the schedule names and that can compute; start those that cannot on the way [2]."""
-        while (choice := self.schedule.send(self.ready())) is not None:
+        while (choice := self.schedule(self.ready())) is not None:
             runner = self.runners[choice]
             runner.started = True
             if self.able(runner):

@@ -1,4 +1,4 @@
-"""What each schedule names for what it is told; whole steps are drawn in test_simulate.py."""
+"""Each schedule chooses the right microbatch; test_simulate.py draws whole steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from herringbone_parallel.core.pipeline.schedule import PHASES, Ready, make_sche
 
 
 def choice(pipeline: str, ready: Ready, active: int = 4) -> int | None:
-    return make_schedule(pipeline, active=active).send(ready)
+    return make_schedule(pipeline, active=active)(ready)
 
 
 @pytest.mark.parametrize(
