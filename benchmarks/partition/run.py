@@ -17,6 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from benchmarks.partition.baselines import equal_layers, smp_greedy
+from benchmarks.partition.certify import certify
 from benchmarks.partition.shapes import bert_large, gpt2, resnet50, thousand_modules
 
 from herringbone_parallel.core.partition.costs import CostTree
@@ -35,7 +36,7 @@ def compare(tree: CostTree, partitions: int, memory_weight: float, budget: float
         start = time.perf_counter()
         quick = decide(tree, partitions, memory_weight=memory_weight)
         took.append(time.perf_counter() - start)
-    best = decide(tree, partitions, memory_weight=memory_weight, budget_seconds=budget) if quick.gap else quick
+    best = certify(tree, partitions, memory_weight=memory_weight, budget_seconds=budget) if quick.gap else quick
     others = {
         name: float(weigh(problem, split(tree, partitions, memory_weight), partitions).cost.max())
         for name, split in (("equal_layers", equal_layers), ("smp_greedy", smp_greedy))

@@ -18,9 +18,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.scaling.models import Workload, bert_large, resnet_50
 from benchmarks.scaling.plot import Panel, draw
 
-from herringbone_parallel.core.sums.advisor import HELPERS, MIXED, RING, SHARDED, TREE, advise
 from herringbone_parallel.core.sums.cluster import Cluster
 from herringbone_parallel.core.sums.links import HostLink
+from herringbone_parallel.core.sums.prediction import (
+    HELPERS,
+    MIXED,
+    RING,
+    SHARDED,
+    TREE,
+    Predictor,
+    predict_schemes,
+)
 
 HOSTS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 GPUS_PER_HOST = 8
@@ -43,14 +51,16 @@ def host_link(gbit: float = 100, latency_us: float = 20, message_us: float = 0.2
 
 def efficiencies(work: Workload, hosts: int, link: HostLink) -> dict[str, float]:
     """Return each scheme's efficiency: the time of one GPU's step by that of the step among all."""
-    found = {}
+    predictor = Predictor(work.gradients, forward_s=work.forward_s, backward_s=work.backward_s, queue_bytes=QUEUE_BYTES)
+    efficiency = {}
     for helpers in (hosts, hosts // 4):
-        cluster = Cluster(hosts, link, helpers, GPUS_PER_HOST, INSIDE)
-        advice = advise(
-            cluster, work.gradients, forward_s=work.forward_s, backward_s=work.backward_s, queue_bytes=QUEUE_BYTES
-        )
-        found |= {name: advice.compute_s / one.step_s for name, one in advice.by_scheme.items() if name in SCHEMES}
-    return found
+        predictions = predict_schemes(predictor, Cluster(hosts, link, helpers, GPUS_PER_HOST, INSIDE))
+        efficiency |= {
+            scheme: predictor.compute_s / prediction.step_s
+            for scheme, prediction in predictions.items()
+            if scheme in SCHEMES
+        }
+    return efficiency
 
 
 def explaining_jitter(predicted: float, published: float, ranks: int) -> float:

@@ -39,14 +39,16 @@ class _Placements:
         return _Placements(self.labels[rows], self.cost[rows], self.memory[rows])
 
 
-def search(problem: Problem, partitions: int, known: float, memory_cap: float | None = None) -> Exhausted | None:
+def search_all_splits(
+    problem: Problem, partitions: int, known: float, memory_cap: float | None = None
+) -> Exhausted | None:
     """Look for a split whose greatest cost is below `known`; None when there are too many placements to look at.
 
     >>> from herringbone_parallel.core.partition.costs import CostNode, CostTree, Link
     >>> from herringbone_parallel.core.partition.problem import make_problem
     >>> layers = tuple(CostNode(path=str(n), parameters={n: size}) for n, size in enumerate([50, 90, 40]))
     >>> tree = CostTree(root=CostNode(path="", children=layers), link=Link(bytes_per_second=1e9))
-    >>> search(make_problem(tree, memory_weight=1.0), 2, known=130 / 180).labels
+    >>> search_all_splits(make_problem(tree, memory_weight=1.0), 2, known=130 / 180).labels
     [1, 0, 1]
     """
     order = _order(problem)

@@ -29,7 +29,7 @@ MAX_UNDER_WAY = 5
 TOLERANCE = 1e-12
 
 
-def resplit(problem: Problem, labels: list[int], partitions: int, memory_cap: float | None = None) -> list[int]:
+def redivide_pairs(problem: Problem, labels: list[int], partitions: int, memory_cap: float | None = None) -> list[int]:
     """Return a split that is no worse; `labels` must keep within `memory_cap` bytes, and so does the result.
 
     After a first descent, some neighbours in call order are put elsewhere, time and again, and descents follow.

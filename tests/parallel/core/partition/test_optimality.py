@@ -82,13 +82,6 @@ def test_transformers_are_within_two_percent_of_the_bound(model, partitions):
     assert decide(model(), partitions, memory_weight=0.8).gap <= 0.02
 
 
-def test_resnet_is_within_two_percent_of_the_milp_bound():
-    pytest.importorskip("scipy")
-    decision = decide(resnet50(), 2, memory_weight=0.8, budget_seconds=60.0)
-    assert decision.certificate in ("branch and price", "MILP (HiGHS)")
-    assert decision.gap <= 0.02
-
-
 @pytest.mark.parametrize("weight", [0.2, 0.8])
 @pytest.mark.parametrize("model", [resnet50, bert_large, gpt2])
 def test_better_than_equal_layers_and_than_the_greedy_recursion(model, weight):

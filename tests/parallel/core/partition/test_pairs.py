@@ -9,7 +9,7 @@ import pytest
 from benchmarks.partition.shapes import resnet50
 
 from herringbone_parallel.core.partition.decide import decide
-from herringbone_parallel.core.partition.pairs import CELLS, Pairs, resplit
+from herringbone_parallel.core.partition.pairs import CELLS, Pairs, redivide_pairs
 from herringbone_parallel.core.partition.problem import Problem, make_problem, weigh
 from tests.parallel.core.partition.random_trees import all_splits, costs_of, random_tree
 
@@ -47,7 +47,7 @@ def test_a_split_never_gets_worse_and_keeps_within_the_cap():
         labels = [*range(partitions), *(generator.randrange(partitions) for _ in range(problem.size - partitions))]
         before = weigh(problem, labels, partitions)
         cap = float(before.memory.max()) * generator.choice([1.0, 1.1, 2.0])
-        after = weigh(problem, resplit(problem, labels, partitions, cap), partitions)
+        after = weigh(problem, redivide_pairs(problem, labels, partitions, cap), partitions)
         assert after.rank <= before.rank
         assert after.memory.max() <= cap
         better += after.rank[0] < before.rank[0]

@@ -12,11 +12,10 @@ x[g,k] = 0 for k > g                              partitions are numbered by the
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from scipy import optimize, sparse
 
 from herringbone_parallel.core.partition.bounds import least_communication
 from herringbone_parallel.core.partition.problem import Floats, Problem
@@ -33,18 +32,13 @@ class Certified:
     labels: list[int] | None
 
 
-def certify(
+def certify_with_highs(
     problem: Problem, partitions: int, known: tuple[float, float], seconds: float, memory_cap: float | None = None
 ) -> Certified | None:
     """Let HiGHS work for at most `seconds` on a problem whose bound and greatest cost are `known`.
 
-    None when scipy is not installed, or the program is too large to be worth it.
+    None when the program is too large to be worth it.
     """
-    try:
-        optimize: Any = importlib.import_module("scipy.optimize")
-        sparse: Any = importlib.import_module("scipy.sparse")
-    except ImportError:
-        return None
     if problem.size * partitions > MAX_BINARIES:
         return None
     program = _Program(problem, partitions, known, memory_cap)

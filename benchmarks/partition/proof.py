@@ -14,18 +14,17 @@ Counting (partition_bounds) sees averages only; this sees that each partition pa
 
 from __future__ import annotations
 
-import functools
-import importlib
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any
 
 import numpy as np
+from benchmarks.partition.sets import Sets, Worths
+from scipy.optimize import linprog
+from scipy.sparse import csc_matrix
 
 from herringbone_parallel.core.partition.problem import Floats, Flow, Problem, weigh
-from herringbone_parallel.core.partition.sets import Sets, Worths
 
 # Prices between the best so far and the program's newest, which swing: shares of the former.
 _BLENDS = (0.7, 0.3, 0.0)
@@ -72,20 +71,14 @@ def prove(
     known: tuple[float, float],
     seconds: float,
     clock: Callable[[], float] = time.monotonic,
-) -> Proven | None:
+) -> Proven:
     """Work for about `seconds` on a problem whose bound and greatest cost are `known`; less when the gap is closed.
 
-    `clock` says how time passes. None when scipy is not installed. A memory cap is not looked at; a bound without it
+    `clock` says how time passes. A memory cap is not looked at; a bound without it
     holds with it.
     """
-    try:
-        linprog: Any = importlib.import_module("scipy.optimize").linprog
-        csc_matrix: Any = importlib.import_module("scipy.sparse").csc_matrix
-    except ImportError:
-        return None
     deadline = clock() + seconds
-    cover = functools.partial(_cover, linprog, csc_matrix)
-    search = _Search(problem, partitions, known, cover, clock)
+    search = _Search(problem, partitions, known, clock)
     unproven, step = search.cost, _FIRST_STEP
     while unproven / search.bound - 1 > _CLOSE_ENOUGH and (left := deadline - clock()) > 0:
         limit = max((search.bound + unproven) / 2, (1 - step) * unproven)
@@ -96,7 +89,7 @@ def prove(
     return Proven(min(search.bound, search.cost), search.labels)
 
 
-def _cover(linprog: Any, csc_matrix: Any, columns: Iterable[Sequence[int]], size: int) -> tuple[float, Floats, Floats]:
+def _cover(columns: Iterable[Sequence[int]], size: int) -> tuple[float, Floats, Floats]:
     """Return the least number of (fractions of) sets that cover the groups, the fractions, and the groups' prices.
 
     What the sets cannot cover is counted dearly, group by group.
@@ -171,11 +164,10 @@ class _Search:
         problem: Problem,
         partitions: int,
         known: tuple[float, float],
-        cover: Any,
         clock: Callable[[], float],
     ) -> None:
         self._problem, self._partitions = problem, partitions
-        self._cover, self._clock = cover, clock
+        self._clock = clock
         self.bound, self.cost = known
         self.labels: list[int] | None = None
         self._met: dict[tuple[int, ...], None] = {}
@@ -224,7 +216,7 @@ class _Search:
                 if uncut := look.uncut(worths, total, self._partitions):
                     return look.joined(uncut, prices)
                 columns.update((column, None) for column in worths.sets)
-            least, shares, newest = self._cover(columns, look.blocks.size)
+            least, shares, newest = _cover(columns, look.blocks.size)
             if least <= self._partitions * (1 + _TOLERANCE):
                 look.prices, look.shares = prices, _taken(columns, shares)
                 return None
