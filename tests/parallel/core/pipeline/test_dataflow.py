@@ -5,17 +5,17 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from herringbone_parallel.core.pipeline.dataflow import EVERYWHERE, Cut, Edge, Node, cut, place
+from herringbone_parallel.core.pipeline.dataflow import EVERYWHERE, Cut, Edge, Node, assign_ranks, cut
 
 # x -> first (rank 0) -> second (rank 1) -> loss -> backward of second -> backward of first, with the weights of both.
 CHAIN = [
-    Node(constant=True, given=True),
-    Node(constant=True, given=True, captured=True),
-    Node(constant=True, given=True, captured=True),
-    Node(inputs=((1, 0),), bound=0),
-    Node(inputs=((2, 0),), bound=1),
-    Node(inputs=((0, 0), (3, 0)), told=0),
-    Node(inputs=((5, 0), (4, 0)), told=1),
+    Node(constant=True, available=True),
+    Node(constant=True, available=True, captured=True),
+    Node(constant=True, available=True, captured=True),
+    Node(inputs=((1, 0),), state_rank=0),
+    Node(inputs=((2, 0),), state_rank=1),
+    Node(inputs=((0, 0), (3, 0)), assigned=0),
+    Node(inputs=((5, 0), (4, 0)), assigned=1),
     Node(inputs=((6, 0),)),
     Node(inputs=((7, 0), (5, 0)), backward=True, backward_of=6),
     Node(inputs=((7, 0), (4, 0)), backward=True, backward_of=6),
@@ -24,15 +24,15 @@ CHAIN = [
 
 
 def test_what_nobody_placed_runs_where_its_newest_value_is() -> None:
-    assert place(CHAIN, default=0) == [EVERYWHERE] * 3 + [0, 1, 0, 1, 1, 1, 1, 0]
+    assert assign_ranks(CHAIN, default=0) == [EVERYWHERE] * 3 + [0, 1, 0, 1, 1, 1, 1, 0]
 
 
 def test_what_has_an_effect_and_no_value_runs_on_the_default_rank() -> None:
-    assert place([Node(effect=True), Node()], default=1) == [1, EVERYWHERE]
+    assert assign_ranks([Node(effect=True), Node()], default=1) == [1, EVERYWHERE]
 
 
 def test_a_chain_is_one_forward_and_one_backward_segment_on_each_rank() -> None:
-    made = cut(CHAIN, place(CHAIN, default=0), 2, lambda rank: [(7, 0), (10, 0) if rank == 0 else (8, 0)])
+    made = cut(CHAIN, assign_ranks(CHAIN, default=0), 2, lambda rank: [(7, 0), (10, 0) if rank == 0 else (8, 0)])
     assert made.edges == (Edge((5, 0), 0, 1), Edge((7, 0), 1, 0), Edge((9, 0), 1, 0))
     first, second = made.segments
     assert [(s.phase, [n for n in s.nodes if n > 2], s.receives, s.sends) for s in first] == [
@@ -50,7 +50,7 @@ def test_a_chain_is_one_forward_and_one_backward_segment_on_each_rank() -> None:
 def test_a_backward_that_follows_at_once_is_one_segment_with_its_forward() -> None:
     made = cut(
         CHAIN,
-        place(CHAIN, default=0),
+        assign_ranks(CHAIN, default=0),
         2,
         lambda rank: [(7, 0), (10, 0) if rank == 0 else (8, 0)],
         backward_at_once=True,
@@ -65,17 +65,20 @@ def test_a_backward_that_follows_at_once_is_one_segment_with_its_forward() -> No
 
 def test_what_nobody_needs_is_left_out_unless_it_has_an_effect() -> None:
     nodes = [
-        Node(given=True, constant=True),
-        Node(inputs=((0, 0),), told=0),
-        Node(inputs=((0, 0),), told=1, effect=True),
+        Node(available=True, constant=True),
+        Node(inputs=((0, 0),), assigned=0),
+        Node(inputs=((0, 0),), assigned=1, effect=True),
     ]
-    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [])
+    made = cut(nodes, assign_ranks(nodes, default=0), 2, lambda rank: [])
     assert [[segment.nodes for segment in segments] for segments in made.segments] == [[], [[2]]]
 
 
 def test_a_way_that_comes_back_to_a_rank_has_a_segment_for_each_visit() -> None:
-    nodes = [Node(given=True, constant=True), *(Node(inputs=((before, 0),), told=before % 2) for before in range(4))]
-    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(4, 0)])
+    nodes = [
+        Node(available=True, constant=True),
+        *(Node(inputs=((before, 0),), assigned=before % 2) for before in range(4)),
+    ]
+    made = cut(nodes, assign_ranks(nodes, default=0), 2, lambda rank: [(4, 0)])
     assert [[segment.nodes for segment in segments] for segments in made.segments] == [[[1], [3]], [[2], [4]]]
     assert [[segment.receives for segment in segments] for segments in made.segments] == [[[], [1]], [[0], [2]]]
 
@@ -83,14 +86,14 @@ def test_a_way_that_comes_back_to_a_rank_has_a_segment_for_each_visit() -> None:
 def test_what_waits_for_nothing_joins_the_segment_before_unless_somebody_waits_for_that() -> None:
     # Gradients of weights that depend on no argument: one for rank 0's own weight, one of what rank 1 sends.
     nodes = [
-        Node(given=True, constant=True),
-        Node(inputs=((0, 0),), told=0),
-        Node(inputs=((1, 0),), told=1, backward=True),
-        Node(inputs=((2, 0),), told=0, backward=True),
-        Node(told=0, backward=True),
-        Node(told=1, backward=True),
+        Node(available=True, constant=True),
+        Node(inputs=((0, 0),), assigned=0),
+        Node(inputs=((1, 0),), assigned=1, backward=True),
+        Node(inputs=((2, 0),), assigned=0, backward=True),
+        Node(assigned=0, backward=True),
+        Node(assigned=1, backward=True),
     ]
-    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(3, 0), (4, 0)] if rank == 0 else [(5, 0)])
+    made = cut(nodes, assign_ranks(nodes, default=0), 2, lambda rank: [(3, 0), (4, 0)] if rank == 0 else [(5, 0)])
     shapes = [[(segment.phase, segment.nodes) for segment in segments] for segments in made.segments]
     assert shapes[0] == [("forward", [1]), ("backward", [3, 4])]
     # Rank 0 waits for what the second of them makes.
@@ -99,34 +102,34 @@ def test_what_waits_for_nothing_joins_the_segment_before_unless_somebody_waits_f
 
 def test_a_value_travels_once_to_a_rank_however_often_it_is_used_there() -> None:
     nodes = [
-        Node(given=True, constant=True),
-        Node(inputs=((0, 0),), told=0),
-        Node(inputs=((1, 0),), told=1),
-        Node(inputs=((1, 0), (2, 0)), told=1),
+        Node(available=True, constant=True),
+        Node(inputs=((0, 0),), assigned=0),
+        Node(inputs=((1, 0),), assigned=1),
+        Node(inputs=((1, 0), (2, 0)), assigned=1),
     ]
-    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(3, 0)] if rank else [])
+    made = cut(nodes, assign_ranks(nodes, default=0), 2, lambda rank: [(3, 0)] if rank else [])
     assert made.edges == (Edge((1, 0), 0, 1),)
 
 
 def test_a_branch_that_needs_nothing_from_elsewhere_does_not_wait_for_the_other() -> None:
     nodes = [
-        Node(given=True, constant=True),
-        Node(inputs=((0, 0),), told=0),
-        Node(inputs=((0, 0),), told=1),
-        Node(inputs=((1, 0), (2, 0)), told=1),
+        Node(available=True, constant=True),
+        Node(inputs=((0, 0),), assigned=0),
+        Node(inputs=((0, 0),), assigned=1),
+        Node(inputs=((1, 0), (2, 0)), assigned=1),
     ]
-    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(3, 0)] if rank else [])
+    made = cut(nodes, assign_ranks(nodes, default=0), 2, lambda rank: [(3, 0)] if rank else [])
     assert [segment.nodes for segment in made.segments[1]] == [[2], [3]]
 
 
 def test_state_is_read_where_it_is_and_what_all_have_is_changed_on_all() -> None:
     nodes = [
-        Node(given=True, constant=True, captured=True),
-        Node(given=True, constant=True),
-        Node(inputs=((1, 0),), told=0),
-        Node(inputs=((0, 0), (2, 0)), bound=EVERYWHERE, effect=True),
+        Node(available=True, constant=True, captured=True),
+        Node(available=True, constant=True),
+        Node(inputs=((1, 0),), assigned=0),
+        Node(inputs=((0, 0), (2, 0)), state_rank=EVERYWHERE, effect=True),
     ]
-    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [])
+    made = cut(nodes, assign_ranks(nodes, default=0), 2, lambda rank: [])
     assert made.edges == (Edge((2, 0), 0, 1),)
     assert [[segment.nodes for segment in segments] for segments in made.segments] == [[[2, 3]], [[3]]]
 
@@ -134,42 +137,42 @@ def test_state_is_read_where_it_is_and_what_all_have_is_changed_on_all() -> None
 def test_what_a_forward_and_a_backward_segment_need_is_made_in_the_forward_one() -> None:
     # The two have one number, and the backward one was taken for the first.
     nodes = [
-        Node(given=True, constant=True),
-        Node(told=0),
-        Node(inputs=((0, 0), (1, 0)), told=0),
-        Node(inputs=((0, 0), (1, 0)), told=0, backward=True),
+        Node(available=True, constant=True),
+        Node(assigned=0),
+        Node(inputs=((0, 0), (1, 0)), assigned=0),
+        Node(inputs=((0, 0), (1, 0)), assigned=0, backward=True),
     ]
-    made = cut(nodes, place(nodes, default=0), 1, lambda rank: [(2, 0), (3, 0)])
+    made = cut(nodes, assign_ranks(nodes, default=0), 1, lambda rank: [(2, 0), (3, 0)])
     assert [(segment.phase, segment.nodes) for segment in made.segments[0]] == [("forward", [1, 2]), ("backward", [3])]
 
 
 def test_ranks_that_need_each_others_state_do_not_wait_for_each_other() -> None:
     nodes = [
-        Node(given=True, constant=True),
-        Node(given=True, constant=True, captured=True),
-        Node(inputs=((1, 0),), bound=0),
-        Node(inputs=((1, 0),), bound=1),
-        Node(inputs=((0, 0), (3, 0)), told=0),
-        Node(inputs=((0, 0), (2, 0)), told=1),
+        Node(available=True, constant=True),
+        Node(available=True, constant=True, captured=True),
+        Node(inputs=((1, 0),), state_rank=0),
+        Node(inputs=((1, 0),), state_rank=1),
+        Node(inputs=((0, 0), (3, 0)), assigned=0),
+        Node(inputs=((0, 0), (2, 0)), assigned=1),
     ]
-    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(4, 0), (5, 0)])
+    made = cut(nodes, assign_ranks(nodes, default=0), 2, lambda rank: [(4, 0), (5, 0)])
     assert [[segment.nodes for segment in segments] for segments in made.segments] == [[[2], [4]], [[3], [5]]]
     assert _run(made) == [2, 2]
 
 
 def test_state_that_changes_twice_on_the_way_is_one_microbatchs_at_a_time() -> None:
     nodes = [
-        Node(given=True, constant=True),
-        Node(given=True, constant=True, captured=True),
-        Node(inputs=((0, 0),), told=0),
-        Node(inputs=((1, 0), (2, 0)), bound=0, effect=True),
-        Node(inputs=((2, 0),), told=1),
-        Node(inputs=((1, 0), (4, 0)), bound=0, effect=True),
-        Node(inputs=((4, 0),), told=0),
-        Node(inputs=((6, 0),), told=1),
-        Node(inputs=((7, 0),), told=0, backward=True),
+        Node(available=True, constant=True),
+        Node(available=True, constant=True, captured=True),
+        Node(inputs=((0, 0),), assigned=0),
+        Node(inputs=((1, 0), (2, 0)), state_rank=0, effect=True),
+        Node(inputs=((2, 0),), assigned=1),
+        Node(inputs=((1, 0), (4, 0)), state_rank=0, effect=True),
+        Node(inputs=((4, 0),), assigned=0),
+        Node(inputs=((6, 0),), assigned=1),
+        Node(inputs=((7, 0),), assigned=0, backward=True),
     ]
-    made = cut(nodes, place(nodes, default=0), 2, lambda rank: [(8, 0)] if rank == 0 else [])
+    made = cut(nodes, assign_ranks(nodes, default=0), 2, lambda rank: [(8, 0)] if rank == 0 else [])
     first, second = ([(segment.phase, segment.behind) for segment in segments] for segments in made.segments)
     assert first == [("forward", 1), ("forward", 1), ("backward", 2)]
     assert second == [("forward", 0), ("forward", 1)]
@@ -177,7 +180,7 @@ def test_state_that_changes_twice_on_the_way_is_one_microbatchs_at_a_time() -> N
 
 @st.composite
 def computations(draw: st.DrawFn) -> list[Node]:
-    nodes = [Node(given=True, constant=True), Node(given=True, constant=True, captured=True)]
+    nodes = [Node(available=True, constant=True), Node(available=True, constant=True, captured=True)]
     backward = False
     for _ in range(draw(st.integers(1, 14))):
         # Once it has begun, the backward pass goes on.
@@ -191,8 +194,8 @@ def computations(draw: st.DrawFn) -> list[Node]:
         nodes.append(
             Node(
                 inputs=tuple((number, 0) for number in sorted(set(inputs))),
-                told=told,
-                bound=bound,
+                assigned=told,
+                state_rank=bound,
                 backward=backward,
                 effect=bound != EVERYWHERE and draw(st.booleans()),
             )
@@ -202,7 +205,7 @@ def computations(draw: st.DrawFn) -> list[Node]:
 
 @given(computations())
 def test_every_segment_gets_what_it_takes_whatever_needs_what(nodes: list[Node]) -> None:
-    made = cut(nodes, place(nodes, default=0), 3, lambda rank: [(len(nodes) - 1, 0)])
+    made = cut(nodes, assign_ranks(nodes, default=0), 3, lambda rank: [(len(nodes) - 1, 0)])
     assert _run(made) == [len(segments) for segments in made.segments]
 
 

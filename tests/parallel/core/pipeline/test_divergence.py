@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from herringbone_parallel.core.pipeline.divergence import Call, Trace, all_stand, difference
+from herringbone_parallel.core.pipeline.divergence import Call, Trace, difference, is_deadlock
 
 EMBED, BLOCK, HEAD = ("embed", 0), ("block.3", 0), ("head", 1)
 
@@ -44,7 +44,7 @@ def test_the_same_on_both_is_no_difference() -> None:
     assert difference(0, {0: Trace((EMBED,), ended=True), 1: Trace((EMBED,), ended=True)}) is None
 
 
-def test_only_ranks_that_have_heard_of_each_other_since_they_moved_all_stand() -> None:
-    assert all_stand({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1, 2: 7}), 2: (7, {0: 1, 1: 4})})
-    assert not all_stand({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1}), 2: (7, {0: 1, 1: 4})}), "1 has not heard of 2"
-    assert not all_stand({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1, 2: 6}), 2: (7, {0: 1, 1: 4})}), "2 has moved since"
+def test_only_ranks_that_have_received_each_others_last_count_are_a_deadlock() -> None:
+    assert is_deadlock({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1, 2: 7}), 2: (7, {0: 1, 1: 4})})
+    assert not is_deadlock({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1}), 2: (7, {0: 1, 1: 4})}), "1 has not heard of 2"
+    assert not is_deadlock({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1, 2: 6}), 2: (7, {0: 1, 1: 4})}), "2 has moved since"
