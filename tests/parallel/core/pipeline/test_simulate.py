@@ -24,7 +24,7 @@ def draw(found: Simulation) -> list[str]:
         cells = [" . "] * int(found.step_s)
         for event in events:
             for tick in range(int(event.start_s), int(event.end_s)):
-                cells[tick] = f"{event.what[0].upper()}{event.microbatch} "
+                cells[tick] = f"{event.phase[0].upper()}{event.microbatch} "
         rows.append("".join(cells))
     return rows
 
@@ -177,7 +177,7 @@ def test_any_program_ends_under_any_schedule_and_cap(
     programs: list[Program], pipeline: str, active: int, latency: int
 ) -> None:
     found = run(programs, pipeline, active, Link(latency_s=latency, bytes_per_s=1))
-    done = sorted((event.rank, event.what, event.microbatch) for events in found.events for event in events)
+    done = sorted((event.rank, event.phase, event.microbatch) for events in found.events for event in events)
     assert done == sorted(
         (segment.rank, phase, microbatch)
         for microbatch, program in enumerate(programs)
