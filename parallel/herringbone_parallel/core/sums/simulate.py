@@ -107,7 +107,7 @@ def sharded(sums: Sequence[Sum], cluster: Cluster, window: Window, *, level: boo
 
 
 def _one_by_one(sums: Sequence[Sum], cluster: Cluster, seconds: Callable[[int], float]) -> tuple[float, ...]:
-    """Return the second at which each sum is back; a sum takes `seconds` between hosts, and the next one waits for it."""
+    """Return the second at which each sum is back, when one sum after another takes `seconds` between hosts."""
     ends = []
     free_s = inside_free_s = 0.0
     for bucket in sums:
