@@ -1,7 +1,7 @@
-"""How well models are split, and how fast: ours against equal layers and SMP v1's greedy recursion.
+"""Compare Herringbone's splits, and the time to decide them, with equal layers and SMP v1's greedy recursion.
 
-Usage: python benchmarks/partition/run.py [--budget 30] [--models gpt2] [--partitions 4]. The last line is JSON; costs
-are those of the costliest partition, as a share of the whole model's (1/partitions: even, without communication).
+Usage: python benchmarks/partition/run.py [--budget 30] [--models gpt2] [--partitions 4]. The last line is JSON.
+Costs are those of the costliest partition as a share of the whole model's; 1/partitions is even, without communication.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ REPEATS = 3
 
 
 def compare(tree: CostTree, partitions: int, memory_weight: float, budget: float) -> dict[str, Any]:
-    """Return one row of the table: costs, the gap without and with the budget, and seconds to decide without."""
+    """Return one row of the table: costs, the gap without and with the budget, and the seconds to decide without it."""
     problem = make_problem(tree, memory_weight)
     took = []
     for _ in range(REPEATS):
