@@ -1,4 +1,4 @@
-"""Branch and price: its bound is one, its splits are the best, and it closes the gap where counting is far off."""
+"""Branch and price proves valid bounds, finds the best splits, and closes gaps that counting leaves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def every_set(size: int) -> list[tuple[int, ...]]:
 
 
 def cut_by(problem: Problem, members: tuple[int, ...]) -> list[int]:
-    """Return the flows that have groups inside and outside."""
+    """Return the flows with groups both in the set and out of it."""
     inside = set(members)
     return [
         number
@@ -32,7 +32,7 @@ def cut_by(problem: Problem, members: tuple[int, ...]) -> list[int]:
 
 
 def cost_of(problem: Problem, members: tuple[int, ...]) -> float:
-    """Return what a partition of these groups pays at least: its groups, and every flow that it cuts once."""
+    """Return the least cost of a partition of these groups: the groups, and each cut flow once."""
     cut = sum(problem.flows[flow].seconds for flow in cut_by(problem, members))
     return sum(float(problem.cost[group]) for group in members) + problem.seconds_share * cut
 
@@ -62,7 +62,7 @@ def test_no_set_within_the_limit_is_worth_more() -> None:
 
 @pytest.mark.parametrize("part", range(4))
 def test_the_bound_is_below_every_split_and_the_split_is_the_best(part: int) -> None:
-    """It starts from any split and half of the average: what it says is its own work."""
+    """The proof starts from any split and from half of the average, so the result is its own work."""
     closed = 0
     for seed in range(part, 100, 4):
         generator = random.Random(seed)
@@ -79,12 +79,12 @@ def test_the_bound_is_below_every_split_and_the_split_is_the_best(part: int) -> 
             reached = weigh(problem, proven.labels, partitions).rank[0]
             assert reached < known
         closed += reached <= best * 1.001 and proven.bound >= best * 0.998
-    # A value that goes to several partitions is counted once at its source until all of them are known.
-    assert closed >= 20, "of 25; 24 as a rule"
+    # A value for several partitions counts once at its source until all of them are known, which leaves a few gaps.
+    assert closed >= 20, "of 25; usually 24"
 
 
 @pytest.mark.parametrize("partitions", [4, 8])
-def test_where_counting_is_far_off_the_split_is_within_two_percent(partitions: int) -> None:
+def test_gaps_that_counting_leaves_are_closed_to_two_percent(partitions: int) -> None:
     """Two to three seconds; by counting alone the gap is 17 and 57 %."""
     decision = certify(resnet50(), partitions, memory_weight=0.2, budget_seconds=20.0, clock=time.process_time)
     assert decision.certificate == "branch and price"
