@@ -79,6 +79,7 @@ def decide(
     if problem.size < partitions:
         raise _too_few(problem, partitions)
     if memory_cap is not None:
+        # First, because this error names the module that is too large.
         _check_indivisible(problem, memory_cap)
     ladder = _Ladder(problem, partitions, memory_cap, revisit_cost)
     ladder.climb()
@@ -164,6 +165,7 @@ class _Ladder:
         self._adopt(start, self.method)
         self._adopt(improve(problem, start, partitions, cap), "moves")
         self.bound = least_greatest_cost(problem, partitions, self._cost)
+        # A split that meets the bound is the best, so further rungs would waste time.
         if self.gap and problem.size <= MAX_EXHAUSTIVE_GROUPS:
             self._search_exhaustively()
         elif self.gap:
@@ -180,11 +182,13 @@ class _Ladder:
 
     def _rank(self, labels: list[int]) -> tuple[float, float]:
         greatest, communication = weigh(self._problem, labels, self._partitions).rank
+        # A split that revisits compares as if it cost more, but `_cost`, and so the gap, uses its true cost.
         return greatest * (self._revisit_factor if revisits(self._problem, labels) else 1.0), communication
 
     def _search_exhaustively(self) -> None:
         result = search_all_splits(self._problem, self._partitions, self._cost, self._cap)
         if result is None:
+            # Too many placements: the split stays without a proof.
             return
         # The search was complete: either the known split is the best, or the new one is.
         self.bound, self.certificate = self._cost, "exhaustive search"

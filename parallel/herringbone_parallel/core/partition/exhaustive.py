@@ -91,6 +91,7 @@ def search_all_splits(
         if not len(alive.labels):
             # Nothing can beat the known split.
             return ExhaustiveResult(None)
+    # Of the splits left, the one with the least greatest cost; all of them beat the known one.
     best = alive.labels[np.argmin(alive.cost.max(axis=1))]
     labels = [0] * problem.size
     for group, label in zip(order, best.tolist(), strict=True):

@@ -51,6 +51,7 @@ def redivide_pairs(problem: Problem, labels: list[int], partitions: int, memory_
     while pairs.steps < MAX_STEPS:
         start = int(generator.integers(problem.size))
         end = min(start + 1 + int(generator.integers(1 + problem.size // (2 * partitions))), problem.size)
+        # A kick moves at most about half of a partition's groups, so that most of the split survives.
         kicked = list(best)
         kicked[start:end] = [int(generator.integers(partitions))] * (end - start)
         # Weighing a split takes as long as about a tenth of a step per group.
@@ -164,6 +165,7 @@ class Pairs:
         # Round running sums rather than single costs, so that errors do not add up along a run.
         cells = np.diff(np.rint(np.cumsum(np.concatenate([[0.0], costs])) / cell)).astype(int).tolist()
         tables = [np.full((1, CELLS + 1), np.inf)]
+        # Before the first group neither side has cost, and no flow is open.
         tables[0][0, 0] = 0.0
         chain: list[list[_Shift]] = []
         for group, (count, steps, open_flows) in enumerate(_levels(len(groups), flows)):
@@ -217,6 +219,7 @@ def _inside(problem: Problem, labels: Sequence[int], groups: Sequence[int]) -> t
     position = {group: index for index, group in enumerate(groups)}
     costs = problem.cost[list(groups)]
     flows = []
+    # Without a price for seconds, flows cost nothing and need no state.
     for flow in problem.flows if problem.seconds_share else ():
         cost = problem.seconds_share * flow.seconds
         users = [position[user] for user in flow.users if user in position]
@@ -227,6 +230,7 @@ def _inside(problem: Problem, labels: Sequence[int], groups: Sequence[int]) -> t
             if users:
                 flows.append(_Flow(source, tuple(sorted((source, *users))), cost))
         elif len(users) == 1:
+            # A single user of a remote value pays on either side.
             costs[users[0]] += cost
         elif users:
             flows.append(_Flow(None, tuple(users), cost))

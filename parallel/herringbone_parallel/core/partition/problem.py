@@ -89,6 +89,7 @@ def weigh(problem: Problem, labels: Sequence[int], partitions: int) -> Loads:
         home = labels[flow.source]
         # A set, because a value moves once to a partition however many of its groups use it.
         for partition in {labels[user] for user in flow.users} - {home}:
+            # Both ends are busy during a transfer.
             communication[partition] += flow.seconds
             communication[home] += flow.seconds
     cost = np.bincount(partition_of, problem.cost, partitions) + problem.seconds_share * communication
@@ -104,6 +105,7 @@ def revisits(problem: Problem, labels: Sequence[int]) -> bool:
     """Return True if the call order comes back to a partition that it has left; scattered groups do not count."""
     # A scattered group comes back in every split, so it says nothing about this one.
     order = [label for group, label in enumerate(labels) if group not in problem.scattered]
+    # n partitions in contiguous runs change n - 1 times.
     return sum(before != label for before, label in pairwise(order)) >= len(set(order))
 
 
@@ -120,6 +122,7 @@ def make_problem(tree: CostTree, memory_weight: float) -> Problem:
     memory, seconds = np.zeros(count), np.zeros(count)
     for unit, group in zip(units, group_of_unit, strict=True):
         members[group].append(unit.path)
+        # By identity, so that a shared parameter counts once.
         parameters[group].update(unit.parameters)
     # Modules without parameters add their costs to the group of their unit.
     for node in tree.root.walk() if units else ():
@@ -195,6 +198,7 @@ def _scattered(group_of_unit: Sequence[int]) -> tuple[int, ...]:
 def _shares(memory: Floats, seconds: Floats, memory_weight: float) -> tuple[Floats, float]:
     """Return each group's cost, and the cost of a second of communication; an amount not measured weighs nothing."""
     total_memory, total_seconds = float(memory.sum()), float(seconds.sum())
+    # With one of the two measured, that one decides alone.
     if not total_seconds:
         memory_weight = 1.0
     elif not total_memory:
@@ -223,6 +227,7 @@ def _flows(tree: CostTree, values: Iterable[Value], group_of: dict[str, int]) ->
         source = group_of[value.source]
         users = tuple(sorted({group_of[path] for path in value.users} - {source}))
         seconds_each = tree.link.transfer_seconds(value.forward_bytes, value.backward_bytes)
+        # A value within one group never moves, and one without bytes takes no time.
         if users and seconds_each:
             seconds[source, users] = seconds.get((source, users), 0.0) + seconds_each
     return tuple(Flow(source, users, duration) for (source, users), duration in seconds.items())

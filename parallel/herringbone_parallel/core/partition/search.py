@@ -144,6 +144,7 @@ class _Split:
         # No partition may be empty.
         if self._count[home] == 1 or self._memory[target] + self._memories[group] > self._cap:
             return None
+        # A copy: an evaluation must not change the split.
         cost = list(self._cost)
         cost[home] -= self._costs[group]
         cost[target] += self._costs[group]

@@ -177,6 +177,7 @@ class _Cutter:
         self._edges: set[Edge] = set()
         # The nodes that depend on an argument of the step.
         self._argument_users: set[int] = set()
+        # Inputs precede their users, so one pass finds all.
         for number, node in enumerate(nodes):
             is_argument = node.available and not node.captured
             if is_argument or any(before in self._argument_users for before, _ in node.inputs):
@@ -203,6 +204,7 @@ class _Cutter:
     def _need(self, value: Output, rank: int) -> None:
         """Mark a value's node as needed where it runs, and add an edge if that is another rank."""
         owner = self._owners[value[0]]
+        # This rank computes the edges of all ranks, not only its own, because all must number them alike.
         if owner in (EVERYWHERE, rank):
             self._needed.add(_Site(value[0], rank))
         else:
@@ -231,6 +233,7 @@ class _Cutter:
         waiting: list[_Site] = []
         backward: list[bool] = []
         for number, node in enumerate(self._nodes):
+            # A node that uses a gradient is backward, even if it was not traced as such.
             backward.append(node.backward or any(backward[before] for before, _ in node.inputs))
             phase = BACKWARD if backward[number] else FORWARD
             for rank in self._ranks_of(number):
@@ -241,6 +244,7 @@ class _Cutter:
                         changes = before.rank != rank or stages[before].phase != phase
                         stage = max(stage, stages[before].number + changes)
                     else:
+                        # The input waits for its first user, so its stage follows from its users below.
                         users[before].append(site)
                 if self._can_wait(site, stages):
                     waiting.append(site)
@@ -284,6 +288,7 @@ class _Cutter:
         self, rank: int, stages: dict[_Site, _Stage], numbered: dict[Edge, int], results: Sequence[Output]
     ) -> list[Segment]:
         """Return a rank's segments in order, complete: [3] to [5]."""
+        # Another rank's value changes the stage, so the nodes of one stage and phase run without waiting in between.
         by_stage: dict[_Stage, Segment] = {}
         for number, node in enumerate(self._nodes):
             if (number, rank) in self._needed and not node.constant:
@@ -291,6 +296,7 @@ class _Cutter:
                 by_stage.setdefault(stage, Segment(stage.phase)).nodes.append(number)
         arrives = {edge.value: number for edge, number in numbered.items() if edge.target == rank}
         leaves = {number: edge.value for edge, number in numbered.items() if edge.source == rank}
+        # A value that its target only returns as a result may arrive late: no rank waits for it.
         awaited = {edge.value[0] for edge in numbered if edge.source == rank and self._computes_with(edge)}
         ordered = [by_stage[stage] for stage in sorted(by_stage, key=lambda stage: stage.order)]
         segments = self._merged(ordered, arrives, awaited)
@@ -303,6 +309,7 @@ class _Cutter:
             segment.receives = sorted(set(segment.receives) - received)
             received.update(segment.receives)
         self._order_microbatches(segments)
+        # Other ranks and the results may need values that no later segment of this rank takes.
         for number, value in sorted(leaves.items()):
             home[value[0]].sends.append(number)
             _add(home[value[0]].gives, value)
@@ -372,8 +379,10 @@ class _Cutter:
             for value in self._nodes[waiting.pop()].inputs:
                 before = value[0]
                 if self._nodes[before].available:
+                    # Every rank has it, so it is taken and never given.
                     _add(segment.takes, value)
                 elif self._nodes[before].constant:
+                    # Repeat a constant, and the constants that it needs, instead of passing it on.
                     if before not in constants:
                         constants.add(before)
                         waiting.append(before)

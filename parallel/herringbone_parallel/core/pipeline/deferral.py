@@ -65,12 +65,14 @@ def defer(
 
     def is_deferrable(value: Output, product: Product) -> bool:
         segment = home.get(value[0])
+        # A product runs as a whole, so all its nodes must be in one segment.
         if segment is None or any(home.get(number) is not segment for number in product.nodes):
             return False
         # A single microbatch's value must exist when another rank, a result or another node needs it.
         wanted = travelling | {number for number, output in segment.gives if (number, output) != value}
         used = any(number in wanted or users[number] - product.nodes for number in product.nodes)
         arrives = all(joined[0] in home or _arrives(nodes, segment, joined) for joined in product.joined)
+        # A group of one saves no work; it pays only if another rank gets its message earlier for it.
         return not used and arrives and (group > 1 or bool(segment.sends))
 
     deferrable = {value: product for value, product in products.items() if is_deferrable(value, product)}
@@ -106,6 +108,7 @@ def _without(nodes: Sequence[Node], segment: Segment, products: Mapping[Output, 
     """Return a copy of the segment without the products, and without the values that only they took."""
     removed = {number for product in products.values() for number in product.nodes}
     kept = [number for number in segment.nodes if number not in removed]
+    # A value that only the products took stays if the segment must give it.
     used = {value for number in kept for value in nodes[number].inputs}
     return replace(
         segment,

@@ -166,6 +166,7 @@ class _Rank:
                 continue
             forwards_left += task.phase == FORWARD
             live += runner.started
+            # A fresh microbatch may start without its message [2], so it is not tested for one.
             if not runner.started:
                 fresh.append(runner.microbatch)
             elif self.can_run(runner):
@@ -202,10 +203,12 @@ class _Step:
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._link_free_at: dict[tuple[int, int], float] = defaultdict(float)
+        # `make_schedule` below refuses an unknown pipeline and names the choices.
         phases = PHASES.get(pipeline, ())
         self._last_phase = phases[-1] if phases else ""
         # Only a step with a backward keeps activations.
         self._keeps = len(phases) > 1
+        # A rank below the highest may have no segment; it counts as idle.
         ranks = 1 + max((segment.rank for program in programs for segment in program), default=0)
         self._ranks = [
             _Rank([_Runner(m, _tasks(program, rank, phases)) for m, program in enumerate(programs)], pipeline, active)
@@ -215,6 +218,7 @@ class _Step:
     def run(self) -> Simulation:
         for microbatch, program in enumerate(self._programs):
             if program:
+                # The first segment works on the step's own arguments, so its message is there from the start.
                 self._deliver(program[0].rank, microbatch, _Task(FORWARD, 0))
         self._start_idle_ranks()
         while self._heap:
@@ -224,6 +228,7 @@ class _Step:
                 heapq.heappop(self._heap)[2]()
             self._start_idle_ranks()
         stuck = [(r, n.microbatch, n.next) for r, rank in enumerate(self._ranks) for n in rank.runners if n.next]
+        # A schedule chooses a microbatch whenever one can run, so work that is left is a bug in a schedule or here.
         assert not stuck, f"the schedules stopped with work left (rank, microbatch, task): {stuck}"
         return self._result()
 
@@ -255,6 +260,7 @@ class _Step:
             runner.begun = True
             rank.live += 1
             rank.peak_live = max(rank.peak_live, rank.live)
+        # Activations exist from the start of the forward.
         if task.phase == FORWARD and self._keeps:
             rank.kept_bytes += segment.kept_bytes
             rank.peak_kept_bytes = max(rank.peak_kept_bytes, rank.kept_bytes)
@@ -271,6 +277,7 @@ class _Step:
         program = self._programs[runner.microbatch]
         runner.done += 1
         rank.busy = False
+        # The weight phase, if there is one, still needs the activations after the backward.
         if task.phase == self._last_phase and self._keeps:
             rank.kept_bytes -= program[task.segment].kept_bytes
         if runner.next is None:
@@ -291,6 +298,7 @@ class _Step:
             # The last segment computes the loss, so its backward needs no message.
             self._deliver(program[index].rank, microbatch, _Task(BACKWARD, index))
         elif phase == BACKWARD:
+            # The weight phase needs only what this rank has; the rank before needs the gradient by message.
             self._deliver(program[index].rank, microbatch, _Task(WEIGHT, index))
             if index > 0:
                 self._send(microbatch, index, _Task(BACKWARD, index - 1), program[index - 1].sent_bytes)

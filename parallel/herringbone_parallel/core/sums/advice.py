@@ -116,6 +116,7 @@ def find(predictor: Predictor, cluster: Cluster, *, halves: bool = False) -> lis
     `halves`: the gradients could travel in 16 bits, and do not.
     """
     workers, helpers = cluster.workers, cluster.helpers
+    # Without a network there is nothing to predict.
     if workers == 1:
         useless = f": {helper_count(helpers)} would have nothing to sum" if helpers else ""
         text = f"One host: gradients are summed in its memory, and nothing crosses a network{useless}."
@@ -132,6 +133,7 @@ def find(predictor: Predictor, cluster: Cluster, *, halves: bool = False) -> lis
         for setting, after in settings
         if gain(current, after) >= WORTH
     ]
+    # The best first: it is the one that a reader should try.
     faster.sort(key=lambda finding: finding.step_s)
     limits = [] if faster else [_limit(predictor, cluster, current)]
     return [_current(predictor, cluster, current), *faster, *limits, *_idle_helpers(predictor, cluster, current)]
@@ -182,6 +184,7 @@ def _other_settings(predictor: Predictor, cluster: Cluster) -> Iterator[tuple[st
 
 def _half(predictor: Predictor, cluster: Cluster, halves: bool) -> Iterator[tuple[str, Prediction]]:
     if halves:
+        # Another predictor, because buckets are planned from the sizes.
         half = Predictor(
             [Sum(-(-gradient.size // 2), gradient.ready_s) for gradient in predictor.gradients],
             forward_s=predictor.forward_s,

@@ -37,6 +37,7 @@ def cut_buckets(tensors: Sequence[tuple[Hashable, int]], *, first_bytes: int, mo
     for index, (kind, size) in enumerate(tensors):
         open_buckets.setdefault(kind, []).append(index)
         filled[kind] = filled.get(kind, 0) + size
+        # A tensor is never divided, so a bucket may exceed its size by its last tensor.
         if filled[kind] >= (most_bytes if closed else first_bytes):
             closed.append(open_buckets.pop(kind))
             filled[kind] = 0
@@ -107,6 +108,7 @@ def _cut_runs(sizes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> lis
         while busy and key_s(busy[-1]) >= key_s(newest):
             busy.pop()
         busy.append(newest)
+        # The prefix of cuts after which the link is free before tensor i is ready; it only grows.
         while idle + 1 < i and ends[idle + 1] <= ready:
             idle += 1
         while busy and busy[0] <= idle:
@@ -115,6 +117,7 @@ def _cut_runs(sizes: Sequence[int], ready_s: Sequence[float], cost: Cost) -> lis
         cut = min(choices, key=lambda j: max(ends[j], ready) - cost.beta_s * filled[j])
         cuts.append(cut)
         ends.append(max(ends[cut], ready) + cost.seconds(filled[i] - filled[cut]))
+    # Follow the best last cuts back from the end.
     runs = []
     end = len(sizes)
     while end:
@@ -154,6 +157,7 @@ def _join(drafts: list[_Draft], ready_s: Sequence[float], cost: Cost) -> list[_D
             candidate = [*drafts[:first], *drafts[first + 1 : second], joined, *drafts[second + 1 :]]
             joined_s = end_s(candidate)
             small = cost.alpha_s > _FIXED_PART * cost.beta_s * joined.size
+            # On a tie a join saves messages, but a large bucket would only wait longer for its last tensor.
             if joined_s < best_s or (joined_s == best_s and small):
                 drafts, best_s = candidate, joined_s
                 continue

@@ -66,6 +66,7 @@ def ring(sums: Sequence[Sum], cluster: Cluster, *, waits: int = 1) -> tuple[floa
     link = cluster.link
 
     def seconds(size: int) -> float:
+        # A step starts when the message of the step before has arrived, so every step pays the latency.
         steps = 2 * (cluster.workers - 1)
         return steps * (waits * link.latency_s + link.busy_s(size / cluster.workers, 1))
 
@@ -86,6 +87,7 @@ def tree(sums: Sequence[Sum], cluster: Cluster) -> tuple[float, ...]:
     depth = (cluster.workers - 1).bit_length()
 
     def seconds(size: int) -> float:
+        # Chunks flow through all levels at once: the bytes are paid once, the latency once per level, up and down.
         return 2 * depth * link.latency_s + link.busy_s(min(2, depth) * size, 2 * depth)
 
     return _one_by_one(sums, cluster, seconds)
@@ -175,6 +177,7 @@ class _Sharded:
         self._missing = [sum(one.flow.bucket == index for one in rounds) for index in range(len(sums))]
         self._ready = [False] * len(sums)
         self._ends = [0.0] * len(sums)
+        # One worker and one helper represent all, so four lanes suffice.
         self._worker_out, self._worker_in, self._helper_out, self._helper_in = (_Lane() for _ in range(4))
         self._inside = _Lane()
         self._now_s = 0.0
@@ -212,6 +215,7 @@ class _Sharded:
     def _push(self) -> None:
         """Send every round that has its bucket and a credit [1]."""
         for number, queue in enumerate(self._queues):
+            # In order within a kind of server: a round without bucket or credit holds up those behind it.
             while (head := self._heads[number]) is not None and self._may_push(head.flow):
                 self._heads[number] = next(queue, None)
                 self._in_flight[head.flow.by_helpers] += 1
@@ -227,6 +231,7 @@ class _Sharded:
         self._move(chunks, out, self._worker_in, chunks.flow.received, chunks.flow.sent, self._end)
 
     def _end(self, chunks: _Round) -> None:
+        # The result that came back is the credit for another push [1].
         self._in_flight[chunks.flow.by_helpers] -= 1
         self._missing[chunks.flow.bucket] -= 1
         if not self._missing[chunks.flow.bucket]:
@@ -257,6 +262,7 @@ def _rounds(bucket: int, size: int, cluster: Cluster, window: Window, level: boo
     number = -(-largest // chunk_bytes)
     for flow in _flows(bucket, shards, cluster, window.bytes // chunk_bytes):
         if level:
+            # As many chunks for the smaller shards of workers as for the larger ones of helpers.
             chunk_bytes = -(-flow.shard_bytes // number)
         for start in range(0, flow.shard_bytes, chunk_bytes):
             yield _Round(flow, min(chunk_bytes, flow.shard_bytes - start))
