@@ -56,7 +56,7 @@ def _workload(name: str, tree: CostTree, step_s: float) -> Workload:
     for node in reversed(nodes):
         passed += node.seconds
         for parameter, size in node.parameters.items():
-            # A shared parameter comes again: its gradient is final at its last occurrence here, in that order.
+            # A shared parameter occurs again: its gradient is final at the last occurrence, so it moves to the end.
             final.pop(parameter, None)
             final[parameter] = Sum(size // BYTES_PER_PARAMETER * GRADIENT_BYTES, backward_s * min(1.0, passed / total))
     return Workload(name, step_s - backward_s, backward_s, tuple(final.values()))

@@ -26,8 +26,8 @@ def last_sum_s(buckets: list[list[int]], sizes: list[int], ready_s: list[float],
 def planned(sizes: list[int], backward_s: float, cost: Cost) -> tuple[list[int], float]:
     """Return the number of tensors in each bucket, and the seconds from the end of the backward to the last sum."""
     ready_s = final_times(sizes, backward_s)
-    found = plan_buckets([("f", size) for size in sizes], ready_s=ready_s, cost=cost)
-    return [len(bucket) for bucket in found], last_sum_s(found, sizes, ready_s, cost) - backward_s
+    plan = plan_buckets([("f", size) for size in sizes], ready_s=ready_s, cost=cost)
+    return [len(bucket) for bucket in plan], last_sum_s(plan, sizes, ready_s, cost) - backward_s
 
 
 def test_doctests() -> None:
@@ -88,8 +88,8 @@ sized = st.lists(st.integers(0, 9), max_size=9)
 @given(sizes=sized, waits=st.lists(st.integers(0, 6), min_size=9, max_size=9), cost=costs)
 def test_no_cut_into_runs_is_better(sizes: list[int], waits: list[int], cost: Cost) -> None:
     ready_s = [float(ready) for ready in accumulate(waits[: len(sizes)])]
-    found = plan_buckets([("f", size) for size in sizes], ready_s=ready_s, cost=cost)
-    assert [index for bucket in found for index in bucket] == list(range(len(sizes)))
+    plan = plan_buckets([("f", size) for size in sizes], ready_s=ready_s, cost=cost)
+    assert [index for bucket in plan for index in bucket] == list(range(len(sizes)))
     positions = range(1, len(sizes))
     every = (
         [list(range(a, b)) for a, b in zip((0, *cuts), (*cuts, len(sizes)), strict=True)]
@@ -97,24 +97,24 @@ def test_no_cut_into_runs_is_better(sizes: list[int], waits: list[int], cost: Co
         for cuts in combinations(positions, number)
     )
     best_s = min((last_sum_s(cut, sizes, ready_s, cost) for cut in every), default=0.0)
-    assert last_sum_s(found, sizes, ready_s, cost) == pytest.approx(best_s)
+    assert last_sum_s(plan, sizes, ready_s, cost) == pytest.approx(best_s)
 
 
 @given(tensors=st.lists(st.tuples(st.sampled_from("fhi"), st.integers(0, 9)), max_size=30), cost=costs)
 def test_planned_buckets_hold_every_tensor_once_and_one_kind_each(tensors: list[tuple[str, int]], cost: Cost) -> None:
     ready_s = final_times([size for _, size in tensors], 20.0)
-    found = plan_buckets(tensors, ready_s=ready_s, cost=cost)
-    assert sorted(index for bucket in found for index in bucket) == list(range(len(tensors)))
-    assert all(len({tensors[index][0] for index in bucket}) == 1 and bucket == sorted(bucket) for bucket in found)
-    assert found == sorted(found, key=lambda bucket: bucket[-1])
+    plan = plan_buckets(tensors, ready_s=ready_s, cost=cost)
+    assert sorted(index for bucket in plan for index in bucket) == list(range(len(tensors)))
+    assert all(len({tensors[index][0] for index in bucket}) == 1 and bucket == sorted(bucket) for bucket in plan)
+    assert plan == sorted(plan, key=lambda bucket: bucket[-1])
 
 
 def test_a_few_tensors_of_another_kind_do_not_make_many_buckets() -> None:
     """Norms in fp32 among weights in fp16: they travel together where that costs nothing."""
     tensors = [("h", MEGABYTE), ("f", 1000)] * 40
     ready_s = final_times([size for _, size in tensors], 0.4)
-    found = plan_buckets(tensors, ready_s=ready_s, cost=Cost(1e-3, 1e-9))
-    kinds = [tensors[bucket[0]][0] for bucket in found]
+    plan = plan_buckets(tensors, ready_s=ready_s, cost=Cost(1e-3, 1e-9))
+    kinds = [tensors[bucket[0]][0] for bucket in plan]
     assert kinds.count("f") <= 2
     assert kinds.count("h") >= 3
 

@@ -59,9 +59,9 @@ def test_little_is_summed_by_few_servers(count: int, helpers: int, servers: int)
 
 
 def test_if_some_workers_serve_they_send_as_much_as_a_helper() -> None:
-    found = shard_map(120_000, workers=6, helpers=2, message=20_000)
-    assert [shard.server for shard in found] == [0, 1, 2, 3, 4, 5]
-    sent = sent_bytes(found, workers=6, helpers=2, element_bytes=1)
+    layout = shard_map(120_000, workers=6, helpers=2, message=20_000)
+    assert [shard.server for shard in layout] == [0, 1, 2, 3, 4, 5]
+    sent = sent_bytes(layout, workers=6, helpers=2, element_bytes=1)
     assert sent[:6] == pytest.approx([sent[0]] * 6, rel=1e-3)
     assert sent[6:] == (120_000, 120_000)
 
@@ -116,18 +116,18 @@ def test_the_gain_over_a_ring(workers: int, helpers: int, gain: float) -> None:
 def test_shards_cover_all_without_gap_or_overlap(
     count: int, workers: int, helpers: int, align: int, message: int
 ) -> None:
-    found = shard_map(count, workers, helpers, align=align, message=message)
-    assert sum(shard.count for shard in found) == count
-    assert all(shard.count > 0 and shard.offset % align == 0 for shard in found)
-    assert all(a.offset + a.count == b.offset and a.server < b.server for a, b in pairwise(found))
-    assert all(0 <= shard.server < helpers + workers for shard in found)
-    for kind in (sizes_of(found, 0, helpers), sizes_of(found, helpers, helpers + workers)):
+    layout = shard_map(count, workers, helpers, align=align, message=message)
+    assert sum(shard.count for shard in layout) == count
+    assert all(shard.count > 0 and shard.offset % align == 0 for shard in layout)
+    assert all(a.offset + a.count == b.offset and a.server < b.server for a, b in pairwise(layout))
+    assert all(0 <= shard.server < helpers + workers for shard in layout)
+    for kind in (sizes_of(layout, 0, helpers), sizes_of(layout, helpers, helpers + workers)):
         # Servers of a kind are level; the very last shard may end early, where the elements do.
         assert max(kind[:-1], default=0) - min(kind[:-1], default=0) <= align
         assert not kind or kind[-1] <= max(kind[:-1], default=kind[-1]) + align
-    sent, received = messages(found, workers, helpers)
+    sent, received = messages(layout, workers, helpers)
     assert sent == received
-    assert tuple(4 * elements for elements in sent) == sent_bytes(found, workers, helpers, element_bytes=4)
+    assert tuple(4 * elements for elements in sent) == sent_bytes(layout, workers, helpers, element_bytes=4)
 
 
 def sizes_of(shards: tuple[Shard, ...], first: int, end: int) -> list[int]:
