@@ -16,9 +16,9 @@ def equal_layers(tree: CostTree, partitions: int, memory_weight: float) -> list[
 
 
 def smp_greedy(tree: CostTree, partitions: int, memory_weight: float) -> list[int]:
-    """Return the partition of each group by SMP v1's recursion (Karakus et al., arXiv 2111.05972, section on
-    partitioning; developer guide, "How the library splits a model").
+    """Return the partition of each group by SMP v1's recursion.
 
+    Sources: Karakus et al., arXiv 2111.05972, section on partitioning; developer guide, "How the library splits a model".
     From the root down, it cuts a node's ordered children into contiguous segments, at most as many as the node has
     devices, with the least greatest cost. It gives the devices to the segments in proportion to cost (D'Hondt), so a
     light segment may get none and stay with its parent. It divides segments of several devices in the same way.

@@ -1,7 +1,7 @@
 """Improves a split two partitions at a time: divides all their groups again between the two, and leaves the others.
 
 Single moves and swaps (search.py) cannot take a run of groups across a costly value; a division can. It is dynamic
-programming over the two partitions' groups in call order, called side 0 and side 1:
+programming over the two partitions' groups in call order. The two partitions are side 0 and side 1:
 
     state     the sides on which the ends of each open flow are; a flow is open between its first and its last end
     column    the cost of side 0 so far, in cells: whole fractions of the limit

@@ -1,5 +1,6 @@
-"""Improves a split by moves and swaps of single groups, beyond contiguous runs: descent by (greatest cost,
-communication).
+"""Improves a split by moves and swaps of single groups, beyond contiguous runs.
+
+It is a descent by (greatest cost, communication):
 
     [1] relieve   take a group off the costliest partition
     [2] swap      exchange a group of the costliest partition for a lighter one

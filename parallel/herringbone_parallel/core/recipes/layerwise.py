@@ -27,8 +27,9 @@ def require_lamb(*, rate: float, betas: tuple[float, float], epsilon: float, wei
 
 
 def is_matrix(dimensions: int, name: str = "") -> bool:
-    """Return True for a matrix, which has weight decay and a step in proportion to its norm; False for shifts and
-    scales.
+    """Return True for a matrix, False for a weight that shifts or scales.
+
+    Matrices have weight decay, and steps in proportion to their norm.
 
     >>> is_matrix(2), is_matrix(1), is_matrix(2, "query/bias")     # attention has a bias per head
     (True, False, False)
