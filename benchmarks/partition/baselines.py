@@ -19,10 +19,12 @@ def smp_greedy(tree: CostTree, partitions: int, memory_weight: float) -> list[in
     """Return the partition of each group by SMP v1's recursion.
 
     Sources: Karakus et al., arXiv 2111.05972, section on partitioning; developer guide, "How the library splits a
-    model". From the root down, it cuts a node's ordered children into contiguous segments, at most as many as the
-    node has devices, with the least greatest cost. It gives the devices to the segments in proportion to cost
-    (D'Hondt), so a light segment may get none and stay with its parent. It divides segments of several devices in the
-    same way. Communication does not count. Modules that share a parameter go with the first of them.
+    model".
+
+    From the root down, it cuts a node's ordered children into contiguous segments, at most as many as the node has
+    devices, with the least greatest cost. It gives the devices to the segments in proportion to cost (D'Hondt), so a
+    light segment may get none and stay with its parent. It divides segments of several devices in the same way.
+    Communication does not count. Modules that share a parameter go with the first of them.
     """
     problem = make_problem(tree, memory_weight)
     group_of = {path: group for group, paths in enumerate(problem.members) for path in paths}
