@@ -118,7 +118,7 @@ def init() -> None:
     if _state is not None:
         return
     settings = launch.model_parallel(os.environ)
-    place = launch.place(os.environ)
+    place = launch.rank_info(os.environ)
     grid = Grid(place.size, pipeline=settings.partitions, placement=settings.placement)
     _refuse(settings, grid)
     _have_threads()

@@ -41,7 +41,7 @@ def hand_in(timeline: Timeline, transport: Transport | None) -> None:
     """Give rank 0 what there is; on rank 0, write the trace of all ranks that hand something in within seconds."""
     if timeline.rank != 0:
         assert transport is not None, "a rank besides the first has peers"
-        transport.send_object(0, timeline.told())
+        transport.send_object(0, timeline.encoded())
         return
     others, missing = [], []
     until = time.monotonic() + _GATHER_SECONDS

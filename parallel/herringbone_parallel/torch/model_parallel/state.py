@@ -105,7 +105,7 @@ def init() -> None:
     if _state is not None:
         return
     settings = launch.model_parallel(os.environ)
-    place = launch.place(os.environ)
+    place = launch.rank_info(os.environ)
     rank, size = place.rank, place.size
     grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
     _refuse(settings, grid)

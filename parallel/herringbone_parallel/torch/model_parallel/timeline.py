@@ -36,7 +36,7 @@ class Timeline(timeline.Timeline):
         """Give rank 0 what there is; on rank 0, write the trace of all ranks that hand something in within seconds."""
         if self.rank != 0:
             try:
-                store.set(_key(self.rank), self.told())
+                store.set(_key(self.rank), self.encoded())
             except RuntimeError as error:
                 warnings.warn(f"{VARIABLE}: rank 0 is gone ({error}); wrote {self.write_own()}", stacklevel=2)
             return

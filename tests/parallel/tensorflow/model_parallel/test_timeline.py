@@ -25,14 +25,14 @@ def test_a_step_runs_each_segment_once_per_microbatch(ranks: Ranks, tmp_path: Pa
     for rank, step in itertools.product(range(2), (1, 2, 3)):
         mine = sorted((e for e in events if (e.rank, e.step) == (rank, step)), key=lambda event: event.start_s)
         assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(mine)), "one at a time"
-        ran = [(event.what, event.microbatch) for event in mine if event.what != "weight"]
+        ran = [(event.phase, event.microbatch) for event in mine if event.phase != "weight"]
         # With `interleaved` the last rank's backward is part of its forward.
         phases = ["forward"] if (pipeline, rank) == ("interleaved", 1) else ["backward", "forward"]
         assert sorted(ran) == [(what, number) for what in phases for number in range(4)]
         if pipeline == "simple":
             assert [what for what, _ in ran] == ["forward"] * 4 + ["backward"] * 4
     for number in range(4):
-        of = {(event.rank, event.what): event for event in events if (event.step, event.microbatch) == (3, number)}
+        of = {(event.rank, event.phase): event for event in events if (event.step, event.microbatch) == (3, number)}
         assert of[1, "forward"].start_s >= of[0, "forward"].end_s, "the data came from rank 0, by the same clock"
         last = of[1, "forward" if pipeline == "interleaved" else "backward"]
         assert of[0, "backward"].start_s >= last.end_s, "and its gradient went back"
@@ -50,7 +50,7 @@ def test_gradients_of_weights_are_computed_for_groups(
     path = tmp_path / "timeline.json"
     variables = ranks.model_parallel(partitions=2, microbatches=4)
     ranks.run("timelines.train", 2, False, width, SMP_TIMELINE=str(path), **variables)
-    ran = [(event.rank, event.step, event.microbatch) for event in read_trace(path) if event.what == "weight"]
+    ran = [(event.rank, event.step, event.microbatch) for event in read_trace(path) if event.phase == "weight"]
     # The first rank's are one by one part of its backward: nobody waits for what that makes.
     wanted = {0: first, 1: second}
     assert sorted(ran) == [(rank, step, last) for rank in range(2) for step in (1, 2, 3) for last in wanted[rank]]

@@ -23,7 +23,7 @@ class Placement:
     """What each operation of a traced graph was told, and who owns each variable that it uses.
 
     placement = Placement(traced, told, owners, default=0)
-    owners = place(placement.nodes(), default=0)
+    owners = assign_ranks(placement.nodes(), default=0)
 
     `told` gives the partition of a stretch; `known` are the owners of variables that were settled before, by the `id`
     of their handles; `members` the handles of the model's variables. Others are on every rank.
@@ -70,12 +70,12 @@ class Placement:
         return Node(
             inputs=tuple((self.number_of[tensor.op.name], tensor.value_index) for tensor in operation.inputs),
             waits=tuple(self._waits(operation)),
-            told=self._told[self._created[operation.name]],
-            bound=None if given else self._bound(operation),
+            assigned=self._told[self._created[operation.name]],
+            state_rank=None if given else self._bound(operation),
             backward_of=None if original is None else self.number_of.get(original.name),
             backward=backward,
             constant=given or operation.type in ("Const", "NoOp"),
-            given=given,
+            available=given,
             captured=operation.name in self._captured,
             effect=not given and operation.op_def.is_stateful and operation.type not in _READS,
         )

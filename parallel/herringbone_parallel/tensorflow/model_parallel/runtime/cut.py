@@ -128,12 +128,12 @@ class Cutter:
         segments = [one.segment for one in deferring]
         results = [value for value in results if value not in summed]
         # Sums that one call makes, of all microbatches, are in no variable.
-        whole = {value for one in deferring for value in one.puts_off if group == microbatches}
+        whole = {value for one in deferring for value in one.deferred if group == microbatches}
         sums = Sums({value: self._tensor(value) for value in summed if value not in whole})
-        needed = {*results, *(value for one in deferring for value in (*one.segment.takes, *one.takes))}
+        needed = {*results, *(value for one in deferring for value in (*one.segment.takes, *one.kept))}
         needed.update(self._cut.edges[edge].value for segment in segments for edge in segment.sends)
         put_off = [
-            make_put_off(one, products, self._tensor, sums.variables, group) if one.puts_off else None
+            make_put_off(one, products, self._tensor, sums.variables, group) if one.deferred else None
             for one in deferring
         ]
         pieces = tuple(

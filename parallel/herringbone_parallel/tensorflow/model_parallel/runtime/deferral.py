@@ -138,13 +138,13 @@ def make_put_off(
     group: int,
 ) -> PutOff:
     """Return what a segment leaves for later; the sums with a variable are added to it."""
-    takes = deferring.takes
-    returned = [value for value in deferring.puts_off if value not in variables]
+    takes = deferring.kept
+    returned = [value for value in deferring.deferred if value not in variables]
 
     def compute(*tensors: Any) -> Any:
         count = len(tensors) // len(takes)
         parts = {value: tensors[number * count : (number + 1) * count] for number, value in enumerate(takes)}
-        made = {value: products[value].sum_of(parts) for value in deferring.puts_off}
+        made = {value: products[value].sum_of(parts) for value in deferring.deferred}
         for value, total in made.items():
             if value in variables:
                 variables[value].assign_add(total, read_value=False)

@@ -117,7 +117,7 @@ class Run:
         while any(microbatch.piece is not None for microbatch in everyone):
             # What comes from here on may change the answer.
             arrived = self._transport.arrived if self._transport is not None else 0
-            choice = self._schedule.send(self._ready(everyone))
+            choice = self._schedule(self._ready(everyone))
             if choice is None:
                 if self._later:
                     self._compute_put_off()

@@ -12,7 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.core.pipeline.dataflow import Output, cut, place
+from herringbone_parallel.core.pipeline.dataflow import Output, assign_ranks, cut
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.tensorflow.model_parallel.arrays import as_array
 from herringbone_parallel.tensorflow.model_parallel.output import SummedOutput
@@ -188,7 +188,7 @@ def make_plan(
     placement = Placement(traced, told, here.owners, set(members), here.settings.default_partition)
     _settle(here, placement, members)
     nodes = placement.nodes()
-    owners = place(nodes, default=here.settings.default_partition)
+    owners = assign_ranks(nodes, default=here.settings.default_partition)
     outputs: list[Output] = [(placement.number_of[t.op.name], t.value_index) for t in traced.outputs]
     variables = variables_of(result[0], traced)
     assert len(variables) == len(outputs)

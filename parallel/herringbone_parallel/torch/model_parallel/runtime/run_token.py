@@ -322,7 +322,7 @@ class Baton:
         """Do so, and return the microbatch if it is a fresh one, for which the caller finds a thread."""
         if not self._started or self._holder is not None or self._failure is not None:
             return None
-        choice = self._schedule.send(self._ready())
+        choice = self._schedule(self._ready())
         if choice is None:
             return None
         runner = self._runners[choice]

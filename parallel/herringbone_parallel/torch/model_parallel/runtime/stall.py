@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.core.pipeline.divergence import Trace, all_stand, difference
+from herringbone_parallel.core.pipeline.divergence import Trace, difference, is_deadlock
 from herringbone_parallel.torch.model_parallel.runtime.run_token import Baton, Standing
 from herringbone_parallel.torch.model_parallel.runtime.transport import Key, Purpose, Transport
 
@@ -94,7 +94,7 @@ class StallProbe:
                 self._end(f"pipeline rank {wait.key[0]} {left[wait.key[0]]}, but {self._describe(standing)}. {_ADVICE}")
                 return
         everyone = {self._rank: own, **probes}
-        if len(everyone) == 1 + len(self._transport.peers) and all_stand(
+        if len(everyone) == 1 + len(self._transport.peers) and is_deadlock(
             {rank: (each.moves, each.heard) for rank, each in everyone.items()}
         ):
             waits = "; ".join(everyone[rank].waits for rank in sorted(everyone))

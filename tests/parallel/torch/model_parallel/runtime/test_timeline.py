@@ -50,9 +50,11 @@ def test_one_file_holds_what_every_rank_ran(timed_ranks: Ranks, tmp_path: Path) 
         for step in (1, 2, 3):
             mine = sorted((e for e in events if (e.rank, e.step) == (rank, step)), key=lambda event: event.start_s)
             assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(mine)), "one at a time"
-            phases = [event.what for event in mine]
+            phases = [event.phase for event in mine]
             assert phases == sorted(phases, reverse=True), "simple: all forwards, then all backwards"
-            assert {(e.what, e.microbatch) for e in mine} == {(w, m) for w in ("forward", "backward") for m in range(4)}
+            assert {(e.phase, e.microbatch) for e in mine} == {
+                (w, m) for w in ("forward", "backward") for m in range(4)
+            }
     step = [event for event in events if event.step == 3]
     assert "idle, rank 1" in side_by_side(step, step)
 
@@ -62,7 +64,7 @@ def test_ranks_share_a_clock(timed_ranks: Ranks, tmp_path: Path) -> None:
     events = [event for event in read_trace(tmp_path / "traces" / "timeline.json") if event.step == 3]
     for microbatch in range(4):
         of = {
-            (event.rank, event.what): event
+            (event.rank, event.phase): event
             for event in sorted(events, key=lambda event: event.start_s)
             if event.microbatch == microbatch
         }

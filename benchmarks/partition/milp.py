@@ -1,4 +1,4 @@
-"""The partition problem as a mixed-integer program, for scipy's HiGHS: a proven bound, and sometimes a better split.
+"""Solves the partition problem as a mixed-integer program with scipy's HiGHS: a proven bound, sometimes a better split.
 
 minimise t                                        g a group, f a flow from group s, k a partition
 x[g,k] in {0,1}   g is on k                       sum_k x[g,k] = 1,   sum_g x[g,k] >= 1
@@ -6,45 +6,39 @@ y[f,k] >= x[user,k] - x[s,k]                      f is received by k
 z[f,k] <= (P-1) x[s,k],  sum_k z = sum_k y        f is sent that many times, by its source's partition
 sum_g cost x[g,k] + share * sum_f seconds (y[f,k] + z[f,k]) <= t
 sum_g memory x[g,k] <= cap
-sum_f seconds sum_k y[f,k] >= what nobody avoids  (partition_bounds)
+sum_f seconds sum_k y[f,k] >= least communication  (core/partition/bounds.py)
 x[g,k] = 0 for k > g                              partitions are numbered by their first group
 """
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from scipy import optimize, sparse
 
 from herringbone_parallel.core.partition.bounds import least_communication
 from herringbone_parallel.core.partition.problem import Floats, Problem
 
-# Beyond it the solver does not even finish its first relaxation in a sensible budget.
+# For larger programs the solver does not finish its first relaxation in a sensible budget.
 MAX_BINARIES = 6_000
 
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """A proven lower bound on the greatest cost, and a split if the solver met one."""
+    """A proven lower bound on the greatest cost, and a split if the solver found one."""
 
     bound: float
     labels: list[int] | None
 
 
-def certify(
+def certify_with_highs(
     problem: Problem, partitions: int, known: tuple[float, float], seconds: float, memory_cap: float | None = None
 ) -> Certified | None:
-    """Let HiGHS work for at most `seconds` on a problem whose bound and greatest cost are `known`.
+    """Let HiGHS work for at most `seconds` on a problem with a `known` (bound, greatest cost).
 
-    None when scipy is not installed, or the program is too large to be worth it.
+    Returns None when the program is too large.
     """
-    try:
-        optimize: Any = importlib.import_module("scipy.optimize")
-        sparse: Any = importlib.import_module("scipy.sparse")
-    except ImportError:
-        return None
     if problem.size * partitions > MAX_BINARIES:
         return None
     program = _Program(problem, partitions, known, memory_cap)
@@ -61,17 +55,17 @@ def certify(
     bound = known[0] if answer.mip_dual_bound is None else max(known[0], answer.mip_dual_bound * known[1])
     labels = None
     if answer.x is not None:
-        placed = answer.x[: problem.size * partitions].reshape(problem.size, partitions)
-        labels = [int(label) for label in placed.argmax(axis=1)]
+        assignment = answer.x[: problem.size * partitions].reshape(problem.size, partitions)
+        labels = [int(label) for label in assignment.argmax(axis=1)]
     return Certified(min(bound, known[1]), labels)
 
 
 class _Program:
-    """Rows and columns of the program. Costs are scaled so that the known split's greatest cost is 1."""
+    """The rows and columns of the program. Costs are scaled so that the known split's greatest cost is 1."""
 
     def __init__(self, problem: Problem, partitions: int, known: tuple[float, float], memory_cap: float | None) -> None:
         self._problem, self._partitions = problem, partitions
-        # Communication that costs nothing needs no columns.
+        # Communication without cost needs no columns.
         self._flows = problem.flows if problem.seconds_share else ()
         binaries, moves = problem.size * partitions, len(self._flows) * partitions
         self._received, self._sent, self._top = binaries, binaries + moves, binaries + 2 * moves
@@ -83,6 +77,7 @@ class _Program:
         self.least, self.most = np.zeros(self.width), np.ones(self.width)
         self.most[self._sent : self._top] = partitions - 1
         self.least[self._top] = known[0] / known[1]
+        # Partitions are interchangeable. Group g on partition g at most removes most of the equal splits.
         for group in range(min(problem.size, partitions)):
             self.most[group * partitions + group + 1 : (group + 1) * partitions] = 0.0
         self.rows: list[int] = []
@@ -140,5 +135,5 @@ class _Program:
         if weights:
             unavoidable = least_communication(problem, count, greatest) * problem.seconds_share / greatest
             moved = [(self._received + i * count + k, weight) for i, weight in enumerate(weights) for k in range(count)]
-            # A hair less, so that rounding never makes the program infeasible.
+            # Slightly less, so that rounding never makes the program infeasible.
             self._row(moved, unavoidable * (1 - 1e-6), np.inf)
