@@ -7,14 +7,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from herringbone.estimators.estimator import Estimator
-from herringbone.planning.plan import JobPlan
+from herringbone.planning.plan import MODEL_DIR, SHARED_MODEL_DIR, JobPlan
 from herringbone_contract.constants import Key
 from herringbone_contract.distribution import Framework, Launcher
 from herringbone_contract.errors import OptionError
-
-# Where the two folders lie in a container; a backend without containers puts its own in their place.
-MODEL_DIR = "/opt/ml/model"
-SHARED_MODEL_DIR = "/opt/ml/shared/model"
 
 
 class _ScriptFirst(Estimator):

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from herringbone.backends.slurm.settings import SlurmSettings, check_slurm_settings
 from herringbone.code.git import GitConfig, check_git_config
+from herringbone.estimators.slurm import SlurmSettings, check_slurm_settings
 from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES
 from herringbone_contract.errors import OptionError, UnsupportedError
 

@@ -94,5 +94,7 @@ def test_a_stop_in_the_second_attempt_is_a_stop(script, backend):
 def test_how_to_begin_anew_is_refused_where_nothing_does(script, backend, option):
     script("")
     given = {"log_policies": {"flaky": "restart"}, "min_instance_count": 1}
-    with pytest.raises(Exception, match=f"{option}: says how a job begins anew, and this one does not: give max_retry"):
+    with pytest.raises(
+        Exception, match=f"{option}: controls how a job restarts, and this job never restarts: give max_retry"
+    ):
         submit(backend, **{option: given[option]})

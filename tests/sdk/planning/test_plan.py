@@ -73,6 +73,15 @@ def test_the_whole_plan_of_a_job():
         "backend": "local_process",
         "estimator": "PyTorch",
         "launcher": "mpi",
+        "distribution": {
+            "smdistributed": {
+                "modelparallel": {
+                    "enabled": True,
+                    "parameters": {"partitions": 2, "microbatches": 4, "pipeline": "interleaved", "optimize": "memory"},
+                }
+            },
+            "mpi": {"enabled": True, "processes_per_host": 2},
+        },
         "hosts": [{"name": "algo-1", **host}, {"name": "algo-2", **host}],
         "source": {"entry_point": "train.py", "folder": "/home/me/src", "whole_folder": True},
         "channels": [
@@ -266,11 +275,17 @@ def here(tmp_path):
     return tmp_path
 
 
-def reviewed(folder, distribution=None, inputs=None, **given):
-    made = plan(distribution, inputs, **given)
-    source = find_source("train.py", "src", (), base=folder)
-    channels = parse_inputs(inputs, base=folder)
-    return review(msgspec.structs.replace(made, source=source, channels=channels, folder=str(folder)))
+def reviewed(folder, distribution=None, inputs=None, **options):
+    made = make_plan(
+        msgspec.structs.replace(
+            request(distribution, **options), source=find_source("train.py", "src", (), base=folder)
+        ),
+        channels=parse_inputs(inputs, base=folder),
+        job_name="digits-1",
+        backend="local_process",
+        folder=str(folder),
+    )
+    return review(made)
 
 
 def test_code_in_a_bucket_is_refused(here):

@@ -140,7 +140,7 @@ def container_request(
 
 
 def _environment(plan: JobPlan, around: Surroundings, mounts: Sequence[Mount]) -> dict[str, str]:
-    environment = {HostVariable.JOB_NAME: plan.told_name}
+    environment = {HostVariable.JOB_NAME: plan.script_job_name}
     if around.image.is_ours or not around.user.startswith("0:"):
         environment |= {"HOME": _HOME, "USER": around.user_name, "LOGNAME": around.user_name}
     # Else root is at home in the image, and may keep things there: keys for ssh, where that starts its ranks.

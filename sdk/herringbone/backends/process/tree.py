@@ -10,11 +10,10 @@ from pathlib import Path
 from herringbone.backends.host_tree import channels_of, make_folders, place_of, write_config, write_json
 from herringbone.code.source import copy_source
 from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD
-from herringbone.estimators.frameworks import MODEL_DIR, SHARED_MODEL_DIR
 from herringbone.estimators.inputs import Channel, share
 from herringbone.jobs.home import JobFolder
 from herringbone.planning.checks import checkpoint_folder
-from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone.planning.plan import MODEL_DIR, SHARED_MODEL_DIR, HostPlan, JobPlan
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable
 from herringbone_contract.paths import Paths
 
@@ -41,7 +40,7 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path
 def job_environment(plan: JobPlan, *, run_folder: str, cache: Path, grace: float) -> dict[str, str]:
     """Return the variables that every host of the job gets."""
     environment = {
-        HostVariable.JOB_NAME: plan.told_name,
+        HostVariable.JOB_NAME: plan.script_job_name,
         HostVariable.RUN_FOLDER: run_folder,
         HostVariable.CACHE: str(cache),
         HostVariable.STOP_GRACE: f"{grace:g}",

@@ -16,7 +16,6 @@ from herringbone.backends.sagemaker.submitted import SubmittedJobs
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.interrupt import OnInterrupt
 from herringbone.jobs.polling import Pace
-from herringbone.planning.checks import all_channels
 from herringbone_contract.errors import AwsError, JobNotFoundError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ class SageMakerBackend:
         unused = review(plan)
         session = AwsSession.of(plan.options.sagemaker_session)
         # With plausible names in place of the stand-ins: their lengths and patterns are checked as well.
-        channels = {channel.name: "0" * 64 for channel in all_channels(plan)}
+        channels = {channel.name: "0" * 64 for channel in plan.channels}
         example = AccountNames(
             region="us-east-1",
             bucket="sagemaker-us-east-1-123456789012",

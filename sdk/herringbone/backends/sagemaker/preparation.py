@@ -25,7 +25,6 @@ from herringbone.backends.sagemaker.request import AccountNames, code_uri, data_
 from herringbone.backends.sagemaker.role import find_role
 from herringbone.backends.sagemaker.upload import Upload
 from herringbone.code.archive import pack_code
-from herringbone.planning.checks import all_channels
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.errors import OptionError
 
@@ -98,7 +97,7 @@ def prepare(
 
 def _local(plan: JobPlan) -> dict[str, Path]:
     """Return where the data of each channel of this machine is."""
-    return {channel.name: Path(channel.path) for channel in all_channels(plan) if channel.path is not None}
+    return {channel.name: Path(channel.path) for channel in plan.channels if channel.path is not None}
 
 
 def _missing_bucket(plan: JobPlan, session: AwsSession, names: AccountNames) -> str | None:

@@ -134,7 +134,7 @@ def rebuild(
         job_name=described["TrainingJobName"],
         backend="sagemaker",
         estimator=kind,
-        launcher=distribution.launcher.value,
+        distribution=distribution,
         hosts=hosts,
         source=source,
         channels=channels,
@@ -184,8 +184,9 @@ def _hosts_arguments(groups: Sequence[InstanceGroup], options: Options) -> dict[
 
 
 def _channels(given: Sequence[Mapping[str, Any]], options: dict[str, Any]) -> tuple[tuple[Channel, ...], str | None]:
-    """Return the user's channels and the address of code that came as one; a model's channel becomes its option."""
-    channels = []
+    """Return all channels, the model's last, and the address of code that came as one; sets the model's options."""
+    channels: list[Channel] = []
+    model: list[Channel] = []
     code = None
     for channel in given:
         name = channel["ChannelName"]
@@ -196,9 +197,10 @@ def _channels(given: Sequence[Mapping[str, Any]], options: dict[str, Any]) -> tu
             continue  # planning makes it anew
         elif channel.get("ContentType") == MODEL_TYPE and channel.get("InputMode") == "File":
             options["model_uri"], options["model_channel_name"] = uri, name
+            model = [Channel(name=name, input=TrainingInput(uri))]
         else:
             channels.append(_channel(channel))
-    return tuple(channels), code
+    return (*channels, *model), code
 
 
 def _channel(channel: Mapping[str, Any]) -> Channel:

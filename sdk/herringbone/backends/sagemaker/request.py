@@ -10,10 +10,8 @@ from typing import Any
 
 from herringbone.backends.sagemaker.merge import merge
 from herringbone.backends.sagemaker.rendezvous import key_channel, needs_key, variables
-from herringbone.estimators.frameworks import SHARED_MODEL_DIR
 from herringbone.estimators.inputs import Channel, FileSystemInput
-from herringbone.planning.checks import all_channels
-from herringbone.planning.plan import JobPlan
+from herringbone.planning.plan import SHARED_MODEL_DIR, JobPlan
 from herringbone_contract.constants import STEERING_PREFIX, Key
 from herringbone_contract.hyperparameters import check_limits
 
@@ -94,7 +92,7 @@ def training_job_request(plan: JobPlan, names: AccountNames) -> dict[str, Any]:
 
 def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
     """Return InputDataConfig: the user's channels, the model's, the code's and the key's where needed."""
-    channels = [_channel(channel, plan, names) for channel in all_channels(plan)]
+    channels = [_channel(channel, plan, names) for channel in plan.channels]
     if plan.options.model_uri is not None:
         # A model is fetched whole, whatever the data's mode; the type is by what AWS's images know it.
         channels[-1] |= {"ContentType": MODEL_TYPE, "InputMode": "File"}

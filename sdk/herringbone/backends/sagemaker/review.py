@@ -12,7 +12,6 @@ from herringbone.code.source import check_source
 from herringbone.estimators.inputs import Channel
 from herringbone.estimators.options import given_options
 from herringbone.jobs.home import find_home
-from herringbone.planning.checks import all_channels
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.launcher import Launcher
@@ -84,7 +83,7 @@ def _check_addresses(plan: JobPlan) -> None:
 
 
 def _check_gpus(plan: JobPlan) -> None:
-    if plan.launcher != Launcher.DATA_PARALLEL.value:
+    if plan.distribution.launcher is not Launcher.DATA_PARALLEL:
         return
     # Hosts without ranks are helpers, and may be of any type.
     without = sorted(
@@ -102,7 +101,7 @@ def _has_gpus(instance_type: str) -> bool:
 
 
 def _check_channels(plan: JobPlan) -> None:
-    channels = all_channels(plan)
+    channels = plan.channels
     names = [channel.name for channel in channels]
     code = plan.source is not None and plan.options.enable_network_isolation
     if code and CODE_CHANNEL in names:

@@ -1,6 +1,6 @@
 """From a plan to what sbatch is given: its words and a script that people can read. Pure.
 
-What a user wrote stands in the script only where it was checked to be one plain word (settings.py), or quoted.
+What a user wrote stands in the script only where it was checked to be one plain word (estimators/slurm.py), or quoted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from herringbone.backends.slurm.settings import SlurmSettings
+from herringbone.estimators.slurm import SlurmSettings
 from herringbone.jobs.home import JobFolder
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.errors import OptionError, UnsupportedError

@@ -5,9 +5,8 @@ from __future__ import annotations
 from herringbone.backends.ssh.host_selection import choose, runtime_of
 from herringbone.backends.ssh.inventory import Inventory, Runtime
 from herringbone.backends.ssh.upload import is_shared
-from herringbone.estimators.frameworks import SHARED_MODEL_DIR
 from herringbone.planning.checks import check_files, check_served, checkpoint_folder, unused_of
-from herringbone.planning.plan import JobPlan, refuse
+from herringbone.planning.plan import SHARED_MODEL_DIR, JobPlan, refuse
 from herringbone.planning.tensorflow import old_tensorflow
 from herringbone_contract.errors import UnsupportedError
 
