@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from herringbone.code.source import check_source
+from herringbone.code.files import check_source
 from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import given_options
 from herringbone.jobs.home import JobFolder, find_home

@@ -8,7 +8,7 @@ from pathlib import Path
 from herringbone.backends.sagemaker.rendezvous import CHANNEL as KEY_CHANNEL
 from herringbone.backends.sagemaker.rendezvous import needs_key
 from herringbone.backends.sagemaker.request import CODE_CHANNEL
-from herringbone.code.source import check_source
+from herringbone.code.files import check_source
 from herringbone.estimators.inputs import Channel
 from herringbone.estimators.options import given_options
 from herringbone.jobs.home import find_home
