@@ -29,12 +29,12 @@ def requirements(tmp_path):
 
 
 @pytest.fixture
-def baked(engine, image, requirements):
+def baked(engine, own_engine, image, requirements):
     """Bakes into the image; what comes out is removed again."""
     names = []
 
     def make():
-        made = bake(engine, image, requirements, lambda line: None, wheelhouse=requirements.parent / "wheels")
+        made = bake(own_engine, image, requirements, lambda line: None, wheelhouse=requirements.parent / "wheels")
         names.append(made.name)
         return made
 
@@ -69,33 +69,33 @@ def test_it_is_made_once(baked, requirements):
     assert baked().name != first.name
 
 
-def test_it_is_never_chosen_for_a_job_that_names_no_image(engine, image, baked):
+def test_it_is_never_chosen_for_a_job_that_names_no_image(own_engine, image, baked):
     from herringbone.images.find import find
 
     made = baked()
-    assert find(engine, framework="pytorch", device="cpu") != made.name
+    assert find(own_engine, framework="pytorch", device="cpu") != made.name
 
 
-def test_what_pip_cannot_find_is_named(engine, image, tmp_path):
+def test_what_pip_cannot_find_is_named(engine, own_engine, image, tmp_path):
     (tmp_path / "requirements.txt").write_text("--no-index\nhb-no-such-package\n")
     before = engine.containers(all=True, quiet=True, filters={"label": "dev.herringbone.requirements"})
     with pytest.raises(ImageError, match="No matching distribution found for hb-no-such-package"):
-        bake(engine, image, tmp_path / "requirements.txt", lambda line: None)
+        bake(own_engine, image, tmp_path / "requirements.txt", lambda line: None)
     assert engine.containers(all=True, quiet=True, filters={"label": "dev.herringbone.requirements"}) == before
 
 
-def test_an_image_that_is_not_here(engine, tmp_path):
+def test_an_image_that_is_not_here(engine, own_engine, tmp_path):
     (tmp_path / "requirements.txt").write_text("")
     with pytest.raises(ImageError, match="the image no-such-image:1 is not on this engine: docker pull"):
-        bake(engine, "no-such-image:1", tmp_path / "requirements.txt", lambda line: None)
+        bake(own_engine, "no-such-image:1", tmp_path / "requirements.txt", lambda line: None)
 
 
-def test_files_that_are_not_here_or_elsewhere(engine, image, tmp_path):
+def test_files_that_are_not_here_or_elsewhere(own_engine, image, tmp_path):
     (tmp_path / "a").mkdir()
     path = tmp_path / "a" / "requirements.txt"
     with pytest.raises(InputError, match=r"requirements\.txt: there is no such file"):
-        bake(engine, image, path, lambda line: None)
+        bake(own_engine, image, path, lambda line: None)
     path.write_text("-r ../outside.txt\n")
     (tmp_path / "outside.txt").write_text("")
     with pytest.raises(InputError, match="must include files of their own folder"):
-        bake(engine, image, path, lambda line: None)
+        bake(own_engine, image, path, lambda line: None)

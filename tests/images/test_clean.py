@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from herringbone.engine.client import Engine
 from herringbone.images.clean import clean, outdated
 
 
@@ -50,7 +51,9 @@ def test_what_is_outdated(listed: list[dict[str, Any]], used: tuple[str, ...], k
 
 
 @pytest.mark.docker
-def test_an_engine_is_rid_of_them(small_engine: Any, tarball: Callable[[dict[str, bytes]], bytes]) -> None:
+def test_outdated_images_are_removed_from_an_engine(
+    small_engine: Any, small_own_engine: Engine, tarball: Callable[[dict[str, bytes]], bytes]
+) -> None:
     def load(tag: str, created: str) -> None:
         layer = tarball({"made": tag.encode()})
         labels = {"contract": "1", "framework": "pytorch", "device": "cpu", "version": "2.13.0"}
@@ -68,7 +71,7 @@ def test_an_engine_is_rid_of_them(small_engine: Any, tarball: Callable[[dict[str
     for month, tag in enumerate(("old", "used", "new"), start=1):
         load(tag, f"2026-0{month}-01T00:00:00Z")
     small_engine.create_container("herringbone/pytorch:used", "train")
-    assert clean(small_engine) == ["herringbone/pytorch:old"]
-    assert clean(small_engine) == []
+    assert clean(small_own_engine) == ["herringbone/pytorch:old"]
+    assert clean(small_own_engine) == []
     left = {name for each in small_engine.images() for name in each["RepoTags"]}
     assert left == {"herringbone/pytorch:used", "herringbone/pytorch:new"}

@@ -122,11 +122,13 @@ def manifest(host: str, reference: str) -> str:
 
 
 @pytest.mark.docker
-def test_a_push_makes_the_repository_logs_in_and_is_not_repeated(engine, host, session, import_image, tmp_path) -> None:
+def test_a_push_makes_the_repository_logs_in_and_is_not_repeated(
+    engine, own_engine, host, session, import_image, tmp_path
+) -> None:
     image = import_image({"hello": b"ecr"})
     tag = image.partition(":")[2]
     said: list[str] = []
-    pushed = push(engine, image, Ecr(ADDRESS, session, host=host), said.append)
+    pushed = push(own_engine, image, Ecr(ADDRESS, session, host=host), said.append)
     assert pushed.startswith(f"{host}/{REPOSITORY}@sha256:")
     assert said[0] == f"made the repository {REPOSITORY}"
     client = session.client("ecr")
@@ -137,13 +139,13 @@ def test_a_push_makes_the_repository_logs_in_and_is_not_repeated(engine, host, s
     client.put_image(repositoryName=REPOSITORY, imageManifest=manifest(host, tag), imageTag=tag)
     known = client.describe_images(repositoryName=REPOSITORY)["imageDetails"][0]["imageDigest"]
     said.clear()
-    assert push(engine, image, Ecr(ADDRESS, session, host=host), said.append) == f"{host}/{REPOSITORY}@{known}"
+    assert push(own_engine, image, Ecr(ADDRESS, session, host=host), said.append) == f"{host}/{REPOSITORY}@{known}"
     assert said == [f"{host}/{REPOSITORY}:{tag} is there already"]
 
     other = import_image({"hello": b"another"})
     engine.tag(other, "herringbone-test", tag, force=True)
     with pytest.raises(ImageError, match=r"there already, with another image \(sha256:.*immutable; give the image ano"):
-        push(engine, image, Ecr(ADDRESS, session, host=host), said.append)
+        push(own_engine, image, Ecr(ADDRESS, session, host=host), said.append)
     engine.remove_image(f"{host}/{REPOSITORY}:{tag}")
     # The token was nowhere but on its way.
     assert not any(PASSWORD in line for line in said)
@@ -151,14 +153,14 @@ def test_a_push_makes_the_repository_logs_in_and_is_not_repeated(engine, host, s
 
 
 @pytest.mark.docker
-def test_a_registry_that_does_not_know_us(engine, host, session, import_image) -> None:
+def test_a_registry_that_does_not_know_us(engine, own_engine, host, session, import_image) -> None:
     class WrongToken(Ecr):
         def login(self) -> dict[str, str]:
             return {"username": "AWS", "password": "wrong"}
 
     image = import_image({"hello": b"wrong"})
     with pytest.raises(ImageError, match=r"cannot be pushed: .*; the caller needs ecr:BatchCheckLayerAvailability, "):
-        push(engine, image, WrongToken(ADDRESS, session, host=host), lambda line: None)
+        push(own_engine, image, WrongToken(ADDRESS, session, host=host), lambda line: None)
     engine.remove_image(f"{host}/team/{image}")
 
 

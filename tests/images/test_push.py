@@ -44,10 +44,10 @@ def registry(tmp_path, port, registry_program):
         server.terminate()
 
 
-def test_the_image_is_there_under_its_digest(engine, registry, import_image):
+def test_the_image_is_there_under_its_digest(engine, own_engine, registry, import_image):
     image = import_image({"hello": b"world"})
     said = []
-    pushed = push(engine, image, registry, said.append)
+    pushed = push(own_engine, image, registry, said.append)
     assert pushed.startswith(f"{registry}/herringbone-test@sha256:")
     assert any(line.startswith("Pushed ") for line in said)
     with urllib.request.urlopen(f"http://{registry}/v2/herringbone-test/tags/list") as answer:
@@ -57,13 +57,13 @@ def test_the_image_is_there_under_its_digest(engine, registry, import_image):
     engine.remove_image(pushed)
 
 
-def test_no_registry_at_that_address(engine, port, import_image):
+def test_no_registry_at_that_address(engine, own_engine, port, import_image):
     image = import_image({"hello": b""})
     with pytest.raises(ImageError, match=f"cannot be pushed: .*; does a registry answer at 127.0.0.1:{port}"):
-        push(engine, image, f"127.0.0.1:{port}", lambda line: None)
+        push(own_engine, image, f"127.0.0.1:{port}", lambda line: None)
     engine.remove_image(f"127.0.0.1:{port}/{image}")
 
 
-def test_an_image_that_is_not_here(engine):
+def test_an_image_that_is_not_here(engine, own_engine):
     with pytest.raises(ImageError, match="no-such-image:1 is not on this engine; `herringbone images ls`"):
-        push(engine, "no-such-image:1", "127.0.0.1:1", lambda line: None)
+        push(own_engine, "no-such-image:1", "127.0.0.1:1", lambda line: None)

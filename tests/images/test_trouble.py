@@ -22,14 +22,14 @@ RUN_FAILED = "The command '/bin/sh -c sh /build/framework/install' returned a no
     ],
 )
 def test_known_causes(line, help_):
-    said = explain(["Step 6/24 : RUN", line], RUN_FAILED, place="/var/lib/docker")
+    said = explain(["Step 6/24 : RUN", line], RUN_FAILED, image_folder="/var/lib/docker")
     assert said.startswith(f"the image cannot be built: {RUN_FAILED}. ")
     assert help_ in said
     assert said.endswith(f"  {line}")
 
 
 def test_an_engine_s_own_error_is_read_as_well():
-    said = explain([], 'OCI runtime create failed: exec: "/bin/sh": no such file or directory', place="")
+    said = explain([], 'OCI runtime create failed: exec: "/bin/sh": no such file or directory', image_folder="")
     assert "The base image has no shell" in said
 
 
@@ -43,7 +43,7 @@ def test_what_the_dockerfile_says_is_no_symptom():
             "Removing intermediate container 0a",
         ],
         f"The command '/bin/sh -c {dockerfile}' returned a non-zero code: 1",
-        place="",
+        image_folder="",
     )
     first, *rest = said.splitlines()
     assert first.endswith("...' returned a non-zero code: 1")
@@ -52,6 +52,6 @@ def test_what_the_dockerfile_says_is_no_symptom():
 
 def test_what_is_not_known_shows_the_last_lines_alone():
     lines = [f"line {number}" for number in range(100)]
-    said = explain(lines, "boom", place="").splitlines()
+    said = explain(lines, "boom", image_folder="").splitlines()
     assert said[0] == "the image cannot be built: boom"
     assert said[1:] == [f"  line {number}" for number in range(88, 100)]

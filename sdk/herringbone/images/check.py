@@ -64,7 +64,7 @@ def check(engine: Any, image: str) -> Iterator[Finding]:
     )
     outcomes = {}
     for setting in _SETTINGS:
-        outcomes[setting] = _run(engine, image, "survey", setting)
+        outcomes[setting] = _run(engine, image, "contents", setting)
         if outcomes[setting].code == 0:
             break
     yield from _runs(outcomes, blame)
@@ -107,7 +107,7 @@ def _content(engine: Any, image: str, facts: Mapping[str, Any], blame: Verdict) 
         yield Finding("MPI", Verdict.OK, facts["mpi"])
     else:
         yield Finding("MPI", Verdict.WARNING, "no mpirun: jobs with `mpi` will not start")
-    seen = _facts(_run(engine, image, "survey", Setting(_ROOT, read_only=False)))
+    seen = _facts(_run(engine, image, "contents", Setting(_ROOT, read_only=False)))
     if seen is None:
         return
     keys = seen["private_keys"]

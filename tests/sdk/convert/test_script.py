@@ -128,10 +128,13 @@ def test_a_few_lines(before, after):
             "from sagemaker.pytorch import PyTorch\ne = PyTorch('a')\ne.deploy(1)",
             "e.deploy(): an estimator here trains",
         ),
-        ("from sagemaker.pytorch import PyTorch\nPyTorch('a', rules=[1])", "rules: Herringbone has no such machinery"),
+        (
+            "from sagemaker.pytorch import PyTorch\nPyTorch('a', rules=[1])",
+            "rules: Herringbone does not have this feature",
+        ),
         (
             "from sagemaker.pytorch import PyTorch\nPyTorch('a', rules=[R()])",
-            "rules: Herringbone has no such machinery",
+            "rules: Herringbone does not have this feature",
         ),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_runs=1)", "did you mean max_run?"),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_run='1')", "max_run: expected int"),

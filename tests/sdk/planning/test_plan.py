@@ -1,4 +1,4 @@
-"""The whole plan of a job compared with one literal, and the rules that need all of a job."""
+"""The whole plan of a job compared with one literal, and the rules that concern several arguments."""
 
 from pathlib import Path
 
@@ -47,9 +47,9 @@ def request(distribution=None, *, count=1, hyperparameters=None, type_="local_pr
     )
 
 
-def plan(distribution=None, inputs=None, **given):
+def plan(distribution=None, inputs=None, **options):
     return make_plan(
-        request(distribution, **given),
+        request(distribution, **options),
         channels=parse_inputs(inputs, base=HERE),
         job_name="digits-1",
         backend="local_process",
@@ -178,7 +178,7 @@ def test_helpers_that_bring_nothing_are_advised_against_and_not_refused(gpus, cp
         assert f"advice:            {advice}" in str(made)
 
 
-def test_mpi_beside_data_parallel_says_how_many_ranks():
+def test_mpi_next_to_data_parallel_sets_the_number_of_ranks():
     beside = {"smdistributed": {"dataparallel": {"enabled": True}}, "mpi": {"enabled": True, "processes_per_host": 2}}
     made = plan(beside)
     assert (made.launcher, made.hosts[0].ranks) == ("data_parallel", 2)
@@ -201,7 +201,7 @@ def test_a_plan_reads_for_people():
     assert "hunter2" not in text
 
 
-def test_a_stored_plan_comes_back_whole():
+def test_a_stored_plan_is_read_back_whole():
     made = plan(
         SPLIT_IN_TWO, {"a": TrainingInput("/x", "ShardedByS3Key")}, environment={"MODE": "fast"}, tags={"a": "b"}
     )
@@ -241,7 +241,7 @@ def test_a_hyperparameter_that_cannot_travel_is_named():
         plan(hyperparameters={"long": "x" * 2500})
 
 
-def test_our_own_hyperparameters_count_too():
+def test_added_hyperparameters_count_towards_the_limit():
     plan(hyperparameters={f"h{number}": number for number in range(96)})
     with pytest.raises(HyperparameterError, match="101 hyperparameters; the service takes 100"):
         plan(hyperparameters={f"h{number}": number for number in range(97)})
@@ -257,18 +257,18 @@ def test_our_own_hyperparameters_count_too():
         ({"instance_groups": []}, "instance_groups: names must be given once each"),
     ],
 )
-def test_hosts_that_make_no_sense(options, message):
+def test_impossible_hosts_are_refused(options, message):
     with pytest.raises(OptionError) as caught:
         plan(**options)
     assert message in str(caught.value)
 
 
-# What local_process makes of a plan.
+# The review of a plan by local_process.
 
 
 @pytest.fixture
 def here(tmp_path):
-    """A folder that has the script and the data that the plans name."""
+    """A folder with the script and the data that the plans name."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").write_text("")
     (tmp_path / "data").mkdir()
@@ -296,7 +296,7 @@ def test_code_in_a_bucket_is_refused(here):
         review(msgspec.structs.replace(plan(), source=source))
 
 
-def test_options_that_mean_nothing_here_are_named(here):
+def test_options_without_effect_are_named(here):
     unused = reviewed(
         here, inputs="data", role="r", volume_size=100, use_spot_instances=True, max_run=5, tags={"a": "b"}
     )
@@ -327,7 +327,7 @@ def test_options_that_mean_nothing_here_are_named(here):
         ),
     ],
 )
-def test_wishes_that_are_not_served_are_refused_by_name(here, given, message):
+def test_options_that_are_not_served_are_refused_by_name(here, given, message):
     with pytest.raises(UnsupportedError) as caught:
         reviewed(here, **given)
     assert message in str(caught.value)
@@ -340,7 +340,7 @@ def test_all_refusals_come_at_once(here):
     assert "output_kms_key" in str(caught.value)
 
 
-def test_files_that_are_not_there_are_named(here):
+def test_missing_files_are_named(here):
     with pytest.raises(InputError, match=r"channel 'training': .*/gone: no such file or folder"):
         reviewed(here, inputs="gone")
     (here / "src/train.py").unlink()
@@ -370,7 +370,7 @@ def test_job_names():
             check_job_name(name)
 
 
-def test_fewer_hosts_are_those_that_the_distribution_can_be_laid_out_on():
+def test_fewer_hosts_are_counts_for_which_a_layout_exists():
     assert plan(count=4, min_instance_count=2).fewer_hosts == (3, 2)
     assert plan(count=4).fewer_hosts == ()
     halves = {

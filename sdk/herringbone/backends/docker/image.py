@@ -85,21 +85,17 @@ def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str,
     listed = codes[0] / "requirements.txt"
     if not listed.is_file():
         return image
-    from herringbone.engine.docker_py import connect
+    from herringbone.engine.locate import find_engine
     from herringbone.images.bake import bake
 
-    client = connect(environ)
-    try:
-        found = bake(
-            client,
-            image.name,
-            listed,
-            Console(sys.stderr).say,
-            wheelhouse=_existing(environ, "PIP_FIND_LINKS"),
-            ca_bundle=_existing(environ, "PIP_CERT"),
-        )
-    finally:
-        client.close()
+    found = bake(
+        find_engine(environ, Path.home()),
+        image.name,
+        listed,
+        Console(sys.stderr).say,
+        wheelhouse=_existing(environ, "PIP_FIND_LINKS"),
+        ca_bundle=_existing(environ, "PIP_CERT"),
+    )
     for code in codes:
         (code / listed.name).unlink()
     return Image(found.name, found.id, is_ours=True)
