@@ -15,7 +15,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "convert",
         help="rewrite a script that uses AWS's SDK v2",
-        description="Print the changed script, and notes on stderr. The script is read, never run. "
+        description="Print the changed script, and notes on stderr. The script is parsed, never run. "
         "Exit code 1: something could not be converted; its notes say `left`.",
     )
     parser.add_argument("script", help="a Python file")

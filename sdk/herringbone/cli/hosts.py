@@ -1,4 +1,4 @@
-"""`herringbone hosts`: look at the machines of an inventory, at what runs on them, and at what it left."""
+"""`herringbone hosts`: check the machines of an inventory, list the jobs on them, and clean up after jobs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.cli.table import aligned
+from herringbone.cli.common import aligned
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.check import MachineReport, Report
     from herringbone.backends.ssh.clean import Cleaned
 
 _EPILOG = """\
-check    exits with 1 when something would keep a job from running, or slow it down
-jobs     makes the jobs known here: from then on logs, stop, describe and download take their names
-clean    removes jobs that are over, whether they were fetched or not, and the code, data and environments
-         that no remaining job uses; nothing of a job that runs. Exits with 1 when a machine cannot be reached
+check    exits with 1 when something would stop a job from running, or slow it down
+jobs     makes the jobs known to this machine: then logs, stop, describe and download take their names
+clean    removes jobs that are over, fetched or not, and the code, data and environments that no other job
+         uses. It removes nothing of a running job. Exits with 1 when a machine cannot be reached
 """
 _COLUMNS = ("HOST", "ADDRESS", "INTERFACE", "PYTHON", "DOCKER", "CPUS", "GPUS", "DRIVER", "FREE", "CLOCK", "RUNS")
 _MEASURE_SECONDS = 0.5
@@ -27,23 +27,25 @@ _MEASURE_SECONDS = 0.5
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "hosts",
-        help="check the machines of an inventory, find the jobs on them, or clean up behind them",
+        help="check the machines of an inventory, find the jobs on them, or clean up after them",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, run, text in (
-        ("check", _check, "reach every machine, see what it has, and measure the network between every pair"),
-        ("jobs", _jobs, "list the jobs on the machines, whoever submitted them"),
-        ("clean", _clean, "remove what jobs left in the machines' work folders, and show what that frees"),
+        ("check", _check, "connect to every machine, show its equipment, and measure the network between every pair"),
+        ("jobs", _jobs, "list the jobs on the machines, from any submitter"),
+        ("clean", _clean, "remove stale files of jobs from the machines' work folders, and show the freed space"),
     ):
         action = actions.add_parser(name, help=text)
         action.add_argument("inventory", type=Path, help="the YAML file that ssh:FILE names")
         action.add_argument("--json", action="store_true", help="one JSON value")
         action.set_defaults(run=run)
         if run is _clean:
-            action.add_argument("--older-than", default="30d", help="as 30d, 12h or 0m (default: 30d)", metavar="AGE")
-            action.add_argument("--dry-run", action="store_true", help="show it, and remove nothing")
+            action.add_argument(
+                "--older-than", default="30d", help="the least age, as 30d, 12h or 0m (default: 30d)", metavar="AGE"
+            )
+            action.add_argument("--dry-run", action="store_true", help="show the result, and remove nothing")
 
 
 def _check(args: argparse.Namespace) -> int:
@@ -59,13 +61,15 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def table(report: Report) -> list[str]:
-    """Return the check's result, for people. Pure."""
+    """Return the lines that show the result of a check. Pure."""
     from herringbone.backends.ssh.check import shown_speed
 
     lines = aligned([_COLUMNS, *map(_row, report.machines)])
     if report.pairs:
         pairs = [("FROM", "TO", "SPEED")]
-        pairs += [(p.sender, p.receiver, p.trouble or shown_speed(p.bytes_per_second)) for p in report.pairs]
+        pairs += [
+            (pair.sender, pair.receiver, pair.trouble or shown_speed(pair.bytes_per_second)) for pair in report.pairs
+        ]
         lines += ["", *aligned(pairs)]
     return lines + [f"problem: {problem}" for problem in report.problems]
 
@@ -94,9 +98,9 @@ def _jobs(args: argparse.Namespace) -> int:
     backend = make_backend()
     records = [backend.describe(name) for name in backend.find(args.inventory)]
     if args.json:
-        print(json.dumps([{"TrainingJobName": each.name, "TrainingJobStatus": each.status} for each in records]))
+        print(json.dumps([{"TrainingJobName": job.name, "TrainingJobStatus": job.status} for job in records]))
         return 0
-    print("\n".join(aligned([("NAME", "STATUS"), *((each.name, each.status) for each in records)])))
+    print("\n".join(aligned([("NAME", "STATUS"), *((job.name, job.status) for job in records)])))
     return 0
 
 

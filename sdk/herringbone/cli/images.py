@@ -16,7 +16,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.cli.table import aligned
+from herringbone.cli.common import aligned
 from herringbone.images.labels import CONTRACT, Label
 from herringbone_contract.errors import OptionError
 
