@@ -1,4 +1,4 @@
-"""Builds by a real engine: what they refuse, and that nothing is done twice."""
+"""Builds by a real engine: refusals, and no second build of the same image."""
 
 import os
 
@@ -12,36 +12,36 @@ pytestmark = pytest.mark.docker
 
 
 def refusal(own_engine, base):
-    said = []
+    lines = []
     with pytest.raises(ImageError) as raised:
-        build(own_engine, make_recipe("pytorch", base=base), said.append)
+        build(own_engine, make_recipe("pytorch", base=base), lines.append)
     return str(raised.value)
 
 
 def test_an_unchanged_image_is_not_built_again(engine, image, build_image):
     name = build_image()
-    made = engine.inspect_image(name)["Created"]
+    created = engine.inspect_image(name)["Created"]
     assert build_image() == name
-    assert engine.inspect_image(name)["Created"] == made
+    assert engine.inspect_image(name)["Created"] == created
 
 
-def test_a_base_that_is_nowhere(engine, own_engine):
-    said = refusal(own_engine, "127.0.0.1:1/no-such-base:1")
-    assert said.startswith("the base image 127.0.0.1:1/no-such-base:1 is not on this engine, and cannot be pulled: ")
-    assert "--base-image" in said
+def test_a_base_that_cannot_be_pulled(own_engine):
+    message = refusal(own_engine, "127.0.0.1:1/no-such-base:1")
+    assert message.startswith("the base image 127.0.0.1:1/no-such-base:1 is not on this engine, and cannot be pulled: ")
+    assert "--base-image" in message
 
 
-def test_a_base_of_another_architecture(engine, own_engine, import_image):
+def test_a_base_of_another_architecture(own_engine, import_image):
     base = import_image({"bin/sh": b""}, architecture="s390x")
-    said = refusal(own_engine, base)
-    assert f"the base image {base} is for linux/s390x, this engine runs linux/" in said
-    assert "docker pull --platform" in said
+    message = refusal(own_engine, base)
+    assert f"the base image {base} is for linux/s390x, this engine runs linux/" in message
+    assert "docker pull --platform" in message
 
 
 def test_a_base_with_neither_python_nor_apt(own_engine, base_image, derive):
-    said = refusal(own_engine, derive(base_image, "RUN rm /usr/bin/apt-get"))
-    assert "The base image needs Python 3.10 or newer, or apt to install it with" in said
-    assert "neither python3 nor apt-get" in said.splitlines()[-1]
+    message = refusal(own_engine, derive(base_image, "RUN rm /usr/bin/apt-get"))
+    assert "The base image needs Python 3.10 or newer, or apt to install it with" in message
+    assert "neither python3 nor apt-get" in message.splitlines()[-1]
 
 
 def test_a_base_with_an_old_python(own_engine, base_image, derive):

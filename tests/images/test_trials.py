@@ -1,4 +1,4 @@
-"""Trials in real containers: of our image, of one that cannot run jobs, and of one that could be better."""
+"""Trials in real containers: of our image, of an image that cannot run jobs, and of images with defects."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def test_an_image_without_train(own_engine, base_image):
     assert list(found) == ["contract", "a job"]
 
 
-def test_an_image_that_could_be_better(own_engine, image, derive):
+def test_an_image_with_needless_files(own_engine, image, derive):
     worse = derive(
         image,
         "RUN mkdir -p /root/.ssh && echo '-----BEGIN OPENSSH PRIVATE KEY-----' >/root/.ssh/id_rsa"
@@ -41,8 +41,7 @@ def test_an_image_that_could_be_better(own_engine, image, derive):
     assert found["ballast"].detail == "not needed: gcc, /var/lib/apt/lists"
 
 
-def test_an_image_that_is_not_for_everybody(own_engine, image, derive):
-    """A script for root alone: jobs of others fail, and that is said."""
+def test_an_image_that_works_for_root_alone(own_engine, image, derive):
     train = "#!/bin/sh\\n[ $(id -u) = 0 ] || { echo root only; exit 3; }\\nexec python -m herringbone_entry\\n"
     found = findings(own_engine, derive(image, f"RUN printf '{train}' >/opt/herringbone/bin/train"))
     assert found["a job"].verdict is Verdict.OK

@@ -113,27 +113,29 @@ def _clean(args: argparse.Namespace) -> int:
 
     older = parse_age(args.older_than)
     machines = read_inventory(args.inventory).machines
-    found = clean(machines, SshRoad(control=control_folder()), older=older, dry=args.dry_run)
-    print(json.dumps(msgspec.to_builtins(found)) if args.json else "\n".join(cleaned_table(found, dry=args.dry_run)))
-    return int(any(machine.trouble or any(each.trouble for each in machine.leftovers) for machine in found))
+    cleaned = clean(machines, SshRoad(control=control_folder()), older=older, dry=args.dry_run)
+    print(
+        json.dumps(msgspec.to_builtins(cleaned)) if args.json else "\n".join(cleaned_table(cleaned, dry=args.dry_run))
+    )
+    return int(any(machine.trouble or any(item.trouble for item in machine.leftovers) for machine in cleaned))
 
 
-def cleaned_table(found: Sequence[Cleaned], *, dry: bool) -> list[str]:
-    """Return what went, or would go, for people. Pure."""
+def cleaned_table(cleaned: Sequence[Cleaned], *, dry: bool) -> list[str]:
+    """Return the lines that show the removed items, or under `dry` the items to remove. Pure."""
     rows = [("HOST", "KIND", "NAME", "AGE", "SIZE")]
-    for machine in found:
+    for machine in cleaned:
         rows += [
-            (machine.name, each.kind, each.name, f"{each.age / 86400:.1f} d", _megabytes(each.size))
-            for each in machine.leftovers
+            (machine.name, item.kind, item.name, f"{item.age / 86400:.1f} d", _megabytes(item.size))
+            for item in machine.leftovers
         ]
-    gone = [each for machine in found for each in machine.leftovers if not each.trouble]
+    removed = [item for machine in cleaned for item in machine.leftovers if not item.trouble]
     lines = aligned(rows) if len(rows) > 1 else []
-    lines.append(f"{'would free' if dry else 'freed'} {_megabytes(sum(each.size for each in gone))}")
+    lines.append(f"{'would free' if dry else 'freed'} {_megabytes(sum(item.size for item in removed))}")
     lines += [
-        f"{machine.name}: runs {machine.runs}: code, data and environments stay" for machine in found if machine.runs
+        f"{machine.name}: runs {machine.runs}: code, data and environments stay" for machine in cleaned if machine.runs
     ]
-    troubles = [machine.trouble for machine in found if machine.trouble]
-    troubles += [f"{machine.name}: {each.trouble}" for machine in found for each in machine.leftovers if each.trouble]
+    troubles = [machine.trouble for machine in cleaned if machine.trouble]
+    troubles += [f"{machine.name}: {item.trouble}" for machine in cleaned for item in machine.leftovers if item.trouble]
     return lines + [f"problem: {trouble}" for trouble in troubles]
 
 

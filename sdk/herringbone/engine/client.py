@@ -141,9 +141,13 @@ class Engine:
                 response.begin()
                 if not 200 <= response.status < 300:
                     raise _refusal(response.status, response.read(), request)
-                while line := response.readline():
-                    if line.strip():
-                        yield json.loads(line)
+                line = b""
+                # Not `readline`, which takes an answer that breaks off for one that ends.
+                while piece := response.read1(_PIECE_BYTES):
+                    *lines, line = (line + piece).split(b"\n")
+                    yield from (json.loads(text) for text in lines if text.strip())
+                if line.strip():
+                    yield json.loads(line)
             except HTTPException as error:
                 raise EngineError(
                     f"the container engine at {self.address} broke off its answer to {request}"

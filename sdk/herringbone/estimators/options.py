@@ -22,7 +22,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 InputMode = Literal["File", "Pipe", "FastFile"]
 RepositoryAccess = Literal["Platform", "Vpc"]
-# What the next attempt does after a failure whose log matches; docs/resume.md.
+# The reaction to a failed attempt whose log matches a policy; docs/resume.md.
 LogAction = Literal["restart", "exclude_host", "blame_silent_host", "fail"]
 DAY_SECONDS = 86_400
 MAX_METRIC_DEFINITIONS = 40  # the service's limit

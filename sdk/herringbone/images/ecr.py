@@ -108,7 +108,8 @@ class Ecr:
         except AwsAccessError as error:
             raise AwsAccessError(
                 f"{error}. The repository is missing; somebody with the permission can make it: "
-                f"`aws ecr create-repository --region {self._region} --repository-name {repository} --image-tag-mutability IMMUTABLE`, or infra/terraform",
+                f"`aws ecr create-repository --region {self._region} --repository-name {repository} "
+                "--image-tag-mutability IMMUTABLE`, or infra/terraform",
                 code=error.code,
             ) from None
         except AwsError as error:

@@ -20,7 +20,7 @@ from herringbone_contract.errors import (
     UnsupportedError,
 )
 
-HERE = Path("/home/me")
+HOME = Path("/home/me")
 SPLIT_IN_TWO = {
     "smdistributed": {
         "modelparallel": {
@@ -38,7 +38,7 @@ def request(distribution=None, *, count=1, hyperparameters=None, type_="local_pr
     return JobRequest(
         estimator="PyTorch",
         arguments={"entry_point": "train.py", "source_dir": "/home/me/src"},
-        source=find_source("train.py", "src", parsed.dependencies, base=HERE),
+        source=find_source("train.py", "src", parsed.dependencies, base=HOME),
         image_uri=None,
         groups=instance_groups(parsed, None if named else type_, None if named else count),
         hyperparameters=hyperparameters or {},
@@ -50,15 +50,15 @@ def request(distribution=None, *, count=1, hyperparameters=None, type_="local_pr
 def plan(distribution=None, inputs=None, **options):
     return make_plan(
         request(distribution, **options),
-        channels=parse_inputs(inputs, base=HERE),
+        channels=parse_inputs(inputs, base=HOME),
         job_name="digits-1",
         backend="local_process",
-        folder=str(HERE),
+        folder=str(HOME),
     )
 
 
 def test_the_whole_plan_of_a_job():
-    made = plan(
+    job_plan = plan(
         SPLIT_IN_TWO,
         {"training": "file://data", "test": TrainingInput("/data/test", "ShardedByS3Key", content_type="text/csv")},
         count=2,
@@ -68,7 +68,7 @@ def test_the_whole_plan_of_a_job():
         metric_definitions=[{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
     )
     host = {"instance_type": "local_process", "group": "homogeneousCluster", "ranks": 2, "helper": False}
-    assert made.to_dict() == {
+    assert job_plan.to_dict() == {
         "job_name": "digits-1",
         "backend": "local_process",
         "estimator": "PyTorch",
@@ -123,34 +123,34 @@ HELPED = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "cpu"}}
 
 
 def groups(gpus, cpus):
-    given = {"gpu": ("ml.p4d.24xlarge", gpus), "cpu": ("ml.c5n.18xlarge", cpus)}
+    kinds = {"gpu": ("ml.p4d.24xlarge", gpus), "cpu": ("ml.c5n.18xlarge", cpus)}
     return [
-        {"instance_group_name": name, "instance_type": type_, "instance_count": n} for name, (type_, n) in given.items()
+        {"instance_group_name": name, "instance_type": type_, "instance_count": n} for name, (type_, n) in kinds.items()
     ]
 
 
 def test_hosts_of_the_helper_group_have_no_ranks():
-    made = plan(HELPED, instance_groups=groups(2, 2))
-    assert [(host.name, host.ranks, host.helper) for host in made.hosts] == [
+    job_plan = plan(HELPED, instance_groups=groups(2, 2))
+    assert [(host.name, host.ranks, host.helper) for host in job_plan.hosts] == [
         ("algo-1", None, False),
         ("algo-2", None, False),
         ("algo-3", 0, True),
         ("algo-4", 0, True),
     ]
-    assert made.hyperparameters["sagemaker_distribution_instance_groups"] == '["gpu"]'
-    assert made.hyperparameters["sagemaker_distributed_dataparallel_parameters"] == '{"helpers": "cpu"}'
-    assert made.hyperparameters["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
-    assert "host algo-3:       helper, sums gradients, group cpu" in str(made).splitlines()
-    assert parse_plan(made.to_dict()).hosts == made.hosts
+    assert job_plan.hyperparameters["sagemaker_distribution_instance_groups"] == '["gpu"]'
+    assert job_plan.hyperparameters["sagemaker_distributed_dataparallel_parameters"] == '{"helpers": "cpu"}'
+    assert job_plan.hyperparameters["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
+    assert "host algo-3:       helper, sums gradients, group cpu" in str(job_plan).splitlines()
+    assert parse_plan(job_plan.to_dict()).hosts == job_plan.hosts
 
 
-def test_channels_go_to_the_hosts_that_train_unless_they_say_otherwise():
+def test_channels_go_to_the_training_hosts_unless_they_name_groups():
     inputs = {
         "training": TrainingInput("/data", "ShardedByS3Key"),
         "all": TrainingInput("/data", instance_groups=("gpu", "cpu")),
     }
-    made = plan(HELPED, inputs, instance_groups=groups(2, 2))
-    assert [(each.name, each.input.instance_groups) for each in made.channels] == [
+    job_plan = plan(HELPED, inputs, instance_groups=groups(2, 2))
+    assert [(channel.name, channel.input.instance_groups) for channel in job_plan.channels] == [
         ("all", ("gpu", "cpu")),
         ("training", ("gpu",)),
     ]
@@ -168,20 +168,23 @@ def test_channels_go_to_the_hosts_that_train_unless_they_say_otherwise():
         (1, 1, "one host trains, so no gradients cross the network"),
     ],
 )
-def test_helpers_that_bring_nothing_are_advised_against_and_not_refused(gpus, cpus, advice):
-    made = plan(HELPED, instance_groups=groups(gpus, cpus))
+def test_useless_helpers_give_advice_and_no_error(gpus, cpus, advice):
+    job_plan = plan(HELPED, instance_groups=groups(gpus, cpus))
     if advice is None:
-        assert made.advice is None
-        assert "advice:" not in str(made)
+        assert job_plan.advice is None
+        assert "advice:" not in str(job_plan)
     else:
-        assert made.advice.startswith(advice)
-        assert f"advice:            {advice}" in str(made)
+        assert job_plan.advice.startswith(advice)
+        assert f"advice:            {advice}" in str(job_plan)
 
 
 def test_mpi_next_to_data_parallel_sets_the_number_of_ranks():
-    beside = {"smdistributed": {"dataparallel": {"enabled": True}}, "mpi": {"enabled": True, "processes_per_host": 2}}
-    made = plan(beside)
-    assert (made.launcher, made.hosts[0].ranks) == ("data_parallel", 2)
+    strategies = {
+        "smdistributed": {"dataparallel": {"enabled": True}},
+        "mpi": {"enabled": True, "processes_per_host": 2},
+    }
+    job_plan = plan(strategies)
+    assert (job_plan.launcher, job_plan.hosts[0].ranks) == ("data_parallel", 2)
 
 
 def test_a_plan_reads_for_people():
@@ -202,11 +205,11 @@ def test_a_plan_reads_for_people():
 
 
 def test_a_stored_plan_is_read_back_whole():
-    made = plan(
+    job_plan = plan(
         SPLIT_IN_TWO, {"a": TrainingInput("/x", "ShardedByS3Key")}, environment={"MODE": "fast"}, tags={"a": "b"}
     )
-    assert parse_plan(made.to_dict()) == made
-    assert parse_plan(msgspec.json.decode(msgspec.json.encode(made.to_dict()))) == made
+    assert parse_plan(job_plan.to_dict()) == job_plan
+    assert parse_plan(msgspec.json.decode(msgspec.json.encode(job_plan.to_dict()))) == job_plan
 
 
 def test_torch_distributed_leaves_the_count_to_the_host():
@@ -234,7 +237,7 @@ def test_partitions_must_divide_the_ranks():
     assert len(plan(uneven, count=2).hosts) == 2
 
 
-def test_a_hyperparameter_that_cannot_travel_is_named():
+def test_a_hyperparameter_that_cannot_be_encoded_is_named():
     with pytest.raises(HyperparameterError, match="hyperparameter 'model' cannot be encoded"):
         plan(hyperparameters={"model": object()})
     with pytest.raises(HyperparameterError, match="'long' has 2502 characters as JSON"):
@@ -267,7 +270,7 @@ def test_impossible_hosts_are_refused(options, message):
 
 
 @pytest.fixture
-def here(tmp_path):
+def folder(tmp_path):
     """A folder with the script and the data that the plans name."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").write_text("")
@@ -276,7 +279,7 @@ def here(tmp_path):
 
 
 def reviewed(folder, distribution=None, inputs=None, **options):
-    made = make_plan(
+    job_plan = make_plan(
         msgspec.structs.replace(
             request(distribution, **options), source=find_source("train.py", "src", (), base=folder)
         ),
@@ -285,27 +288,27 @@ def reviewed(folder, distribution=None, inputs=None, **options):
         backend="local_process",
         folder=str(folder),
     )
-    return review(made)
+    return review(job_plan)
 
 
-def test_code_in_a_bucket_is_refused(here):
-    source = find_source("train.py", "s3://b/c.tar.gz", (), base=here)
+def test_code_in_a_bucket_is_refused(folder):
+    source = find_source("train.py", "s3://b/c.tar.gz", (), base=folder)
     with pytest.raises(
         UnsupportedError, match=r"source_dir: s3://b/c\.tar\.gz is not on this machine, and local_process"
     ):
         review(msgspec.structs.replace(plan(), source=source))
 
 
-def test_options_without_effect_are_named(here):
+def test_options_without_effect_are_named(folder):
     unused = reviewed(
-        here, inputs="data", role="r", volume_size=100, use_spot_instances=True, max_run=5, tags={"a": "b"}
+        folder, inputs="data", role="r", volume_size=100, use_spot_instances=True, max_run=5, tags={"a": "b"}
     )
     assert unused == ("role", "use_spot_instances", "volume_size")
-    assert reviewed(here, sagemaker_session=object()) == ("sagemaker_session",)
+    assert reviewed(folder, sagemaker_session=object()) == ("sagemaker_session",)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"enable_network_isolation": True}, "enable_network_isolation: processes of this machine share its network"),
         ({"encrypt_inter_container_traffic": True}, "encrypt_inter_container_traffic: hosts here"),
@@ -327,32 +330,32 @@ def test_options_without_effect_are_named(here):
         ),
     ],
 )
-def test_options_that_are_not_served_are_refused_by_name(here, given, message):
+def test_options_that_are_not_served_are_refused_by_name(folder, options, message):
     with pytest.raises(UnsupportedError) as caught:
-        reviewed(here, **given)
+        reviewed(folder, **options)
     assert message in str(caught.value)
 
 
-def test_all_refusals_come_at_once(here):
+def test_all_refusals_come_at_once(folder):
     with pytest.raises(UnsupportedError) as caught:
-        reviewed(here, enable_network_isolation=True, output_kms_key="k")
+        reviewed(folder, enable_network_isolation=True, output_kms_key="k")
     assert "enable_network_isolation" in str(caught.value)
     assert "output_kms_key" in str(caught.value)
 
 
-def test_missing_files_are_named(here):
+def test_missing_files_are_named(folder):
     with pytest.raises(InputError, match=r"channel 'training': .*/gone: no such file or folder"):
-        reviewed(here, inputs="gone")
-    (here / "src/train.py").unlink()
+        reviewed(folder, inputs="gone")
+    (folder / "src/train.py").unlink()
     with pytest.raises(
         InputError, match=r"entry_point: .*/src/train.py: no such file \(entry_point counts from source"
     ):
-        reviewed(here)
+        reviewed(folder)
 
 
-def test_two_channels_of_one_name(here):
+def test_two_channels_of_one_name(folder):
     with pytest.raises(InputError, match="channel 'model': given in inputs and by model_uri"):
-        reviewed(here, inputs={"model": "data"}, model_uri="data")
+        reviewed(folder, inputs={"model": "data"}, model_uri="data")
 
 
 def test_job_names():
