@@ -32,6 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"{args.verb} takes no arguments after --")
     try:
         code: int = args.run(args)
+        # Flush inside of the `try`, because a closed pipe may show only now.
         sys.stdout.flush()
         return code
     except BrokenPipeError:

@@ -17,6 +17,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    # Imported here, so that the other verbs start without these modules.
     from herringbone.backends.docker.cleanup import sweep
     from herringbone.engine.locate import find_engine
     from herringbone.jobs.home import find_home

@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"text": shown, "notes": notes, "complete": converted.complete}))
     else:
         sys.stdout.write(shown)
+        # Both may go to one terminal: the script comes first.
         sys.stdout.flush()
         for note in converted.notes:
             print(note, file=sys.stderr)

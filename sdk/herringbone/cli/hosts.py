@@ -49,6 +49,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def _check(args: argparse.Namespace) -> int:
+    # The actions import their modules when they run, so that the other verbs start fast.
     import msgspec
 
     from herringbone.backends.ssh.check import check

@@ -138,6 +138,7 @@ def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
         name, equals, value = option.partition("=")
         if not equals:
             raise OptionError(f"--option {option}: write NAME=VALUE")
+        # YAML reads plain text as well as numbers, [lists] and {key: value}.
         flags[name.replace("-", "_")] = yaml.safe_load(value)
     for channel_input in args.input:
         channel, equals, path = channel_input.rpartition("=")

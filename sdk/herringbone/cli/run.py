@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
         console = None if args.quiet else Console(sys.stderr if args.json else sys.stdout)
         job.follow(console, on_interrupt=args.on_interrupt)
     finally:
+        # Also after a failure or Ctrl-C: a program that reads --json always gets the description.
         _report(job, as_json=args.json, quiet=args.quiet)
     return 0
 

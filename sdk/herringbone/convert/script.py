@@ -217,7 +217,8 @@ class _Conversion:
             ours, stay = self._split_names(node, prefix, kept)
             lines = extra + ([f"from herringbone import {', '.join(ours)}"] if ours else [])
             lines += [f"{before}import {', '.join(stay)}"] if stay else []
-            extra = []
+            extra = []  # one `import herringbone` is enough
+            # An import that stays the same keeps the user's formatting.
             if lines == [ast.unparse(node)]:
                 continue
             if lines:

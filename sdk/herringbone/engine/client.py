@@ -20,11 +20,13 @@ if TYPE_CHECKING:
 
 _UNIX, _TCP, _SSH = "unix://", "tcp://", "ssh://"
 _DEFAULT_PORT = 2375
+# Without a limit, connecting to a machine that is off takes minutes.
 _CONNECT_SECONDS = 10.0
 # A start may wait for a busy disk. An engine that stays silent for this long is taken for dead.
 ANSWER_SECONDS = 120.0
 _PIECE_BYTES = 1 << 16
 _IMAGE_PIECE_BYTES = 1 << 20
+# A server that is no engine may send a head without an end.
 _MAX_HEAD_BYTES = 1 << 16
 
 
@@ -164,6 +166,7 @@ class Engine:
                 connection.settimeout(None)
                 if not 200 <= (status := read_head(connection)) < 300:
                     raise _refusal(status, _rest(connection), f"GET {path}")
+                # Buffering is harmless here: no other process reads this connection on.
                 with connection.makefile("rb") as frames:
                     # Each frame has a head of 8 bytes: the stream's number, three zeros, the length.
                     while head := frames.read(8):
@@ -209,10 +212,12 @@ class Upload:
     def __init__(self, engine: Engine, method: str, path: str, query: Mapping[str, object]) -> None:
         self._engine, self._request = engine, f"{method} {path}"
         self._connection = engine.open()
+        # The length of the content is unknown, and only HTTP/1.1 has chunks.
         head = _head(method, path, query, "1.1")
         try:
             self._connection.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
         except OSError as error:
+            # `__exit__` does not run when the constructor fails.
             self._connection.close()
             raise engine.silent(error) from error
 
@@ -224,6 +229,7 @@ class Upload:
 
     def feed(self, piece: bytes) -> None:
         try:
+            # An empty chunk would end the content.
             if piece:
                 self._connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
         except BrokenPipeError:
@@ -251,6 +257,7 @@ def _through_ssh(address: str) -> socket.socket:
     import subprocess
 
     ours, theirs = socket.socketpair()
+    # BatchMode: ssh must fail rather than ask for a password, because the user may not see its question.
     command = ["ssh", "-o", "BatchMode=yes", "--", address, "docker", "system", "dial-stdio"]
     with theirs:
         # The shell starts ssh in the background and exits, so that ssh is no child of ours to wait for: it ends with
@@ -301,6 +308,7 @@ def hijack(connection: socket.socket, path: str, query: Mapping[str, object]) ->
     head = _head("POST", path, query, "1.1")
     connection.sendall(f"{head}Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n".encode())
     status = read_head(connection)
+    # 101 is Switching Protocols: from here on both directions carry raw bytes.
     if status != 101:
         raise _refusal(status, _rest(connection), f"POST {path}")
 
@@ -348,6 +356,7 @@ def _rest(connection: socket.socket) -> bytes:
 
 
 def _refusal(status: int, content: bytes, request: str) -> EngineRefusal:
+    # An engine sends {"message": ...}; a proxy in front of it may send any text.
     try:
         message = str(json.loads(content)["message"])
     except (ValueError, KeyError, TypeError):

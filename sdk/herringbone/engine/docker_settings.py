@@ -69,12 +69,14 @@ def registry_login(registry: str, folder: Path) -> dict[str, str]:
     A credential program that the settings name is asked first.
     """
     config = _config(folder)
+    # `docker login` files Docker Hub under the address of its first API.
     key = _DOCKER_HUB if registry == "docker.io" else registry
     program = config.get("credHelpers", {}).get(registry) or config.get("credsStore")
     if program and (login := _ask_program(f"docker-credential-{program}", key)):
         return login
     for address, entry in config.get("auths", {}).items():
         if _host_of(address) == _host_of(key) and (entry.get("auth") or entry.get("identitytoken")):
+            # Only the first colon separates: a password may contain more.
             user, _, password = base64.b64decode(entry.get("auth", "")).decode().partition(":")
             token = {"identitytoken": entry["identitytoken"]} if entry.get("identitytoken") else {}
             return {"username": user, "password": password.rstrip("\0"), "serveraddress": address, **token}
@@ -102,6 +104,7 @@ def proxy_variables(folder: Path) -> dict[str, str]:
     variables = {}
     for key, name in _PROXIES.items():
         if proxies.get(key):
+            # Programs read one spelling or the other.
             variables[name] = variables[name.upper()] = str(proxies[key])
     return variables
 

@@ -53,6 +53,7 @@ def find_engine(environ: Mapping[str, str], home: Path, *, tls: bool = False) ->
                 "reach that engine with DOCKER_HOST=ssh://user@host"
             )
         engine = Engine(endpoint.address, None if endpoint.tls is None else _tls_context(endpoint.tls))
+        # A connection shows more than a path does: a socket may be left over from an engine that has ended.
         try:
             engine.open().close()
         except EngineError as error:
@@ -116,6 +117,7 @@ def _tls_context(files: TlsFiles) -> ssl.SSLContext:
             context.load_cert_chain(certificate, files.folder / "key.pem")
     except OSError as error:
         raise EngineError(f"the engine's certificates in {files.folder} cannot be used: {error}") from error
+    # `check_hostname` has to go first: the ssl module refuses CERT_NONE while it is on.
     if not files.verify:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE

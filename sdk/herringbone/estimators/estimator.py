@@ -66,6 +66,7 @@ class Estimator:
         self.instance_count = instance_count
         self.options: Options = parse_options(options)
         self.distribution: Distribution = parse(distribution, framework=self._framework)
+        # Groups and hyperparameters are checked here and not at `plan`: the error then points at the wrong argument.
         self._groups = instance_groups(self.options, instance_type, instance_count)
         self._hyperparameters: dict[str, Any] = {}
         self.set_hyperparameters(**_mapping("hyperparameters", hyperparameters))

@@ -180,6 +180,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
             raise OptionError(_unknown(name))
     # Any object serves as a session; msgspec could not convert it.
     session = values.pop("sagemaker_session", None)
+    # `from_attributes` accepts objects of AWS's SDK, such as its InstanceGroup.
     try:
         options = msgspec.convert(values, Options, from_attributes=True)
     except msgspec.ValidationError as error:

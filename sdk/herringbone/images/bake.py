@@ -176,11 +176,13 @@ def _included(path: Path, root: Path, seen: set[Path]) -> Iterator[tuple[str, Pa
         return
     seen.add(path)
     content = _present(path).read_text(encoding="utf-8")
+    # Other folders are not sent, so pip would not find the file.
     try:
         yield path.resolve().relative_to(root.resolve()).as_posix(), path
     except ValueError:
         raise InputError(f"{path}: requirements to bake must include files of their own folder {root} only") from None
     for line in content.splitlines():
+        # pip itself downloads a file that is included by its address.
         if (match := _INCLUDE.match(line)) and "://" not in match[1]:
             yield from _included(path.parent / match[1], root, seen)
 

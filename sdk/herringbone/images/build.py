@@ -57,6 +57,7 @@ def build(engine: Engine, recipe: Recipe, say: Callable[[str], None]) -> Image:
         "t": name,
         "buildargs": {**proxy_variables(docker_folder(os.environ, Path.home())), **recipe.arguments},
         "labels": {"org.opencontainers.image.base.digest": base["Id"]},
+        # Remove the containers of the build's steps, also when a step fails.
         "rm": True,
         "forcerm": True,
     }
@@ -95,6 +96,7 @@ def fetch_base(engine: Engine, name: str, say: Callable[[str], None]) -> Mapping
     try:
         error = None
         origin = {"fromImage": repository, "tag": tag}
+        # The answer begins with status 200, so a failure is a member of one of its objects.
         for step in engine.stream("POST", "/images/create", origin, headers=login_header(login)):
             error = step.get("error", error)
             if step.get("status") in _LAYER_STATES or "id" not in step:
@@ -132,6 +134,7 @@ def follow(steps: Iterable[Mapping[str, Any]], say: Callable[[str], None], *, im
     """Pass on a build's output line by line. Raises `ImageError` if it fails; `image_folder` goes into the message."""
     lines: list[str] = []
     error = None
+    # The answer begins with status 200 before the build runs, so a failure is a member of one of its objects.
     for step in steps:
         for line in step.get("stream", "").splitlines():
             if line.strip():

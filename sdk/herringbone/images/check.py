@@ -150,6 +150,7 @@ def _stop(engine: Engine, image: str, setting: Setting, severity: Verdict) -> Fi
 
 
 def _mpi(outcome: Outcome, severity: Verdict) -> Finding:
+    # Two processes that both call themselves rank 0 would be two jobs of one rank.
     ranks = {rank for rank in (0, 1) if f"trial rank {rank}" in outcome.output}
     if outcome.code == 0 and ranks == {0, 1}:
         return Finding("MPI job", Verdict.OK, "two ranks")
@@ -161,6 +162,7 @@ def _run(engine: Engine, image: str, script: str, setting: Setting) -> Outcome:
         with trial(engine, image, script, setting) as running:
             return running.outcome(seconds=_JOB_SECONDS)
     except EngineError as error:
+        # The container runtime's message for a command that the image does not have.
         if '"train": executable file not found' in str(error):
             return Outcome(None, "", {}, "the image has no program `train`: pip install herringbone in it")
         return Outcome(None, "", {}, str(error))

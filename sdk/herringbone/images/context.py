@@ -39,7 +39,7 @@ class Context:
             for name in sorted(self.files):
                 content = self.files[name]
                 entry = tarfile.TarInfo(name)
-                entry.mode = 0o644
+                entry.mode = 0o644  # the Dockerfiles run their scripts by `sh`, so no file has to be executable
                 if isinstance(content, bytes):
                     entry.size = len(content)
                     archive.addfile(entry, io.BytesIO(content))

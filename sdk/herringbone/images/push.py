@@ -50,6 +50,7 @@ def _send(engine: Engine, image: str, name: str, tag: str, say: Callable[[str], 
     digest = error = None
     engine.post(f"/images/{image}/tag", repo=name, tag=tag)
     login = registry_login(registry_of(name), docker_folder(os.environ, Path.home())) if ecr is None else ecr.login()
+    # The answer begins with status 200, so a failure is a member of one of its objects.
     for step in engine.stream("POST", f"/images/{name}/push", {"tag": tag}, headers=login_header(login)):
         error = step.get("error", error)
         if step.get("status") in _SHOWN:

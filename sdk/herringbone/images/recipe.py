@@ -56,6 +56,7 @@ class Recipe:
 
     def tag(self, base_id: str) -> str:
         """Return the image's name, which depends on the whole content and on the base's id. Pure."""
+        # The base's id, because its name may mean another image tomorrow.
         arguments = json.dumps([base_id, sorted(self.arguments.items())])
         whole = hashlib.sha256(f"{arguments}\n{self.context.digest}".encode()).hexdigest()
         return f"{repository(self.framework)}:{self.version}-{self.device}-{whole[:_HASH_CHARS]}"

@@ -131,6 +131,7 @@ def trial(engine: Engine, image: str, script: str, setting: Setting) -> Iterator
         "HostConfig": {
             "ReadonlyRootfs": setting.read_only,
             "Tmpfs": {"/tmp": "mode=1777,exec"},  # noqa: S108 - a path of the container
+            # A trial needs no network, and an image of any origin gets none.
             "NetworkMode": "none",
         },
     }

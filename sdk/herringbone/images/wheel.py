@@ -19,6 +19,7 @@ from pathlib import Path
 from herringbone_contract.errors import ImageError
 
 PACKAGES = ("herringbone_contract", "herringbone", "herringbone_entry", "herringbone_parallel")
+# The earliest date that a zip archive can hold.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _FILE_MODE = 0o100644 << 16
 _TAG = "py3-none-any"

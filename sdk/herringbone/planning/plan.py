@@ -170,6 +170,7 @@ def make_plan(
     distribution = with_instance_groups(distribution, group_names)
     hosts = lay_out_hosts(request.groups, distribution)
     training = [host for host in hosts if host.ranks != 0]
+    # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
     hyperparameters = {
@@ -177,6 +178,7 @@ def make_plan(
         **encode(distribution, instance_type=training[0].instance_type),
         **encode_values(steering(request, job_name=job_name)),
     }
+    # Each part keeps the limits; together they may still be too many.
     check_limits(hyperparameters)
     return JobPlan(
         job_name=job_name,

@@ -141,9 +141,9 @@ def test_a_streamed_answer_that_ends_early_is_an_error():
 
 
 def test_a_refused_stream_keeps_the_engines_message():
-    with served(reply(500, b'{"message": "no space left"}')) as (address, _):
-        with pytest.raises(EngineRefusal, match="refuses POST /build: no space left"):
-            list(Engine(address).stream("POST", "/build", content=io.BytesIO(b"tar")))
+    answer_ = reply(500, b'{"message": "no space left"}')
+    with served(answer_) as (address, _), pytest.raises(EngineRefusal, match="refuses POST /build: no space left"):
+        list(Engine(address).stream("POST", "/build", content=io.BytesIO(b"tar")))
 
 
 def test_a_log_is_taken_out_of_its_frames():
