@@ -88,7 +88,7 @@ class _Conversion:
             ("role", call.args[position]) for call, name in calls if name == "Estimator" and len(call.args) > position
         ]
         parameters = {node.arg for node in ast.walk(self._tree) if isinstance(node, ast.arg)}
-        gone: set[ast.AST] = {value for option, value in passed if self._option_of(value) == option}
+        removable: set[ast.AST] = {value for option, value in passed if self._option_of(value) == option}
         for statement in ast.walk(self._tree):
             if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
                 continue
@@ -99,11 +99,11 @@ class _Conversion:
             values = {value for target, value in passed if target == option}
             # Any other use, also of the same name elsewhere, keeps the assignment.
             if all(use in values for use in uses if use is not statement.targets[0]):
-                gone |= {statement, statement.value, *values.intersection(uses)}
+                removable |= {statement, statement.value, *values.intersection(uses)}
                 self._remove(statement)
                 code = ast.unparse(statement)
                 self._notes.append(Note(statement.lineno, "changed", f"{code}: removed, nothing else used it"))
-        return gone
+        return removable
 
     def _option_of(self, value: ast.expr) -> str | None:
         """Return the option that takes the result of a call, None for any other expression."""
@@ -127,10 +127,10 @@ class _Conversion:
                 )
             for argument in call.args[len(ESTIMATOR_ORDER) :]:
                 self._notes.append(Note(argument.lineno, "left", "an argument without a name; write its name"))
-        gone = [keyword for keyword in call.keywords if keyword.value in account]
+        removed_keywords = [keyword for keyword in call.keywords if keyword.value in account]
         by_position = [argument for argument in call.args if argument in account]
         removed = [
-            *((keyword.arg, keyword.value) for keyword in gone),
+            *((keyword.arg, keyword.value) for keyword in removed_keywords),
             *(("role", argument) for argument in by_position),
         ]
         for option, value in removed:
@@ -141,12 +141,12 @@ class _Conversion:
                     f"{option}: removed; a job here needs no account, one on ml.* takes the caller's",
                 )
             )
-        self._edits.remove_arguments(call, [*gone, *by_position])
+        self._edits.remove_arguments(call, [*removed_keywords, *by_position])
         names = {keyword.arg for keyword in call.keywords}
         in_the_cloud = any(_is_cloud_type(keyword) for keyword in call.keywords)
         for keyword in call.keywords:
             new = RENAMED.get(keyword.arg or "")
-            if keyword in gone:
+            if keyword in removed_keywords:
                 continue
             if new is not None and new in names:
                 self._notes.append(Note(keyword.value.lineno, "left", f"{keyword.arg}: {new} is given too; remove one"))

@@ -58,29 +58,29 @@ class Engine:
         return self.address.startswith(_UNIX)
 
     def get(self, path: str, **query: object) -> Any:
-        return self.ask("GET", path, query)
+        return self.request("GET", path, query)
 
     def post(self, path: str, body: object = None, **query: object) -> Any:
-        return self.ask("POST", path, query, body)
+        return self.request("POST", path, query, body)
 
     def delete(self, path: str, **query: object) -> None:
-        self.ask("DELETE", path, query)
+        self.request("DELETE", path, query)
 
-    def ask(self, method: str, path: str, query: Mapping[str, object] | None = None, body: object = None) -> Any:
+    def request(self, method: str, path: str, query: Mapping[str, object] | None = None, body: object = None) -> Any:
         """Send a request and return the answer's JSON, None for an empty answer."""
         with self.open() as connection:
             try:
                 send(connection, method, path, query, body)
                 return answer(connection, f"{method} {path}")
             except OSError as error:
-                raise self.silent(error) from error
+                raise self.no_answer(error) from error
 
     def open(self) -> socket.socket:
         """Return a new connection. Reads and writes on it time out after `ANSWER_SECONDS`."""
         try:
             connection = self._connect()
         except OSError as error:
-            raise self.silent(error) from error
+            raise self.no_answer(error) from error
         connection.settimeout(ANSWER_SECONDS)
         return connection
 
@@ -103,7 +103,7 @@ class Engine:
                     while piece := stream.read(_IMAGE_PIECE_BYTES):
                         yield piece
             except OSError as error:
-                raise self.silent(error) from error
+                raise self.no_answer(error) from error
 
     @contextlib.contextmanager
     def download(self, container: str, path: str) -> Any:
@@ -155,7 +155,7 @@ class Engine:
                     f"the container engine at {self.address} broke off its answer to {request}"
                 ) from error
             except OSError as error:
-                raise self.silent(error) from error
+                raise self.no_answer(error) from error
 
     def logs(self, container: str, *, follow: bool = False) -> Iterator[bytes]:
         """Yield a container's output, stdout and stderr in their order; with `follow`, until the container ends."""
@@ -172,7 +172,7 @@ class Engine:
                     while head := frames.read(8):
                         yield frames.read(int.from_bytes(head[4:], "big"))
             except OSError as error:
-                raise self.silent(error) from error
+                raise self.no_answer(error) from error
 
     def _connect(self) -> socket.socket:
         if self.address.startswith(_UNIX):
@@ -191,7 +191,7 @@ class Engine:
             return connection if self._tls is None else self._tls.wrap_socket(connection, server_hostname=name)
         return _through_ssh(self.address)
 
-    def silent(self, error: OSError) -> EngineError:
+    def no_answer(self, error: OSError) -> EngineError:
         """Return the error to raise when the engine does not answer."""
         return EngineError(
             f"the container engine at {self.address} does not answer: {error.strerror or error}; is it running, and "
@@ -219,7 +219,7 @@ class Upload:
         except OSError as error:
             # `__exit__` does not run when the constructor fails.
             self._connection.close()
-            raise engine.silent(error) from error
+            raise engine.no_answer(error) from error
 
     def __enter__(self) -> Upload:
         return self
@@ -235,7 +235,7 @@ class Upload:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise self._engine.silent(error) from error
+            raise self._engine.no_answer(error) from error
 
     def finish(self) -> str:
         """End the content and return the text of the engine's answer."""
@@ -247,7 +247,7 @@ class Upload:
                 raise _refusal(status, _rest(self._connection), self._request)
             return _rest(self._connection).decode("utf-8", "replace")
         except OSError as error:
-            raise self._engine.silent(error) from error
+            raise self._engine.no_answer(error) from error
         finally:
             self._connection.close()
 

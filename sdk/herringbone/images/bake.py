@@ -66,7 +66,9 @@ def bake(
     _install(engine, base, name, context, requirements.name, digest, say)
     built = inspect(engine, name)
     if built is None:
-        raise ImageError(f"{name} was made and is gone: something here removes images while others are made")
+        raise ImageError(
+            f"{name} was made and has disappeared: another process removes images while this one makes them"
+        )
     return Image(name, built["Id"], built["Size"], built=True)
 
 

@@ -70,7 +70,9 @@ def build(engine: Engine, recipe: Recipe, say: Callable[[str], None]) -> Image:
         raise ImageError(explain([], str(error), image_folder=image_folder)) from error
     built = inspect(engine, name)
     if built is None:
-        raise ImageError(f"{name} was built and is gone: something here removes images while others are made")
+        raise ImageError(
+            f"{name} was built and has disappeared: another process removes images while this one makes them"
+        )
     return Image(name, built["Id"], built["Size"], built=True)
 
 

@@ -96,7 +96,7 @@ def brings_packages(plan: JobPlan) -> bool:
     source = plan.source
     assert source is not None
     if source.folder is None:
-        return True  # only the host unpacks an archive, so nobody here knows its content
+        return True  # only the host unpacks an archive, so it may hold a requirements.txt
     return source.whole_folder and Path(source.folder, "requirements.txt").exists()
 
 
@@ -125,14 +125,16 @@ def _refused_values(plan: JobPlan) -> dict[str, str]:
         refusals["distribution.instance_groups"] = "a group that neither trains nor helps does not run here yet"
     local = plan.options.checkpoint_local_path
     if local is not None and local.rstrip("/") != "/opt/ml/checkpoints":
-        refusals["checkpoint_local_path"] = f"only /opt/ml/checkpoints has a place here, not {local}"
+        refusals["checkpoint_local_path"] = f"only /opt/ml/checkpoints is served here, not {local}"
     modes = {"input_mode": plan.options.input_mode}
     modes |= {f"channel {channel.name}": channel.input.input_mode or "File" for channel in plan.channels}
     refusals |= {name: "Pipe mode does not run here; use File" for name, mode in modes.items() if mode == "Pipe"}
     for channel in plan.channels:
         source = channel.input
         if source.compression == "Gzip" or source.record_wrapping == "RecordIO" or source.s3_data_type != "S3Prefix":
-            refusals[f"channel {channel.name}"] = "compression, record_wrapping and manifests are a service's work"
+            refusals[f"channel {channel.name}"] = (
+                "compression, record_wrapping and manifests are served by a service alone"
+            )
     return refusals
 
 

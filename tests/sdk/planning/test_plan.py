@@ -178,6 +178,29 @@ def test_useless_helpers_give_advice_and_no_error(gpus, cpus, advice):
         assert f"advice:            {advice}" in str(job_plan)
 
 
+def test_the_model_is_the_last_channel_of_the_plan():
+    job_plan = plan(None, {"a": "/x", "z": "/y"}, model_uri="m.tar.gz", model_channel_name="base")
+    assert [(channel.name, channel.path) for channel in job_plan.channels] == [
+        ("a", "/x"),
+        ("z", "/y"),
+        ("base", "/home/me/m.tar.gz"),
+    ]
+
+
+def test_helpers_get_the_model_and_no_data():
+    job_plan = plan(HELPED, {"a": "/x"}, instance_groups=groups(2, 2), model_uri="/m")
+    assert [channel.input.instance_groups for channel in job_plan.channels] == [("gpu",), None]
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [SPLIT_IN_TWO, {"torch_distributed": {"enabled": True}}, {"parameter_server": {"enabled": True}}, None],
+)
+def test_the_distribution_of_a_stored_plan_is_typed(distribution):
+    job_plan = plan(distribution)
+    assert parse_plan(job_plan.to_dict()).distribution == parse(distribution)
+
+
 def test_mpi_next_to_data_parallel_sets_the_number_of_ranks():
     strategies = {
         "smdistributed": {"dataparallel": {"enabled": True}},
@@ -314,7 +337,7 @@ def test_options_without_effect_are_named(folder):
         ({"encrypt_inter_container_traffic": True}, "encrypt_inter_container_traffic: hosts here"),
         ({"output_kms_key": "k"}, "output_kms_key: the model is not encrypted"),
         ({"input_mode": "Pipe"}, "input_mode: Pipe mode does not run here"),
-        ({"checkpoint_local_path": "/ckpt"}, "only /opt/ml/checkpoints has a place here, not /ckpt"),
+        ({"checkpoint_local_path": "/ckpt"}, "only /opt/ml/checkpoints is served here, not /ckpt"),
         ({"output_path": "s3://b/o"}, "output_path: s3://b/o is not on this machine"),
         ({"checkpoint_s3_uri": "s3://b/o"}, "checkpoint_s3_uri: s3://b/o is not on this machine"),
         ({"model_uri": "s3://b/m"}, "channel 'model': s3://b/m is not on this machine"),
