@@ -29,7 +29,6 @@ from herringbone.backends.ssh.rendezvous import Place, control_of, place_of
 from herringbone.backends.ssh.transport import Road
 from herringbone.backends.ssh.upload import Code, Parcel, code_of, digest_of, parcels_of
 from herringbone.backends.ssh.versions import disagreements
-from herringbone.planning.checks import all_channels
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, HostError, InputError, LaunchError
@@ -102,7 +101,7 @@ class Submission:
                 assert self._plan.source is not None
                 self.code = code_of(self._plan.source, self._scratch, but_not=self._scratch.parent)
             code = self.code
-            deliveries, parcels = parcels_of(all_channels(self._plan), self._inventory.shared)
+            deliveries, parcels = parcels_of(self._plan.channels, self._inventory.shared)
             checkpoints = self._checkpoints()
             if checkpoints is not None:
                 parcels[checkpoints.digest] = checkpoints

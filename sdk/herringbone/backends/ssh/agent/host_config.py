@@ -8,7 +8,6 @@ import msgspec
 
 from herringbone.code.source import SourceCode
 from herringbone.estimators.inputs import Channel
-from herringbone.estimators.options import Options
 from herringbone.planning.plan import JobPlan, parse_plan
 
 
@@ -58,13 +57,9 @@ def localised(order: StartOrder, *, code: str, data_folder: str) -> JobPlan:
     """Return the plan with this machine's paths: `code` is the packed code, data lies below `data_folder`. Pure."""
     plan = parse_plan(order.plan)
     assert plan.source is not None
-    options: Options = msgspec.structs.replace(plan.options, output_path=None)
-    if options.model_uri is not None:
-        place = place_of_data(order.data[options.model_channel_name], data_folder)
-        options = msgspec.structs.replace(options, model_uri=place)
     return msgspec.structs.replace(
         plan,
-        options=options,
+        options=msgspec.structs.replace(plan.options, output_path=None),
         source=SourceCode(entry_point=plan.source.entry_point, archive=code),
         channels=tuple(_moved(channel, order.data[channel.name], data_folder) for channel in plan.channels),
         folder="/",

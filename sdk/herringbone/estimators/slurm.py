@@ -1,4 +1,4 @@
-"""The settings of a job on a Slurm cluster, besides its partition."""
+"""The option `slurm`: what a job requests from a Slurm cluster, apart from the partition."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import msgspec
 
 from herringbone_contract.errors import OptionError
 
-# Each value becomes part of a line of the batch script, so it may contain nothing that a shell or sbatch's parser
-# gives a meaning to.
+# Each value becomes part of a line of the batch script: no pattern allows a character that is special to a shell or to
+# sbatch's own parser.
 _WORDS = {
     "account": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"),
     "qos": re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@+-]*"),
@@ -30,12 +30,14 @@ _EXAMPLES = {
 
 
 class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The resources of a job on each node: `slurm={"account": "team-a", "gres": "gpu:4"}`.
+    """The request for each node: `slurm={"account": "team-a", "gres": "gpu:4"}`.
 
-    A job gets whole nodes, or `cpus` of each with `memory` ("64G"; MB without a letter). `gres`, `constraint`,
-    `account` and `qos` are sbatch's options. With `requeue`, a job whose node went down restarts on other nodes.
-    `login` is the address for ssh of a machine that has Slurm's commands, when this one does not. `container_runtime`
-    runs `image_uri`; by default it is the program that the login node has.
+    - A job gets whole nodes, unless `cpus` is the number of processors it needs on each. `memory` ("64G", or MB without
+      a letter) goes with `cpus`.
+    - `gres`, `constraint`, `account` and `qos` are options of sbatch.
+    - With `requeue`, Slurm restarts the job on other nodes when a node goes down.
+    - `login` is the ssh address of a machine with Slurm's commands, if this machine has none.
+    - `container_runtime` runs `image_uri`; the default is the runtime that the login node has.
     """
 
     account: str | None = None
@@ -50,12 +52,12 @@ class SlurmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 def check_slurm_settings(settings: SlurmSettings) -> None:
-    """Raise `OptionError` for a value that Slurm could not mean. Pure."""
+    """Raise `OptionError` for a value that no Slurm option can have. Pure."""
     for name, pattern in _WORDS.items():
         value = getattr(settings, name)
         if value is not None and not pattern.fullmatch(value):
             raise OptionError(
-                f"slurm: {name} {value!r} is not a value that Slurm accepts; write for example {_EXAMPLES[name]!r}"
+                f"slurm: {name} {value!r} is not a value that Slurm takes; write for example {_EXAMPLES[name]!r}"
             )
     if settings.cpus is not None and settings.cpus < 1:
         raise OptionError(f"slurm: cpus {settings.cpus}: give at least 1, or leave it out for whole nodes")
