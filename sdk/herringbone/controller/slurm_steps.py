@@ -18,7 +18,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from herringbone.controller.hosts import Host, Restart
+from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.record import FileRecord, read_report, read_stop_request
 from herringbone.controller.retry import Attempt, excluded_machines
@@ -120,8 +120,13 @@ class StepHost(Host):
         return chunk
 
 
-class Steps:
-    """The hosts of one job as steps of the Slurm job whose batch script is this controller."""
+class Steps(Site):
+    """The hosts of one job as steps of the Slurm job whose batch script is this controller.
+
+    Slurm ends what is left of a step, and the hosts' files are on the shared file system already.
+    """
+
+    hosts: list[StepHost]
 
     def __init__(self, config: ControllerConfig, steps: StepsConfig) -> None:
         assert config["report"] is not None
@@ -168,9 +173,6 @@ class Steps:
             if code is not None:
                 yield host, code
 
-    def kill_orphans(self) -> None:
-        pass  # Slurm ends what is left of a step
-
     def on_host_failure(self) -> None:
         """Mark the hosts that others lost contact with: their sruns would wait for as long as Slurm does."""
         failures = [host.failure() for host in self.hosts if host.exit_code]
@@ -178,9 +180,6 @@ class Steps:
         for host in self.hosts:
             if host.name in lost and host.exit_code is None:
                 host.lost = True
-
-    def collect(self) -> None:
-        pass  # the hosts' files are on the shared file system already
 
     def attempt_columns(self, failed: Sequence[Attempt]) -> dict[str, Any]:
         return {"attempts": [asdict(attempt) for attempt in failed]}
@@ -203,13 +202,6 @@ class Steps:
         if without:
             self._exclude(without)
         return Restart.ELSEWHERE
-
-    def remove(self) -> None:
-        pass
-
-    def abandon(self) -> None:
-        for host in self.hosts:
-            host.signal(signal.SIGKILL)
 
     def _srun(self, position: int) -> list[str]:
         unset = [word for name in _TASK_VARIABLES for word in ("-u", name)]

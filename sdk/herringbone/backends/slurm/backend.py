@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 _PACE = Pace(shortest=0.1, longest=1.0, slower=1.2)
 _ASK_SECONDS = 2.0
 _KILL_SECONDS = 20.0
-_LAST_WORDS_CHARS = 1_000
 
 
 def make_backend() -> SlurmBackend:
@@ -133,7 +132,7 @@ class SlurmBackend(OwnHostsBackend):
         if record.client is not None:
             record = self._settle_submission(record, job)
         else:
-            words = self._last_words(name)
+            words = self._home.job(name).controller_words()
             columns = columns_of(report, job, record, stop_requested=stop_requested, last_words=words, now=time.time())
             record = settle(self._index, name, columns)
         if record.done:
@@ -254,13 +253,6 @@ class SlurmBackend(OwnHostsBackend):
 
     def _report(self, name: str) -> dict[str, Any]:
         return read_report(self._report_path(name))
-
-    def _last_words(self, name: str) -> str:
-        """Return the end of the batch script's own output."""
-        try:
-            return self._home.job(name).controller_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
-        except OSError:
-            return ""
 
     def _slurm(self, plan: JobPlan) -> SlurmCommands:
         return self._connect(settings_of(plan).login)
