@@ -115,6 +115,7 @@ class ContainerHost(Host):
         try:
             state: dict[str, object] = self._engine.get(f"/containers/{self.id}/json")["State"]
         except EngineRefusal as error:
+            # Not found: somebody removed the container, for example with `docker rm -f`.
             if error.status != _NOT_FOUND:
                 raise
             return {}
@@ -138,6 +139,7 @@ class ContainerHost(Host):
         self.ending = None
         try:
             return int(json.loads(self._answer)["StatusCode"])
+        # A connection that broke leaves an empty or incomplete answer.
         except (ValueError, KeyError, TypeError):
             return self._code_without_answer()
 
@@ -207,6 +209,7 @@ class Containers(Site):
         for host in self.hosts:
             for descriptor in (host.output, host.ending):
                 assert descriptor is not None
+                # The loop must never wait in the read of one host.
                 os.set_blocking(descriptor, False)
                 # A child that held the stream open would keep the hosts from noticing the controller's death.
                 os.set_inheritable(descriptor, False)

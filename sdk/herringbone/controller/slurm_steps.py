@@ -160,9 +160,11 @@ class Steps(Site):
                 host.clear()
                 host.log.say(f"[{host.name}] attempt {self._attempt + 1}", time.time())
             host.log.say(f"[{host.name}] Slurm job {self._id}, node {host.node}", time.time())
+        # One line for all hosts: they prove to each other that they know the same key.
         line = self._private_line()
         variables = {**os.environ, **self._steps["variables"]}
         if len(self.hosts) > 1:
+            # This controller runs on the node of the first host, so it can look for a port that is free there.
             variables[HostVariable.CONTROL] = f"tcp:{self._first_address()}:{free_port(int(self._id))}"
         for position, host in enumerate(self.hosts):
             host.start(self._srun(position), {**variables, BASE_VARIABLE: host.base}, line)

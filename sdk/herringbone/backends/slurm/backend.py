@@ -79,6 +79,7 @@ class SlurmBackend(OwnHostsBackend):
         self._environ = {**environ, **search_path()}
         self._connect = connect or (lambda login: SlurmCommands(environ, login))
         self._ask_seconds = ask_seconds
+        # `time.monotonic()` of the last question to Slurm, by job.
         self._asked: dict[str, float] = {}
         self._runtimes: dict[str | None, Runtime] = {}
 
@@ -115,6 +116,7 @@ class SlurmBackend(OwnHostsBackend):
         report = self._report(name)
         stop_requested = read_stop_request(self._report_path(name)) is not None
         job = None
+        # Slurm is asked only while its answer can still change the row.
         if not is_final(report, stop_requested=stop_requested):
             # Many waiting clients must not load slurmctld, which all users of the cluster share.
             if time.monotonic() - self._asked.get(name, -self._ask_seconds) < self._ask_seconds:
@@ -149,6 +151,7 @@ class SlurmBackend(OwnHostsBackend):
         # A pending job has no controller that could take a signal. A running one gets SIGTERM in its batch script.
         _cancel(slurm, "--state=PENDING", job)
         _cancel(slurm, "--batch", "--signal=TERM", job)
+        # The next `describe` must ask Slurm at once, to see the effect of the stop.
         self._asked.pop(name, None)
 
     def kill(self, name: str) -> None:
@@ -199,6 +202,7 @@ class SlurmBackend(OwnHostsBackend):
         settings = settings_of(plan)
         selection = [f"--partition={partition_of(plan)}"]
         selection += [f"--{name}={value}" for name in ("account", "qos") if (value := getattr(settings, name))]
+        # The job's folder exists by now, so a node can be asked whether it sees it.
         check_shared(
             self._home.job(plan.job_name).path,
             slurm,
@@ -220,6 +224,7 @@ class SlurmBackend(OwnHostsBackend):
         """Ask Slurm for a job: first the scheduler, which forgets ended jobs, then the accounting database."""
         service = json.loads(record.service or "{}")
         slurm = self._connect(service.get("login"))
+        # The client died before it could store the id, so the job is looked up by its name and folder.
         if "job" not in service:
             return next(iter(self._all_of(record.name, slurm)), None)
         for words, parse in ((SQUEUE, parse_squeue), (SACCT, parse_sacct)):
