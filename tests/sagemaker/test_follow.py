@@ -251,7 +251,7 @@ def test_a_job_of_another_machine_is_found_by_its_name(service, home, monkeypatc
         attach("gone")
 
 
-def test_an_estimator_of_another_machines_job_is_the_class_that_is_asked_for(service):
+def test_an_estimator_of_another_machines_job_is_the_class_that_is_asked_for(service, home):
     hyperparameters = {"model_dir": '"s3://mine/m"', "epochs": "3"}
     service.jobs["theirs"] = [described("theirs", HyperParameters=hyperparameters)]
     tensorflow = TensorFlow.attach("theirs")
