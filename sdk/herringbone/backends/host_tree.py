@@ -60,6 +60,7 @@ def _channel_config(channel: Channel, plan: JobPlan) -> dict[str, str]:
 
 
 def _resource_config(plan: JobPlan, host: HostPlan, interface: str) -> ResourceConfig:
+    # Each group has one instance type, so any of its hosts tells it.
     types = {member.group: member.instance_type for member in plan.hosts}
     return ResourceConfig(
         current_host=host.name,

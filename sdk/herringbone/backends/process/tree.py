@@ -68,6 +68,7 @@ def _link_channel(channel: Channel, into: Path, *, host: int, hosts: int) -> Non
     # Sorted, because every host must compute the same shares.
     files = sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
     root = data if data.is_dir() else data.parent
+    # A folder of links, because one link to the whole folder would show all of its files.
     into.mkdir()
     for file in share(files, host=host, hosts=hosts) if channel.sharded else files:
         link = into / file.relative_to(root)
