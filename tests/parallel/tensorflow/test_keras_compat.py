@@ -49,7 +49,7 @@ def test_decay_is_a_schedule(script) -> None:
     rates, expected, without, said = script("decay")
     assert rates == pytest.approx(expected, rel=1e-6)
     assert without == 0.5
-    assert said == "decay=0.1 beside CosineDecay: the schedule decays by itself; leave decay out"
+    assert said == "decay=0.1 with a CosineDecay: the schedule decays by itself; leave decay out"
 
 
 def test_apply_gradients_takes_what_it_took(script) -> None:

@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 
 from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key
-from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Transport, watch_over
+from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Transport, configure
 
 
 def small_and_large() -> Any:
     """Post arrays of these kibibytes at once; return, for each, whether it left at once, and whether it came whole."""
     here, there = socket.socketpair()
-    watch_over(here)
-    watch_over(there)
+    configure(here)
+    configure(there)
     arrays = [np.full(kib << 8, number, np.float32) for number, kib in enumerate((1024, 1, 16384, 1, 1024))]
     sender = Transport({1: ("rank 1", here)})
     left = []
     for number, array in enumerate(arrays):
-        sender.post(1, 7, Key(step=1, edge=number), array)
+        sender.send_tensor(1, 7, Key(step=1, edge=number), array)
         left.append(sender.unsent(1) == 0)
     receiver = Transport({0: ("rank 0", there)})
     came = []
