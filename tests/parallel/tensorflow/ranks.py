@@ -38,7 +38,7 @@ class RankFailedError(AssertionError):
     """A rank raised; the message is its traceback."""
 
 
-def _environment(**variables: str) -> dict[str, str]:
+def environment(**variables: str) -> dict[str, str]:
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*_SOURCES, *_SHIMS]),
@@ -104,7 +104,7 @@ class Ranks:
         """A helper host's server; yields the variables that tell ranks of it."""
         with subprocess.Popen(
             [sys.executable, "-m", REDUCE_SERVER_MODULE],
-            env=_environment(**{ReduceVariable.TOKEN_FILE: str(self._token), ReduceVariable.HOST: "algo-9"}),
+            env=environment(**{ReduceVariable.TOKEN_FILE: str(self._token), ReduceVariable.HOST: "algo-9"}),
             stdout=subprocess.PIPE,
         ) as server:
             assert server.stdout is not None
@@ -127,7 +127,7 @@ class Ranks:
             process = subprocess.Popen(
                 [PYTHON, Path(__file__).parent / "programs" / "serve.py", str(there.fileno())],
                 # TensorFlow writes files there, and a rank that is killed leaves them.
-                env=_environment(TMPDIR=str(self._token.parent)),
+                env=environment(TMPDIR=str(self._token.parent)),
                 pass_fds=[there.fileno()],
             )
         return process, Connection(here.detach())

@@ -1,4 +1,4 @@
-"""`tf.GradientTape` whose gradients are those of all ranks."""
+"""A `tf.GradientTape` that averages gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from herringbone_parallel.tensorflow.data_parallel.reduction import not_converte
 
 
 class DistributedGradientTape:
-    """A tape around another one: `gradient` averages over all ranks.
+    """Wraps a tape: `gradient` returns averages over all ranks.
 
         with tf.GradientTape() as tape:
             loss = loss_of(model(images, training=True), labels)
         tape = sdp.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
 
-    In a `tf.function` the sums travel while the backward pass runs. With the setting `aggregation_frequency` of the
-    job's `distribution` the gradients are zeros, and Keras's optimizers skip their step, until the n-th pass returns
-    the average of all n. All else is the wrapped tape's.
+    In a `tf.function` the sums travel while the backward pass runs. With the setting `aggregation_frequency` (n) of the
+    job's `distribution`, the n-th pass returns the average of all n passes. The passes before it return zeros, and
+    Keras's optimizers skip their step. All other attributes are those of the wrapped tape.
     """
 
     def __init__(
