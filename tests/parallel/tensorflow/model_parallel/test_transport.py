@@ -1,3 +1,5 @@
+"""The transport between two ranks, over a connection inside one process."""
+
 from __future__ import annotations
 
 import pytest
@@ -8,7 +10,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 def test_what_the_kernel_takes_leaves_at_once_and_the_rest_follows_in_order(ranks: Ranks) -> None:
-    left, came = ranks.run("transports.small_and_large", 1)[0]
-    # Behind one that is too large for the kernel, all wait for their turn.
-    assert left == [True, True, False, False, False]
-    assert came == [True] * 5
+    sent_at_once, arrived = ranks.run("transports.small_and_large", 1)[0]
+    # After a message that is too large for the kernel, all later messages wait.
+    assert sent_at_once == [True, True, False, False, False]
+    assert arrived == [True] * 5

@@ -1,4 +1,4 @@
-"""Two ends of a connection, in one process."""
+"""Both ends of a connection, in one process."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Tra
 
 
 def small_and_large() -> Any:
-    """Post arrays of these kibibytes at once; return, for each, whether it left at once, and whether it came whole."""
-    here, there = socket.socketpair()
-    configure(here)
-    configure(there)
+    """Send small and large arrays; return, for each, whether it was sent at once, and whether it arrived whole."""
+    first, second = socket.socketpair()
+    configure(first)
+    configure(second)
+    # The sizes are in KiB.
     arrays = [np.full(kib << 8, number, np.float32) for number, kib in enumerate((1024, 1, 16384, 1, 1024))]
-    sender = Transport({1: ("rank 1", here)})
-    left = []
+    sender = Transport({1: ("rank 1", first)})
+    sent_at_once = []
     for number, array in enumerate(arrays):
         sender.send_tensor(1, 7, Key(step=1, edge=number), array)
-        left.append(sender.unsent(1) == 0)
-    receiver = Transport({0: ("rank 0", there)})
-    came = []
+        sent_at_once.append(sender.unsent(1) == 0)
+    receiver = Transport({0: ("rank 0", second)})
+    arrived = []
     for number, array in enumerate(arrays):
         key = Key(step=1, edge=number)
         receiver.wait(lambda key=key: receiver.has(key), lambda: {0}, seconds=20)
-        came.append(bool(np.array_equal(receiver.take(key, 7), array)))
+        arrived.append(bool(np.array_equal(receiver.take(key, 7), array)))
     sender.close()
     receiver.close()
-    return left, came
+    return sent_at_once, arrived
