@@ -46,6 +46,7 @@ class DistributedGradientTape:
     def __exit__(self, *failure: Any) -> None:
         self._tape.__exit__(*failure)
 
+    # Called only for names that this class lacks: `watch`, `stop_recording`, `jacobian`.
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 

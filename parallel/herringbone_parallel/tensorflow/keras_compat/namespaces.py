@@ -48,6 +48,7 @@ def patch(patches: Patches) -> None:
         "global_policy": keras.mixed_precision.global_policy,
         "LossScaleOptimizer": _loss_scale_optimizer,
     }
+    # Each root has modules of its own, so each one needs the patches.
     for root in _roots():
         experimental = patches.module(importlib.import_module(f"{root.__name__}.layers"), "experimental", {})
         patches.module(experimental, "preprocessing", layers)

@@ -85,6 +85,7 @@ def _applying(apply: Callable[..., None]) -> Callable[..., None]:
         name: str | None = None,  # noqa: ARG001 - Keras 3 gives the operation no name
         experimental_aggregate_gradients: bool = True,
     ) -> None:
+        # False meant that the script adds up the gradients of replicas itself. With one replica it makes no difference.
         if not experimental_aggregate_gradients and tf.distribute.get_strategy().num_replicas_in_sync > 1:
             raise ValueError(
                 "experimental_aggregate_gradients=False: Keras 3 always adds up the gradients of the replicas of a"

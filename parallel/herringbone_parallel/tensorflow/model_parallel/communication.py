@@ -84,6 +84,7 @@ def mp_barrier() -> None:
 
 def _send_to(peers: Sequence[int], obj: Any) -> None:
     data = _pickled(obj)
+    # To all peers first, so that they receive in parallel.
     for peer in peers:
         _transport().send_object(peer, data)
     for peer in peers:

@@ -96,8 +96,10 @@ class Step:
         if state.is_tracing():
             raise ParallelError(f"{self._function.__qualname__}: a step inside another step")
         parts = self._splitter.split(args, kwargs, microbatches)
+        # A failure while tracing belongs to the next step, for which the other ranks may already wait.
         with _reporting_failures(rank_state, rank_state.steps + 1):
             plan = self._plan(rank_state, parts[0], microbatches)
+        # Values that are no tensors are part of the plan already: the function was traced with them.
         tensors = [[leaf for leaf in leaves_of(part) if is_tensor(leaf)] for part in parts]
         if tf.executing_eagerly():
             results = plan.at_once(_ReportingRun(rank_state, plan), tensors, summed=rank_state.averages)

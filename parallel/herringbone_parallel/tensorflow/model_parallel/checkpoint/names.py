@@ -63,9 +63,9 @@ def named_variables(objects: Mapping[str, Any], model: SplitModel) -> list[Named
 
 def _own_of(model: SplitModel) -> Iterator[tuple[str, Any]]:
     # The number is that in the whole model, so it does not depend on the partition. Paths alone may repeat.
-    own = {id(variable) for variable in model.variables}
+    local_ids = {id(variable) for variable in model.variables}
     for number, variable in enumerate(model.all_variables()):
-        if id(variable) in own:
+        if id(variable) in local_ids:
             yield f"{number}:{variable.path}", variable
 
 

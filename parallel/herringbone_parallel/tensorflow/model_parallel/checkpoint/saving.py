@@ -121,6 +121,7 @@ def on_whole_model(model: SplitModel, run: Callable[[list[Any]], None], call: st
     function fails; `call` is the user's call, for the message.
     """
     rank_state = state.get()
+    # The first pipeline holds the whole model; other replicas only receive.
     first_pipeline = rank_state.grid.group("P", 0)
     if not changes and rank_state.rank not in first_pipeline:
         return
@@ -213,6 +214,7 @@ def _write(model: SplitModel, variables: list[Any], specs: Any, path: str) -> No
         # `DistributedModel.__call__` refuses calls outside of a step. Here the model is whole, so call Keras's method.
         return keras.Model.__call__(model, *args, **_training(model))
 
+    # A SavedModel contains the variables that its root object tracks, and `tf.Module` tracks lists.
     holder = tf.Module()
     holder.held = variables
     tensor_specs = [spec for spec in specs if not _is_empty(spec)]

@@ -69,19 +69,19 @@ class Placement:
         return later
 
     def _node(self, operation: Any, backward: bool) -> Node:
-        given = operation.name in self._given
+        is_argument = operation.name in self._given
         original = getattr(operation, "_original_op", None) if backward else None
         return Node(
             inputs=tuple((self.number_of[tensor.op.name], tensor.value_index) for tensor in operation.inputs),
             waits=tuple(self._waits(operation)),
             told=self._requested[self._created[operation.name]],
-            bound=None if given else self._bound(operation),
+            bound=None if is_argument else self._bound(operation),
             backward_of=None if original is None else self.number_of.get(original.name),
             backward=backward,
-            constant=given or operation.type in ("Const", "NoOp"),
-            given=given,
+            constant=is_argument or operation.type in ("Const", "NoOp"),
+            given=is_argument,
             captured=operation.name in self._captured,
-            effect=not given and operation.op_def.is_stateful and operation.type not in _READS,
+            effect=not is_argument and operation.op_def.is_stateful and operation.type not in _READS,
         )
 
     def _waits(self, operation: Any) -> set[int]:
@@ -108,8 +108,10 @@ class Placement:
         of_stretch: list[int | None] = []
         of_operation: list[int | None] = [None] * len(self._created)
         for stretch in self._traced.stretches:
-            own = partition_of(stretch)
-            of_stretch.append(own if own is not None or stretch.outer is None else of_stretch[stretch.outer])
+            requested = partition_of(stretch)
+            of_stretch.append(
+                requested if requested is not None or stretch.outer is None else of_stretch[stretch.outer]
+            )
             # Inner stretches come later in the list, and overwrite their part.
             for number in range(stretch.start, stretch.end):
                 of_operation[number] = of_stretch[-1]

@@ -120,6 +120,7 @@ class Cutter:
     ) -> None:
         self._nodes, self._operations = nodes, operations
         self._definition = graph.as_graph_def()
+        # The variables of the script that the graph reads, by their names in the graph.
         self._captured = {inner.name: outer for outer, inner in graph.captures}
         self._owners, self._cut = owners, cut
         shape = [
@@ -143,6 +144,7 @@ class Cutter:
         microbatches: int = 1,
     ) -> Program:
         """Return the program of a rank; values of `summed` are added up, and are not among the results."""
+        # Only sums may be put off: no other rank and no line of the script reads their single microbatches.
         products = {
             value: product for value in summed if (product := find(self._tensor(value), self._number_of)) is not None
         }
@@ -182,6 +184,7 @@ class Cutter:
         kept = {value for product in products.values() for value in product.joined}
         kept_bytes, sum_bytes = (sum(bytes_of(self._tensor(value)) for value in values) for values in (kept, products))
         group = group_size(kept_bytes, sum_bytes, microbatches)
+        # Another rank waits for these values, so they are never put off.
         sent = [edge.value for edge in self._cut.edges if edge.source == rank]
         return defer(self._nodes, self._cut.segments[rank], sent, products, group=group), group
 
@@ -190,6 +193,7 @@ class Cutter:
 
     def _piece(self, segment: Segment, sums: Sums, needed: set[Output], put_off: PutOff | None) -> Piece:
         captures = [value for value in segment.takes if self._tensor(value).name in self._captured]
+        # TensorFlow passes captures by itself, so only the other values are arguments of the function.
         takes = [value for value in segment.takes if value not in captures]
         names = [self._tensor(value).name for value in takes]
         captured = {self._tensor(value).name: self._captured[self._tensor(value).name] for value in captures}
@@ -230,6 +234,7 @@ class Cutter:
         inside = {self._operations[number].name for number in segment.nodes}
         part = tf.compat.v1.GraphDef()
         part.versions.CopyFrom(self._definition.versions)
+        # The bodies of loops and branches are functions of the library.
         part.library.CopyFrom(self._definition.library)
         for definition in self._definition.node:
             if definition.name not in inside:

@@ -36,8 +36,8 @@ class _Microbatch:
         self.passed = 0
         self.started = False
         self._program = program
-        # How often each value will still be used. A value is freed after its last use: that bounds the memory of a
-        # step by its live microbatches.
+        # The remaining uses of each value. A value is freed after its last use, so the live microbatches bound the
+        # memory of a step.
         self._uses_left = dict(program.uses)
         self._values: dict[Output, Any] = {}
         for value, argument in zip(program.arguments, arguments, strict=True):
@@ -122,6 +122,7 @@ class Run:
     ) -> None:
         self._note = note
         self._program, self._step, self._transport, self._partitions = program, step, transport, partitions
+        # Each step has a schedule of its own: a failed step leaves its generator in the middle.
         self._schedule = make_schedule(pipeline, active=active)
         self.peak_live = 0
         self.sums: dict[Output, Any] = {}
@@ -149,6 +150,7 @@ class Run:
             chosen = everyone[choice]
             chosen.started = True
             self.peak_live = max(self.peak_live, sum(m.started and m.piece is not None for m in everyone))
+            # Rule [3]: within a phase the schedule is not asked again.
             while self._can_run(chosen, everyone):
                 phase = self._compute(chosen)
                 if chosen.piece is None or chosen.piece.phase != phase:
@@ -231,6 +233,7 @@ class Run:
         assert piece is not None
         for arrival in piece.receives:
             self._receive(microbatch, arrival)
+        # The timeline shows computation only: neither the wait for values nor their sending is part of it.
         start = time.monotonic()
         results = piece.function([microbatch.use(value) for value in piece.takes])
         if self._note is not None:
@@ -267,5 +270,6 @@ class Run:
             transport.wait(lambda: transport.has(key), lambda: {self._partitions[arrival.source]}, self._step)
         tensor = as_tensor(transport.take(key, self._program.number))
         microbatch.keep(arrival.value, tensor)
+        # Another rank computed the value, so no piece of this rank adds it to its variable.
         if arrival.value in self._program.sums.variables:
             self._program.sums.variables[arrival.value].assign_add(tensor, read_value=False)

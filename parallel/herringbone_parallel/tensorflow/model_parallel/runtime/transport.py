@@ -329,8 +329,8 @@ def connect(engine: Engine, settings: Settings) -> Transport:
     local.bind(str(folder / "s"))
     local.listen(64)
     address, port = listener.getsockname()[:2]
-    own = _RankAddress(settings.host, address, port, str(folder / "s"), secrets.token_hex(8))
-    addresses = [_RankAddress(*json.loads(data)) for data in all_gather(engine, json.dumps(own).encode())]
+    own_address = _RankAddress(settings.host, address, port, str(folder / "s"), secrets.token_hex(8))
+    addresses = [_RankAddress(*json.loads(data)) for data in all_gather(engine, json.dumps(own_address).encode())]
     nonce = addresses[0].nonce
     # The acceptor starts after the exchange, because `accept` reads the nonce. Until then the kernel queues callers.
     acceptor = Door([listener, local], settings.token, accept)

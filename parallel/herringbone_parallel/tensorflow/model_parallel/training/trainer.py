@@ -48,6 +48,7 @@ class Trainer(keras.Model):
     def compile(self, *args: Any, jit_compile: Any = "auto", **kwargs: Any) -> None:
         if jit_compile is True:
             raise ParallelError("compile(jit_compile=True): XLA cannot leave for another rank; leave it out")
+        # Keras's default compiles with XLA on a GPU, and a step has to leave the graph for another rank.
         super().compile(*args, jit_compile=False, **kwargs)
         refuse_compiled(self, state.get().settings.microbatches)
 
@@ -133,6 +134,7 @@ class Trainer(keras.Model):
             data = tf.nest.map_structure(
                 lambda leaf: None if isinstance(leaf, tf.experimental.Optional) else leaf, data
             )
+            # Outside of the graph, where a batch has values; `compare` returns at once unless a loop has just begun.
             self._steps.same.compare(data)
             return run(data)
 
@@ -141,10 +143,10 @@ class Trainer(keras.Model):
     def _apply(self, gradients: Mapping[int, StepOutput]) -> None:
         """Apply the gradients of this rank's variables; the keys are the numbers of variables in the whole model."""
         numbers = _variable_numbers(self)
-        own = [(gradients.get(numbers[id(variable)]), variable) for variable in self.trainable_variables]
-        if any(gradient is not None for gradient, _ in own):
+        pairs = [(gradients.get(numbers[id(variable)]), variable) for variable in self.trainable_variables]
+        if any(gradient is not None for gradient, _ in pairs):
             self.optimizer.apply_gradients(
-                [(gradient and gradient.accumulate(), variable) for gradient, variable in own]
+                [(gradient and gradient.accumulate(), variable) for gradient, variable in pairs]
             )
         else:
             # A rank without variables must count the step, too: schedules and callbacks read the count on every rank.
