@@ -22,7 +22,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.sums.aggregation import Aggregation
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.gradients import (
-    Travel,
+    ReduceOptions,
     densified,
     inner_variable,
     name_of,
@@ -51,7 +51,7 @@ class Aggregator:
         # Keeps the variables alive, so that no other variable gets the id of one of them.
         self._variables = tuple(variables)
 
-    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any], travel: Travel) -> list[Any]:
+    def __call__(self, gradients: Sequence[Any], variables: Sequence[Any], options: ReduceOptions) -> list[Any]:
         """Return the averages over passes and ranks if this pass completes them, and zeros otherwise."""
         totals = [total for total in self._totals if total is not None]
         dense = [densified(gradient) for gradient in gradients if gradient is not None]
@@ -66,7 +66,7 @@ class Aggregator:
         summed = [variable for variable, total in zip(variables, self._totals, strict=True) if total is not None]
 
         def reduce() -> list[tf.Tensor]:
-            averages = reduce_gradients([total / self._divisor for total in sums], summed, travel)
+            averages = reduce_gradients([total / self._divisor for total in sums], summed, options)
             for total in totals:
                 total.assign(tf.zeros_like(total))
             return averages
@@ -77,10 +77,10 @@ class Aggregator:
         return [None if total is None else next(results) for total in self._totals]
 
 
-def aggregate(gradients: Sequence[Any], variables: Sequence[Any], travel: Travel) -> list[Any]:
+def aggregate(gradients: Sequence[Any], variables: Sequence[Any], options: ReduceOptions) -> list[Any]:
     """Add up the gradients; return the result of the tape for this pass."""
     current = state.get()
-    key = (travel, tuple(map(id, variables)))
+    key = (options, tuple(map(id, variables)))
     if key not in current.aggregators:
         for variable, gradient in zip(variables, gradients, strict=True):
             if gradient is not None and not _is_variable(variable):
@@ -91,7 +91,7 @@ def aggregate(gradients: Sequence[Any], variables: Sequence[Any], travel: Travel
         current.aggregators[key] = Aggregator(gradients, variables, current.aggregation)
         for variable in variables:
             _aggregator_of[id(inner_variable(variable))] = current.aggregators[key]
-    return current.aggregators[key](gradients, variables, travel)  # type: ignore[no-any-return]
+    return current.aggregators[key](gradients, variables, options)  # type: ignore[no-any-return]
 
 
 def _patch_optimizers() -> None:

@@ -42,7 +42,7 @@ class ReduceOp(Enum):
 
 
 @dataclass(frozen=True)
-class Travel:
+class ReduceOptions:
     """Settings for a sum of gradients: the arguments of `DistributedGradientTape` and `DistributedOptimizer`."""
 
     compression: Any = NoneCompressor
@@ -75,27 +75,27 @@ def refuse_devices(**devices: str) -> None:
         raise ParallelError(f"{', '.join(requested)}: gradients travel from the device they are on; leave it out")
 
 
-def reduce_gradients(gradients: Sequence[Any], variables: Sequence[Any], travel: Travel) -> list[Any]:
+def reduce_gradients(gradients: Sequence[Any], variables: Sequence[Any], options: ReduceOptions) -> list[Any]:
     """Return the averages (or sums) of the gradients over all ranks; a gradient that is None stays None.
 
     Raises `ParallelError` on all ranks, at the first call, when the ranks have different lists.
     """
     if state.size() == 1:
-        return [densified(gradient) if travel.sparse_as_dense else gradient for gradient in gradients]
+        return [densified(gradient) if options.sparse_as_dense else gradient for gradient in gradients]
     results = list(gradients)
     dense = []
     for number, gradient in enumerate(gradients):
-        if isinstance(gradient, tf.IndexedSlices) and not travel.sparse_as_dense:
-            results[number] = _gathered(gradient, travel.op)
+        if isinstance(gradient, tf.IndexedSlices) and not options.sparse_as_dense:
+            results[number] = _gathered(gradient, options.op)
         elif gradient is not None:
             dense.append(number)
-    # Before compression: the casts are added to the graph only now, all at its end.
+    # Before compression: its casts come at the end of the graph, and would hide the order of the gradients.
     order = order_of_readiness([_last_computed(gradients[number]) for number in dense])
-    packed = [travel.compression.compress(densified(gradients[number])) for number in dense]
+    packed = [options.compression.compress(densified(gradients[number])) for number in dense]
     tensors = [tensor for tensor, _ in packed]
-    reduction = _reduction([variables[number] for number in dense], tensors, order, travel)
+    reduction = _reduction([variables[number] for number in dense], tensors, order, options)
     for number, total, (_, context) in zip(dense, reduction(tensors), packed, strict=True):
-        results[number] = travel.compression.decompress(total, context)
+        results[number] = options.compression.decompress(total, context)
     return results
 
 
@@ -138,16 +138,18 @@ def _comparison(description: str, variables: Sequence[Any]) -> Comparison:
     return Comparison(description, values, _REMEDY)
 
 
-def _reduction(variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: list[int], travel: Travel) -> Reduction:
+def _reduction(
+    variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: list[int], options: ReduceOptions
+) -> Reduction:
     """Return the reduction of these gradients; eager code reuses that of the previous step."""
     specs, dtypes = described([name_of(variable) for variable in variables], tensors)
     current = state.get()
     # A tape also computes gradients of tensors. A tensor is another object in every step, so its id cannot be in the
     # key: each step would add an entry.
-    key = (tuple(specs), travel, tuple(id(variable) if is_readable(variable) else None for variable in variables))
+    key = (tuple(specs), options, tuple(id(variable) if is_readable(variable) else None for variable in variables))
     if tf.executing_eagerly() and key in current.reductions:
         return current.reductions[key]  # type: ignore[no-any-return]
-    buckets = cut(specs, dtypes, order, cost=current.cost, most_bytes=travel.most_bytes)
+    buckets = cut(specs, dtypes, order, cost=current.cost, most_bytes=options.most_bytes)
     # A function that is traced again continues the comparison of its first trace: perhaps only one rank traces again,
     # and the ranks must compare in the same steps.
     if key not in current.comparisons:
@@ -155,7 +157,7 @@ def _reduction(variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: li
         lines.append(f"in buckets: {[bucket.members for bucket in buckets]}")
         current.comparisons[key] = _comparison("\n".join(lines), variables)
     starts = current.observe(buckets)
-    reduction = Reduction(current.engine, buckets, current.comparisons[key], op=travel.op.value, starts=starts)
+    reduction = Reduction(current.engine, buckets, current.comparisons[key], op=options.op.value, starts=starts)
     if tf.executing_eagerly():
         current.reductions[key] = reduction
     return reduction

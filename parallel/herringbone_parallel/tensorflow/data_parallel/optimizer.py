@@ -19,7 +19,7 @@ from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
 from herringbone_parallel.tensorflow.data_parallel.gradients import (
     ReduceOp,
-    Travel,
+    ReduceOptions,
     densified,
     reduce_gradients,
     refuse_devices,
@@ -52,16 +52,16 @@ def DistributedOptimizer(  # noqa: N802 - AWS's name
     `ParallelError` for other optimizers, and for `device_dense` and `device_sparse`.
     """
     refuse_devices(**devices)
-    travel = Travel(compression, op, sparse_as_dense, bucket_cap_mb)
+    options = ReduceOptions(compression, op, sparse_as_dense, bucket_cap_mb)
     settings = state.get().aggregation
     return distributed(
-        optimizer, travel, name=name, use_locking=use_locking, frequency=settings.every, summed=not settings.averaged
+        optimizer, options, name=name, use_locking=use_locking, frequency=settings.every, summed=not settings.averaged
     )
 
 
 def distributed(
     optimizer: Any,
-    travel: Travel,
+    options: ReduceOptions,
     *,
     name: str | None,
     use_locking: bool,
@@ -77,7 +77,7 @@ def distributed(
     if isinstance(optimizer, keras.optimizers.Optimizer):
         if use_locking:
             raise ParallelError("use_locking=True is for the optimizers of tf.compat.v1.train; Keras's have no locks")
-        result = _keras(optimizer, travel, name=name, frequency=frequency)
+        result = _keras(optimizer, options, name=name, frequency=frequency)
         # Keras always averages the passes that it adds up.
         result.scale = frequency if summed else 1
         _innermost(result).backwards_per_step = frequency if schedule_by_steps else 1
@@ -88,14 +88,14 @@ def distributed(
                 f"aggregation_frequency {frequency} works with Keras's optimizers; {type(optimizer).__name__} is one of"
                 " tf.compat.v1.train: take the setting out, or use a Keras optimizer"
             )
-        return _GraphOptimizer(optimizer, travel, name, use_locking)
+        return _GraphOptimizer(optimizer, options, name, use_locking)
     raise ParallelError(
         "DistributedOptimizer wraps Keras 3 optimizers and those of tf.compat.v1.train, not"
         f" {type(optimizer).__module__}.{type(optimizer).__name__}"
     )
 
 
-def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int) -> Any:
+def _keras(optimizer: Any, options: ReduceOptions, *, name: str | None, frequency: int) -> Any:
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if not scaled and keras.config.dtype_policy().name == "mixed_float16":
         # `compile` would wrap the result in the same way. Each rank would then decide alone whether to skip a step.
@@ -122,7 +122,7 @@ def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int) 
     _copy_exclusions(original, innermost)
     if scaled:
         result = _derived_class(base, _LossScaled)(**{**optimizer.get_config(), **named, "inner_optimizer": innermost})
-    result.travel = travel
+    result.reduce_options = options
     # An optimizer of a loaded model has state already: momentum, the number of steps.
     if optimizer.built:
         result.build(optimizer._trainable_variables)
@@ -157,11 +157,11 @@ _RestOfOptimizer: Any = object
 class _KerasOptimizer(_RestOfOptimizer):
     """Adds averages over all ranks to a Keras optimizer."""
 
-    travel = Travel()
+    reduce_options = ReduceOptions()
     scale = 1
 
     def _averaged(self, gradients: Any, variables: Any) -> list[Any]:
-        averages = reduce_gradients(list(gradients), list(variables), self.travel)
+        averages = reduce_gradients(list(gradients), list(variables), self.reduce_options)
         return (
             averages if self.scale == 1 else [None if average is None else average * self.scale for average in averages]
         )
@@ -186,7 +186,7 @@ class _Averaged(_CountsSteps, _KerasOptimizer):
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
         # In a function, because Keras would track variables in an attribute as the optimizer's own.
         self._applied: Callable[[], Any] = lambda: trainable_variables
-        dense = [densified(gradient) for gradient in grads] if self.travel.sparse_as_dense else grads
+        dense = [densified(gradient) for gradient in grads] if self.reduce_options.sparse_as_dense else grads
         super()._backend_apply_gradients(dense, trainable_variables)
 
     @not_converted
@@ -209,16 +209,16 @@ class _LossScaled(_KerasOptimizer):
 class _GraphOptimizer(tf.compat.v1.train.Optimizer):
     """Wraps an optimizer of TensorFlow 1."""
 
-    def __init__(self, optimizer: Any, travel: Travel, name: str | None, use_locking: bool) -> None:
+    def __init__(self, optimizer: Any, options: ReduceOptions, name: str | None, use_locking: bool) -> None:
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
-        self._optimizer, self._travel = optimizer, travel
+        self._optimizer, self._options = optimizer, options
 
     @not_converted
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
         """Return pairs of a gradient, which is averaged over all ranks, and its variable."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         variables = [variable for _, variable in pairs]
-        averages = reduce_gradients([gradient for gradient, _ in pairs], variables, self._travel)
+        averages = reduce_gradients([gradient for gradient, _ in pairs], variables, self._options)
         return list(zip(averages, variables, strict=True))
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:

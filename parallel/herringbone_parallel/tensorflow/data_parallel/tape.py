@@ -9,7 +9,12 @@ import tensorflow as tf
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.aggregation import aggregate
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
-from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, Travel, reduce_gradients, refuse_devices
+from herringbone_parallel.tensorflow.data_parallel.gradients import (
+    ReduceOp,
+    ReduceOptions,
+    reduce_gradients,
+    refuse_devices,
+)
 from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted
 
 
@@ -37,7 +42,7 @@ class DistributedGradientTape:
     ) -> None:
         refuse_devices(device_dense=device_dense, device_sparse=device_sparse)
         self._tape = gradtape
-        self._travel = Travel(compression, op, sparse_as_dense)
+        self._options = ReduceOptions(compression, op, sparse_as_dense)
 
     def __enter__(self) -> DistributedGradientTape:
         self._tape.__enter__()
@@ -56,4 +61,4 @@ class DistributedGradientTape:
         local = tf.nest.flatten(self._tape.gradient(target, sources, *args, **kwargs))
         variables = tf.nest.flatten(sources)
         reduce = aggregate if state.get().aggregation.every > 1 else reduce_gradients
-        return tf.nest.pack_sequence_as(sources, reduce(local, variables, self._travel))
+        return tf.nest.pack_sequence_as(sources, reduce(local, variables, self._options))

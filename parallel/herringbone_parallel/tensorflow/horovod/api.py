@@ -17,7 +17,7 @@ from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
-from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, Travel, densified, refuse_devices
+from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, ReduceOptions, densified, refuse_devices
 from herringbone_parallel.tensorflow.data_parallel.operations import broadcast as _broadcast
 from herringbone_parallel.tensorflow.data_parallel.operations import oob_allreduce
 from herringbone_parallel.tensorflow.data_parallel.optimizer import distributed
@@ -148,12 +148,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     passes, averaged = state.get().aggregation
     if backward_passes_per_step is not None:
         passes, averaged = backward_passes_per_step, average_aggregated_gradients
-    travel = Travel(compression, op, sparse_as_dense)
+    options = ReduceOptions(compression, op, sparse_as_dense)
     # In Horovod a schedule counts backward passes. A script that sets their number expects that; the job's setting
     # must not change a script's schedule.
     return distributed(
         optimizer,
-        travel,
+        options,
         name=name,
         use_locking=use_locking,
         frequency=passes,

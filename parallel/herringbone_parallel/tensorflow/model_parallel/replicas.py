@@ -15,7 +15,7 @@ import tensorflow as tf
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import RDP_GROUP
 from herringbone_parallel.reduce.comparison import digest
-from herringbone_parallel.tensorflow.data_parallel.gradients import Travel, reduce_gradients
+from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOptions, reduce_gradients
 from herringbone_parallel.tensorflow.data_parallel.variables import broadcast_variables
 from herringbone_parallel.tensorflow.model_parallel.communication import allgather
 from herringbone_parallel.tensorflow.model_parallel.state import State
@@ -34,7 +34,7 @@ def start_alike(rank_state: State, new_handles: set[int]) -> None:
 def average(gradients: Sequence[Any], variables: Sequence[Any]) -> list[Any]:
     """Return the averages of gradients over the replicas; takes and returns arrays, outside of a graph."""
     tensors = [tf.convert_to_tensor(gradient) for gradient in gradients]
-    return [average.numpy() for average in reduce_gradients(tensors, variables, Travel())]
+    return [average.numpy() for average in reduce_gradients(tensors, variables, ReduceOptions())]
 
 
 def check_alike(rank_state: State) -> None:

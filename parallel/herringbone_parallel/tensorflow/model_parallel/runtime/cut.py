@@ -14,11 +14,11 @@ from herringbone_parallel.core.pipeline.dataflow import Cut, Node, Output, Segme
 from herringbone_parallel.core.pipeline.deferral import Deferring, defer, group_size
 from herringbone_parallel.tensorflow.model_parallel.arrays import as_array
 from herringbone_parallel.tensorflow.model_parallel.runtime.deferral import (
-    PutOff,
+    DeferredProducts,
     TracedProduct,
     bytes_of,
     find,
-    make_put_off,
+    make_deferred,
 )
 from herringbone_parallel.tensorflow.model_parallel.runtime.functions import FlatFunction, flat
 
@@ -53,7 +53,7 @@ class Piece:
     gives: tuple[Output, ...]
     receives: tuple[Arrival, ...]
     sends: tuple[Departure, ...]
-    put_off: PutOff | None = None
+    deferred: DeferredProducts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +157,19 @@ class Cutter:
         # A segment may compute values that no piece of this program takes, because a sum has replaced them.
         needed = {*results, *(value for deferred in deferring for value in (*deferred.segment.takes, *deferred.takes))}
         needed.update(self._cut.edges[edge].value for segment in segments for edge in segment.sends)
-        put_off = [
-            make_put_off(deferred, products, self._tensor, sums.variables, group) if deferred.puts_off else None
+        deferred_products = [
+            make_deferred(deferred, products, self._tensor, sums.variables, group) if deferred.puts_off else None
             for deferred in deferring
         ]
         pieces = tuple(
-            self._piece(segment, sums, needed, later) for segment, later in zip(segments, put_off, strict=True)
+            self._piece(segment, sums, needed, later)
+            for segment, later in zip(segments, deferred_products, strict=True)
         )
         arriving = self._cut.arriving(rank, [*results, *summed])
         uses: dict[Output, int] = {}
-        takes = [value for piece in pieces for value in (*piece.takes, *(piece.put_off.takes if piece.put_off else ()))]
+        takes = [
+            value for piece in pieces for value in (*piece.takes, *(piece.deferred.takes if piece.deferred else ()))
+        ]
         for value in [*takes, *results]:
             uses[value] = uses.get(value, 0) + 1
         # A result that a piece has received already must not be received again at the end.
@@ -191,7 +194,7 @@ class Cutter:
     def _tensor(self, value: Output) -> Any:
         return self._operations[value[0]].outputs[value[1]]
 
-    def _piece(self, segment: Segment, sums: Sums, needed: set[Output], put_off: PutOff | None) -> Piece:
+    def _piece(self, segment: Segment, sums: Sums, needed: set[Output], deferred: DeferredProducts | None) -> Piece:
         captures = [value for value in segment.takes if self._tensor(value).name in self._captured]
         # TensorFlow passes captures by itself, so only the other values are arguments of the function.
         takes = [value for value in segment.takes if value not in captures]
@@ -226,7 +229,7 @@ class Cutter:
             tuple(gives),
             tuple(Arrival(edges[edge].value, edge, edges[edge].source) for edge in segment.receives),
             tuple(Departure(gives.index(edges[edge].value), edge, edges[edge].target) for edge in segment.sends),
-            put_off,
+            deferred,
         )
 
     def _part(self, segment: Segment) -> Any:

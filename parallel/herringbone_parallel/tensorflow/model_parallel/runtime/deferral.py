@@ -2,8 +2,8 @@
 
 `core.pipeline.deferral` decides which products are put off; this file knows TensorFlow's operations:
 
-    [1] find             a gradient's operation, if it is a product whose sum over microbatches is one product
-    [2] make_put_off     a function that computes the sums of a segment's products, for a group of microbatches
+    [1] find              a gradient's operation, if it is a product whose sum over microbatches is one product
+    [2] make_deferred     a function that computes the sums of a segment's products, for a group of microbatches
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class TracedProduct:
 
 
 @dataclass(frozen=True, slots=True)
-class PutOff:
+class DeferredProducts:
     """The products that a segment puts off: it keeps `takes` of `size` microbatches, and then computes the sums.
 
     `function(count)` is the function for `count` microbatches. Its arguments are the first value of all microbatches,
@@ -147,13 +147,13 @@ def bytes_of(tensor: Any) -> int:
     return int(math.prod(tensor.shape.as_list()) * tensor.dtype.size)
 
 
-def make_put_off(
+def make_deferred(
     deferring: Deferring,
     products: Mapping[Output, TracedProduct],
     tensor_of: Callable[[Output], Any],
     variables: Mapping[Output, Any],
     group: int,
-) -> PutOff:
+) -> DeferredProducts:
     """Return the products that a segment puts off; a sum with a variable is added to that variable."""
     takes = deferring.takes
     returned = [value for value in deferring.puts_off if value not in variables]
@@ -177,4 +177,4 @@ def make_put_off(
         with tf.init_scope():
             return flat(tf.function(compute, autograph=False).get_concrete_function(*specs))
 
-    return PutOff(tuple(takes), tuple(returned), group, function)
+    return DeferredProducts(tuple(takes), tuple(returned), group, function)

@@ -21,7 +21,7 @@ from herringbone_parallel.core.pipeline.dataflow import Output
 from herringbone_parallel.core.pipeline.schedule import BACKWARD, FORWARD, WEIGHT, Ready, make_schedule
 from herringbone_parallel.tensorflow.model_parallel.arrays import as_array, as_tensor
 from herringbone_parallel.tensorflow.model_parallel.runtime.cut import Arrival, Piece, Program
-from herringbone_parallel.tensorflow.model_parallel.runtime.deferral import PutOff
+from herringbone_parallel.tensorflow.model_parallel.runtime.deferral import DeferredProducts
 from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key
 from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Transport
 
@@ -63,7 +63,7 @@ class _Microbatch:
 class _Group(NamedTuple):
     """Values of a full group of microbatches, from which one call computes the sums of a segment's products."""
 
-    put_off: PutOff
+    deferred: DeferredProducts
     last_microbatch: int
     values: list[Sequence[Any]]
 
@@ -79,27 +79,27 @@ class _DeferredWork:
         self._last = microbatches - 1
         # Sums that have no variable because one group makes them whole; as arrays.
         self.sums: dict[Output, Any] = {}
-        # By the id of the `PutOff`; the program keeps these objects alive during the step.
+        # By the id of the `DeferredProducts`; the program keeps these objects alive during the step.
         self._filling: dict[int, list[Sequence[Any]]] = {}
         self._full: deque[_Group] = deque()
 
     def __len__(self) -> int:
         return len(self._full)
 
-    def keep(self, put_off: PutOff, microbatch: int, values: Sequence[Any]) -> None:
+    def keep(self, deferred: DeferredProducts, microbatch: int, values: Sequence[Any]) -> None:
         """Keep the factors of a microbatch's products."""
-        group = self._filling.setdefault(id(put_off), [])
+        group = self._filling.setdefault(id(deferred), [])
         group.append(values)
         # The last microbatch closes its group even if the group is smaller than the others.
-        if microbatch == self._last or len(group) == put_off.size:
-            self._full.append(_Group(put_off, microbatch, self._filling.pop(id(put_off))))
+        if microbatch == self._last or len(group) == deferred.size:
+            self._full.append(_Group(deferred, microbatch, self._filling.pop(id(deferred))))
 
     def compute(self) -> int:
         """Compute the oldest full group; return its last microbatch."""
-        put_off, last_microbatch, group = self._full.popleft()
-        # From one list per microbatch to one list per value: the order that `PutOff.function` takes.
-        totals = put_off.function(len(group))([value for values in zip(*group, strict=True) for value in values])
-        self.sums.update(zip(put_off.gives, map(as_array, totals), strict=True))
+        deferred, last_microbatch, group = self._full.popleft()
+        # From one list per microbatch to one list per value: the order that `DeferredProducts.function` takes.
+        totals = deferred.function(len(group))([value for values in zip(*group, strict=True) for value in values])
+        self.sums.update(zip(deferred.gives, map(as_array, totals), strict=True))
         return last_microbatch
 
 
@@ -170,7 +170,7 @@ class Run:
             return self._program.sums.read(value)
         if value in self._deferred.sums:
             return self._deferred.sums[value]
-        # The program returns the gradients one by one, because the caller reads the single microbatches.
+        # A program without sums returns the gradient of each microbatch, in eager code or for a script that reads them.
         position = self._program.results.index(value)
         first, *others = [as_array(leaves[position]) for leaves in results]
         # A copy, because the array shares its memory with the tensor that the caller gets.
@@ -247,9 +247,9 @@ class Run:
             )
         for value, tensor in zip(piece.gives, results, strict=True):
             microbatch.keep(value, tensor)
-        if piece.put_off is not None:
-            factors = [microbatch.use(value) for value in piece.put_off.takes]
-            self._deferred.keep(piece.put_off, microbatch.number, factors)
+        if piece.deferred is not None:
+            factors = [microbatch.use(value) for value in piece.deferred.takes]
+            self._deferred.keep(piece.deferred, microbatch.number, factors)
             if len(self._deferred) > 1:
                 # The memory bound of a step allows one full group and one that fills.
                 self._compute_deferred()
