@@ -64,7 +64,7 @@ class RunningSums:
         """Keep a running sum and the array that receives it; return its ticket."""
         self._tickets += 1
         self._sums[self._tickets] = _RunningSum(array, handle)
-        # TensorFlow prunes a `finish` whose result nobody uses, so no one collects its sum. Drop the oldest one.
+        # TensorFlow prunes a `finish` whose result is unused. The sum then stays here, so drop the oldest one.
         if len(self._sums) > _MOST_RUNNING:
             del self._sums[next(iter(self._sums))]
         return np.int64(self._tickets)

@@ -50,8 +50,8 @@ class LayerWiseOptimizer(keras.optimizers.Optimizer):
             if tf.as_dtype(variable.dtype) not in (tf.float32, tf.float64):
                 raise ParallelError(
                     f"{type(self).__name__}: {name_of(variable)} is {tf.as_dtype(variable.dtype).name}; its steps are"
-                    " smaller than what that tells apart. Keep weights in float32 and compute in less: the policy"
-                    " mixed_bfloat16 or mixed_float16"
+                    " smaller than this type can represent. Keep weights in float32 and compute in 16 bits: set the"
+                    " policy mixed_bfloat16 or mixed_float16"
                 )
         super().build(variables)
 

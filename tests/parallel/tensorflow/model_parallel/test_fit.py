@@ -84,7 +84,7 @@ def test_what_needs_the_whole_model_is_refused_before_it_starts(ranks: Ranks, tm
         f"ParallelError: ModelCheckpoint('{tmp_path}/model.keras') saves the model of one rank",
         "ParallelError: BackupAndRestore saves the optimizer of one rank: use smp.CheckpointManager",
         "ParallelError: TensorBoard(histogram_freq=...) reads weights that other ranks hold",
-        f"ParallelError: {tmp_path}/checkpoint: the weights of a model on several ranks are a file of Keras's",
+        f"ParallelError: {tmp_path}/checkpoint: the weights of a model on several ranks are saved as a Keras file",
         f"ParallelError: load_weights('{tmp_path}/none.weights.h5'): there is no such file on the first rank's host",
     ]
     two = ranks.model_parallel(partitions=2, microbatches=2)

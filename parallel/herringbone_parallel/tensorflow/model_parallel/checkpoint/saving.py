@@ -191,8 +191,8 @@ def _require_partitioned(caller: str) -> None:
 def _refuse_checkpoint(path: str) -> None:
     if not path.endswith((".h5", ".hdf5")):
         raise ParallelError(
-            f"{path}: the weights of a model on several ranks are a file of Keras's, whose name ends in .weights.h5."
-            " For a checkpoint of TensorFlow's there is smp.CheckpointManager"
+            f"{path}: the weights of a model on several ranks are saved as a Keras file, whose name ends in"
+            " .weights.h5. For a TensorFlow checkpoint, use smp.CheckpointManager"
         )
 
 

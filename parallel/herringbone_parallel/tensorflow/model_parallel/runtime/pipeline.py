@@ -141,7 +141,7 @@ class Run:
             arrived = self._transport.arrived if self._transport is not None else 0
             choice = self._schedule.send(self._ready(everyone))
             if choice is None:
-                # No microbatch can run. Products that nobody waits for fill the gap.
+                # No microbatch can run. The deferred products, for which no rank waits, fill the gap.
                 if self._deferred:
                     self._compute_deferred()
                 else:
