@@ -11,7 +11,7 @@ import select
 import stat
 from collections import deque
 
-from herringbone_entry.supervisor.event_loop import Callback, Loop
+from herringbone_entry.event_loop import Callback, Loop
 
 _FULL_BYTES = 4 * 1024 * 1024
 # What a pipe takes without blocking once it reports room (POSIX's PIPE_BUF on Linux).

@@ -9,9 +9,9 @@ import os
 import termios
 import time
 
+from herringbone_entry.event_loop import Callback, Loop, Timer
 from herringbone_entry.ranks.lines import BAR_INTERVAL_SECONDS, LineStream
 from herringbone_entry.ranks.output import Output
-from herringbone_entry.supervisor.event_loop import Callback, Loop, Timer
 
 _READ_BYTES = 262_144
 # A large pipe lets a rank print on while we serve the others.

@@ -19,8 +19,8 @@ import sys
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
+from herringbone_entry.channel import attach
 from herringbone_entry.channel.frames import Message, Wire, WireError
-from herringbone_entry.ranks import attach
 
 _MAX_FRAMES = 20
 _MAX_MESSAGE_CHARS = 4_000

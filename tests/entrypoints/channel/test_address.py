@@ -10,7 +10,7 @@ from tests.entrypoints.conftest import free_port
 
 from herringbone_contract.errors import ContractError
 from herringbone_entry.channel.address import TCPAddress, UnixAddress, parse_address
-from herringbone_entry.supervisor.event_loop import Loop
+from herringbone_entry.event_loop import Loop
 
 
 def test_both_kinds_are_read() -> None:

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from herringbone_entry.channel.address import UnixAddress
-from herringbone_entry.channel.channel import Knock, Link
+from herringbone_entry.channel.channel import Connector, Link
 from herringbone_entry.channel.frames import Wire
-from herringbone_entry.channel.listener import listen
-from herringbone_entry.supervisor.event_loop import Loop
+from herringbone_entry.channel.unix_socket import listen
+from herringbone_entry.event_loop import Loop
 
 
 def test_a_crowd_before_the_door_does_not_stop_the_one_who_knocks(tmp_path: Path, monkeypatch) -> None:
@@ -25,7 +25,7 @@ def test_a_crowd_before_the_door_does_not_stop_the_one_who_knocks(tmp_path: Path
             stranger.setblocking(False)
             with contextlib.suppress(BlockingIOError):
                 stranger.connect("door")
-        Knock(UnixAddress("door"), b"key", "algo-2", loop, on_join=ends.append, on_gone=lambda: ends.append("gone"))
+        Connector(UnixAddress("door"), b"key", "algo-2", loop, on_join=ends.append, on_gone=lambda: ends.append("gone"))
         assert loop.run() == 7
     assert ends == []
 

@@ -18,7 +18,7 @@ def test_a_port_is_kept_until_it_is_released():
 
 
 def test_nobody_is_handed_it_by_the_system():
-    first, last = reserved_port._handed_out()
+    first, last = reserved_port._ephemeral_range()
     for _ in range(20):
         reserved = reserved_port.ReservedPort()
         assert not first <= reserved.number <= last

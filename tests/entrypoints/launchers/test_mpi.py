@@ -9,25 +9,25 @@ import pytest
 from tests.entrypoints.allreduce import ALLREDUCE
 
 from herringbone_contract.errors import LaunchError
+from herringbone_contract.layout import lay_out
 from herringbone_contract.resources import host_names
+from herringbone_entry.channel import attach
 from herringbone_entry.launchers import mpi_agent
 from herringbone_entry.launchers.mpi import MPI, Implementation, argv, find, identify, rank_exit_code
-from herringbone_entry.ranks import attach
-from herringbone_entry.ranks.layout import lay_out
 
 TWELVE = lay_out(dict.fromkeys(sorted(host_names(12)), 2))
 
 
 def test_p17_ranks_follow_the_natural_order_of_hosts() -> None:
     assert TWELVE.encode() == ",".join(f"algo-{number}:2" for number in range(1, 13))
-    assert [TWELVE.place(rank).host for rank in (0, 1, 2, 18, 23)] == [
+    assert [TWELVE.placement(rank).host for rank in (0, 1, 2, 18, 23)] == [
         "algo-1",
         "algo-1",
         "algo-2",
         "algo-10",
         "algo-12",
     ]
-    assert all(attach.host_of(rank, TWELVE.encode()) == TWELVE.place(rank).host for rank in range(24))
+    assert all(attach.host_of(rank, TWELVE.encode()) == TWELVE.placement(rank).host for rank in range(24))
     assert [list(TWELVE.ranks(host)) for host in ("algo-2", "algo-12", "algo-13")] == [[2, 3], [22, 23], []]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from herringbone_entry.launchers.data_parallel import Meeting
+from herringbone_entry.channel.rendezvous import Rendezvous
 from herringbone_entry.launchers.mxnet_cluster import environment, server_argv
 
 STAND_IN = Path(__file__).parents[1] / "stand_in_mxnet"
@@ -34,7 +34,7 @@ def made(make_job, script: str, *, hosts: int = 2, over: str = "unix", marked: b
 
 
 def test_processes_of_one_machine_meet_where_nobody_else_can_reach_them() -> None:
-    told = environment("server", Meeting("127.0.0.1", 7000, 7001), hosts=3, on_one_machine=True, interface="eth0")
+    told = environment("server", Rendezvous("127.0.0.1", 7000, 7001), hosts=3, on_one_machine=True, interface="eth0")
     assert told == {
         "DMLC_ROLE": "server",
         "DMLC_PS_ROOT_URI": "127.0.0.1",
@@ -46,13 +46,15 @@ def test_processes_of_one_machine_meet_where_nobody_else_can_reach_them() -> Non
 
 
 def test_an_interface_that_is_not_known_is_left_to_mxnet() -> None:
-    told = environment("worker", Meeting("10.0.0.1", 7000, 7001), hosts=2, on_one_machine=False, interface=None)
+    told = environment("worker", Rendezvous("10.0.0.1", 7000, 7001), hosts=2, on_one_machine=False, interface=None)
     assert told.keys() & {"DMLC_NODE_HOST", "DMLC_INTERFACE"} == set()
 
 
 def test_a_scheduler_that_is_given_a_name_listens_at_its_address(tmp_path: Path) -> None:
     path = os.pathsep.join([str(STAND_IN), *sys.path])
-    told = environment("scheduler", Meeting("localhost", 7000, 7001), hosts=1, on_one_machine=False, interface="eth0")
+    told = environment(
+        "scheduler", Rendezvous("localhost", 7000, 7001), hosts=1, on_one_machine=False, interface="eth0"
+    )
     (tmp_path / "leave").touch()
     variables = {**os.environ, **told, "PYTHONPATH": path, "ROOT": str(tmp_path)}
     said = subprocess.run(server_argv(sys.executable), env=variables, capture_output=True, text=True, check=True).stdout

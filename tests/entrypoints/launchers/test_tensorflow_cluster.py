@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from herringbone_entry.launchers.tensorflow_cluster import Servers, rank_config, server_config
+from herringbone_entry.channel.rendezvous import TensorFlowServers
+from herringbone_entry.launchers.tensorflow_cluster import rank_config, server_config
 
 STAND_IN = Path(__file__).parents[1] / "stand_in_tensorflow"
 MIRRORED = {"sagemaker_multi_worker_mirrored_strategy_enabled": True}
@@ -23,7 +24,11 @@ while not all(os.path.exists(os.environ["ROOT"] + f"/serves-{number}") for numbe
     time.sleep(0.01)
 print(task["type"], task["index"], {role: len(tasks) for role, tasks in sorted(cluster.items())})
 """
-HOSTS = [Servers("algo-1", 7000, 7001), Servers("fd00::2", 8000, 8001), Servers("algo-3", 9000, 9001)]
+HOSTS = [
+    TensorFlowServers("algo-1", 7000, 7001),
+    TensorFlowServers("fd00::2", 8000, 8001),
+    TensorFlowServers("algo-3", 9000, 9001),
+]
 
 
 def test_every_rank_is_a_worker_of_a_mirrored_strategy() -> None:

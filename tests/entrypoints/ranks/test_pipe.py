@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 
+from herringbone_entry.event_loop import Loop
 from herringbone_entry.ranks.lines import LineStream, Tail
 from herringbone_entry.ranks.pipe import Pipe
-from herringbone_entry.supervisor.event_loop import Loop
 
 
 class Refilled:

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from herringbone_contract.constants import HostVariable
-from herringbone_entry.ranks import attach
+from herringbone_entry.channel import attach
 
 SEMANTICS = """
     import atexit, multiprocessing, os, pickle, sys

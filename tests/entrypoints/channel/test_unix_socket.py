@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from herringbone_entry.channel.listener import listen
+from herringbone_entry.channel.unix_socket import listen
 
 
 def test_a_listeners_path_is_not_there_before_it_listens(tmp_path: Path, monkeypatch) -> None:
