@@ -90,7 +90,7 @@ def test_a_stop_while_the_line_is_awaited(make_job) -> None:
 @pytest.mark.parametrize(
     ("said", "message"),
     [
-        (b'{"environ', "it ended before its line did; whoever started this host is gone"),
+        (b'{"environ', "it ended before its line did; the program that started this host is gone"),
         (b"secret!\n", "the line there is not the JSON of an object"),
         (b"[1]\n", "the line there is not the JSON of an object"),
         (line(key="xyz"), "the line there is not the JSON of an object"),
