@@ -161,7 +161,7 @@ def test_wrong_value_of_a_parameter(key, value, expected):
         (
             "average_aggregated_gradients",
             False,
-            "says what becomes of the gradients that aggregation_frequency adds",
+            "applies to gradients that aggregation_frequency adds up",
         ),
         ("wire", "fp8", "wire must be a value in: [None, 'fp16', 'bf16']. Got 'fp8' (str)."),
         ("wire", 16, "wire must be a value in: [None, 'fp16', 'bf16']. Got 16 (int)."),
@@ -282,7 +282,7 @@ def test_version_2_has_its_own_keys(parameters, phrase):
                 "mpi": {**ON, "custom_mpi_options": "-x A=1"},
                 "smdistributed": {"dataparallel": {**ON, "custom_mpi_options": "-x B=2"}},
             },
-            ["custom_mpi_options stands in mpi and in smdistributed.dataparallel", "all of them in mpi"],
+            ["custom_mpi_options is in mpi and in smdistributed.dataparallel", "all of them in mpi"],
         ),
         (
             {"smdistributed": {"dataparallel": {**ON, "helpers": "cpus"}}, "instance_groups": ["cpus"]},
