@@ -1,4 +1,4 @@
-"""Each mistake a user can make in a `distribution`, with what they are told."""
+"""Each mistake in a `distribution`, with its message."""
 
 import json
 import re
@@ -180,7 +180,7 @@ def test_wrong_value_of_data_parallel(key, value, expected):
     assert message(raw).startswith(f"distribution.smdistributed.dataparallel.{key}: {expected}")
 
 
-def test_keys_of_ours_are_not_pytorchddp_s():
+def test_our_additional_keys_are_illegal_in_pytorchddp():
     assert "distribution.pytorchddp.helpers: no such key" in message(
         {"pytorchddp": {**ON, "helpers": "cpus"}}, framework="pytorch"
     )
@@ -208,7 +208,7 @@ def test_a_long_value_is_cut_in_the_message():
             {"partitions": 2, "default_partition": 2},
             ["default_partition must be less than the number of partitions!", "Got 2 of 2 partitions"],
         ),
-        # AWS's SDK answers this one with a bare KeyError: 'partitions'.
+        # AWS's SDK raises a bare KeyError here: 'partitions'.
         (
             {"pipeline_parallel_degree": 2, "default_partition": 2},
             ["default_partition must be less than the number of partitions!", "Got 2 of 2 partitions"],
@@ -333,7 +333,7 @@ def test_pytorchddp_and_smdistributed_for_pytorch_too():
 )
 def test_a_strategy_of_another_framework(framework, raw):
     assert f"not a strategy of {framework}; it would be ignored there." in message(raw, framework)
-    parse(raw)  # fine where nothing says which framework it is
+    parse(raw)  # correct while the framework is unknown
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_parameters_that_are_neither_a_dictionary_nor_a_path(parameters):
         (json.dumps({"partitons": 2}).encode(), "Did you mean 'partitions'?"),
     ],
 )
-def test_parameters_from_a_file_that_is_no_good(tmp_path, content, phrase):
+def test_parameters_from_an_unreadable_file(tmp_path, content, phrase):
     file = tmp_path / "parameters.json"
     if content is not None:
         file.write_bytes(content)

@@ -16,7 +16,7 @@ FAILURE = Failure(
 )
 
 
-def test_the_head_says_who_and_what():
+def test_the_head_names_the_rank_and_the_event():
     assert FAILURE.render() == (
         "rank 1 on algo-1: ValueError: bad batch (exit code 1)\n"
         "  at train.py:9 in main: run()\n"

@@ -1,4 +1,4 @@
-"""Hyperparameters on the wire: golden encodings, limits, and reading what other tools wrote."""
+"""Hyperparameters as they travel: golden encodings, limits, and texts of other tools."""
 
 import pytest
 
@@ -122,7 +122,7 @@ def test_decode_finds_the_distribution_among_everything_else():
     assert decode({"epochs": "3"}) == Distribution()
 
 
-def test_decode_reads_what_aws_s_sdk_lets_through_and_says_what_is_wrong():
+def test_decode_refuses_mistakes_that_aws_s_sdk_lets_through():
     """The peer checks neither the key nor that MPI is there; the container is the first to know."""
     misspelt = {"mp_parameters": '{"partitons": 2}', "sagemaker_mpi_enabled": "true"}
     with pytest.raises(DistributionError, match="Did you mean 'partitions'"):

@@ -1,4 +1,4 @@
-"""Hosts: who is first, and the file that says who this one is."""
+"""The hosts of a job, and the file that names this one."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_the_file_in_the_service_s_spelling_and_back():
     assert CONFIG.group("helpers").hosts == ("algo-10",)
 
 
-def test_what_other_tools_leave_out():
+def test_fields_that_other_tools_leave_out_are_optional():
     alone = parse_resource_config('{"current_host": "algo-1"}')
     assert alone.hosts == ("algo-1",)
     assert alone.group("homogeneousCluster").hosts == ("algo-1",)

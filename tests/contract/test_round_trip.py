@@ -1,4 +1,4 @@
-"""One property: what travels is what was meant. decode(encode(x)) == x for every valid distribution."""
+"""One property: decode(encode(x)) == x for every valid distribution."""
 
 import msgspec
 from hypothesis import given, settings

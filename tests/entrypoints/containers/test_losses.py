@@ -1,4 +1,4 @@
-"""A rank, a container or the network between them is lost: everyone ends soon, with a reason."""
+"""When a rank, a container or the network is lost, every host ends soon with a reason."""
 
 from __future__ import annotations
 

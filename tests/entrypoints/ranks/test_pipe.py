@@ -1,4 +1,4 @@
-"""The pipe from a process to the supervisor's output, over a real pipe."""
+"""A real pipe from a process to the supervisor's output."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Refilled:
             os.write(self.pipe.writer, b"more\n")
 
 
-def test_draining_ends_though_the_writer_does_not() -> None:
-    # A rank had failed and its child wrote on; the supervisor took what was in the pipe "by now", and more came.
+def test_draining_ends_although_the_writer_does_not() -> None:
+    # A rank had failed, and its child continued to write; the supervisor read until the pipe was empty: never.
     output = Refilled()
     output.pipe = Pipe(Loop(), output, LineStream(b"", Tail()), lambda: None)
     os.write(output.pipe.writer, b"last words\n")
