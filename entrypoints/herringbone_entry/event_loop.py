@@ -55,6 +55,7 @@ class Loop:
                     continue
                 callback = on_read if ready & selectors.EVENT_READ else on_write
                 callback()
+            # Read the clock once: a timer that a callback makes with no delay runs in the next turn, not in this one.
             now = time.monotonic()
             while self._timers and self._timers[0][0] <= now:
                 timer = heapq.heappop(self._timers)[2]
@@ -107,6 +108,7 @@ class Loop:
         self.read(reader, wake)
 
     def _patience(self) -> float | None:
+        # A cancelled timer must not wake the loop.
         while self._timers and self._timers[0][2].callback is None:
             heapq.heappop(self._timers)
         if not self._timers:

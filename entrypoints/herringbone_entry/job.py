@@ -94,6 +94,7 @@ class Job:
         self._membership: Membership = (Leader if host.is_first else Follower)(host, self._loop, key)
         self._context = HostContext(host, self._loop, self._output, self._membership.report)
         self._supervisor: PreparingSupervisor | RunningSupervisor = PreparingSupervisor(self._context, self._membership)
+        # Through `_obey`, because the supervisor is replaced when the host is ready.
         self._membership.obey(self._obey)
 
     def run(self) -> int:
@@ -110,6 +111,7 @@ class Job:
         # From now on signals arrive as calls in the loop, and `Stopped` is raised no more.
         self._loop.signals({**dict.fromkeys(_STOP_SIGNALS, self._stop), signal.SIGCHLD: self._reap})
         self._watch_lifeline()
+        # Everything from here on happens in callbacks of this call.
         code = self._loop.run()
         self._output.flush()
         return code
@@ -129,6 +131,7 @@ class Job:
     def _stop(self) -> None:
         """Report the first stop as a stop; kill this host's processes at the second one, and report that."""
         self._stops += 1
+        # A second signal means that the user does not want to wait for the grace period.
         if self._stops == 1:
             self._context.report({"kind": "stop"})
         else:
@@ -140,6 +143,7 @@ class Job:
         lifeline = self._host.lifeline
         if lifeline is None:
             return
+        # A child with a copy of the lifeline could read, and so swallow, its bytes.
         os.set_inheritable(lifeline, False)
         os.set_blocking(lifeline, False)
 

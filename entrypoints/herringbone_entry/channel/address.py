@@ -89,12 +89,14 @@ class TCPAddress:
     def listen(self, backlog: int) -> socket.socket:
         try:
             if socket.has_dualstack_ipv6():
+                # One socket for both kinds of addresses: names of the first host may resolve to either.
                 both = socket.AF_INET6
                 listener = socket.create_server(("", self.port), family=both, backlog=backlog, dualstack_ipv6=True)
             else:
                 listener = socket.create_server(("", self.port), backlog=backlog)
         except OSError as error:
             raise LaunchError(f"control channel: cannot listen at port {self.port} of this host: {error}") from error
+        # A client may leave between the loop's look and `accept`, which must not block then.
         listener.setblocking(False)
         return listener
 
@@ -172,6 +174,7 @@ class _ConnectionAttempt:
         self._loop, self._on_end = loop, on_end
         self._socket = socket.socket(resolved.family)
         self._socket.setblocking(False)
+        # Non-blocking: an unreachable host would hold up the loop for minutes.
         code = self._socket.connect_ex(resolved.address)
         if code not in (0, errno.EINPROGRESS):
             self._socket.close()

@@ -58,6 +58,7 @@ class Link:
     ) -> None:
         self._wire, self._loop, self._heartbeat = wire, loop, heartbeat
         self._on_message, self._on_lost = on_message, on_lost
+        # A link belongs to the loop's thread alone, so its members need no lock.
         self._watched = False
         # Silence is counted in beats of our own, not in seconds. After a moment in which the whole machine stood
         # still (a suspended laptop, a virtual machine that is moved) both sides are late, and neither is lost.
@@ -93,11 +94,13 @@ class Link:
     def _beat(self) -> None:
         if self.closed:
             return
+        # Strictly more: the beat in which the last message arrived does not count.
         if self._silent_beats > _CHECKS_PER_HEARTBEAT * MISSED_HEARTBEATS:
             self._lose(f"silent for {MISSED_HEARTBEATS} heartbeats of {self._heartbeat:g} s")
             return
         self._silent_beats += 1
         if self._beats % _CHECKS_PER_HEARTBEAT == 0:
+            # One heartbeat per interval, although the check for silence runs more often.
             self.send({"kind": "alive"})
         self._beats += 1
         self._loop.later(self._heartbeat / _CHECKS_PER_HEARTBEAT, self._beat)
@@ -133,6 +136,7 @@ class Listener:
         self._loop, self._on_join = loop, on_join
         # Connected clients that have not proved themselves, by descriptor, the oldest first.
         self._unproven: dict[int, Wire] = {}
+        # Some room for strangers: a full queue would delay a host's connection.
         self._socket = address.listen(len(expected) + 16)
         loop.read(self._socket.fileno(), self._accept)
 
@@ -184,6 +188,7 @@ class Listener:
         self._loop.forget(number)
         del self._unproven[number]
         wire.trust()
+        # With all hosts joined, an open port would only serve attackers.
         if not self._missing:
             self._close()
         self._on_join(host, wire)
@@ -212,6 +217,7 @@ class Connector:
     ) -> None:
         self._address, self._key, self._host, self._loop = address, key, host, loop
         self._on_join, self._on_gone = on_join, on_gone
+        # One challenge is enough: this side answers a single listener, and proves itself to it once.
         self._ours = secrets.token_hex(32)
         self._theirs: str | None = None
         self._try()

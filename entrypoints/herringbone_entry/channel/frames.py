@@ -18,6 +18,7 @@ _LENGTH_BYTES = 4
 # A rank's start message holds its whole environment, which the kernel limits to a few megabytes.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 65_536
+# Standard output and error, with some room.
 _MAX_DESCRIPTORS = 4
 
 
@@ -44,6 +45,7 @@ class Wire:
         self.limit = limit
         # Descriptors that have arrived; whoever reads the messages closes them.
         self.descriptors: list[int] = []
+        # Bytes of a message that is not complete yet.
         self._buffer = bytearray()
 
     def fileno(self) -> int:
@@ -121,10 +123,12 @@ class Wire:
         if len(self._buffer) < _LENGTH_BYTES:
             return None
         length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
+        # Checked as soon as the length is known, before any of the body is kept for long.
         if length > self.limit:
             raise WireError(f"a message of {length} bytes; this connection's limit is {self.limit}")
         if len(self._buffer) < _LENGTH_BYTES + length:
             return None
+        # A copy, because the buffer's own bytes are deleted next.
         body = bytes(self._buffer[_LENGTH_BYTES : _LENGTH_BYTES + length])
         del self._buffer[: _LENGTH_BYTES + length]
         try:

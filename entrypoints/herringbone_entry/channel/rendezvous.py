@@ -35,6 +35,7 @@ class Rendezvous(NamedTuple):
         >>> Rendezvous.from_message(Rendezvous("algo-1", 7000, 7001).to_message())
         Rendezvous(address='algo-1', port=7000, reduce_port=7001, servers='', tensorflow=())
         """
+        # JSON has no tuples of names: a server travels as a list, and comes back by position.
         return {**self._asdict(), "tensorflow": [list(servers) for servers in self.tensorflow]}
 
     @classmethod

@@ -31,9 +31,12 @@ class Output:
     def __init__(self, loop: Loop, descriptor: int) -> None:
         self._loop = loop
         self._descriptor = descriptor
+        # Views and not copies: a rest of a large write is cut off without moving its bytes.
         self._queue: deque[memoryview] = deque()
+        # Pipes that stopped reading because the queue was full.
         self._drained: list[Callback] = []
         self._size = 0
+        # Whether the loop watches the descriptor; it takes one callback per descriptor.
         self._watched = False
         # A regular file takes everything at once, and epoll refuses to watch one. The descriptor stays blocking: it is
         # shared with whoever started us, and O_NONBLOCK would change it for them, too.
@@ -53,6 +56,7 @@ class Output:
         self._size += len(data)
         if not self._can_wait:
             self.flush()
+        # While watched, earlier bytes wait; writing now would overtake them.
         elif not self._watched:
             self._write_some()
 
@@ -66,6 +70,7 @@ class Output:
             self._write(self._queue[0])
 
     def _write_some(self) -> None:
+        # Small pieces, with a look before each: a blocking descriptor takes only PIPE_BUF bytes for sure.
         while self._queue and not self._gone and self._has_room():
             self._write(self._queue[0][:_SAFE_BYTES])
         waiting = bool(self._queue) and not self._gone
@@ -93,6 +98,7 @@ class Output:
             self._size = 0
             return
         head = self._queue.popleft()
+        # The kernel may take a part, for example when a signal interrupts the write.
         if written < len(head):
             self._queue.appendleft(head[written:])
         self._size -= written

@@ -35,11 +35,13 @@ class Pipe:
     ) -> None:
         self._loop, self._output, self._stream, self._on_end = loop, output, stream, on_end
         self._reader, self.writer = os.pipe() if ends is None else ends
+        # The loop's thread reads, and must never wait for one rank.
         os.set_blocking(self._reader, False)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
             # The kernel refuses when this user's pipes hold too much memory; the default of 64 KiB works as well.
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        # Runs only while a progress bar is open; at most one per pipe.
         self._timer: Timer | None = None
         self._muted = False
         self.ended = False
@@ -56,6 +58,7 @@ class Pipe:
     def drain(self) -> None:
         """Read the bytes in the pipe by now, and no more: a process that the rank left may write without end."""
         waiting = 0 if self.ended else self._waiting()
+        # Count first: reading until the pipe is empty may never end while a writer lives.
         while waiting > 0:
             waiting -= self._read_some()
         # One more read: only a read of no bytes reveals the end of a pipe.
@@ -118,7 +121,9 @@ class Pipe:
         if self.ended:
             return
         self.ended = True
+        # Forget first: the number of a closed descriptor may be given to the next file.
         self._loop.forget(self._reader)
         os.close(self._reader)
+        # A last line without a newline is still in the stream.
         self._show(self._stream.close())
         self._on_end()

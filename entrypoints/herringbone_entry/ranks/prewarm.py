@@ -38,10 +38,12 @@ class PrewarmedRank:
 
     def __init__(self, python: str, environment: dict[str, str]) -> None:
         self._python, self._environment = python, environment
+        # Its output may begin before the supervisor's loop runs; the pipes hold it until then.
         self.pipes = os.pipe(), os.pipe()
         self.connection, theirs = socket.socketpair()
         with theirs:
             (_, stdout), (_, stderr) = self.pipes
+            # The rank finds its end of the link by this variable.
             variables = {**environment, REPORT: str(theirs.fileno())}
             try:
                 self.pid = spawn(rank_argv(python), variables, stdout=stdout, stderr=stderr, inherit=[theirs.fileno()])
@@ -54,6 +56,7 @@ class PrewarmedRank:
         return (
             python == self._python
             and _early(environment) == _early(self._environment)
+            # A variable can be added or changed in a running process, but nothing in the start message removes one.
             and self._environment.keys() <= environment.keys()
             and self._lives()
         )
@@ -78,6 +81,7 @@ class PrewarmedRank:
 
     def _lives(self) -> bool:
         try:
+            # (0, 0): the child exists and has not ended. A dead child is reaped by this call.
             return os.waitpid(self.pid, os.WNOHANG) == (0, 0)
         except ChildProcessError:
             return False  # the supervisor has reaped it already

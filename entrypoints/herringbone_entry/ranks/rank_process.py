@@ -38,6 +38,7 @@ class RankProcess:
         self.tail = Tail()
         prefix = line_prefix(placement.host, placement.rank)
         self._pipes = [Pipe(loop, output, LineStream(prefix, self.tail), self._changed, ends) for ends in pipes]
+        # None before the rank has attached, and after its link has ended.
         self._wire: Wire | None = None
         # The part of the start message that the socket has not taken yet.
         self._unsent = memoryview(b"")
@@ -49,6 +50,7 @@ class RankProcess:
         self.ended_at: float | None = None
         # The owner sets it once the coordinator knows of the end.
         self.end_reported = False
+        # True between the rank's report and our answer, during which it cannot exit.
         self._waits = False
 
     @property
@@ -96,6 +98,7 @@ class RankProcess:
     def exited(self, code: int) -> None:
         """Note that the process, a child of ours, has been reaped."""
         self.gone = True
+        # A rank that is killed while it waits for leave keeps the code that it reported.
         if self.code is None:
             self.code = code
         self._note_end()
@@ -137,6 +140,7 @@ class RankProcess:
         except OSError:
             self._unsent = memoryview(b"")
         if not self._unsent:
+            # The loop keeps one registration per descriptor, so writing ends before reading begins.
             self._loop.forget(self._wire.fileno())
             self._loop.read(self._wire.fileno(), self._receive)
 
@@ -145,6 +149,7 @@ class RankProcess:
         try:
             messages = self._wire.receive()
         except (EOFError, WireError):
+            # A message that cannot be read is treated like the end: the rank is useless to us either way.
             self._close_link()
             return
         for message in messages:

@@ -29,6 +29,7 @@ class RankStarter:
 
         `make()` makes the object that follows the rank; `make(pipes=...)` when the rank's pipes exist already.
         """
+        # At most one rank uses it, and this starter owns it until then.
         prewarmed, self._prewarmed = self._prewarmed, None
         if prewarmed is not None:
             if prewarmed.serves(python, inherited):

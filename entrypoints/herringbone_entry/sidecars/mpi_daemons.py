@@ -36,6 +36,7 @@ class Daemons:
 
     def ask(self, wire: Wire, message: Message) -> None:
         """Pass on the request of an agent, which then waits on `wire` for the end of its daemon."""
+        # Numbers are never reused: an answer may still be on its way when an agent leaves.
         number = len(self._agents)
         self._agents.append(wire)
 

@@ -55,5 +55,6 @@ def ended_event(prepared: Prepared, host: Host, returncode: int, last_lines: tup
     code = exit_code_of(returncode)
     message = "mpirun ended before its ranks did; its last lines say why"
     failure = Failure(host.name, None, code, "LaunchError", message, (), last_lines)
+    # Under mpirun only mpirun sees which signal killed a rank: the rank is not our child.
     rank_code = mpi.rank_exit_code(prepared.mpi.implementation, returncode, across=not host.on_one_machine)
     return {"kind": "launcher_ended", "code": code, "rank_code": rank_code, "failure": failure.to_json()}

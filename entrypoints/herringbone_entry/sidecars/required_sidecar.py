@@ -49,6 +49,7 @@ class RequiredSidecar:
         self._context.report({"kind": "server_ended", "code": code, "failure": failure.to_json()})
 
     def _signal(self, number: signal.Signals) -> None:
+        # An end that we asked for is no failure, whatever its exit code.
         self._ending = True
         if self._sidecar is not None:
             self._sidecar.signal(number)

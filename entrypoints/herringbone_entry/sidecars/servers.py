@@ -38,6 +38,7 @@ class HelperServer(RequiredSidecar):
         on_ready: Callable[[int], None],
     ) -> None:
         self._loop, self._on_ready = context.loop, on_ready
+        # The line may arrive in parts.
         self._line = b""
         self._reader, ready = os.pipe()
         os.set_blocking(self._reader, False)
@@ -59,6 +60,7 @@ class HelperServer(RequiredSidecar):
         if chunk and b"\n" not in chunk:
             return
         self._loop.forget(self._reader)
+        # Exactly one line is expected, so the pipe has served its purpose.
         os.close(self._reader)
         if not chunk:
             return
@@ -101,6 +103,7 @@ def start_parameter_servers(
     if prepared.launcher is Launcher.PARAMETER_SERVER:
         config = {tensorflow_cluster.VARIABLE: tensorflow_cluster.server_config(rendezvous.tensorflow, rank)}
         return [start(_PARAMETERS, tensorflow_cluster.server_argv(prepared.python), config, may_leave=False)]
+    # One server on each host with a rank, as in SageMaker's containers.
     roles: list[tuple[mxnet_cluster.Role, str]] = [("server", _PARAMETERS)]
     if rank == 0:
         roles.append(("scheduler", _SCHEDULER))

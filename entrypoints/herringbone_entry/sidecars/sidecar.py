@@ -42,6 +42,7 @@ class Sidecar:
         stdout, stderr = self._pipes
         self.pid = processes.spawn(argv, environment, stdout=stdout.writer, stderr=stderr.writer, inherit=inherit)
         for pipe in self._pipes:
+            # The program has its own copies; ours would keep the pipes from ending.
             pipe.close_writer()
 
     def signal(self, number: signal.Signals) -> None:
@@ -55,6 +56,7 @@ class Sidecar:
 
     def last_lines(self) -> tuple[str, ...]:
         """Read everything that it has printed by now, and return the last lines."""
+        # The process has ended, but its last lines may still be in the pipes.
         for pipe in self._pipes:
             pipe.drain()
         return self._tail.text()

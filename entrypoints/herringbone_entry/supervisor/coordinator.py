@@ -82,16 +82,21 @@ class Coordinator:
     ) -> None:
         self._register = HostRegister(hosts, across=across)
         self._order, self._clock, self._later = order, clock, later
+        # All members belong to the event loop's thread: events, timers and orders all run there.
         self.phase = Phase.JOINING
+        # While true, machines look at themselves, and the join timeout no longer applies.
         self._checking = False
         self._rank_hosts: dict[int, str] = {}
+        # A rank has an entry once its end is known; the code is None when only mpirun knows it.
         self._codes: dict[int, int | None] = {}
         self._deferred: set[int] = set()
         self._launcher_code: int | None = None
+        # mpirun's word for the exit code of a rank that a signal killed.
         self._killed_code = 1
         self._evidence: list[Evidence] = []
         self._settled = False
         self._released = False
+        # Kept after the end, for hosts that join late.
         self._finish: Finish | None = None
         self._handlers: dict[str, Callable[[str, Any], None]] = {
             "ready": self._ready,
@@ -117,6 +122,7 @@ class Coordinator:
         """Take an event from a host."""
         if self.phase is Phase.DONE:
             return
+        # An event of a kind that this release does not know is ignored.
         handler = self._handlers.get(event["kind"])
         if handler is not None:
             handler(host, event)
@@ -149,6 +155,7 @@ class Coordinator:
 
         self._checking = True
         self._order({"kind": "check", "names": [self._register.first, self._register.layout.master]})
+        # A slow name server must not keep a healthy job from starting.
         self._later(PATIENCE_SECONDS, self._end_check)
 
     def _checked(self, host: str, checked: Checked) -> None:
@@ -174,6 +181,7 @@ class Coordinator:
     def _start(self) -> None:
         self.phase = Phase.RUNNING
         layout = self._register.layout
+        # Needed when a host is lost: its ranks then count as ended.
         self._rank_hosts = {rank: layout.placement(rank).host for rank in range(layout.world_size)}
         advice = self._register.helper_advice()
         if advice is not None:
@@ -259,6 +267,7 @@ class Coordinator:
         # When only mpirun knows the signal that killed the rank, it must not see others die of our signals first.
         self._order({"kind": "abort", "after": SETTLE_SECONDS if evidence.code is None else 0.0})
         self._later(SETTLE_SECONDS, self._settle)
+        # A host that hangs without being lost must not keep the others from ending.
         self._later(ABORT_SECONDS, self._end_failing)
 
     def _settle(self) -> None:

@@ -39,6 +39,7 @@ class Ending:
         # this process has a child as long as any lives.
         processes.kill_descendants()
         self._on_kill()
+        # Children are collected by the supervisor's `reap` when SIGCHLD arrives; this only looks.
         if processes.has_children() and looks:
             self._context.loop.later(_LOOK_AGAIN_SECONDS, lambda: self._kill_remaining(finish, looks - 1))
         else:
@@ -54,6 +55,7 @@ class Ending:
             except OSError as error:
                 # If this file cannot be written, the job's results are likely to be incomplete, too.
                 code, cause = 1, failure.of_error(host.name, error)
+        # Every host writes the same failure, so that any host's files explain the job.
         if cause is not None:
             failure.write(host.paths, cause)
             self._context.log(f"failed: {cause.render()}")

@@ -39,6 +39,7 @@ def of_rank(
     `report` is the rank's own report. Without it, because a signal killed the rank, the frames come from the crash dump
     in its log, if there is one. `folder` holds the user's code.
     """
+    # The report is better than the log: it has the exception's type and its full text.
     report = report or {}
     frames = tuple(Frame(**frame) for frame in report.get("frames", ())) or crash_frames(tail, folder)
     return Failure(
@@ -80,10 +81,12 @@ def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
 
     dump = dropwhile(lambda line: not line.startswith(_CRASHED_THREAD), lines)
     frames = []
+    # faulthandler prints the crashed thread's frames directly after its head line.
     for line in islice(dump, 1, None):
         match = _CRASH_FRAME.fullmatch(line)
         if match is None:
             break
+        # Frames of our wrapper would only distract the user.
         if not match["file"].startswith(_OUR_FILES):
             number = int(match["line"])
             source = linecache.getline(match["file"], number).strip()
@@ -98,6 +101,7 @@ def write(paths: Paths, failure: Failure) -> None:
     with contextlib.suppress(OSError):
         Path(paths.output).mkdir(parents=True, exist_ok=True)
         Path(paths.failure_record).write_text(failure.to_json(), encoding="utf-8")
+    # Mode x: a file of the user's own stays.
     with contextlib.suppress(OSError), Path(paths.failure).open("x", encoding="utf-8") as file:
         file.write(summary(failure))
 

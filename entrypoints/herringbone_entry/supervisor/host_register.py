@@ -24,8 +24,10 @@ class HostRegister:
         self.hosts, self.across = hosts, across
         # Ranks of each host that has reported anything: 0 for a host that failed before it was ready.
         self.counts: dict[str, int] = {}
+        # Reports of hosts that can start; a host that failed early has none.
         self._readies: dict[str, Ready] = {}
         self._facts: dict[str, Facts] = {}
+        # Each host's clock minus the coordinator's, in seconds.
         self._skews: dict[str, float] = {}
         self._lost: set[str] = set()
 
@@ -97,6 +99,8 @@ class HostRegister:
     def rendezvous(self) -> Rendezvous:
         """Return the addresses and ports of rank 0's host, of helpers and of TensorFlow's servers."""
         layout = self.layout
+        # Only the ports of rank 0's host count; every host has reserved some, because none knew then whether it has
+        # rank 0.
         master = self._readies[layout.master]
         servers = tuple(
             TensorFlowServers(self._address_of(host), *self._readies[host]["tensorflow"])
@@ -125,6 +129,7 @@ class HostRegister:
         return encode([ReduceServer(host, self._address_of(host), ports[host]) for host in self.hosts if host in ports])
 
     def _helper_ports(self) -> dict[str, int]:
+        # Training hosts report None.
         return {host: port for host, ready in self._readies.items() if (port := ready["server_port"])}
 
     def _master_address(self, master: str) -> str:
@@ -139,4 +144,5 @@ class HostRegister:
         if not self.across:
             return _LOOPBACK
         facts = self._facts.get(host)
+        # A name may still resolve later, so a missing address is no reason to give up.
         return (facts["address"] if facts is not None else None) or host

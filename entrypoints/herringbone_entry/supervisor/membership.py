@@ -56,7 +56,9 @@ class Leader:
         self._key = key
         # A lone host has no key. Its token is random: deriving one would import `hmac` for every plain job.
         self._token = os.urandom(_TOKEN_BYTES).hex() if key is None else ""
+        # Connections to hosts that have joined and are not lost.
         self._links: dict[str, Link] = {}
+        # Known once another host has connected: a host may have many addresses, and this one leads to the others.
         self._local_address: str | None = None
         self._code: int | None = None
         self._obey: Obey = _nobody
@@ -74,6 +76,7 @@ class Leader:
             from herringbone_entry.channel.channel import Listener
 
             address = parse_address(host.control, heartbeat=host.heartbeat)
+            # The loop's callbacks keep the listener alive; nothing else refers to it.
             Listener(address, key, host.resources.hosts[1:], loop, self._join)
 
     def obey(self, obey: Obey) -> None:
@@ -105,11 +108,13 @@ class Leader:
             self._loop,
             heartbeat=self._host.heartbeat,
             on_message=lambda message: self._coordinator.receive(name, cast("Event", message)),
+            # `name` is a parameter of this call, so each link keeps its own.
             on_lost=lambda silence: self._lost(name, silence),
         )
         self._coordinator.joined()
 
     def _order(self, order: Order) -> None:
+        # A few orders name one host; all others go to every host.
         addressee = order.get("host")
         # A copy: `send` drops a link that turns out to be dead.
         for name, link in list(self._links.items()):
@@ -141,6 +146,7 @@ class Follower:
         # Events from before the connection; the coordinator gets them in this order.
         self._waiting: list[Event] = []
         self._obey: Obey = _nobody
+        # After a stop, a lost first host means that it ended first, and is no failure.
         self._stopping = False
         self._over = False
         self._started = False
@@ -150,6 +156,7 @@ class Follower:
 
             address = parse_address(host.control, heartbeat=host.heartbeat)
             Connector(address, key, host.name, loop, on_join=self._join, on_gone=self._lost)
+            # The first host counts the same time by itself; here it bounds the wait for a host that never starts.
             loop.later(host.join_timeout, self._give_up)
 
     def obey(self, obey: Obey) -> None:
@@ -189,12 +196,14 @@ class Follower:
         self._link = Link(
             wire, self._loop, heartbeat=self._host.heartbeat, on_message=self._receive, on_lost=self._lost
         )
+        # This host may have become ready, or failed, before the first host listened.
         for event in self._waiting:
             self._link.send(event)
         self._waiting.clear()
 
     def _receive(self, message: Message) -> None:
         order = cast("Order", message)
+        # Before the start a host may be installing packages, and sends no heartbeats then.
         if order["kind"] == "start" and self._link is not None:
             self._started = True
             self._link.watch()
@@ -233,6 +242,7 @@ class Follower:
     def _end(self, code: int, failure: Failure | None) -> None:
         """Give this host's supervisor the orders that the coordinator cannot give."""
         self._over = True
+        # First the ranks end, then the supervisor leaves once they are gone.
         self._obey({"kind": "abort", "after": 0.0})
         self._obey({"kind": "finish", "code": code, "failure": None if failure is None else failure.to_json()})
 

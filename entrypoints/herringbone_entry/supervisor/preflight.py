@@ -29,6 +29,7 @@ _COLUMNS = ("host", "address", "interface", "CPUs", "GPUs", "free disk", "clock"
 
 def look(host: Host, environment: Mapping[str, str], address: str | None) -> Facts:
     """Return the facts of this host; `environment` is its ranks', `address` is its own as the others see it."""
+    # The model's folder: results that do not fit are lost at the end of the job.
     disk = os.statvfs(host.paths.model)
     return {
         "group": host.resources.current_group_name,
@@ -50,6 +51,7 @@ def check(names: Sequence[str], context: HostContext, environment: Mapping[str, 
     """
     host = context.host
     facts = look(host, environment, address)
+    # mpirun on the first host calls all others by name; the others only call the first host and rank 0's.
     waiting = set(host.resources.hosts if host.is_first else names) - {host.name}
 
     def note(name: str, known: bool) -> None:

@@ -23,6 +23,7 @@ class PreparingSupervisor:
 
     def receive(self, order: Order) -> None:
         """Obey an order; without ranks there is nothing to stop, abort or kill."""
+        # `stop`, `abort` and `kill` also arrive here when this host has failed; they concern ranks alone.
         if order["kind"] == "say":
             self._context.log(order["text"])
         elif order["kind"] == "finish":

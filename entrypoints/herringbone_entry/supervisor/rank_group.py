@@ -28,15 +28,19 @@ class RankGroup:
 
     def __init__(self, context: HostContext, *, under_mpi: bool, on_change: Callable[[], None]) -> None:
         self._context, self._under_mpi, self._on_change = context, under_mpi, on_change
+        # By rank; filled by the start order and never emptied.
         self._ranks: dict[int, RankProcess] = {}
         # Our own children by pid. A rank of mpirun's is a child of mpirun or of its daemon.
         self._children: dict[int, RankProcess] = {}
+        # For ranks under mpirun, until they attach.
         self._start_messages: dict[int, Message] = {}
         # Ranks that get SIGTERM after the others, because they do not handle it.
         self._deferred: list[RankProcess] = []
+        # A rank that attaches after a stop must still get its SIGTERM.
         self._stopping = False
         # While true, a rank that reports its end waits for leave to exit.
         self._holds = False
+        # A rank that attaches after an abort must get the same signal as the others.
         self._last_signal: signal.Signals | None = None
 
     @property
@@ -70,6 +74,8 @@ class RankGroup:
     def attach(self, wire: Wire, hello: Message) -> None:
         """Take a rank that mpirun has started; close the wire of any other process."""
         rank = self._ranks.get(hello.get("rank", -1))
+        # A rank of another host, or a second process with the same number, for example a child with mpirun's
+        # variables.
         if rank is None or rank.pid is not None:
             wire.close()
             return
@@ -107,6 +113,7 @@ class RankGroup:
     def release(self) -> None:
         """Let waiting ranks exit, and send SIGTERM to the deferred ones."""
         self.let_go()
+        # Others have had their SIGTERM; a second one could interrupt a handler that saves.
         for rank in self.living:
             # Deferred ranks have had no SIGTERM yet, even if they handle it by now.
             if rank in self._deferred:
@@ -153,6 +160,7 @@ class RankGroup:
                 rank.gone = True
                 if rank.code is None and rank.reported_done:
                     rank.code = 0
+            # The report alone is enough: a rank with a report exits, and the coordinator need not wait for that.
             if rank.report is not None or rank.gone:
                 self._report_end(rank)
             if rank.waits and not self._holds:

@@ -68,10 +68,13 @@ class RunningSupervisor:
         self._prepared, self._starter, self._run_folder = prepared, starter, run_folder
         self._under_mpi = prepared.mpi_options is not None
         self._ranks = RankGroup(context, under_mpi=self._under_mpi, on_change=self._leave_if_all_ended)
+        # Only on the first host, and only while mpirun runs.
         self._launcher: Sidecar | None = None
         self._launcher_environment: dict[str, str] = {}
         self._daemons = Daemons(context)
+        # The job is over only when these have ended, too.
         self._sidecars: list[RequiredSidecar] = []
+        # Only under mpirun: other ranks inherit their connection.
         self._acceptor: Acceptor | None = None
         # Reserved before the coordinator hears of them, released just before the ranks listen at them.
         self._ports = [ReservedPort() for _ in range(2 + NUM_SERVERS.get(prepared.launcher, 0))]
@@ -93,6 +96,7 @@ class RunningSupervisor:
 
     def receive(self, order: Order) -> None:
         """Obey an order of the coordinator."""
+        # An order of a kind that this release does not know is ignored.
         handler = self._handlers.get(order["kind"])
         if handler is not None:
             handler(order)
@@ -100,6 +104,7 @@ class RunningSupervisor:
     def reap(self) -> None:
         """Collect children that have ended, and pass each one to its owner."""
         for pid, returncode in processes.reap():
+            # A pid belongs to one owner, and each owner ignores pids that it does not know.
             self._daemons.reaped(pid, returncode)
             for sidecar in self._sidecars:
                 sidecar.reaped(pid, returncode)
@@ -114,6 +119,7 @@ class RunningSupervisor:
     def _get_ready(self) -> None:
         prepared = self._prepared
         if self._under_mpi or not prepared.num_processes:
+            # mpirun starts its own processes, and a helper host has no rank: nobody will use the prewarmed one.
             self._starter.discard_prewarmed()
         if self._under_mpi:
             # Before `ready`: mpirun on the first host may start our ranks as soon as all hosts are ready.
@@ -157,6 +163,7 @@ class RunningSupervisor:
         rendezvous = Rendezvous.from_message(order["meeting"])
         interface = interfaces.interface_of(host, self._membership.local_address(), interfaces.interfaces())
         for port in self._ports:
+            # Between here and the rank's bind the port is free, which is why it lies outside the ephemeral range.
             port.release()
         for rank in layout.ranks(host.name):
             placement = layout.placement(rank)
@@ -184,6 +191,7 @@ class RunningSupervisor:
     def _start_launcher(self, layout: Layout, interface: str | None) -> None:
         """Start mpirun on the first host; keep its environment on every host, for daemons."""
         folder = self._run_folder.path
+        # A host without mpirun needs it as well: the first host's mpirun may order a daemon here.
         self._launcher_environment = mpirun.environment(self._context.host, layout, folder, interface)
         if self._prepared.mpi is not None:
             self._launcher = mpirun.start(self._prepared, self._context, layout, folder, self._launcher_environment)
@@ -202,6 +210,7 @@ class RunningSupervisor:
         self._daemons.ended(order)
 
     def _launcher_ended(self, launcher: Sidecar, returncode: int) -> None:
+        # From here on its pid may be another process's, so no signal may go there.
         self._launcher, last_lines = None, launcher.last_lines()
         self._ranks.launcher_ended()
         self._context.report(mpirun.ended_event(self._prepared, self._context.host, returncode, last_lines))
@@ -210,6 +219,7 @@ class RunningSupervisor:
 
     def _stop(self, _order: object) -> None:
         """Stop the ranks: SIGTERM now, SIGKILL after the grace period."""
+        # The grace period counts from the order, not from the moment at which each rank gets its signal.
         self._context.loop.later(self._context.host.stop_grace, self._kill)
         self._ranks.stop()
 
@@ -224,6 +234,7 @@ class RunningSupervisor:
         if self._launcher is not None:
             self._launcher.mute()
         self._context.loop.later(order["after"], lambda: self._ranks.signal(signal.SIGTERM))
+        # Failed peers leave ranks in collectives that never return, and Python runs no signal handler there.
         self._context.loop.later(order["after"] + ABORT_GRACE_SECONDS, self._kill)
 
     def _kill(self, _order: object = None) -> None:
@@ -234,6 +245,7 @@ class RunningSupervisor:
         self._signal_launcher(signal.SIGTERM)
         for sidecar in self._sidecars:
             sidecar.kill()
+        # SIGKILL takes effect at once unless the process waits in the kernel, for example for a dead network disk.
         self._context.loop.later(ABORT_GRACE_SECONDS, self._write_off)
 
     def _write_off(self) -> None:
@@ -248,6 +260,7 @@ class RunningSupervisor:
     def _finish(self, order: Finish) -> None:
         if self._finish_order is not None:
             return
+        # The first order counts: the coordinator repeats it for hosts that join late.
         self._finish_order = order
         self._ranks.let_go()
         # [1]
@@ -273,6 +286,7 @@ class RunningSupervisor:
         # [4]
         assert self._finish_order is not None
         if self._acceptor is not None:
+            # No rank may attach any more: remaining processes are about to be killed.
             self._acceptor.close()
             self._acceptor = None
         self._ending.begin(self._finish_order)

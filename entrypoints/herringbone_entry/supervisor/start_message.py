@@ -32,7 +32,9 @@ def start_message(
     """
     inherited = host.base_environment
     place_in_job = rank_environment(placement, master_address=rendezvous.address, master_port=rendezvous.port)
+    # Later entries win: the launcher's variables must not be overwritten by the host's.
     environment = {**prepared.environment, **place_in_job}
+    # Secrets are no variables: every child and every crash report copies those.
     secrets = {}
     if prepared.launcher is not Launcher.PLAIN:
         # A script may use the data-parallel library under any launcher.
@@ -40,6 +42,7 @@ def start_message(
         secrets[ReduceVariable.TOKEN_FILE] = token
     if prepared.launcher is Launcher.TORCH_DISTRIBUTED:
         environment |= torch_distributed.environment(placement, run_id=host.job_name or "none", inherited=inherited)
+    # Only when TensorFlow connects the ranks, with ports that each host reserved for it.
     if rendezvous.tensorflow:
         environment[tensorflow_cluster.VARIABLE] = tensorflow_cluster.rank_config(rendezvous.tensorflow, placement.rank)
     if prepared.launcher is Launcher.MXNET_PARAMETER_SERVER:
