@@ -52,12 +52,12 @@ class Host(NamedTuple):
 
     @property
     def is_first(self) -> bool:
-        """Whether the job's coordinator runs on this host."""
+        """True if the job's coordinator runs on this host."""
         return self.name == self.resources.first_host
 
     @property
     def on_one_machine(self) -> bool:
-        """Whether all hosts of the job are processes of this machine."""
+        """True if all hosts of the job are processes of this machine."""
         return self.control is None or self.control.startswith("unix:")
 
     @property

@@ -1,7 +1,7 @@
 """One host's part of a job, from reading its files to the exit code: joins the rooms together.
 
 Users wait for the first line of their script while this module is imported. So modules that most jobs do not need are
-imported where they are used, and `dataclasses` is not used: it imports `inspect` and compiles each class anew (18 ms
+imported where they are used, and `dataclasses` is not used: it imports `inspect` and compiles each class again (18 ms
 of 80).
 """
 

@@ -383,7 +383,7 @@ def test_a_strategy_that_is_off_is_still_checked():
 
 
 def test_a_mistake_in_pytorchddp_is_reported_where_it_was_made():
-    """It is rewritten to smdistributed.dataparallel for PyTorch; the user has never written that key."""
+    """Name the key that the user wrote, although PyTorch's is rewritten to smdistributed.dataparallel."""
     assert re.match(
         r"distribution\.pytorchddp\.enable: no such key", message({"pytorchddp": {"enable": True}}, "pytorch")
     )

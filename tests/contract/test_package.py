@@ -17,14 +17,14 @@ MODULES = [f"herringbone_contract.{module.name}" for module in pkgutil.iter_modu
 
 
 def loaded_by(statement):
-    """Return the modules that a fresh interpreter has after a statement."""
+    """Return the modules that a statement loads in a fresh interpreter."""
     code = f"{statement}\nimport sys\nprint(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(shown.stdout.split())
 
 
 def test_a_rank_pays_for_no_more_than_the_standard_library():
-    """A rank imports these at every start, and needs no types to do so."""
+    """Import without msgspec those modules that every rank imports at its start."""
     loaded = loaded_by("from herringbone_contract import constants, errors, failure, resources")
     assert "herringbone_contract.constants" in loaded
     assert not any(name.partition(".")[0] == "msgspec" for name in loaded)

@@ -9,7 +9,7 @@ from herringbone_contract.resources import HostGroup, ResourceConfig, host_names
 
 
 def test_the_first_host_is_the_same_everywhere():
-    """Sorted as text, algo-10 comes before algo-2, and a ring of ten hosts disagrees about who leads."""
+    """Sort by number: as text, algo-10 comes before algo-2, and hosts would disagree about the first one."""
     hosts = host_names(11)
     assert natural_order(sorted(hosts)) == hosts
     assert natural_order(["node-b1", "10.0.0.2", "node-a12", "node-a2"]) == [

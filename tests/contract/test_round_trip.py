@@ -15,7 +15,7 @@ flags = st.booleans()
 
 @st.composite
 def version1_parameters(draw):
-    """Draw every key on its own, then mend what the rules across keys forbid."""
+    """Draw every key on its own, then fix combinations that the rules across keys forbid."""
     parameters = draw(
         st.fixed_dictionaries(
             {},

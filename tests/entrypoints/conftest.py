@@ -177,7 +177,7 @@ class FakeJob:
         return pids
 
     def clear(self) -> None:
-        """End all that runs, close all pipes, remove the sockets."""
+        """Kill all processes of the job, close all pipes, remove the sockets."""
         for process in self.processes.values():
             process.kill()
         # Before the pipes are read to their ends: a rank may hold one open.
@@ -205,14 +205,14 @@ def free_port() -> int:
 
 
 def outer_interface() -> str:
-    """Return an interface that leads out of this machine: some MPIs take none that does not."""
+    """Return an interface that leads out of this machine: some MPIs refuse all others."""
     outer = (name for name, addresses in interfaces().items() if name != "lo" and addresses)
     return next(outer, "lo")
 
 
 @pytest.fixture
 def make_job(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
-    """Make jobs; whatever still runs at the end of the test is killed."""
+    """Make jobs; processes that still run at the end of the test are killed."""
     jobs: list[FakeJob] = []
 
     def make(hosts: int = 1, *, over: str = "unix", **environment: str) -> FakeJob:

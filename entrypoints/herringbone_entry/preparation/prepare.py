@@ -43,7 +43,7 @@ class Prepared(NamedTuple):
 
     @property
     def has_parameter_servers(self) -> bool:
-        """Whether each host with a rank also has a parameter server."""
+        """True if each host with a rank also has a parameter server."""
         return self.launcher in (Launcher.PARAMETER_SERVER, Launcher.MXNET_PARAMETER_SERVER)
 
 

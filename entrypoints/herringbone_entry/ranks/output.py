@@ -45,7 +45,7 @@ class Output:
 
     @property
     def full(self) -> bool:
-        """Whether so much waits that producers must pause."""
+        """True if so much waits that producers must pause."""
         return self._size > _FULL_BYTES
 
     def write(self, data: bytes) -> None:

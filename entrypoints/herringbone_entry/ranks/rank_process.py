@@ -60,17 +60,17 @@ class RankProcess:
 
     @property
     def silent(self) -> bool:
-        """Whether everything that it will ever print has been read."""
+        """True if everything that it will ever print has been read."""
         return all(pipe.ended for pipe in self._pipes)
 
     @property
     def waits(self) -> bool:
-        """Whether the rank has reported its end and waits for leave to exit."""
+        """True if the rank has reported its end and waits for leave to exit."""
         return self._waits
 
     @property
     def linked(self) -> bool:
-        """Whether the connection to the rank is open."""
+        """True if the connection to the rank is open."""
         return self._wire is not None
 
     def link(self, connection: socket.socket, pid: int, message: Message, descriptors: tuple[int, ...] = ()) -> None:

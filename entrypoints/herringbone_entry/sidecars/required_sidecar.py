@@ -24,7 +24,7 @@ class RequiredSidecar:
 
     @property
     def runs(self) -> bool:
-        """Whether its process has not been reaped yet."""
+        """True if its process has not been reaped yet."""
         return self._sidecar is not None
 
     def end(self) -> None:

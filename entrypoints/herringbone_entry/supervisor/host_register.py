@@ -48,22 +48,22 @@ class HostRegister:
 
     @property
     def all_heard(self) -> bool:
-        """Whether each host has reported something or is lost."""
+        """True if each host has reported something or is lost."""
         return len(set(self.counts) | self._lost) == len(self.hosts)
 
     @property
     def all_checked(self) -> bool:
-        """Whether each host has looked at itself."""
+        """True if each host has looked at itself."""
         return len(self._facts) == len(self.hosts)
 
     @property
     def has_launcher(self) -> bool:
-        """Whether mpirun starts the ranks."""
+        """True if mpirun starts the ranks."""
         return any(ready["has_launcher"] for ready in self._readies.values())
 
     @property
     def has_chief(self) -> bool:
-        """Whether rank 0 is a chief, whose end is the end of the job."""
+        """True if rank 0 is a chief, whose end is the end of the job."""
         return any(ready["has_chief"] for ready in self._readies.values())
 
     def add_ready(self, host: str, ready: Ready) -> None:

@@ -50,7 +50,7 @@ class RankGroup:
 
     @property
     def silent(self) -> bool:
-        """Whether everything that the ranks will ever print has been read."""
+        """True if everything that the ranks will ever print has been read."""
         return all(rank.silent for rank in self._ranks.values())
 
     def __len__(self) -> int:

@@ -41,7 +41,7 @@ class ContainerJob:
         return self.root / host / "ml"
 
     def write(self, script: str, *, groups: list[dict[str, Any]] | None = None, **hyperparameters: object) -> None:
-        """Lay the contract's tree for every host, without the name of a network interface."""
+        """Make the contract's tree of files for every host, without the name of a network interface."""
         for host in self.hosts:
             resources: dict[str, Any] = {"current_host": host, "hosts": sorted(self.hosts)}
             if groups is not None:
@@ -106,7 +106,7 @@ class ContainerJob:
         stdin.close()
 
     def give_to(self, uid: int) -> None:
-        """Let a user of the containers write where the job writes; only root can give something away."""
+        """Make a user of the containers the owner of the job's files; only root can change an owner."""
         for path in [self.root, *self.root.rglob("*")]:
             try:
                 os.chown(path, uid, uid)
@@ -114,7 +114,7 @@ class ContainerJob:
                 pytest.skip("needs root, to run containers as another user")
 
     def wait(self, *hosts: str, timeout: float = 30.0) -> dict[str, Ended]:
-        """Wait for the hosts, all that were started by default, and collect what they left."""
+        """Wait for the hosts, all that were started by default, and return their results."""
         names = hosts or tuple(self.containers)
         # Wait for all ends at the same time: a test may measure the time of an end.
         with ThreadPoolExecutor(len(names)) as pool:
@@ -129,7 +129,7 @@ class ContainerJob:
         return self.wait(timeout=timeout)
 
     def seen(self, name: str, count: int = 1, timeout: float = 20.0) -> None:
-        """Wait until the ranks have container that many files called `name*` in the job's root."""
+        """Wait until the ranks have made that many files called `name*` in the job's root."""
         deadline = time.monotonic() + timeout
         while len(list(self.root.glob(f"{name}*"))) < count:
             assert time.monotonic() < deadline, [

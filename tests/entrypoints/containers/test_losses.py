@@ -1,4 +1,4 @@
-"""When a rank, a container or the network is lost, every host ends soon with a reason."""
+"""A lost rank, container or network ends every host soon, with a reason."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def surroundings(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What a container of a job with a role has in its environment."""
+    """Return the environment of a container whose job has a role."""
     urllib.request.urlopen(f"{s3}/moto-api/reset", data=b"", timeout=10).close()  # noqa: S310 - our own server
     nothing = str(tmp_path / "no-such-file")
     variables = {
@@ -67,7 +67,7 @@ def surroundings(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
 
 @pytest.fixture
 def put(surroundings: dict[str, str]) -> Callable[[bytes], None]:
-    """Puts the code's archive where the job says it is."""
+    """Return a function that uploads the code's archive to the address in the job."""
     import boto3
 
     client = boto3.Session().client("s3", region_name=REGION)
@@ -77,7 +77,7 @@ def put(surroundings: dict[str, str]) -> Callable[[bytes], None]:
 
 @contextmanager
 def failing_s3(data: bytes, *troubles: int | str) -> Iterator[str]:
-    """An S3 with one object, whose answers are first these: a status, or "cut" for half of the object."""
+    """Serve one object as S3 would, after these first answers: a status, or "cut" for half of the object."""
     left = list(troubles)
 
     class Answers(BaseHTTPRequestHandler):

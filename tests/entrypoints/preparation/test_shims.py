@@ -17,7 +17,7 @@ ASKS = "import horovod.torch as hvd"
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the packages of tests/entrypoints/stand_in in the place of the library's."""
+    """Put the packages of tests/entrypoints/stand_in in place of the library's."""
     monkeypatch.syspath_prepend(str(STAND_IN))
     for name in [name for name in sys.modules if name.partition(".")[0] == "herringbone_parallel"]:
         monkeypatch.delitem(sys.modules, name)

@@ -28,7 +28,7 @@ def dumps(job) -> dict[int, dict]:
 
 
 def hetero(job) -> None:
-    """Make the last host one of another kind."""
+    """Give the last host another instance group."""
     groups = [
         {"instance_group_name": "gpu", "instance_type": "ml.p4d.24xlarge", "hosts": job.hosts[:-1]},
         {"instance_group_name": "cpu", "instance_type": "ml.c5.xlarge", "hosts": job.hosts[-1:]},
@@ -127,7 +127,7 @@ def test_sm_variables_of_a_host(make_job) -> None:
 
 
 def test_a_pipe_channel_is_the_scripts_to_read(make_job) -> None:
-    """The platform writes each epoch into a FIFO of its own: whoever else opens one takes data away."""
+    """Leave a FIFO to the script: the platform writes each epoch once, and another reader would take data."""
     job = make_job()
     job.write(
         """

@@ -10,7 +10,7 @@ from herringbone_entry.ranks.pipe import Pipe
 
 
 class Refilled:
-    """An output behind which a writer is always quicker than the reader."""
+    """An output during whose writes another process always fills the pipe again."""
 
     full = False
 

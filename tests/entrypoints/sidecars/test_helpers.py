@@ -28,7 +28,7 @@ open(os.environ["ROOT"] + "/up-" + os.environ["RANK"], "w").write(token)
 
 
 def helped(make_job, script: str, *, helpers=("algo-2",), hosts: int = 2, over: str = "unix", **settings):
-    """Make a job of which some hosts help."""
+    """Make a job with helper hosts."""
     path = os.pathsep.join(filter(None, [str(STAND_IN), os.environ.get("PYTHONPATH")]))
     job = make_job(hosts=hosts, over=over, PYTHONPATH=path)
     job.groups = {"cpu": list(helpers), "gpu": [host for host in job.hosts if host not in helpers]}

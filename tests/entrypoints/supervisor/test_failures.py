@@ -1,4 +1,4 @@
-"""When a rank fails, every host stops soon with the reason, and the exit code is the rank's own."""
+"""A failing rank stops every host soon, with the reason and the rank's own exit code."""
 
 from __future__ import annotations
 
