@@ -43,6 +43,7 @@ def read(target: type[Target], raw: object, path: str, nested: Mapping[str, Read
     raw = mapping(raw, path)
     types = _field_types(target)
     for key in raw:
+        # Before any value is read: an unknown key is most often a misspelt one.
         if key not in types:
             raise DistributionError(_unknown_key(key, path, tuple(types)))
     values = {}
@@ -54,6 +55,7 @@ def read(target: type[Target], raw: object, path: str, nested: Mapping[str, Read
         try:
             values[key] = msgspec.convert(value, types[key])
         except msgspec.ValidationError:
+            # `from None`: msgspec's own sentence says less than ours.
             raise DistributionError(_wrong_value(key, value, field_path, types[key])) from None
     return target(**values)
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from herringbone_contract.constants import MAX_FAILURE_CHARS
 from herringbone_contract.errors import ContractError
 
+# The client recognises a lost host by these words.
 _LOST = "lost contact with "
 
 
@@ -144,6 +145,7 @@ def describe_exit(code: int) -> str:
     >>> describe_exit(3), describe_exit(137)
     ('exit code 3', 'exit code 137, killed by SIGKILL')
     """
+    # As a shell counts: 128 and the signal's number.
     if code > 128:
         try:
             return f"exit code {code}, killed by {signal.Signals(code - 128).name}"

@@ -39,6 +39,7 @@ AnyParameters = ModelParallelParameters | ModelParallelV2Parameters
 
 def readers(raw: Mapping[str, object]) -> dict[str, Reader]:
     """Return the reader of each key of the dict; some depend on their neighbours in it."""
+    # `modelparallel` means version 2 of the library under this launcher, and version 1 otherwise.
     version2 = _is_enabled(raw, "torch_distributed")
     return {
         "smdistributed": partial(_read_smdistributed, version2=version2),
@@ -149,6 +150,7 @@ def _read_parameters_of_either(raw: object, path: str) -> AnyParameters | UnsetT
 def _load_parameters(raw: object, path: str) -> Mapping[str, Any]:
     """Return the parameters, from a JSON file if `raw` is a path."""
     expected = f"{path}: Expected a string path to an existing modelparallel config, or a dictionary."
+    # AWS's SDK takes a path to a JSON file here, too.
     if isinstance(raw, (str, os.PathLike)):
         file = Path(raw)
         try:
@@ -190,6 +192,7 @@ def _read_rails(raw: object, path: str) -> tuple[str, ...]:
             )
     if len(set(raw)) < len(raw):
         raise DistributionError(f"{path}: each interface can be named once. Got {show(list(raw))}.")
+    # A sum over both kinds would wait for the slower one.
     if are_mixed(raw):
         raise DistributionError(f"{path}: either all rails go over libfabric or none does. Got {show(list(raw))}.")
     return tuple(raw)

@@ -81,6 +81,7 @@ def decode_values(raw: Mapping[str, str]) -> dict[str, Any]:
 def _decode_value(text: str) -> Any:
     try:
         return json.loads(text)
+    # Deeply nested brackets are JSON to the grammar and too deep for the parser; keep them as text.
     except (ValueError, RecursionError):
         return text
 
@@ -130,6 +131,7 @@ def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
         values[Key.INSTANCE_TYPE] = instance_type
     if distribution.multi_worker_mirrored_strategy is not UNSET:
         values[Key.MULTI_WORKER_MIRRORED_ENABLED] = distribution.multi_worker_mirrored_strategy.enabled
+    # When it is off it is `UNSET`, as AWS's SDK sends nothing then.
     if distribution.pytorchddp is not UNSET:
         values[Key.PYTORCH_DDP_ENABLED] = True
         values[Key.INSTANCE_TYPE] = instance_type

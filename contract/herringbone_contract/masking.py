@@ -30,6 +30,7 @@ def is_mask(value: object) -> bool:
 
 
 def _masked_text(value: Any) -> Any:
+    # A number or a switch is no secret.
     if not isinstance(value, str):
         return value
     try:

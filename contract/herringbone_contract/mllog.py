@@ -42,6 +42,7 @@ def render(event: Event) -> str:
 
 def parse(line: str) -> Event | None:
     """Return the event of a line, wherever its mark begins; None for any other line, and for a damaged one."""
+    # Launchers and loggers print a prefix of their own before the mark.
     _, mark, text = line.partition(PREFIX)
     if not mark:
         return None
@@ -88,6 +89,7 @@ class Reader:
                 numbers.append((name + SECONDS_ENDING, (event.time_ms - start) / 1000))
         values = event.value if isinstance(event.value, dict) else {event.key: event.value}
         for name, value in values.items():
+            # bool is a subclass of int, and a switch is no measurement.
             if isinstance(value, (int, float)) and not isinstance(value, bool):
                 numbers.append((name, float(value)))
         return numbers

@@ -121,6 +121,7 @@ def parse(text: str | bytes) -> PartitionFile:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ParallelError(f"this is not a partition file: {error}. Unset `load_partition` to write one.") from error
     used = set(file.assigned.values())
+    # A file edited by hand could leave a pipeline stage without modules.
     if len(file.loads) != file.partitions or used != set(range(file.partitions)):
         raise ParallelError(
             f"the partition file contradicts itself: {file.partitions} partitions, costs of {len(file.loads)}, and"

@@ -58,6 +58,7 @@ def advice(*, training_hosts: int, helpers: int) -> str | None:
         return None
     if training_hosts == 1:
         return "one host trains, so no gradients cross the network, and helper hosts have nothing to do; leave them out"
+    # Each helper still shortens the sums up to this number.
     if helpers <= training_hosts:
         return None
     return (

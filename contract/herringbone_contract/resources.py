@@ -103,6 +103,7 @@ def parse_resource_config(text: str | bytes) -> ResourceConfig:
         ) or (HostGroup(HOMOGENEOUS_GROUP, kind, hosts),)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContractError(f"resourceconfig.json cannot be read: {error!r}") from error
+    # A host outside the list would wait for the others for ever.
     if current not in hosts:
         raise ContractError(f"resourceconfig.json: current_host {current!r} is not among hosts {list(hosts)}")
     return ResourceConfig(

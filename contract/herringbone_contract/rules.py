@@ -49,6 +49,7 @@ def check(distribution: Distribution, framework: Framework | None) -> None:
         _check_partitions(distribution.model_parallel)
         _check_data_parallel_keys(distribution.model_parallel)
         _check_framework_keys(distribution.model_parallel, framework)
+    # AWS's SDK refuses this as well, so such a job would fail there.
     if distribution.instance_groups and distribution.launcher is Launcher.PLAIN:
         raise DistributionError(
             "distribution.instance_groups: Don't set training instance groups while no distribution strategies"
@@ -143,6 +144,7 @@ def _check_partitions(parameters: ModelParallelParameters) -> None:
             f"{PARAMETERS}: partitions is {partitions} and pipeline_parallel_degree is {degree}, but they are two"
             " names for one thing. Keep one of them."
         )
+    # Without automatic partitioning nothing else decides about modules that the script does not place.
     if parameters.auto_partition is False and parameters.default_partition is UNSET:
         raise DistributionError(
             f"{PARAMETERS}.default_partition: default_partition must be supplied if auto_partition is set to False!"
@@ -220,6 +222,7 @@ def check_layout(distribution: Distribution, *, hosts: int, processes_per_host: 
         return
     resolved = parameters.resolved()
     model_ranks = resolved.partitions * resolved.tensor_parallel_degree
+    # Each replica of the model needs all of its ranks; a rest would have nothing to do.
     if ranks % model_ranks:
         degrees = f"{resolved.partitions} partitions"
         if resolved.tensor_parallel_degree > 1:
@@ -249,6 +252,7 @@ def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> D
     A single group next to the helpers' group needs no name. Raises `DistributionError` when the names do not fit the
     estimator's.
     """
+    # Helpers never train, so their group is not one to choose from.
     if distribution.helpers is not None:
         _check_helpers(distribution.helpers, groups)
         groups = [group for group in groups if group != distribution.helpers]

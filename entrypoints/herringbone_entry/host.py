@@ -92,6 +92,7 @@ def read_host(environ: Mapping[str, str]) -> Host:
         # Somebody started the container by hand: assume one host, with the service's name for it.
         resource_text = json.dumps({"current_host": environ.get("CURRENT_HOST", "algo-1")})
     resources = parse_resource_config(resource_text)
+    # Absent in containers of the service: there the platform itself stops the container.
     lifeline = environ.get(HostVariable.LIFELINE)
     return Host(
         paths=paths,
@@ -138,6 +139,7 @@ def take_key(environ: MutableMapping[str, str]) -> bytes:
         )
     try:
         if path.startswith("/dev/fd/"):
+            # Reading to the end and closing leaves nothing in the pipe for anyone else.
             with os.fdopen(int(path.removeprefix("/dev/fd/")), "rb") as descriptor:
                 key = descriptor.read()
         else:

@@ -70,6 +70,7 @@ def _move(descriptor: int) -> int:
 
 
 def _line(descriptor: int) -> bytes:
+    # The line may be longer than one read, and nothing follows it until the end.
     line = b""
     while b"\n" not in line:
         chunk = os.read(descriptor, _READ_BYTES)

@@ -63,6 +63,7 @@ class Link:
         # Silence is counted in beats of our own, not in seconds. After a moment in which the whole machine stood
         # still (a suspended laptop, a virtual machine that is moved) both sides are late, and neither is lost.
         self._beats = self._silent_beats = 0
+        # Read by `send` and by timers that run after the end.
         self.closed = False
         loop.read(wire.fileno(), self._receive)
 
@@ -88,6 +89,7 @@ class Link:
         """Close the connection without calling `on_lost`; a second call does nothing."""
         if not self.closed:
             self.closed = True
+            # The loop must forget the descriptor before its number can be used again.
             self._loop.forget(self._wire.fileno())
             self._wire.close()
 
@@ -144,6 +146,7 @@ class Listener:
         """Stop listening: all hosts have come, so nobody else may."""
         self._loop.forget(self._socket.fileno())
         self._socket.close()
+        # A copy, because `_disconnect` changes the dict.
         for wire in list(self._unproven.values()):
             self._disconnect(wire)
 

@@ -30,6 +30,7 @@ def pick(named: Sequence[str | None], local_address: str | None, interfaces: Map
 
 def interface_of(host: Host, local_address: str | None, interfaces: Mapping[str, Sequence[str]]) -> str | None:
     """Return the interface of a host that leads to the others; None when it has none of the usual ones either."""
+    # The file's own entry, and not the default that the contract fills in for a missing one.
     named = host.resource_config.get("network_interface_name")
     return pick((named, host.resources.network_interface), local_address, interfaces)
 

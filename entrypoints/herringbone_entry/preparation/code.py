@@ -36,6 +36,7 @@ def fill(
     `UnsupportedError` when its address is of another kind, `AwsError` when S3 does not deliver it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # Backends that copy or mount the code have filled the folder already.
     if any(folder.iterdir()) or not submit_directory:
         return
     if submit_directory.startswith("s3://"):
@@ -87,6 +88,7 @@ def find_program(folder: Path, steering: Mapping[str, Any]) -> Program:
     if path.is_file():
         if path.suffix == ".py":
             return Program("script", str(path))
+        # An archive made on another system may have lost this bit; a .sh file then runs under /bin/sh.
         if os.access(path, os.X_OK):
             return Program("program", str(path))
         if path.suffix == ".sh":

@@ -15,6 +15,7 @@ def num_cpus(root: Path = Path("/")) -> int:
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(root)
+    # Rounded up: with a quota of 1.5 CPUs, two threads are still faster than one.
     return affinity if quota is None else max(1, min(affinity, ceil(quota)))
 
 
@@ -74,6 +75,7 @@ def _quota(root: Path) -> float | None:
     mount = root / "sys/fs/cgroup"
     quotas = []
     for group in _groups(root):
+        # Version 2 has one tree for all controllers, version 1 a tree for each.
         for folder in (mount / group, mount / "cpu" / group):
             quota = _version_2(folder) or _version_1(folder)
             if quota is not None:

@@ -70,6 +70,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
             f"platform gives neither. Set {HostVariable.CONTROL}=tcp::7590 in the job's environment, and "
             f"{HostVariable.KEY_FILE} to a file that only this job's hosts can read, one of an input channel say"
         )
+    # Early: a missing mpirun should be reported before minutes of installing packages.
     launcher_program = mpi.find(host.environ) if mpi_options is not None and host.is_first else None
     code = Path(host.paths.code)
     steering = host.steering
@@ -82,6 +83,7 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
     shim_folders = shims(launcher, code, python)
     if host.is_first and find_shim("horovod") in shim_folders:
         log("Horovod is not installed here: Herringbone's own answers to `import horovod`")
+    # At the end of a job nobody could give this user the folder any more.
     for folder in (host.paths.model, host.paths.output_data):
         _make_writable(Path(folder))
     return Prepared(
@@ -161,7 +163,9 @@ def _path_of(python: str, host: Host) -> dict[str, str]:
 def _python(host: Host, code: Path, program: Program, log: Callable[[str], None]) -> str:
     """Return the Python for the ranks: this one, or an overlay with the job's own packages."""
     path = code / "requirements.txt"
+    # An empty file is common in templates, and needs no overlay.
     requirements = path if path.is_file() and path.read_text(encoding="utf-8").strip() else None
+    # A script finds its modules in the code folder, so only a module's package must be installed.
     package = code if program.entry == "module" and is_package(code) else None
     if requirements is None and package is None:
         return sys.executable

@@ -40,6 +40,7 @@ def overlay(requirements: Path | None, package: Path | None, *, cache: Path, log
         return python
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{digest}.lock").open("w") as lock:
+        # The kernel releases the lock when its holder dies, so a killed job blocks nobody.
         fcntl.flock(lock, fcntl.LOCK_EX)
         # Another job may have made it while this one waited for the lock.
         if (folder / _READY).exists():
@@ -104,6 +105,7 @@ def _pip(python: Path, targets: list[str], log: Callable[[str], None]) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # A session of its own, so that one signal to its group ends pip and every process that it started.
         start_new_session=True,
     ) as pip:
         assert pip.stdout is not None
@@ -116,6 +118,7 @@ def _pip(python: Path, targets: list[str], log: Callable[[str], None]) -> None:
             # For example a stop: leaving this block would wait for pip, and for the pip that it runs in the overlay.
             os.killpg(pip.pid, signal.SIGKILL)
             raise
+    # pip prints the cause first and then general advice, so look for its ERROR lines.
     if pip.returncode:
         errors = [line for line in lines if line.startswith("ERROR")] or lines
         raise LaunchError(f"pip cannot install {' '.join(targets)}: {' '.join(errors[-_ERROR_LINES:])}")

@@ -81,12 +81,14 @@ def _refusal(error: ClientError, address: str, bucket: str, key: str) -> Herring
             code=code,
         )
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    # These are the service's own troubles, and a retry of the job may succeed.
     if status >= 500 or status == 429:
         return AwsUnavailableError(f"code at {address}: S3 did not give it in {_ATTEMPTS} attempts ({code})", code=code)
     return AwsError(f"code at {address}: S3 refuses it: {code}", code=code)
 
 
 def _connection_error(error: Exception, address: str) -> AwsError:
+    # By name: the classes lie in botocore, which is imported only where S3 is used.
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
         return AwsCredentialsError(

@@ -64,12 +64,14 @@ class LineStream:
 
     def feed(self, chunk: bytes, now: float) -> bytes:
         """Take the bytes of one read, and return the prefixed lines that they complete."""
+        # Only output with carriage returns pays for a look at each line.
         if self.bar or b"\r" in chunk:
             return self._feed_bar(chunk, now)
         cut = chunk.rfind(b"\n") + 1
         if not cut:
             self._keep(chunk)
             return self._overflow()
+        # All complete lines of the chunk in one piece, however many they are.
         lines = b"".join([*self._parts, chunk[:cut]])
         self._reset(chunk[cut:])
         return self._whole(lines)
@@ -95,6 +97,7 @@ class LineStream:
         *whole, rest = b"".join([*self._parts, chunk]).split(b"\n")
         out = []
         for line in whole:
+            # \r\n is the line ending of some programs, and no redraw.
             body, ending = (line[:-1], b"\r\n") if line.endswith(b"\r") else (line, b"\n")
             state = _last_state(body) if b"\r" in body else body
             if self.bar and state == self._shown:
@@ -102,6 +105,7 @@ class LineStream:
                 state = b""
             if state or b"\r" not in body:
                 out.append(self._whole(state + ending))
+            # The newline ends the bar; the next bar begins with nothing printed.
             self._shown, self.bar = b"", False
         # A trailing carriage return may be the first half of a line ending, so it does not end a state yet.
         states, _, current = rest[:-1].rpartition(b"\r")
@@ -109,11 +113,13 @@ class LineStream:
         self.bar = b"\r" in rest[:-1]
         if self.bar and now - self._shown_at >= BAR_INTERVAL_SECONDS:
             out.append(self._show(_last_state(states), now))
+        # Keep a carriage return in front, so that the next chunk continues a bar and not a plain line.
         self._reset(b"\r" + current if self.bar else rest)
         out.append(self._overflow())
         return b"".join(out)
 
     def _show(self, state: bytes, now: float) -> bytes:
+        # A wiped or unchanged bar is no news for a log.
         if not state.strip() or state == self._shown:
             return b""
         self._shown, self._shown_at = state, now
@@ -121,6 +127,7 @@ class LineStream:
 
     def _whole(self, lines: bytes) -> bytes:
         self._tail.add(lines)
+        # One pass over the bytes in C; a loop over lines would cost Python time for each line.
         return self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + b"\n"
 
     def _keep(self, part: bytes) -> None:

@@ -43,6 +43,7 @@ def main() -> None:
     for descriptor, target in zip(wire.descriptors, (1, 2), strict=False):
         os.dup2(descriptor, target)
         os.close(descriptor)
+    # The user's program, and programs that it starts, must not attach a second time.
     for name in (attach.REPORT, attach.LAYOUT, attach.RUN_FOLDER, *attach.SESSION_FOLDERS):
         os.environ.pop(name, None)
     os.environ.update(message["environment"])
@@ -50,6 +51,7 @@ def main() -> None:
         os.environ[name] = _descriptor_of(secret, inheritable=message["entry"] == "program")
     os.chdir(message["code"])
     report = Report(wire, message["code"])
+    # A process that a signal kills cannot report; its frames then come from this dump in the log.
     faulthandler.enable()
     _line_buffer()
     os._exit = report.exit_hook
@@ -108,6 +110,7 @@ class Report:
         """Report the end [4], wait until the supervisor lets this rank go, and exit."""
         message: Message = {"kind": "leaving", "code": code & 0xFF, "exception": "", "message": "", "frames": []}
         if error is not None:
+            # Texts are cut: the supervisor keeps the record in memory and in one message.
             message["exception"] = type(error).__name__
             message["message"] = _text_of(error)
             message["frames"] = self._frames(_frames_of(error))
@@ -126,6 +129,8 @@ class Report:
 
     def exit_hook(self, status: int) -> NoReturn:
         """Replace `os._exit`, to report the frames that call it: they are gone once the process exits."""
+        # A forked child, for example a data loader's worker, ends without a report. So does exit code 0, which is no
+        # failure.
         if status and os.getpid() == self._pid:
             self.leave(status, None, sys._getframe(1))
         _really_exit(status)
@@ -165,6 +170,7 @@ def _descriptor_of(secret: str, *, inheritable: bool) -> str:
 
 def _run_python(message: Message) -> None:
     sys.argv = [message["program"], *message["arguments"]]
+    # As `python script.py` does.
     sys.path.insert(0, message["code"])
     sys.path.extend(path for path in message["paths"] if path not in sys.path)
     if message["entry"] == "module":
@@ -197,6 +203,7 @@ def _run_program(message: Message) -> int:
             raise
         # The file has no `#!` line; a shell runs such a file itself, and so do we.
         child = subprocess.Popen(["/bin/sh", *command], close_fds=False)
+    # The program may save a checkpoint at SIGTERM, which only this process gets.
     signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
     code = child.wait()
     return 128 - code if code < 0 else code
@@ -204,6 +211,7 @@ def _run_program(message: Message) -> int:
 
 def _line_buffer() -> None:
     """Write each line as soon as it is printed; for a pipe, Python would wait until 8 KiB are full."""
+    # A `sitecustomize` may have replaced the streams by objects without this method.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)

@@ -24,6 +24,7 @@ def environment(host: Host, layout: Layout, run_folder: str, interface: str | No
 
     `interface` leads to the other hosts.
     """
+    # On one machine MPI finds the processes by itself, without a network interface.
     named_interface = None if host.on_one_machine else interface
     return {
         **mpi.launch_environment(host.base_environment, run_folder, named_interface),

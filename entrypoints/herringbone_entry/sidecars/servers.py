@@ -40,6 +40,7 @@ class HelperServer(RequiredSidecar):
         self._loop, self._on_ready = context.loop, on_ready
         # The line may arrive in parts.
         self._line = b""
+        # A pipe and not a port: nobody else can write to it.
         self._reader, ready = os.pipe()
         os.set_blocking(self._reader, False)
         secret = filled_pipe(token)
