@@ -1,4 +1,4 @@
-"""The `distribution` dict: parsed once into frozen, typed objects, and read everywhere else through these.
+"""The `distribution` dict, parsed once into frozen, typed objects; all other code reads these.
 
     Distribution
     +-- smdistributed          SMDistributed
@@ -13,7 +13,7 @@
     +-- pytorchxla             PyTorchXLA
     +-- instance_groups        names of the groups to train on
 
-The whole grammar in words: docs/distribution.md. How it travels: `herringbone_contract.hyperparameters`.
+docs/distribution.md has the whole grammar in words; `herringbone_contract.hyperparameters` carries it to the hosts.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ _LAUNCHERS = {
 
 
 class Distribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
-    """How a job's ranks are laid out and started; made by `parse`, which checks what the types alone cannot."""
+    """The way in which a job's ranks are laid out and started.
+
+    `parse` makes it, and checks the rules that types cannot express.
+    """
 
     smdistributed: SMDistributed | UnsetType = UNSET
     mpi: MPI | UnsetType = UNSET
@@ -93,7 +96,7 @@ class Distribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def launcher(self) -> Launcher:
-        """What starts the ranks; `PLAIN` when no strategy is enabled."""
+        """The launcher of the ranks; `PLAIN` when no strategy is enabled."""
         for name in rules.enabled_strategies(self):
             if name in _LAUNCHERS:
                 return _LAUNCHERS[name]
@@ -125,23 +128,24 @@ class Distribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     @property
     def helpers(self) -> str | None:
-        """The instance group whose hosts have no ranks and sum gradients; None without one."""
+        """The instance group of the helper hosts, which have no ranks and sum gradients; None without helpers."""
         return None if self.data_parallel is None else given(self.data_parallel.helpers, None)
 
     @property
     def processes_per_host(self) -> int | None:
-        """Ranks per host, where `mpi` is enabled and says so."""
+        """Ranks per host, if `mpi` is enabled and gives them."""
         mpi = self._enabled_mpi
         return None if mpi is None else given(mpi.processes_per_host, None)
 
     @property
     def mpi_options(self) -> str | None:
-        """Words for mpirun's command line; None where it is not mpirun that starts the ranks.
+        """Words for mpirun's command line; None when the ranks start without mpirun.
 
-        `smdistributed.dataparallel` needs none, and takes one where `mpi` is beside it or there are options for it.
+        `smdistributed.dataparallel` needs no mpirun. It uses one if `mpi` is enabled next to it, or if there are
+        options for mpirun.
         """
         mpi, strategies = self._enabled_mpi, (self._enabled_mpi, self.data_parallel, given(self.pytorchddp, None))
-        options = [given(each.custom_mpi_options, "") for each in strategies if each is not None]
+        options = [given(strategy.custom_mpi_options, "") for strategy in strategies if strategy is not None]
         return "".join(options) if mpi is not None or any(options) else None
 
     @property
@@ -158,10 +162,10 @@ def parse(raw: Mapping[str, object] | None, *, framework: Framework | None = Non
     ('mpi', 'interleaved')
 
     A strategy with `enabled: False` is checked and then counts as not chosen. With `framework="pytorch"`,
-    `pytorchddp` becomes `smdistributed.dataparallel`, as in AWS's SDK. No network; the one file that may be read is
-    `parameters` given as a path.
+    `pytorchddp` becomes `smdistributed.dataparallel`, as in AWS's SDK. The only file that may be read is a path given
+    as `parameters`.
 
-    Raises `DistributionError` naming the path of the wrong key, its nearest legal neighbour and the way out.
+    Raises `DistributionError` with the path of the wrong key, the nearest legal one and a remedy.
     """
     if raw is None:
         return Distribution()

@@ -1,7 +1,7 @@
-"""The strategies that a `distribution` dict can name, one type each, and the way each one starts its ranks.
+"""The strategies that a `distribution` dict can name: one type for each.
 
-Every type holds what the user gave and no more, so that encoding writes what AWS's SDK would write. `enabled` is the
-exception: not given, it is False, and both SDKs send it.
+A type holds the user's own values and no more, so that encoding writes the same as AWS's SDK. `enabled` is the
+exception: a missing one is False, and both SDKs send it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from herringbone_contract.model_parallel import ModelParallelParameters, ModelPa
 
 
 class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
-    """What all strategies have: a switch, off unless the user says otherwise."""
+    """Base of all strategies: a switch that is off by default."""
 
     enabled: bool = False
 
@@ -35,10 +35,10 @@ Wire = Literal["fp16", "bf16"]
 class DataParallel(Strategy, frozen=True, kw_only=True):
     """`smdistributed.dataparallel`: sharded all-reduce, with its servers on the ranks' own hosts or on helper hosts.
 
-    `helpers` names the instance group of helper hosts. `aggregation_frequency` is the number of backwards whose
-    gradients are added up before they are summed over the ranks; with `average_aggregated_gradients` False a step is
-    made by their sum and not by their average. `wire` has fp32 gradients travel in 16 bits. `rails` names the network
-    interfaces to use. `custom_mpi_options` are words for mpirun's command line, as one string.
+    `helpers` names the instance group of helper hosts. `aggregation_frequency` is the number of backward passes whose
+    gradients are added up before they are summed over the ranks; with `average_aggregated_gradients` False a step uses
+    their sum and not their average. `wire` sends fp32 gradients in 16 bits. `rails` names the network interfaces to
+    use. `custom_mpi_options` are words for mpirun's command line, as one string.
     """
 
     custom_mpi_options: str | UnsetType = UNSET

@@ -27,7 +27,7 @@ def test_the_wheel_holds_packages_shims_and_dockerfiles(packed):
         "herringbone_contract/constants.py",
         "herringbone/images/trials/contents.py",
         "herringbone/_containers/pytorch/Dockerfile",
-        "herringbone_entry/supervisor/supervisor.py",
+        "herringbone_entry/supervisor/running.py",
         "herringbone_parallel/torch/model_parallel/step.py",
         "herringbone_parallel/reduce/native/core.c",
         "herringbone_parallel/_shim/smdistributed/modelparallel/torch/__init__.py",

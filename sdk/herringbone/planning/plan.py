@@ -18,9 +18,10 @@ from herringbone.estimators.inputs import Channel, parse_inputs
 from herringbone.estimators.options import InstanceGroup, Options, explain
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key, masked
-from herringbone_contract.distribution import Distribution, Launcher, check_layout, parse, with_instance_groups
+from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
 from herringbone_contract.errors import DistributionError, InputError, OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
+from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters
 from herringbone_contract.resources import HOMOGENEOUS_GROUP, host_names
 
@@ -235,7 +236,7 @@ def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution)
     for group in groups:
         name, instance_type = group.instance_group_name, group.instance_type
         trains = not chosen or name in chosen
-        ranks = _ranks_per_host(distribution) if trains else 0
+        ranks = ranks_per_host(distribution.launcher, distribution.processes_per_host) if trains else 0
         helper = name == distribution.helpers
         hosts += [
             HostPlan(name=next(names), instance_type=instance_type, group=name, ranks=ranks, helper=helper)
@@ -260,16 +261,6 @@ def refuse(backend: str, refusals: dict[str, str]) -> None:
     if refusals:
         lines = [f"{name}: {reason}" for name, reason in refusals.items()]
         raise UnsupportedError(f"{backend} cannot serve this job:\n  " + "\n  ".join(lines))
-
-
-def _ranks_per_host(distribution: Distribution) -> int | None:
-    if distribution.launcher is Launcher.MPI:
-        return distribution.processes_per_host or 1
-    if distribution.launcher is Launcher.DATA_PARALLEL:
-        return distribution.processes_per_host
-    if distribution.launcher is Launcher.TORCH_DISTRIBUTED:
-        return None
-    return 1
 
 
 def _fewer_hosts(request: JobRequest, distribution: Distribution, hosts: tuple[HostPlan, ...]) -> tuple[int, ...]:

@@ -1,10 +1,10 @@
-"""How a rank meets the supervisor of its host: the names both use, and what each says.
+"""Names and messages by which a rank attaches to the supervisor of its host.
 
-Two ways to attach, one conversation:
+A rank attaches in one of two ways, and the conversation is the same:
 
-    started by the supervisor     an inherited socket, named by `REPORT`; standard output is a pipe already
-    started by mpirun             the rank looks up its host in `LAYOUT`, and connects to that host's socket in
-                                  `RUN_FOLDER`; its pipes come over the socket
+    started by the supervisor     the rank inherits a socket, named by `REPORT`; its standard output is a pipe already
+    started by mpirun             the rank looks up its host in `LAYOUT` and connects to that host's socket in
+                                  `RUN_FOLDER`; its pipes arrive over the socket
 
     rank       -> supervisor      {"kind": "hello", "rank", "pid"}
     supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths", "secrets"}
@@ -12,7 +12,7 @@ Two ways to attach, one conversation:
     rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames"}; waits for any answer
                                   or {"kind": "done"} before a normal end
 
-A rank imports this before the user's first line: nothing heavy here.
+A rank imports this module before the user's first line, so it imports nothing itself.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ REPORT = "HERRINGBONE_REPORT_FD"
 LAYOUT = "HERRINGBONE_LAYOUT"
 RUN_FOLDER = "HERRINGBONE_RUN_DIR"
 
-# Where mpirun and its daemons keep their own files. Open MPI 4 tells each rank so under another name, and refuses both.
+# mpirun and its daemons keep files in these folders. Open MPI 4 passes the folder to each rank under another name, and
+# refuses a rank that finds both names.
 SESSION_FOLDERS = tuple(
     f"{prefix}_{side}_tmpdir_base" for prefix in ("OMPI_MCA_orte", "PRTE_MCA_prte") for side in ("local", "remote")
 )
 
-# How MPI launchers tell a process its number, in the order in which we trust them.
+# MPI launchers tell a process its number in one of these variables; the most trustworthy one comes first.
 MPI_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
 
 
@@ -46,5 +47,5 @@ def host_of(rank: int, layout: str) -> str:
 
 
 def socket_path(run_folder: str, host: str) -> str:
-    """Return where a host's supervisor listens for its ranks."""
+    """Return the path at which a host's supervisor listens for its ranks."""
     return f"{run_folder}/{host}.sock"
