@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import signal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from herringbone_contract.constants import MAX_FAILURE_CHARS
-from herringbone_contract.errors import ContractError
 
 # The client recognises a lost host by these words.
 _LOST = "lost contact with "
@@ -111,17 +110,6 @@ def lost_contact(host: str, silence: str = "") -> Failure:
     ('algo-2: exit code 1: lost contact with algo-2', 'algo-2')
     """
     return Failure(host=host, exit_code=1, message=_LOST + host + (f" ({silence})" if silence else ""))
-
-
-def parse_failure(text: str | bytes) -> Failure:
-    """Read a record that `Failure.to_json` wrote. Raises `ContractError` for any other text."""
-    try:
-        raw: dict[str, Any] = json.loads(text)
-        raw["frames"] = tuple(Frame(**frame) for frame in raw["frames"])
-        raw["log_tail"] = tuple(raw["log_tail"])
-        return Failure(**raw)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ContractError(f"failure.json cannot be read: {error!r}") from error
 
 
 # Remedies for the service's own failures, by its words for them; no script causes these.

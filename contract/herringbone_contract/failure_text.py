@@ -1,12 +1,12 @@
-"""Read a failure back from its text, because a service keeps only the text of `/opt/ml/output/failure`.
-
-This module is separate from `failure`, which every supervisor imports and which needs no patterns.
-"""
+"""Read a failure back from the JSON of `/opt/ml/output/failure.json`, or from its text, all that a service keeps."""
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
+from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure, Frame
 
 _HEAD = re.compile(
@@ -16,6 +16,17 @@ _DEATH = r"exit code (?P<code>\d+)(?:, killed by SIG\w+)?"
 _WITH_EXCEPTION = re.compile(rf"(?P<exception>[A-Za-z_][\w.]*)(?:: (?P<message>.*))? \({_DEATH}\)", re.S)
 _WITHOUT_EXCEPTION = re.compile(rf"{_DEATH}(?:: (?P<message>.*))?", re.S)
 _FRAME = re.compile(r"  at (?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+)(?:: (?P<source>.*))?")
+
+
+def parse_failure(text: str | bytes) -> Failure:
+    """Read a record that `Failure.to_json` wrote. Raises `ContractError` for any other text."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        raw["frames"] = tuple(Frame(**frame) for frame in raw["frames"])
+        raw["log_tail"] = tuple(raw["log_tail"])
+        return Failure(**raw)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ContractError(f"failure.json cannot be read: {error!r}") from error
 
 
 def parse_summary(text: str) -> Failure | None:

@@ -25,7 +25,8 @@ from herringbone_contract.model_parallel import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from herringbone_contract.distribution import Distribution, Framework
+
+from herringbone_contract.strategies import Distribution, Framework, enabled_strategies
 
 PARAMETERS = "distribution.smdistributed.modelparallel.parameters"
 DATA_PARALLEL = "distribution.smdistributed.dataparallel"
@@ -68,22 +69,6 @@ def _check_framework(distribution: Distribution, framework: Framework | None) ->
                 f"distribution.{name}: not a strategy of {framework}; it would be ignored there."
                 f" {framework} can use: {', '.join(sorted(legal))}."
             )
-
-
-def enabled_strategies(distribution: Distribution) -> list[str]:
-    """Return the dotted names of the strategies that are switched on, in the order of the types."""
-    smdistributed = given(distribution.smdistributed, None)
-    strategies = {
-        "smdistributed.dataparallel": UNSET if smdistributed is None else smdistributed.dataparallel,
-        "smdistributed.modelparallel": UNSET if smdistributed is None else smdistributed.modelparallel,
-        "mpi": distribution.mpi,
-        "parameter_server": distribution.parameter_server,
-        "multi_worker_mirrored_strategy": distribution.multi_worker_mirrored_strategy,
-        "pytorchddp": distribution.pytorchddp,
-        "torch_distributed": distribution.torch_distributed,
-        "pytorchxla": distribution.pytorchxla,
-    }
-    return [name for name, strategy in strategies.items() if strategy is not UNSET and strategy.enabled]
 
 
 def _check_one_strategy(distribution: Distribution) -> None:

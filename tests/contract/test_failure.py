@@ -3,7 +3,8 @@
 import pytest
 
 from herringbone_contract.errors import ContractError, JobFailedError
-from herringbone_contract.failure import Failure, Frame, describe_exit, exit_code_of, parse_failure, summary
+from herringbone_contract.failure import Failure, Frame, describe_exit, exit_code_of, summary
+from herringbone_contract.failure_text import parse_failure
 
 FAILURE = Failure(
     host="algo-1",

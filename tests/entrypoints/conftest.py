@@ -22,7 +22,8 @@ from pathlib import Path
 import pytest
 
 from herringbone_contract.constants import split_line
-from herringbone_contract.failure import Failure, parse_failure
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_failure
 from herringbone_entry.channel.interfaces import interfaces
 from herringbone_entry.channel.reserved_port import ReservedPort
 

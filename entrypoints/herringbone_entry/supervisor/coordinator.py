@@ -15,7 +15,8 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from herringbone_contract.failure import Failure, lost_contact, parse_failure
+from herringbone_contract.failure import Failure, lost_contact
+from herringbone_contract.failure_text import parse_failure
 from herringbone_entry.supervisor.evidence import Evidence, first_cause
 from herringbone_entry.supervisor.host_register import HostRegister
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone_contract.failure import parse_failure
+from herringbone_contract.failure_text import parse_failure
 from herringbone_entry import processes
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.supervisor import failure

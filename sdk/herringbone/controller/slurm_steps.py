@@ -24,7 +24,8 @@ from herringbone.controller.record import FileRecord, read_report, read_stop_req
 from herringbone.controller.retry import Attempt, excluded_machines
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable
 from herringbone_contract.errors import ContractError
-from herringbone_contract.failure import exit_code_of, parse_failure
+from herringbone_contract.failure import exit_code_of
+from herringbone_contract.failure_text import parse_failure
 from herringbone_contract.paths import Paths
 
 TYPE_CHECKING = False

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from herringbone_contract.failure import Failure, parse_failure
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_failure
 from herringbone_entry.supervisor.coordinator import ABORT_SECONDS, SETTLE_SECONDS, Coordinator
 
 

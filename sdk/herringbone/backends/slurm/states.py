@@ -29,7 +29,8 @@ from herringbone.jobs.index import (
     TERMINAL,
     JobRecord,
 )
-from herringbone_contract.failure import Failure, parse_failure
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_failure
 
 _BAR = "|"
 _FIELDS = ("JobID", "State", "Reason", "RestartCnt", "NodeList", "WorkDir")

@@ -17,7 +17,7 @@ from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.job_state import HostState, is_over
 from herringbone.backends.ssh.transport import Road
 from herringbone_contract.errors import HostError
-from herringbone_contract.failure import parse_failure
+from herringbone_contract.failure_text import parse_failure
 
 # A machine whose visit broke is tried again after these many seconds, the last of them from then on.
 _RETRY_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0)
