@@ -15,7 +15,7 @@ import torch
 
 import herringbone_parallel.torch.model_parallel.api as smp
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.replicas.reducer import ReductionOptions
+from herringbone_parallel.torch.model_parallel.replicas.options import ReductionOptions
 
 NAMES = {
     "init": "",

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer, ReductionOptions
+from herringbone_parallel.torch.model_parallel.replicas.options import CommHook, ReductionOptions
+from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
 
 # A bucket for each of the layers below.
 SMALL = {"bucket_cap_mb": 16 / (1 << 20)}
@@ -48,7 +49,7 @@ class Twin:
 
     def check(self) -> None: ...
 
-    def tell(self, failure: BaseException) -> None:
+    def report(self, failure: BaseException) -> None:
         self.failures.append(failure)
 
 
@@ -224,7 +225,7 @@ def doubled(state: list[Any], bucket: Any) -> torch.futures.Future[Any]:
 def test_a_communication_hook_reduces_instead() -> None:
     layers, reducer, _, run = build()
     seen: list[Any] = []
-    reducer.hook = (seen, doubled)
+    reducer.hook = CommHook(seen, doubled)
     assert [event for event in run(1.0) if event.startswith(("sum", "votes"))] == ["votes"]
     assert seen == [(0, False, [7]), (1, False, [5]), (2, False, [4]), (3, True, [6])]
     assert layers.last.grad is not None
@@ -247,7 +248,7 @@ def future_of(result: Any) -> torch.futures.Future[Any]:
 )
 def test_a_hook_that_returns_something_else_is_refused(hook: Any, message: str) -> None:
     _, reducer, _, run = build()
-    reducer.hook = (None, hook)
+    reducer.hook = CommHook(None, hook)
     with pytest.raises(ParallelError, match=message):
         run(1.0)
 

@@ -31,11 +31,11 @@ def test_replicas_reduce_what_was_put_off(ranks: Ranks, name: str) -> None:
 def phases() -> list[tuple[str, int]]:
     import herringbone_parallel.torch.model_parallel.api as smp
     from herringbone_parallel.torch.model_parallel import state
-    from herringbone_parallel.torch.model_parallel.runtime import run_token
+    from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 
     model = smp.DistributedModel(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)))
     noted: list[tuple[str, int]] = []
-    names = {run_token.FORWARD: "F", run_token.BACKWARD: "B", run_token.WEIGHT: "W"}
+    names = {Phase.FORWARD: "F", Phase.BACKWARD: "B", Phase.WEIGHT: "W"}
 
     class Notes:
         """Stands where the timeline would."""

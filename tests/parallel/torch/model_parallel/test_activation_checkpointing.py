@@ -36,7 +36,7 @@ class Net(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         import herringbone_parallel.torch.model_parallel.api as smp
-        from herringbone_parallel.torch.model_parallel.runtime.activation_checkpointing import checkpoint
+        from herringbone_parallel.torch.model_parallel.activation_checkpointing import checkpoint
 
         if self.how == "one by one":
             for layer in self.layers:
