@@ -16,10 +16,11 @@ FOUR = {"partitions": 2, "microbatches": 2, "replicas": 2, "ddp": True}
 
 def rendezvous() -> tuple[int, int, int, list[int], list[int], bool]:
     import herringbone_parallel.torch.model_parallel.api as smp
+    from herringbone_parallel.torch.model_parallel import state
 
     smp.barrier()
     with socket.socket() as caller:
-        listens = caller.connect_ex(("127.0.0.1", smp.state.get().settings.ddp_port or 0)) == 0
+        listens = caller.connect_ex(("127.0.0.1", state.get().settings.ddp_port or 0)) == 0
     smp.barrier()
     return smp.pp_rank(), smp.dp_rank(), smp.dp_size(), smp.get_pp_group(), smp.get_dp_group(), listens
 
