@@ -50,6 +50,7 @@ def set_activation_checkpointing(
     them, has no effect. Raises `ParallelError` for an unknown strategy, or for one that the module cannot have.
     """
     limit = _limit(module, strategy)
+    # A second wrapper would recompute inside the recomputation.
     if module.__dict__.get(_CHECKPOINTED):
         return
     module.__dict__[_CHECKPOINTED] = True
@@ -60,6 +61,8 @@ def set_activation_checkpointing(
             return _run_sequential(module, limit, preserve_rng_state, *args, **kwargs)
         if not _on_every_rank():
             return _recomputed(forward, preserve_rng_state, *args, **kwargs)
+        # The module is split. Its children are checkpointed in their turn, down to modules of one rank. This happens
+        # here and not at once, because homes exist only after the partition.
         for child in module.children():
             set_activation_checkpointing(child, preserve_rng_state, pack_args_as_tuple)
         return forward(*args, **kwargs)
@@ -213,6 +216,7 @@ def _call_at_home(home: Home, function: Callable[..., Any], *args: Any, children
 
 
 def _recomputed(function: Callable[..., Any], preserve: bool, *args: Any, **kwargs: Any) -> Any:
+    # Not reentrant: torch's reentrant form refuses a backward for some of the inputs, which `zero_bubble` needs.
     return torch.utils.checkpoint.checkpoint(
         function, *args, use_reentrant=False, preserve_rng_state=preserve, context_fn=_contexts, **kwargs
     )

@@ -74,6 +74,7 @@ def read(state_dict: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
 def join(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     """Join the named forms of several ranks; the options are those of the first rank."""
     by_rank = list(parts)
+    # Reversed, so that the first rank's entry counts if several ranks have one.
     state = {name: entry for part in reversed(by_rank) for name, entry in part["state"].items()}
     return {"state": state, "param_groups": by_rank[0]["param_groups"]}
 

@@ -16,6 +16,7 @@ def pieces(name: str, leaf: Any, microbatches: int, axis: int) -> Sequence[torch
     if not isinstance(leaf, torch.Tensor) or not leaf.dim():
         return None
     size = microbatch_size(leaf.shape[axis], microbatches, what=f"argument {name!r}", axis=axis)
+    # Views of the caller's tensor: nothing is copied.
     return torch.split(leaf, size, axis)
 
 

@@ -148,9 +148,11 @@ def init() -> None:
         torch.cuda.set_device(device)
         # gloo too: headers and pickled objects travel over the CPU.
         backends = "cpu:gloo,cuda:nccl"
+    # A script may have initialised torch.distributed itself; its default group then stays.
     if not dist.is_initialized():
         dist.init_process_group(backends, init_method=_rendezvous(settings), rank=rank, world_size=size)
     if grid.pipeline > 1:
+        # Each step frees and allocates the same activations: pages that go back to the system cost page faults.
         keep_pages()
     # Making a group is a collective call of the whole job, so the order of these calls is the same on every rank.
     groups = open_groups(grid, rank)
@@ -172,6 +174,7 @@ def init() -> None:
         replicas=replicas,
         timeline=timeline,
     )
+    # The script need not call it: peers must learn that this rank leaves, or they would wait for it.
     atexit.register(shutdown)
 
 

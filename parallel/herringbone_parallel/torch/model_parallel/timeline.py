@@ -83,6 +83,7 @@ def _ahead_s(rank: int, size: int) -> float:
 
     if rank != 0:
         return timeline.ahead_s(ping)
+    # One peer after another, because two pings at once would delay each other.
     for peer in range(1, size):
         for _ in range(timeline.PINGS):
             dist.recv(word, peer)

@@ -70,6 +70,7 @@ class CheckpointFolder:
 
     def note_newest(self, tag: str, partial: bool) -> None:
         """Make this checkpoint the newest one."""
+        # A rename is atomic: a reader finds the old name or the new one, never half of it.
         unfinished = self.path / f".{_NEWEST}.unfinished"
         unfinished.write_text(f"{tag}{_PARTIAL if partial else ''}\n", encoding="utf-8")
         unfinished.replace(self.path / _NEWEST)
@@ -117,6 +118,7 @@ class CheckpointFolder:
 
 
 def _read_part(path: Path) -> Mapping[str, Any]:
+    # On the CPU, whatever device saved it: the tensors are copied into the model's afterwards.
     part = read_whole(path, map_location="cpu", mmap=True, weights_only=True)
     if not isinstance(part, dict) or set(part) != {"save", "partitions", "content"}:
         raise ParallelError(f"{path} was not written by smp.save_checkpoint")

@@ -188,6 +188,7 @@ def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
             f"the checkpoint is of another model: missing {sorted(set(expected) - set(weights))[:5]},"
             f" unexpected {sorted(set(weights) - set(expected))[:5]}"
         )
+    # `load_state_dict` would also notice a wrong shape, but only after it has changed some of the parameters.
     for name, value in expected.items():
         saved = weights.get(name)
         if isinstance(value, torch.Tensor) and saved is not None and value.shape != saved.shape:
@@ -204,6 +205,7 @@ def _on_every_rank(read: Callable[[], Result]) -> Result:
         result = read()
     except Exception as error:  # noqa: BLE001  raised below, after the other ranks have the reason
         failure = error
+    # Every rank takes part, whether it failed or not: the others wait for its answer.
     failures = communication.allgather(None if failure is None else str(failure), CommGroup.WORLD)
     if failure is not None:
         raise failure

@@ -68,6 +68,7 @@ def model_creation(
         raise ParallelError(
             f"smp.model_creation({refused}): there is no tensor parallelism in this release; pass `dtype`"
         )
+    # torch's layers take their dtype from the default when they are created.
     before = torch.get_default_dtype()
     torch.set_default_dtype(before if dtype is None else dtype)
     try:

@@ -107,6 +107,7 @@ def optimizer_state_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int,
 
 
 def _state_after_trial(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> float:
+    # Two dimensions, because some optimizers keep factored state for matrices only.
     probe = nn.Parameter(torch.zeros(4, 4))
     probe.grad = torch.ones_like(probe)
     trial = copy.copy(optimizer)

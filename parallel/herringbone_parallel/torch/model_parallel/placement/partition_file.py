@@ -53,6 +53,7 @@ def _check_parameters(path: Path, file: PartitionFile, module: nn.Module) -> Non
 
 def write(path: Path, file: PartitionFile) -> None:
     """Write the file completely or not at all, with the folders above it. Raises `ParallelError` when it cannot."""
+    # In the same folder, because a rename is atomic only within one file system.
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -94,6 +94,7 @@ def _decided(library: State, module: nn.Module, run: TrialRun, tracing: Tracing,
     if settings.load_partition:
         assert settings.partition_file is not None, "the grammar asks for both"
         return load(Path(settings.partition_file), module, settings.partitions)
+    # Of the optimizers that exist at the first step; the memory of a later one is not counted.
     states = optimizer_state_of(optimizer.optimizer for optimizer in library.optimizers)
     if settings.skip_tracing or any_delayed(module):
         tree = suppose(module, states)

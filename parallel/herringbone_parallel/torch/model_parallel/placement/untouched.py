@@ -23,6 +23,7 @@ class SavedModel:
 
     def __init__(self, module: nn.Module) -> None:
         self._attributes = [(inner, dict(inner.__dict__)) for inner in module.modules()]
+        # The dicts themselves stay the same objects, so their contents are saved separately from the attributes.
         self._members: list[tuple[dict[str, Any], dict[str, Any]]] = [
             (members, dict(members))
             for inner in module.modules()
@@ -34,12 +35,14 @@ class SavedModel:
 
     def before_write(self, tensor: torch.Tensor) -> None:
         """Copy the parameter that `tensor` is, or is a view of; call it before each write."""
+        # Popped, so that only the first write copies.
         parameter = self._parameter_of.pop(storage_key(tensor), None)
         if parameter is not None:
             self._copies.append((parameter, parameter.detach().clone()))
 
     def restore(self) -> None:
         """Undo the changes of the run."""
+        # Cleared first: the run may have added attributes.
         for inner, attributes in self._attributes:
             inner.__dict__.clear()
             inner.__dict__.update(attributes)
@@ -74,6 +77,7 @@ def untouched(module: nn.Module) -> Iterator[SavedModel]:
     saved = SavedModel(module)
     restore_torch, numpy_state = randomness.save_generators(), np.random.get_state()
     python_state = random.getstate()
+    # Set aside and not zeroed: the run must not add to the script's gradients.
     for parameter in module.parameters():
         parameter.grad = None
     try:

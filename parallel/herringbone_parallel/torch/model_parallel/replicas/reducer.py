@@ -136,10 +136,12 @@ class Reducer:
         if trained != [id(parameter) for parameter in self._parameters]:
             self._watch_parameters()
         self._backward_expected = False
+        # A step that failed, or had no reduction, leaves counts and futures that must not count for this step.
         self._added = [0] * len(self._parameters)
         self._late.clear()
         self._under_way = []
         self._missing = [0] * len(self._buckets)
+        # A parameter that was never used so far is not waited for: its bucket may be late if that changes.
         for bucket, usual in zip(self._bucket_of, self._usual, strict=True):
             self._missing[bucket.index] += usual > 0
         # Gradients that are views of their bucket must not leave early: they are added to while the sum is on its way.
@@ -198,6 +200,7 @@ class Reducer:
         self._added[index] += 1
         self._additions += 1
         self._last_added[index] = self._additions
+        # A bucket is one dense buffer.
         if parameter.grad is not None and parameter.grad.is_sparse:
             raise ParallelError(
                 "a sparse gradient cannot be averaged over replicas; make the embedding with sparse=False"
@@ -218,6 +221,7 @@ class Reducer:
 
     def _reduced(self, bucket: Bucket) -> Future:
         if self.hook is None:
+            # Before the sum: in float16 the sum of undivided gradients may overflow.
             bucket.buffer.div_(self._peers.size)
             return self._peers.start_sum(bucket.buffer)
         future = self.hook.function(self.hook.state, GradBucket(bucket, is_last=bucket.index == len(self._buckets) - 1))
@@ -235,6 +239,7 @@ class Reducer:
         self._passes += self._backward_expected
         if not self._backward_expected or self._passes % self._options.backward_passes_per_step:
             return False
+        # Buckets with parameters that were used less often than usual, or not at all.
         while len(self._under_way) < len(self._buckets):
             self._start(self._buckets[len(self._under_way)])
         self._conclude(ended=False)

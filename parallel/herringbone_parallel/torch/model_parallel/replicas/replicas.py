@@ -80,6 +80,7 @@ class Replicas:
 
     def wait(self, future: Future) -> Any:
         """Return the future's value; raises `PeerFailedError` within seconds when a rank of the job has failed."""
+        # Not `future.wait`, which would block until the backend's timeout while a report of a failure is in the store.
         arrived = threading.Event()
         future.add_done_callback(lambda _: arrived.set())
         while not arrived.wait(_POLL_SECONDS):
@@ -92,6 +93,7 @@ class Replicas:
         under_way = []
         # All start before the first wait, so that small tensors do not cost a round trip each.
         for tensor in tensors:
+            # A broadcast needs contiguous memory; the copy is written back below.
             dense = tensor.contiguous()
             start = partial(dist.broadcast, dense, source, group=self._group, async_op=True)
             under_way.append((self._explained(start), dense))
@@ -103,10 +105,10 @@ class Replicas:
     def gather(self, number: int) -> dict[int, int]:
         """Return the number that each replica passed, by its global rank."""
         gathered = [torch.zeros(1, dtype=torch.int64) for _ in self._ranks]
-        own = torch.tensor([number])
-        work = self._explained(lambda: dist.all_gather(gathered, own, group=self._group, async_op=True))
+        tensor = torch.tensor([number])
+        work = self._explained(lambda: dist.all_gather(gathered, tensor, group=self._group, async_op=True))
         self.wait(work.get_future())
-        return {rank: int(tensor) for rank, tensor in zip(self._ranks, gathered, strict=True)}
+        return {rank: int(part) for rank, part in zip(self._ranks, gathered, strict=True)}
 
     def object_of(self, index: int, content: Any) -> Any:
         """Return the object that the replica with this index passed; it is pickled, as between all ranks of a job."""

@@ -66,6 +66,7 @@ class Deferral:
         self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor | None]:
         """Return the gradients of the inputs, which are leaves of the graph; put off those of the parameters."""
+        # A new walk for each segment and step: autograd builds a new graph in each forward.
         cuts = cuts_of(roots, inputs)
         uses = Counter(id(parameter) for cut in cuts for parameter in cut.parameters)
         # Reached from several cuts. One run from the roots adds up such a gradient as an ordinary backward does,
@@ -81,6 +82,7 @@ class Deferral:
             self.add(partial(_accumulate, roots, gradients, tuple(several.values()), keep=True))
         at_cuts = iter(arrived[len(inputs) :])
         for cut in cuts:
+            # An output that no gradient reached has None; its part of the graph then adds nothing.
             edges_and_gradients = [(GradientEdge(cut.node, output), next(at_cuts)) for output in cut.outputs]
             used = [(edge, gradient) for edge, gradient in edges_and_gradients if gradient is not None]
             parameters = tuple(parameter for parameter in cut.parameters if uses[id(parameter)] == 1)
@@ -105,6 +107,7 @@ class _Walk:
     """
 
     def __init__(self, inputs: set[int]) -> None:
+        # By identity of a leaf tensor: comparing tensors would compare their elements.
         self._inputs = inputs
         # By node, in the order of completion: True if the node leads to parameters only.
         self._only_parameters: dict[Any, bool] = {}
@@ -122,6 +125,7 @@ class _Walk:
             if children_done:
                 self._only_parameters[node] = self._leads_to_parameters_only(node, children)
                 continue
+            # Below its children on the stack, so the node is classified after all of them.
             stack.append((node, True))
             for child, number in children:
                 self._outputs.setdefault(child, set()).add(number)

@@ -36,6 +36,7 @@ class Mailbox:
 
     def wait(self, serial: int, purpose: Purpose, *, source: int) -> Any:
         """Return the message; other microbatches run until it arrives."""
+        # With the source, because each rank that used a value returns its gradient under the same key.
         return self._token.wait(self._microbatch, MessageId(source, self._key(serial, purpose)))
 
     def await_ticket(self, ticket: Ticket) -> None:

@@ -224,6 +224,7 @@ class Microbatch:
         owner = getattr(leaf, OWNER_ATTRIBUTE, None) if isinstance(leaf, nn.Parameter) else None
         if owner is None:
             return leaf
+        # One placed tensor per parameter and microbatch, so that its data moves to each rank only once.
         placed = self._parameters.get(id(leaf))
         if placed is None:
             local = leaf if owner == self._mailbox.rank else None
@@ -266,6 +267,7 @@ class Microbatch:
             result = function()
         except Exception as error:
             if ordered:
+                # For the report to the other ranks, which have no traceback of this rank.
                 note_module(error, name)
             raise
         finally:
@@ -280,6 +282,7 @@ class Microbatch:
             for peer in self._peers:
                 self._mailbox.send_object(peer, serial, Purpose.SHAPES, shapes)
         elif known != shapes:
+            # The peers have continued with the shapes they knew, so this step cannot succeed.
             raise ParallelError(
                 f"{name} returned other shapes than before for inputs of the same shapes: now {shapes}, before {known}."
                 " The other ranks cannot foresee shapes that depend on data: pad them to a fixed shape, or keep the"
@@ -288,6 +291,7 @@ class Microbatch:
 
     def _wrap(self, segment: Segment, run: Run, shapes: Any, made: Sequence[torch.Tensor]) -> Any:
         """Return the result with placed tensors in it; note the run on the tape if gradients flow through it."""
+        # In the order of the leaves, as `made` is. On other ranks `made` is empty, and the tensors have no data.
         remaining = iter(made)
         outputs: list[Flow] = []
 

@@ -73,6 +73,7 @@ def operate_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     def local(leaf: Any) -> Any:
         if not isinstance(leaf, PlacedTensor):
             return leaf
+        # Fetching it would need a call of every rank, and only this rank runs this code.
         if leaf.value.local is None:
             name = getattr(func, "__name__", str(func))
             raise ParallelError(
@@ -100,6 +101,7 @@ def _operate_in_place(caller: Caller, func: Any, name: str, args: tuple[Any, ...
         return copy
 
     changed = caller.call(f"torch.{name}", None, on_copy, args, kwargs, identity=func)
+    # The same Python object, because the user's other names for it must see the new value, too.
     target.value = changed.value
     return target
 

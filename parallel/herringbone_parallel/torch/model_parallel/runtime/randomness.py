@@ -66,6 +66,7 @@ def seed_generators(seed: int) -> None:
 
 def reseed(seed: int) -> Callable[[], None]:
     """Let the generators continue from a seed, and return a function that sets them back to their present state."""
+    # Saved first: seeding overwrites the state.
     restore = save_generators()
     seed_generators(seed)
     return restore

@@ -42,11 +42,11 @@ class RanksDivergedError(ParallelError):
 class Probe(NamedTuple):
     """The report of a blocked rank to the others.
 
-    `moves` counts the polls at which the rank had moved. `heard` is the last such count that it has from each peer.
+    `moves` counts the polls at which the rank had moved. `peer_moves` is the last such count from each peer.
     """
 
     moves: int
-    heard: dict[int, int]
+    peer_moves: dict[int, int]
     waits: str
     traces: list[Trace]
 
@@ -69,7 +69,7 @@ class StallProbe:
         self._traces = traces
         self._last_state: BlockedState | None = None
         self._moves = 0
-        # `moves` and `heard` of the probe that was sent last.
+        # `moves` and `peer_moves` of the probe that was sent last.
         self._sent: tuple[int, dict[int, int]] | None = None
         # Written by the transport's threads.
         self._probes: dict[int, Probe] = {}
@@ -87,23 +87,24 @@ class StallProbe:
             self._last_state = blocked
             self._moves += 1
             return
-        heard = {peer: probe.moves for peer, probe in probes.items()}
-        own = Probe(self._moves, heard, self._describe(blocked), self._traces())
-        if self._sent != (self._moves, heard):
+        peer_moves = {peer: probe.moves for peer, probe in probes.items()}
+        own_probe = Probe(self._moves, peer_moves, self._describe(blocked), self._traces())
+        if self._sent != (self._moves, peer_moves):
             # Judge at a later poll: a peer that finds a difference in the traces has the better explanation, and needs
             # time to answer.
-            self._sent = (self._moves, heard)
+            self._sent = (self._moves, peer_moves)
             for peer in self._transport.peers:
-                self._transport.send_object(peer, self._key(Purpose.PROBE), own)
+                self._transport.send_object(peer, self._key(Purpose.PROBE), own_probe)
             return
         for awaited in blocked.awaited:
             source = awaited.key.source
             if source in left:
                 self._fail(f"pipeline rank {source} {left[source]}, but {self._describe(blocked)}. {_ADVICE}")
                 return
-        everyone = {self._rank: own, **probes}
+        # Proof [3] needs a report from every rank of the pipeline.
+        everyone = {self._rank: own_probe, **probes}
         if len(everyone) == 1 + len(self._transport.peers) and all_stand(
-            {rank: (probe.moves, probe.heard) for rank, probe in everyone.items()}
+            {rank: (probe.moves, probe.peer_moves) for rank, probe in everyone.items()}
         ):
             waits = "; ".join(everyone[rank].waits for rank in sorted(everyone))
             self._fail(f"no rank of the pipeline can go on in step {self._step}: {waits}. {_ADVICE}")
@@ -118,6 +119,7 @@ class StallProbe:
     def receive(self, source: int, purpose: int, content: Any) -> None:
         """Take in a peer's message about the blocked step."""
         if purpose == Purpose.DIVERGED:
+            # The peer has sent the reason to every rank, so this rank sends nothing.
             self._token.fail(RanksDivergedError(content))
         elif purpose == Purpose.ENDED:
             self._ended_peers.add(source)
@@ -125,8 +127,8 @@ class StallProbe:
             self._compare(source, content)
 
     def _compare(self, source: int, probe: Probe) -> None:
-        for microbatch, (mine, theirs) in enumerate(zip(self._traces(), probe.traces, strict=False)):
-            reason = difference(microbatch, {self._rank: mine, source: theirs})
+        for microbatch, (trace, peer_trace) in enumerate(zip(self._traces(), probe.traces, strict=False)):
+            reason = difference(microbatch, {self._rank: trace, source: peer_trace})
             if reason is not None:
                 self._fail(reason)
                 return
@@ -155,4 +157,5 @@ class StallProbe:
         return f" (its last call: {calls[-1][0]!r})" if calls else ""
 
     def _key(self, purpose: int) -> Key:
+        # One key per step is enough: the transport calls `receive` for each such message, and nobody waits for them.
         return Key(self._step, 0, 0, purpose)

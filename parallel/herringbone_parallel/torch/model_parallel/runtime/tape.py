@@ -127,6 +127,7 @@ class Tape:
         """Return the segment that a call on this rank belongs to; `add` appends it to the tape."""
         if self._open is not None and self._open.rank == rank:
             return self._open
+        # Not on the tape yet: a call without gradients leaves no entry.
         return Segment(rank)
 
     def add(self, segment: Segment, run: Run) -> None:
@@ -187,6 +188,7 @@ class Tape:
 
     def _needed(self, starts: Sequence[Flow]) -> set[Flow]:
         """Return the flows that a gradient goes through: the same on every rank."""
+        # Backwards, so that the outputs of a run are complete before its inputs are looked at.
         needed = set(starts)
         for entry in reversed(self._entries):
             if isinstance(entry, Segment):
@@ -204,6 +206,7 @@ class Tape:
 def _spend(run: Run) -> None:
     for flow in run.outputs:
         flow.spent = True
+        # The reference to the root keeps the whole autograd graph of the segment alive.
         flow.root = flow.gradient = None
 
 
@@ -215,6 +218,7 @@ def _run_backward(segment: Segment, runs: Sequence[Run], retain: bool, deferral:
                 assert flow.root is not None
                 roots.append(flow.root)
                 gradients.append(flow.gradient)
+                # Handed over to autograd; a later backward starts from zero.
                 flow.gradient = None
     if roots and deferral is not None and not retain:
         entrances = list(segment.entrances.values())

@@ -68,7 +68,7 @@ def test_a_recurrent_layer_is_counted_by_its_matrices() -> None:
 def test_kept_bytes_are_counted_once_for_every_live_microbatch() -> None:
     tree = cost(nn.Sequential(nn.Linear(4, 4, bias=False), Block()), torch.ones(3, 4), microbatches=5)
     kept = 3 * 4 * 4 * 5
-    # Its input, and "1.fc" that of its own: what "0" made. ReLU keeps what it made.
+    # "0" keeps its input, "1.fc" keeps its input, which "0" made, and ReLU keeps its output.
     assert column(tree, "activation_bytes") == {"": 0, "0": kept, "1": 0, "1.fc": kept, "1.act": kept}
 
 
@@ -83,7 +83,7 @@ def test_values_go_from_the_module_that_made_them_to_those_that_use_them() -> No
         value("0", "1.fc", "1"),
         value("1.fc", "1.act"),
         value("1.act", "1"),
-        # The step function's own sum.
+        # The sum in the step function.
         value("1", ""),
     )
 
@@ -113,11 +113,11 @@ def test_a_borrowed_weight_is_a_value_of_its_owner() -> None:
     assert Value(source="early", users=("",), forward_bytes=64, backward_bytes=64) in tree.values
 
 
-def test_children_are_in_the_order_of_their_first_call_and_the_rest_behind() -> None:
+def test_children_are_in_the_order_of_their_first_call_and_idle_ones_last() -> None:
     assert [child.path for child in cost(Borrower(), torch.ones(3, 4)).root.children] == ["early", "late", "idle"]
 
 
-def test_a_parameter_weighs_its_gradient_and_the_state_of_its_optimizer() -> None:
+def test_the_bytes_of_a_parameter_include_gradient_and_optimizer_state() -> None:
     module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))
     module[1].bias.requires_grad_(False)
     tree = cost(module, torch.ones(3, 4), state_of=optimizer_state_of([torch.optim.Adam([module[0].weight])]))

@@ -71,11 +71,11 @@ def assert_equal(by_rank: list[Any], expected: Any, tolerance: float) -> None:
     losses, gradients, weights = expected
     for rank_losses, rank_gradients, rank_weights, _ in by_rank:
         assert rank_losses == pytest.approx(losses, abs=tolerance)
-        for here, there in zip(rank_gradients, gradients, strict=True):
-            for key, gradient in here.items():
-                assert (gradient is None) == (there[key] is None), key
+        for rank_step, step in zip(rank_gradients, gradients, strict=True):
+            for key, gradient in rank_step.items():
+                assert (gradient is None) == (step[key] is None), key
                 if gradient is not None:
-                    torch.testing.assert_close(gradient, there[key], atol=tolerance, rtol=0, msg=key)
+                    torch.testing.assert_close(gradient, step[key], atol=tolerance, rtol=0, msg=key)
         for key, weight in weights.items():
             torch.testing.assert_close(rank_weights[key], weight, atol=tolerance, rtol=0, msg=key)
     for one in by_rank:
