@@ -1,4 +1,4 @@
-"""Checkpointed activations: the same gradients and dropout, fewer saved tensors, forwards run twice."""
+"""Activation checkpointing: the same gradients and dropout, fewer saved tensors, every forward runs twice."""
 
 from __future__ import annotations
 
@@ -28,40 +28,40 @@ class Layer(nn.Module):
 
 
 class Net(nn.Module):
-    def __init__(self, how: str, dropout: float) -> None:
+    def __init__(self, mode: str, dropout: float) -> None:
         super().__init__()
-        self.how = how
+        self.mode = mode
         self.layers = nn.Sequential(*(Layer(dropout) for _ in range(6)))
         self.head = nn.Linear(8, 3)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         import herringbone_parallel.torch.model_parallel.api as smp
-        from herringbone_parallel.torch.model_parallel.runtime.activation_checkpointing import checkpoint
+        from herringbone_parallel.torch.model_parallel.activation_checkpointing import checkpoint
 
-        if self.how == "one by one":
+        if self.mode == "one by one":
             for layer in self.layers:
                 x = checkpoint(layer, x)
-        elif self.how == "whole":
+        elif self.mode == "whole":
             x = checkpoint(self.layers, x)
-        elif self.how == "torch's own":
+        elif self.mode == "torch's own":
             x = torch.utils.checkpoint.checkpoint(self.layers, x, use_reentrant=False)
-        elif self.how.startswith("sequential "):
-            x = smp.checkpoint_sequential(self.layers, x, strategy=self.how.split()[1])
+        elif self.mode.startswith("sequential "):
+            x = smp.checkpoint_sequential(self.layers, x, strategy=self.mode.split()[1])
         else:
             x = self.layers(x)
         return self.head(x)
 
 
-def train(how: str, dropout: float) -> Any:
+def train(mode: str, dropout: float) -> Any:
     import herringbone_parallel.torch.model_parallel.api as smp
 
     torch.manual_seed(3)
-    net = Net(how, dropout)
+    net = Net(mode, dropout)
     inputs = torch.randn(8, 8)
     model = smp.DistributedModel(net)
-    if how.startswith("set "):
-        smp.set_activation_checkpointing(net.layers, strategy=how.split()[1])
-    if how == "model":
+    if mode.startswith("set "):
+        smp.set_activation_checkpointing(net.layers, strategy=mode.split()[1])
+    if mode == "model":
         smp.set_activation_checkpointing(net)
     saved = []
 
@@ -82,7 +82,7 @@ def train(how: str, dropout: float) -> Any:
 
 
 def _settings(partitions: int) -> dict[str, Any]:
-    # A trace would see less memory where activations are checkpointed, and split elsewhere.
+    # Without a trace: it would measure less memory for checkpointed modules, and split the model elsewhere.
     return {"partitions": partitions, "microbatches": MICROBATCHES, "skip_tracing": True}
 
 
@@ -97,7 +97,7 @@ def plain(ranks: Ranks) -> dict[tuple[int, float], Any]:
 
 @pytest.mark.parametrize("partitions", [1, 2])
 @pytest.mark.parametrize(
-    "how",
+    "mode",
     [
         "set each",
         "set contiguous",
@@ -112,17 +112,17 @@ def plain(ranks: Ranks) -> dict[tuple[int, float], Any]:
     ],
 )
 def test_gradients_are_the_same_and_memory_is_less(
-    ranks: Ranks, plain: dict[tuple[int, float], Any], partitions: int, how: str
+    ranks: Ranks, plain: dict[tuple[int, float], Any], partitions: int, mode: str
 ) -> None:
-    # Layers that make one call together draw from one seed: over ranks, other masks than alone.
-    dropout = 0.0 if partitions > 1 and ("contiguous" in how or "group" in how) else 0.3
-    found = ranks.run(train, _settings(partitions), how, dropout)
+    # Layers in one unit draw from one seed, so over ranks their dropout masks differ from those of one process.
+    dropout = 0.0 if partitions > 1 and ("contiguous" in mode or "group" in mode) else 0.3
+    results = ranks.run(train, _settings(partitions), mode, dropout)
     expected = plain[partitions, dropout]
     forwards = 6 * MICROBATCHES * 2
     assert sum(calls for *_, calls in expected) == forwards
-    assert sum(calls for *_, calls in found) == 2 * forwards
+    assert sum(calls for *_, calls in results) == 2 * forwards
     for (losses, gradients, saved, _), (plain_losses, plain_gradients, plain_saved, _) in zip(
-        found, expected, strict=True
+        results, expected, strict=True
     ):
         assert saved < plain_saved / 2
         assert gradients.keys() == plain_gradients.keys()
@@ -145,6 +145,6 @@ def refuse(strategy: str, sequential: bool) -> None:
         ("contiguous", False, "strategy='contiguous' is for an nn.Sequential, not for a Linear"),
     ],
 )
-def test_a_strategy_that_means_nothing_is_named(ranks: Ranks, strategy: str, sequential: bool, message: str) -> None:
+def test_an_unknown_strategy_is_refused(ranks: Ranks, strategy: str, sequential: bool, message: str) -> None:
     with pytest.raises(RankFailedError, match=message):
         ranks.run(refuse, {"partitions": 1, "microbatches": 1}, strategy, sequential)

@@ -1,9 +1,9 @@
-"""Activation checkpointing: what a module computed is dropped after its forward, and computed again for its backward.
+"""Activation checkpointing: drop a module's intermediate results after the forward; recompute them for the backward.
 
-It happens on the rank that runs the module, inside the graph of that one call. A module whose parts live on several
-ranks has no graph of its own, so its parts are checkpointed, each where it is. So it is with a function that code on
-every rank gives to `torch.utils.checkpoint.checkpoint`: torch itself would run it again on those ranks only that miss a
-tensor, and wait there for the others.
+The recomputation happens on the rank that runs the module, inside the graph of one call. A module whose parts live on
+several ranks has no graph of its own, so each part is checkpointed on its rank. The same holds for a function that code
+on every rank passes to `torch.utils.checkpoint.checkpoint`. torch itself would run such a function again only on the
+ranks that miss a tensor, and these would wait for the others forever.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch.utils.checkpoint
 from torch import nn
@@ -23,7 +23,15 @@ from herringbone_parallel.torch.model_parallel.placement.placement import HOME_A
 from herringbone_parallel.torch.model_parallel.runtime import microbatch
 
 _EACH, _CONTIGUOUS = "each", "contiguous"
-_SET = "_smp_checkpointed"
+# The attribute of a module that is checkpointed already.
+_CHECKPOINTED = "_smp_checkpointed"
+
+
+class _Unit(NamedTuple):
+    """Children of an `nn.Sequential` that are checkpointed as one; `home` is None for a child that is split itself."""
+
+    home: Home | None
+    children: list[nn.Module]
 
 
 def set_activation_checkpointing(
@@ -36,15 +44,16 @@ def set_activation_checkpointing(
 
         smp.set_activation_checkpointing(model.module.layers, strategy="group_2")
 
-    For an `nn.Sequential`, `strategy` says what is one unit: "each" child, all that are "contiguous" on one rank, or
-    "group_N" of N children on one rank. `preserve_rng_state` repeats dropout's random numbers. Tuples between children
-    arrive as without checkpointing, so `pack_args_as_tuple`, which SMP v1 needs for them, changes nothing.
-    Raises `ParallelError` for an unknown strategy, or one of a module that is no `nn.Sequential`.
+    For an `nn.Sequential`, `strategy` names the unit that is recomputed together: "each" child, all children that are
+    "contiguous" on one rank, or "group_N" of N children on one rank. `preserve_rng_state` repeats dropout's random
+    numbers. Tuples pass between children as without checkpointing, so `pack_args_as_tuple`, which SMP v1 needs for
+    them, has no effect. Raises `ParallelError` for an unknown strategy, or for one that the module cannot have.
     """
     limit = _limit(module, strategy)
-    if module.__dict__.get(_SET):
+    # A second wrapper would recompute inside the recomputation.
+    if module.__dict__.get(_CHECKPOINTED):
         return
-    module.__dict__[_SET] = True
+    module.__dict__[_CHECKPOINTED] = True
     forward = module.forward
 
     def checkpointed(*args: Any, **kwargs: Any) -> Any:
@@ -52,6 +61,8 @@ def set_activation_checkpointing(
             return _run_sequential(module, limit, preserve_rng_state, *args, **kwargs)
         if not _on_every_rank():
             return _recomputed(forward, preserve_rng_state, *args, **kwargs)
+        # The module is split. Its children are checkpointed in their turn, down to modules of one rank. This happens
+        # here and not at once, because homes exist only after the partition.
         for child in module.children():
             set_activation_checkpointing(child, preserve_rng_state, pack_args_as_tuple)
         return forward(*args, **kwargs)
@@ -64,7 +75,7 @@ def checkpoint(module: nn.Module, *args: Any, preserve_rng_state: bool = True) -
 
         hidden = smp.checkpoint(self.block, hidden, mask)
 
-    Source: SMP v1, `patches.checkpoint.checkpoint`. Raises `ParallelError` for what is no module.
+    Raises `ParallelError` for an argument that is no module. Source: SMP v1, `patches.checkpoint.checkpoint`.
     """
     if not isinstance(module, nn.Module):
         raise ParallelError(
@@ -86,7 +97,7 @@ def checkpoint_sequential(
     preserve_rng_state: bool = True,
     pack_args_as_tuple: bool = False,  # noqa: ARG001  SMP v1's signature; see set_activation_checkpointing
 ) -> Any:
-    """Call an `nn.Sequential` once, checkpointed in units that `strategy` names; see `set_activation_checkpointing`.
+    """Call an `nn.Sequential` once, checkpointed in the units of `set_activation_checkpointing`.
 
     hidden = smp.checkpoint_sequential(self.layers, hidden, strategy="contiguous")
     """
@@ -101,9 +112,10 @@ def checkpoint_sequential(
 
 
 def serve_torch() -> None:
-    """Let `torch.utils.checkpoint.checkpoint` find ours in code that runs on every rank; elsewhere it is torch's own.
+    """Make `torch.utils.checkpoint.checkpoint` checkpoint part by part in code that runs on every rank.
 
-    Scripts may have imported the function already, so what it looks up at each call is replaced, not the function.
+    Elsewhere it stays torch's own. Scripts may have imported the function already. So this replaces the two names that
+    the function looks up at each call, and not the function.
     """
     torch.utils.checkpoint._checkpoint_without_reentrant_generator = _without_reentrant  # type: ignore[assignment]
     torch.utils.checkpoint.CheckpointFunction = _Reentrant  # type: ignore[misc]
@@ -131,17 +143,17 @@ class _Reentrant(torch.utils.checkpoint.CheckpointFunction):
 
 @contextmanager
 def _each_call_checkpointed(preserve: bool) -> Iterator[None]:
-    here = microbatch.current()
-    assert here is not None
-    before, here.wrap = here.wrap, lambda function: partial(_recomputed, function, preserve)
+    running = microbatch.current()
+    assert running is not None
+    before, running.wrap = running.wrap, lambda function: partial(_recomputed, function, preserve)
     try:
         yield
     finally:
-        here.wrap = before
+        running.wrap = before
 
 
 def _limit(module: nn.Module, strategy: str) -> int | None:
-    """Return how many children at most are one unit, None for as many as are on one rank."""
+    """Return the greatest number of children in one unit, None for all neighbours on one rank."""
     grouped = re.fullmatch(r"group_([1-9]\d*)", strategy) if isinstance(strategy, str) else None
     if strategy not in (_EACH, _CONTIGUOUS) and grouped is None:
         raise ParallelError(f"there is no checkpointing strategy {strategy!r}; there are each, contiguous, group_N")
@@ -153,55 +165,58 @@ def _limit(module: nn.Module, strategy: str) -> int | None:
 
 
 def _run_sequential(sequential: nn.Sequential, limit: int | None, preserve: bool, value: Any) -> Any:
-    for home, unit in _units(sequential, limit):
-        run = partial(_recomputed, partial(_in_turn, unit), preserve)
+    for unit in _units(sequential, limit):
+        run = partial(_recomputed, partial(_in_sequence, unit.children), preserve)
         if not _on_every_rank():
             value = run(value)
-        elif home is not None:
-            value = _call_at_home(home, run, value, children=len(unit))
+        elif unit.home is not None:
+            value = _call_at_home(unit.home, run, value, children=len(unit.children))
         else:
-            # Split itself: its own parts are checkpointed.
-            set_activation_checkpointing(unit[0], preserve)
-            value = unit[0](value)
+            # The child is split: its own parts are checkpointed.
+            (child,) = unit.children
+            set_activation_checkpointing(child, preserve)
+            value = child(value)
     return value
 
 
-def _units(sequential: nn.Sequential, limit: int | None) -> list[tuple[Home | None, list[nn.Module]]]:
-    """Return runs of at most `limit` children on one rank, with their home; a child that is split is alone."""
-    units: list[tuple[Home | None, list[nn.Module]]] = []
-    apart = _on_every_rank()
+def _units(sequential: nn.Sequential, limit: int | None) -> list[_Unit]:
+    """Return units of at most `limit` neighbours on one rank; a child that is split is alone."""
+    units: list[_Unit] = []
+    # On one rank only, all children are here and their homes do not matter.
+    split = _on_every_rank()
     for child in sequential:
-        home: Home | None = child.__dict__.get(HOME_ATTRIBUTE) if apart else None
-        if units and (limit is None or len(units[-1][1]) < limit):
-            before, unit = units[-1]
-            if not apart or (home is not None and before is not None and home.rank == before.rank):
-                unit.append(child)
+        home: Home | None = child.__dict__.get(HOME_ATTRIBUTE) if split else None
+        if units and (limit is None or len(units[-1].children) < limit):
+            last = units[-1]
+            if not split or (home is not None and last.home is not None and home.rank == last.home.rank):
+                last.children.append(child)
                 continue
-        units.append((home, [child]))
+        units.append(_Unit(home, [child]))
     return units
 
 
 def _on_every_rank() -> bool:
-    """Say whether this code runs on every rank of a pipeline, and not inside a module at home on this one."""
-    here = state.get()
-    return microbatch.current() is not None and here.settings.partitions > 1 and not here.tracing
+    """Say whether this code runs on every rank of a pipeline, and not inside a module of one rank."""
+    library = state.get()
+    return microbatch.current() is not None and library.settings.partitions > 1 and not library.tracing
 
 
-def _in_turn(children: Sequence[nn.Module], value: Any) -> Any:
+def _in_sequence(children: Sequence[nn.Module], value: Any) -> Any:
     for child in children:
         value = child(value)
     return value
 
 
 def _call_at_home(home: Home, function: Callable[..., Any], *args: Any, children: int = 1) -> Any:
-    here = microbatch.current()
-    assert here is not None
-    # Under the module's own name, so that dropout draws what it would draw without checkpointing.
+    running = microbatch.current()
+    assert running is not None
+    # Under the module's own name, so that dropout draws the same numbers as without checkpointing.
     identity = (home.path, "checkpointed", children)
-    return here.call(home.path, home.rank, function, args, {}, identity)
+    return running.call(home.path, home.rank, function, args, {}, identity)
 
 
 def _recomputed(function: Callable[..., Any], preserve: bool, *args: Any, **kwargs: Any) -> Any:
+    # Not reentrant: torch's reentrant form refuses a backward for some of the inputs, which `zero_bubble` needs.
     return torch.utils.checkpoint.checkpoint(
         function, *args, use_reentrant=False, preserve_rng_state=preserve, context_fn=_contexts, **kwargs
     )
@@ -212,9 +227,11 @@ def _contexts() -> tuple[AbstractContextManager[None], AbstractContextManager[No
 
 
 class _OwnCode(AbstractContextManager[None]):
-    """On the CPU, autograd recomputes in the thread of the microbatch's backward: there too it is a module's own code.
+    """Mark the recomputation as a module's own code.
 
-    Entered once for each backward through the call.
+    On the CPU, autograd recomputes in the thread of the microbatch's backward. There `current()` would be the
+    microbatch, and the operations would be taken for calls of every rank. Entered once for each backward through the
+    call.
     """
 
     def __enter__(self) -> None:
