@@ -81,9 +81,11 @@ no_memory:
 
 int64_t hb_submit(struct hb_core *handle, const struct hb_submission *submission) {
     struct core *core = (struct core *)handle;
+    /* Made before the lock is taken: the I/O thread needs the lock for each buffer that is done. */
     struct buffer *buffer = buffer_new(core, submission);
     if (!buffer) return -1;
     pthread_mutex_lock(&core->lock);
+    /* `ended` wakes waiting callers too: no buffer will be done any more. */
     while (core->numbered - core->done_below >= MAX_PENDING && !core->ended)
         pthread_cond_wait(&core->changed, &core->lock);
     if (core->ended || core->closing) {
@@ -107,10 +109,12 @@ int64_t hb_submit(struct hb_core *handle, const struct hb_submission *submission
 int hb_wait(struct hb_core *handle, uint64_t sequence, double seconds) {
     struct core *core = (struct core *)handle;
     double until = clock_seconds() + seconds;
+    /* The condition uses the same monotonic clock, see state_open. */
     struct timespec deadline = {.tv_sec = (time_t)until, .tv_nsec = (long)((until - (double)(time_t)until) * 1e9)};
     pthread_mutex_lock(&core->lock);
     while (!state_is_done(core, sequence) && !core->ended)
         if (pthread_cond_timedwait(&core->changed, &core->lock, &deadline) == ETIMEDOUT) break;
+    /* Asked again: a buffer may be done at the moment of the timeout, or before the core ended. */
     int done = state_is_done(core, sequence);
     pthread_mutex_unlock(&core->lock);
     return done;
@@ -135,6 +139,7 @@ int hb_ended(struct hb_core *handle) {
 int hb_failure(struct hb_core *handle, char *text, uint32_t size) {
     struct core *core = (struct core *)handle;
     pthread_mutex_lock(&core->lock);
+    /* Not `stopping`: the reason is reported once no buffer is written any more. */
     int failed = core->failed;
     if (failed) snprintf(text, size, "%s", core->reason);
     pthread_mutex_unlock(&core->lock);
@@ -145,6 +150,7 @@ int hb_completions(struct hb_core *core) { return ((struct core *)core)->complet
 
 void hb_counts(struct hb_core *handle, struct hb_count *counts) {
     struct core *core = (struct core *)handle;
+    /* Without the lock: the counters of a link are each exact, but need not fit each other. */
     for (uint32_t i = 0; i < core->link_count; i++) {
         struct link *link = &core->links[i];
         counts[i] = (struct hb_count){atomic_load(&link->sent_bytes), atomic_load(&link->received_bytes),
@@ -158,7 +164,7 @@ void hb_close(struct hb_core *handle) {
     int is_first = !core->closing;
     core->closing = 1;
     pthread_mutex_unlock(&core->lock);
-    /* A thread can be joined once only. */
+    /* A thread can be joined once only. A second caller returns while the first still waits. */
     if (!is_first) return;
     state_signal(core->wake);
     pthread_join(core->thread, NULL);

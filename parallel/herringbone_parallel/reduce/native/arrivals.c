@@ -1,5 +1,4 @@
-/* Chunks and sums that come in from links, and the members that have not given theirs. */
-#include "flow.h"
+#include "arrivals.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -43,7 +42,7 @@ static int expect_sum(struct core *core, struct link *link, struct chunk *due) {
     return 0;
 }
 
-uint8_t *flow_place(struct core *core, struct link *link) {
+uint8_t *arrivals_place(struct core *core, struct link *link) {
     const struct header *header = &link->header;
     /* In 64 bits: a forged number of elements must not wrap around to a length that fits. */
     uint64_t bytes = (uint64_t)header->elements * element_size(header->wire);
@@ -85,13 +84,13 @@ static void take_sum(struct core *core, struct link *link) {
     struct chunk_cursor *cursor = cursor_of_sums(core, link);
     if (link->role == HB_LOCAL) {
         /* The lane's owner put the sum where this rank's chunk was. */
-        uint32_t offset = ring_next(&link->returned, chunk_bytes(&due), core->local_ring_bytes);
-        memcpy(chunk_data(&due), link->outbox + offset, chunk_bytes(&due));
+        uint32_t offset = ring_next(&link->returned, chunk_size(&due), core->local_ring_bytes);
+        memcpy(chunk_data(&due), link->outbox + offset, chunk_size(&due));
         cursor_advance(cursor);
         buffer_chunk_done(core, due.buffer);
         return;
     }
-    if (header->length != chunk_wire_bytes(&due)) {
+    if (header->length != chunk_wire_size(&due)) {
         state_stop(core, "%s sent a sum without its elements: the connection is out of step", link->label);
         return;
     }
@@ -103,14 +102,14 @@ static void take_sum(struct core *core, struct link *link) {
     buffer_chunk_final(core, &due);
 }
 
-void flow_take(struct core *core, struct link *link) {
+void arrivals_take(struct core *core, struct link *link) {
     if (link->header.kind == PUSH)
         take_push(core, link);
     else
         take_sum(core, link);
 }
 
-uint64_t flow_due_bytes(struct core *core, struct link *link) {
+uint64_t arrivals_due_bytes(struct core *core, struct link *link) {
     struct chunk due;
     /* Ranks of one host wait for each other, not only for servers, so each sum is worth a wake there. */
     if (link->role != HB_HELPER || core->local_ranks > 1 || link->returned.chunks == link->pushed.chunks) return 0;
@@ -126,7 +125,7 @@ uint64_t flow_due_bytes(struct core *core, struct link *link) {
     return chunks * sizeof(struct header) + elements * element_size((int)due.buffer->wire);
 }
 
-struct link *flow_straggler(struct core *core) {
+struct link *arrivals_straggler(struct core *core) {
     const struct slots *slots = &core->served;
     if (core->straggler_chunk != slots->summed.chunks) core->straggler_offset = 0;
     core->straggler_chunk = slots->summed.chunks;
@@ -165,7 +164,7 @@ static void check_late(struct core *core, struct slots *slots, struct chunk_curs
     }
 }
 
-void flow_check_late(struct core *core, double now) {
+void arrivals_check_late(struct core *core, double now) {
     check_late(core, &core->served, core->serves && core->member >= 0 ? &core->serve_cursor : NULL, now);
     check_late(core, &core->joined, &core->join_cursor, now);
 }

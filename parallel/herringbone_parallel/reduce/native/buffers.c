@@ -109,11 +109,11 @@ uint8_t *chunk_data(const struct chunk *chunk) {
     return chunk->buffer->data + chunk->offset * element_size((int)chunk->buffer->element);
 }
 
-size_t chunk_bytes(const struct chunk *chunk) {
+size_t chunk_size(const struct chunk *chunk) {
     return (size_t)chunk->elements * element_size((int)chunk->buffer->element);
 }
 
-uint32_t chunk_wire_bytes(const struct chunk *chunk) {
+uint32_t chunk_wire_size(const struct chunk *chunk) {
     return chunk->elements * element_size((int)chunk->buffer->wire);
 }
 
@@ -130,6 +130,7 @@ struct header chunk_header(const struct chunk *chunk, enum message_kind kind, ui
 }
 
 void buffer_chunk_done(struct core *core, struct buffer *buffer) {
+    /* Frees the buffer: the caller must not use it or its shards afterwards. */
     if (--buffer->remaining == 0) state_buffer_done(core, buffer);
 }
 

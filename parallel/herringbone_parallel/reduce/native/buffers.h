@@ -15,8 +15,8 @@ int cursor_peek(struct core *core, struct chunk_cursor *cursor, struct chunk *ch
 void cursor_advance(struct chunk_cursor *cursor);
 
 uint8_t *chunk_data(const struct chunk *chunk);
-size_t chunk_bytes(const struct chunk *chunk);
-uint32_t chunk_wire_bytes(const struct chunk *chunk);
+size_t chunk_size(const struct chunk *chunk);
+uint32_t chunk_wire_size(const struct chunk *chunk);
 struct header chunk_header(const struct chunk *chunk, enum message_kind kind, uint32_t length);
 
 /* One thing that was to be done for a chunk of this buffer is done; after the last one the buffer is gone. */

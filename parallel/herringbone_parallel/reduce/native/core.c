@@ -9,6 +9,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "arrivals.h"
 #include "clock.h"
 #include "flow.h"
 
@@ -56,7 +57,7 @@ static void take_control(struct core *core, struct link *link) {
     }
 }
 
-const struct link_callbacks core_callbacks = {.place = flow_place, .take = flow_take, .control = take_control};
+const struct link_callbacks core_callbacks = {.place = arrivals_place, .take = arrivals_take, .control = take_control};
 
 /* The connection of a link ended: an error, unless the other side had said that it would leave. */
 static void lose(struct core *core, struct link *link) {
@@ -148,7 +149,7 @@ static void receive(struct core *core, struct link *link, int all) {
  * for a round of chunks, not for each chunk. Between sums it listens to all links. */
 static void complete_rounds(struct core *core) {
     struct link *straggler = NULL, *asked = NULL;
-    while (!core->stopping && (straggler = flow_straggler(core)) && straggler != asked) {
+    while (!core->stopping && (straggler = arrivals_straggler(core)) && straggler != asked) {
         receive(core, straggler, 0);
         flow_run(core);
         asked = straggler;
@@ -167,7 +168,7 @@ static void tick(struct core *core, double now) {
         else if (!link->queued && now - link->sent_at > ALIVE_EVERY)
             link_send(core, link, (struct header){.kind = ALIVE}, NULL);
     }
-    flow_check_late(core, now);
+    arrivals_check_late(core, now);
 }
 
 /* Wait for events, and do all that they make possible. */
@@ -196,7 +197,7 @@ static void turn(struct core *core) {
     if (ticks) tick(core, now);
     flush_all(core);
     for (uint32_t i = 0; i < core->link_count && !core->stopping; i++)
-        link_set_low_water(&core->links[i], flow_due_bytes(core, &core->links[i]));
+        link_set_low_water(&core->links[i], arrivals_due_bytes(core, &core->links[i]));
 }
 
 /* Send LEAVE to all links: this process submits nothing more. */

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "arrivals.h"
 #include "buffers.h"
 #include "links.h"
 #include "slots.h"
@@ -13,10 +14,10 @@ static void contribute(struct core *core, int lane) {
     struct link *link = core->local_links[lane];
     struct chunk due;
     while (cursor_peek(core, &core->contribute_cursors[lane], &due) &&
-           ring_has_room(link->pushed, link->returned, chunk_bytes(&due), core->local_ring_bytes,
+           ring_has_room(link->pushed, link->returned, chunk_size(&due), core->local_ring_bytes,
                          core->local_max_chunks)) {
-        uint32_t offset = ring_next(&link->pushed, chunk_bytes(&due), core->local_ring_bytes);
-        memcpy(link->outbox + offset, chunk_data(&due), chunk_bytes(&due));
+        uint32_t offset = ring_next(&link->pushed, chunk_size(&due), core->local_ring_bytes);
+        memcpy(link->outbox + offset, chunk_data(&due), chunk_size(&due));
         /* The header is sent after the copy, and system calls order memory: its receiver finds the elements. */
         link_send(core, link, chunk_header(&due, PUSH, 0), NULL);
         cursor_advance(&core->contribute_cursors[lane]);
@@ -33,7 +34,7 @@ static void join(struct core *core) {
         if (slots->members) {
             struct header own = chunk_header(&due, PUSH, 0);
             if (!slots_check(core, slots, &own)) return;
-            uint32_t offset = slots_advance(slots, chunk_bytes(&due));
+            uint32_t offset = slots_advance(slots, chunk_size(&due));
             for (int member = 0; member < slots->members; member++)
                 core->sources[member] =
                     (struct source){member == slots->own_member ? chunk_data(&due) : slots->rings[member] + offset,
@@ -42,6 +43,7 @@ static void join(struct core *core) {
             sum_sources(chunk_data(&due), (int)due.buffer->element, core->sources, slots->members, due.elements,
                         core->uses_network ? 1 : due.buffer->divisor);
         }
+        /* [3] and [4] use the chunk from here on. */
         due.shard->ready++;
         cursor_advance(&core->join_cursor);
         if (!core->uses_network) buffer_chunk_final(core, &due);
@@ -56,7 +58,7 @@ static int may_push(const struct core *core, const struct link *link, const stru
     uint32_t window = (uint32_t)(core->window_share * buffer->window_bytes) / largest;
     uint64_t under_way = link->pushed.chunks - link->returned.chunks;
     return under_way < (window > LEAST_UNDER_WAY ? window : LEAST_UNDER_WAY) &&
-           ring_has_room(link->pushed, link->returned, chunk_wire_bytes(chunk), core->ring_bytes, core->max_chunks);
+           ring_has_room(link->pushed, link->returned, chunk_wire_size(chunk), core->ring_bytes, core->max_chunks);
 }
 
 /* [3] */
@@ -65,16 +67,18 @@ static void push(struct core *core, struct link *link) {
     struct chunk due;
     while (cursor_peek(core, cursor, &due) && due.number < due.shard->ready && may_push(core, link, &due)) {
         uint8_t *data = chunk_data(&due);
-        uint32_t offset = ring_next(&link->pushed, chunk_wire_bytes(&due), core->ring_bytes);
+        uint32_t offset = ring_next(&link->pushed, chunk_wire_size(&due), core->ring_bytes);
+        /* One chunk at a time is timed: its round trip says how long chunks wait in queues. */
         if (!(link->timed_since > 0)) {
             link->timed_chunk = link->pushed.chunks;
             link->timed_since = core->woke_at;
         }
         if (due.buffer->wire != due.buffer->element) {
             data = link->narrowed + offset;
+            /* Into a ring of its own, where the bytes stay unchanged until they are sent. */
             narrow(data, (int)due.buffer->wire, (const float *)chunk_data(&due), due.elements);
         }
-        link_send(core, link, chunk_header(&due, PUSH, chunk_wire_bytes(&due)), data);
+        link_send(core, link, chunk_header(&due, PUSH, chunk_wire_size(&due)), data);
         cursor_advance(cursor);
     }
 }
@@ -129,11 +133,11 @@ static void hand_on(struct core *core) {
     struct chunk due;
     while (core->joined.members && cursor_peek(core, &core->hand_on_cursor, &due) &&
            due.number < due.shard->final) {
-        uint32_t offset = ring_next(&core->handed, chunk_bytes(&due), core->local_ring_bytes);
+        uint32_t offset = ring_next(&core->handed, chunk_size(&due), core->local_ring_bytes);
         for (int member = 0; member < core->local_ranks; member++) {
             if (member == core->local_rank) continue;
             /* The place of the chunk that the rank gave: it was summed, and the rank writes there after this sum. */
-            memcpy(core->joined.rings[member] + offset, chunk_data(&due), chunk_bytes(&due));
+            memcpy(core->joined.rings[member] + offset, chunk_data(&due), chunk_size(&due));
             link_send(core, core->local_links[member], chunk_header(&due, SUM, 0), NULL);
         }
         cursor_advance(&core->hand_on_cursor);

@@ -4,7 +4,7 @@
 
 #include "state.h"
 
-/* How a link reports to the layers above. All are called in the I/O thread, with `link->header` complete. */
+/* The calls from a link to the layers above. The I/O thread makes them once `link->header` is complete. */
 struct link_callbacks {
     /* Return where the elements behind a PUSH or SUM header go; NULL: they are not due. */
     uint8_t *(*place)(struct core *core, struct link *link);

@@ -27,7 +27,7 @@ struct hb_link_spec {
 struct hb_config {
     const char *label;
     int32_t member, members, helpers, local_rank, local_ranks, lanes;
-    /* What may be under way on a link between hosts, and on one between ranks of this host: bytes, and chunks. */
+    /* Bytes and chunks that may be under way on a link between hosts, and (local_) between two ranks of this host. */
     uint32_t chunk_bytes, ring_bytes, max_chunks, local_ring_bytes, local_max_chunks, links;
     double silence, late;
     const struct hb_link_spec *specs;

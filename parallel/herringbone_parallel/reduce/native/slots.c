@@ -63,6 +63,8 @@ void slots_arrive(struct slots *slots, int member, struct ring_cursor *arrived, 
 }
 
 const struct header *slots_check(struct core *core, struct slots *slots, const struct header *own) {
+    /* Members push in the order of submission. Different chunks at the same position mean that ranks submitted
+     * different buffers, and their elements must not be added up. */
     struct header *headers = slots_headers(slots, slots->summed.chunks);
     if (own) headers[slots->own_member] = *own;
     for (int member = 1; member < slots->members; member++) {
@@ -80,6 +82,7 @@ const struct header *slots_check(struct core *core, struct slots *slots, const s
 }
 
 uint32_t slots_advance(struct slots *slots, size_t bytes) {
+    /* Kind 0 marks the slot as empty. It is used again max_chunks later. */
     memset(slots_headers(slots, slots->summed.chunks), 0, (size_t)slots->members * sizeof *slots->headers);
     slots->arrived_members[slots->summed.chunks % slots->max_chunks] = 0;
     slots->waiting_since = 0;

@@ -1,7 +1,7 @@
 /* All that one core knows, and the few changes to it that other threads see.
  *
- * Layers, each of which includes and calls only those before it: ring < state < buffers < slots < links < flow < core
- * < abi. Links report upwards through `struct link_callbacks`. scripts/native_layers.py checks the order.
+ * Layers, each of which includes and calls only those before it: ring < state < buffers < slots < links < arrivals < flow
+ * < core < abi. Links report upwards through `struct link_callbacks`. scripts/native_layers.py checks the order.
  *
  * Each member names its owner in brackets:
  *   [const]   hb_new writes it before the I/O thread starts; afterwards every thread may read it
@@ -214,6 +214,11 @@ struct core {
     double closing_since;       /* [io] time at which the thread noticed `closing`; 0: it has not */
     double leaving_since;       /* [io] time at which LEAVE was sent; 0: it was not */
 };
+
+/* The number as a server of the process at the other end: helpers first, then hosts. */
+static inline int server_of(const struct core *core, const struct link *link) {
+    return link->role == HB_HELPER ? link->index : core->helpers + link->index;
+}
 
 /* Make the lock, the condition and the descriptors. Return 0, or -1 with what was opened left to state_close. */
 int state_open(struct core *core, const struct hb_config *config);
