@@ -15,7 +15,7 @@
 
 /* Seconds between ticks, which look for silent and late processes and send signs of life. */
 #define TICK 0.25
-/* A link on which nothing was sent for so long carries an ALIVE, so that the other side can tell silence from idleness. */
+/* A link on which nothing was sent for so long carries an ALIVE: the other side can tell silence from idleness. */
 #define ALIVE_EVERY 0.5
 /* Closing waits so long for sums that are under way, and so long again until all have answered. */
 #define LINGER 2.0
@@ -46,7 +46,8 @@ static void check_left(struct core *core) {
 /* Callback of a link: a message that carries no chunk is complete. */
 static void take_control(struct core *core, struct link *link) {
     if (link->header.kind == ABORT) {
-        state_stop(core, "%s", link->abort_reason ? link->abort_reason : "a process of the job stopped without a reason");
+        const char *reason = link->abort_reason ? link->abort_reason : "a process of the job stopped without a reason";
+        state_stop(core, "%s", reason); /* it comes from another process: never as the format */
     } else if (link->header.kind == LEAVE) {
         link->has_left = 1;
         link->buffers_before_leave = link->header.sequence;
@@ -145,8 +146,8 @@ static void receive(struct core *core, struct link *link, int all) {
     if (!link->gone && link_receive(core, link, all) < 0) lose(core, link);
 }
 
-/* A helper receives what the next sum lacks, then listens only to the one link that keeps the sum waiting: it wakes once
- * for a round of chunks, not for each chunk. Between sums it listens to all links. */
+/* A helper receives what the next sum lacks, then listens only to the one link that keeps the sum waiting: it wakes
+ * once for a round of chunks, not for each chunk. Between sums it listens to all links. */
 static void complete_rounds(struct core *core) {
     struct link *straggler = NULL, *asked = NULL;
     while (!core->stopping && (straggler = arrivals_straggler(core)) && straggler != asked) {
@@ -254,8 +255,8 @@ static void linger(struct core *core) {
     }
 }
 
-/* Links sit idle while the I/O thread waits to be scheduled behind compute threads, so ask for a short time slice: Linux
- * schedules such threads soon (6.12 and later; older ones ignore it). */
+/* Links sit idle while the I/O thread waits to be scheduled behind compute threads, so ask for a short time slice:
+ * Linux schedules such threads soon (6.12 and later; older ones ignore it). */
 static void ask_for_short_slices(void) {
     struct {
         uint32_t size, policy;

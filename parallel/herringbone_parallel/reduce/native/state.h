@@ -1,7 +1,7 @@
 /* All that one core knows, and the few changes to it that other threads see.
  *
- * Layers, each of which includes and calls only those before it: ring < state < buffers < slots < links < arrivals < flow
- * < core < abi. Links report upwards through `struct link_callbacks`. scripts/native_layers.py checks the order.
+ * Layers, each of which includes and calls only those before it: ring < state < buffers < slots < links < arrivals
+ * < flow < core < abi. Links report upwards through `struct link_callbacks`. scripts/native_layers.py checks the order.
  *
  * Each member names its owner in brackets:
  *   [const]   hb_new writes it before the I/O thread starts; afterwards every thread may read it
@@ -23,7 +23,7 @@
 /* Message kinds. The numbers are those on the wire. */
 enum message_kind { PUSH = 1, SUM, ALIVE, ABORT, LEAVE, LEFT };
 
-/* The header in front of each message, little-endian, exactly as on the wire. The container's owner owns all members. */
+/* The header in front of each message, little-endian, as on the wire. The container's owner owns all members. */
 struct header {
     uint8_t kind;       /* enum message_kind; 0 in a slot that is empty */
     uint8_t element;    /* enum hb_element of the buffer */
@@ -196,7 +196,7 @@ struct core {
     struct slots served;        /* [io] sums over hosts, of the shards of this server */
     struct slots joined;        /* [io] sums over the ranks of this host, of the own lane */
     struct ring_cursor handed;  /* [io] chunks of the own lane that were handed to the ranks of this host */
-    double window_share;        /* [io] part of a buffer's window that is used; less than 1 while chunks wait in queues */
+    double window_share;        /* [io] part of a buffer's window that is used; less than 1 while queues are long */
     uint8_t *results;           /* [io] ring of sums that are being sent to all hosts */
     struct source *sources;     /* [io] scratch: the operands of one sum */
     struct chunk_cursor join_cursor;         /* [io] next chunk of the own lane to sum over this host's ranks */

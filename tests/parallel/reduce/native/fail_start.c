@@ -107,7 +107,7 @@ int main(void) {
         }
         int descriptors = open_descriptors() - before, blocks = atomic_load(&allocated);
         if (descriptors || blocks) {
-            printf("after failure %d: %d descriptors and %d blocks of memory are left\n", failures, descriptors, blocks);
+            printf("after failure %d: %d descriptors and %d blocks are left\n", failures, descriptors, blocks);
             return 1;
         }
         if (!core) continue;

@@ -26,7 +26,7 @@ int hb_fabric_link(struct hb_fabric *fabric, const uint8_t *name, uint64_t own_t
                    char *why, uint32_t size);
 /* Start the relay thread. Return 0, or -1 if the system has no thread left. */
 int hb_fabric_start(struct hb_fabric *fabric);
-/* Wait, two seconds at most, until all that cores sent has left and all connections have ended; then free everything. */
+/* Wait, two seconds at most, until all that cores sent has left and all connections have ended; then free all. */
 void hb_fabric_close(struct hb_fabric *fabric);
 
 #pragma GCC visibility pop

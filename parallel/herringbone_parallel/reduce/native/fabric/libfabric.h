@@ -1,8 +1,8 @@
-/* The part of libfabric's binary interface that the relay uses, from libfabric's manual pages (API 1.9, unchanged since).
+/* The part of libfabric's binary interface that the relay uses, from its manual pages (API 1.9, unchanged since).
  *
- * It is declared here so that the core compiles without libfabric's headers; the library itself is opened by name when a
- * job asks for it. Most of its functions are reached through tables in its objects: members before a used function are
- * declared to give it its place. Structures may grow at their ends, so the library allocates those that we read.
+ * It is declared here so that the core compiles without libfabric's headers; the library itself is opened by name when
+ * a job asks for it. Most of its functions are reached through tables in its objects: members before a used function
+ * are declared to give it its place. Structures may grow at their ends, so the library allocates those that we read.
  * Members have no owner comments: the layout is libfabric's, and struct provider says which thread uses the objects.
  */
 #ifndef HERRINGBONE_LIBFABRIC_H

@@ -2,11 +2,11 @@
  *
  *   core ==socket pair== relay thread [slots] --tagged messages--> endpoint ... endpoint [slots] ==socket pair== core
  *
- * The relay thread reads bytes from the socket pair into a slot and sends the slot as one message; an empty message says
- * that no more will follow. libfabric delivers messages with one tag in the order in which they were sent, into the
- * receives in the order in which these were posted. A tag is random and known to two processes only, which exchange it
- * over a connection that the job's token opened: a message of a stranger matches no receive. That connection stays open
- * as the "lifeline": when it ends, the process at the other end has ended.
+ * The relay thread reads bytes from the socket pair into a slot and sends the slot as one message; an empty message
+ * says that no more will follow. libfabric delivers messages with one tag in the order in which they were sent, into
+ * the receives in the order in which these were posted. A tag is random and known to two processes only, which exchange
+ * it over a connection that the job's token opened: a message of a stranger matches no receive. That connection stays
+ * open as the "lifeline": when it ends, the process at the other end has ended.
  *
  * Each member names its owner in brackets:
  *   [const]  written before hb_fabric_start; afterwards every thread may read it
