@@ -1,4 +1,3 @@
-/* From a provider's name to an endpoint that sends and receives tagged messages in order. */
 #include "provider.h"
 
 #include <dlfcn.h>
@@ -7,23 +6,24 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The functions that the library exports; all others are in tables of its objects. On the stack of provider_open. */
 struct entry_points {
     int (*getinfo)(uint32_t version, const char *node, const char *service, uint64_t flags, const struct lf_info *hints,
-                   struct lf_info **found);
+                   struct lf_info **result);
     void (*freeinfo)(struct lf_info *);
     struct lf_info *(*dupinfo)(const struct lf_info *);
     int (*fabric)(struct lf_fabric_attr *, struct lf_fabric **, void *context);
     const char *(*strerror)(int);
 };
 
-/* The library stays open: a provider's threads and fork handlers outlive its objects. */
+/* Load the library. It is never unloaded: a provider's threads and fork handlers outlive its objects. */
 static int load(struct entry_points *points, const char *library, char *why, size_t size) {
     void *opened = NULL;
     char names[4096], *rest = names;
     snprintf(names, sizeof names, "%s", library);
     for (char *name; !opened && (name = strsep(&rest, ":"));) {
         opened = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-        /* Of several places, what is wrong with the system's own is what its user can mend. */
+        /* Report the error for the bare name, which the system's own loader searches: the user can fix that one. */
         if (!opened && !strchr(name, '/')) snprintf(why, size, "libfabric cannot be loaded: %s", dlerror());
     }
     if (!opened) return -1;
@@ -43,50 +43,50 @@ static struct lf_info *hints_for(const struct entry_points *points, const char *
     hints->caps = LF_TAGGED | LF_SEND | LF_RECV | LF_DIRECTED_RECV;
     hints->mode = LF_CONTEXT | LF_CONTEXT2;
     hints->ep->type = LF_EP_RDM;
-    hints->tx->msg_order = hints->rx->msg_order = LF_ORDER_SAS;
-    hints->domain->threading = LF_THREAD_DOMAIN;
-    hints->domain->resource_mgmt = LF_RM_ENABLED;
+    hints->tx->msg_order = hints->rx->msg_order = LF_ORDER_SAS; /* sends arrive in order: a stream needs that */
+    hints->domain->threading = LF_THREAD_DOMAIN; /* one thread at a time calls the library */
+    hints->domain->resource_mgmt = LF_RM_ENABLED; /* a full queue is reported by -EAGAIN, and no message is lost */
     hints->domain->mr_mode = LF_MR_LOCAL | LF_MR_VIRT_ADDR | LF_MR_ALLOCATED | LF_MR_PROV_KEY;
-    /* freeinfo frees these. */
+    /* Copies: freeinfo frees them together with the hints. */
     if (name) hints->fabric->provider = strdup(name);
     if (domain) hints->domain->name = strdup(domain);
     return hints;
 }
 
-/* Write what this host has: "tcp/eth0, tcp/lo". */
+/* Write the providers and domains of this host: "tcp/eth0, tcp/lo". */
 static void list(const struct entry_points *points, char *text, size_t size) {
-    struct lf_info *hints = hints_for(points, NULL, NULL), *found = NULL;
+    struct lf_info *hints = hints_for(points, NULL, NULL), *available = NULL;
     *text = 0;
-    if (hints && points->getinfo(LF_VERSION, NULL, NULL, 0, hints, &found) == 0) {
-        for (struct lf_info *info = found; info; info = info->next) {
-            char one[256];
+    if (hints && points->getinfo(LF_VERSION, NULL, NULL, 0, hints, &available) == 0) {
+        for (struct lf_info *info = available; info; info = info->next) {
+            char name[256];
             size_t used = strlen(text);
-            snprintf(one, sizeof one, "%s%.*s/%s", used ? ", " : "", (int)strcspn(info->fabric->provider, ";"),
+            snprintf(name, sizeof name, "%s%.*s/%s", used ? ", " : "", (int)strcspn(info->fabric->provider, ";"),
                      info->fabric->provider, info->domain->name);
-            if (used + strlen(one) < size && !strstr(text, one + (used ? 2 : 0))) strcat(text, one);
+            if (used + strlen(name) < size && !strstr(text, name + (used ? 2 : 0))) strcat(text, name);
         }
-        points->freeinfo(found);
+        points->freeinfo(available);
     }
     if (!*text) snprintf(text, size, "nothing");
     if (hints) points->freeinfo(hints);
 }
 
-/* Ask for the provider; where it has the network's own addresses, for this host's that leads to the others. */
+/* Ask for the provider. If it uses the network's addresses, ask again for the address that leads to the others. */
 static int find(const struct entry_points *points, const char *name, const char *domain, const char *address,
-                struct lf_info **found) {
+                struct lf_info **result) {
     struct lf_info *hints = hints_for(points, name, domain), *first = NULL;
     if (!hints) return -ENOMEM;
-    int result = points->getinfo(LF_VERSION, NULL, NULL, 0, hints, &first);
-    *found = NULL;
-    if (result == 0 && first->addr_format >= LF_SOCKADDR && first->addr_format <= LF_SOCKADDR_IN6) {
+    int error = points->getinfo(LF_VERSION, NULL, NULL, 0, hints, &first);
+    *result = NULL;
+    if (error == 0 && first->addr_format >= LF_SOCKADDR && first->addr_format <= LF_SOCKADDR_IN6) {
         points->freeinfo(first);
         hints->addr_format = strchr(address, ':') ? LF_SOCKADDR_IN6 : LF_SOCKADDR_IN;
         int bind = *address != 0;
-        result = points->getinfo(LF_VERSION, bind ? address : NULL, NULL, bind ? LF_SOURCE : 0, hints, &first);
+        error = points->getinfo(LF_VERSION, bind ? address : NULL, NULL, bind ? LF_SOURCE : 0, hints, &first);
     }
     points->freeinfo(hints);
-    if (result == 0) *found = first;
-    return result;
+    if (error == 0) *result = first;
+    return error;
 }
 
 static int open_completions(struct provider *provider) {
@@ -97,11 +97,13 @@ static int open_completions(struct provider *provider) {
         struct lf_fid *opened = &provider->completions->fid;
         return opened->ops->control(opened, LF_GETWAIT, &provider->wait);
     }
+    /* Not every provider has a descriptor to wait for. */
     attributes.wait_obj = LF_WAIT_NONE;
     return ops->cq_open(provider->domain, &attributes, &provider->completions, NULL);
 }
 
-static int build(struct provider *provider, const struct entry_points *points, struct lf_info *info) {
+/* Open the objects one after the other. On failure provider_close closes those that were opened. */
+static int open_objects(struct provider *provider, const struct entry_points *points, struct lf_info *info) {
     struct lf_av_attr table = {.type = LF_AV_TABLE};
     int result = points->fabric(info->fabric, &provider->fabric, NULL);
     if (result == 0) result = provider->fabric->ops->domain(provider->fabric, info, &provider->domain, NULL);
@@ -125,13 +127,13 @@ int provider_open(struct provider *provider, const char *library, const char *na
     if (load(&points, library, why, size)) return -1;
     int result = find(&points, name, domain, address, &info);
     if (result) {
-        char here[1024];
-        list(&points, here, sizeof here);
+        char available[1024];
+        list(&points, available, sizeof available);
         snprintf(why, size, "libfabric offers no %s%s%s here that sends tagged messages in order (%s). It offers: %s",
-                 name, domain ? "/" : "", domain ? domain : "", points.strerror(-result), here);
+                 name, domain ? "/" : "", domain ? domain : "", points.strerror(-result), available);
         return -1;
     }
-    result = build(provider, &points, info);
+    result = open_objects(provider, &points, info);
     points.freeinfo(info);
     if (result == 0) return 0;
     snprintf(why, size, "libfabric's %s could not be opened: %s", name, points.strerror(-result));
@@ -146,7 +148,7 @@ int provider_register(struct provider *provider, void *start, size_t size, void 
     struct lf_mr **regions = realloc(provider->regions, (number + 1) * sizeof *regions);
     if (!regions) return -ENOMEM;
     provider->regions = regions;
-    /* Providers that do not choose a region's key themselves want each to have its own. */
+    /* A provider that does not choose keys itself wants a different key for each region. */
     int result = provider->domain->mr->reg(&provider->domain->fid, start, size, LF_SEND | LF_RECV, 0, number, 0,
                                            &regions[number], NULL);
     if (result) return result;
@@ -161,12 +163,13 @@ int provider_may_wait(struct provider *provider) {
 }
 
 static void close_one(void *opened) {
-    /* Each of libfabric's objects begins with this. */
+    /* Every object of libfabric begins with a struct fid. */
     struct lf_fid *fid = opened;
     if (fid) fid->ops->close(fid);
 }
 
 void provider_close(struct provider *provider) {
+    /* libfabric refuses to close an object that another open one depends on, hence this order. */
     close_one(provider->endpoint);
     for (size_t i = 0; i < provider->region_count; i++) close_one(provider->regions[i]);
     free(provider->regions);

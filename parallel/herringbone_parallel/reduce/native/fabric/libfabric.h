@@ -1,9 +1,9 @@
-/* The part of libfabric's binary interface that fabric.c uses, as its manual pages document it (API 1.9; unchanged since).
+/* The part of libfabric's binary interface that the relay uses, from its manual pages (API 1.9, unchanged since).
  *
- * Declared here, so that the core compiles where libfabric's headers are not; the library itself is opened by name when
- * a job asks for it. Most of its functions are reached through tables that its objects carry: what stands before a
- * function that is used is there to give it its place. Structures may grow at their ends; those that we read are made by
- * the library.
+ * It is declared here so that the core compiles without libfabric's headers; the library itself is opened by name when
+ * a job asks for it. Most of its functions are reached through tables in its objects: members before a used function
+ * are declared to give it its place. Structures may grow at their ends, so the library allocates those that we read.
+ * Members have no owner comments: the layout is libfabric's, and struct provider says which thread uses the objects.
  */
 #ifndef HERRINGBONE_LIBFABRIC_H
 #define HERRINGBONE_LIBFABRIC_H
@@ -54,7 +54,7 @@ struct lf_fid_ops {
     int (*control)(struct lf_fid *, int command, void *argument);
 };
 
-struct lf_order { /* how both directions of an endpoint begin */
+struct lf_order { /* the common start of struct fi_tx_attr and struct fi_rx_attr */
     uint64_t caps, mode, op_flags, msg_order, comp_order;
 };
 struct lf_ep_attr {
@@ -154,7 +154,7 @@ struct lf_cq_error {
     int error, provider_error;
     void *data;
     size_t data_size;
-    uint64_t later[4]; /* what newer releases write behind */
+    uint64_t later[4]; /* room for members that newer releases write */
 };
 struct lf_cq_ops {
     size_t size;
