@@ -14,7 +14,7 @@ import yaml
 
 from herringbone import Estimator, TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.backends.ssh.openssh import SshRoad
+from herringbone.backends.ssh.openssh import OpenSSHTransport
 from herringbone.jobs.home import Home
 
 from .machines import Machines, missing, stopped_masters
@@ -40,16 +40,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
 
 
 @pytest.fixture
-def road(machines: Machines) -> Iterator[SshRoad]:
+def transport(machines: Machines) -> Iterator[OpenSSHTransport]:
     """The way to the machines; connections are shared during a test, and closed after it."""
     with tempfile.TemporaryDirectory(prefix="hbc") as control, stopped_masters(Path(control)):
-        yield SshRoad(ssh=("ssh", "-F", str(machines.config)), control=control)
+        yield OpenSSHTransport(ssh=("ssh", "-F", str(machines.config)), control=control)
 
 
 @pytest.fixture
-def backend(home: Home, road: SshRoad, machines: Machines) -> Iterator[SshBackend]:
+def backend(home: Home, transport: OpenSSHTransport, machines: Machines) -> Iterator[SshBackend]:
     """Jobs on the machines: three heartbeats are three seconds, and nothing of a job is left at the end."""
-    yield SshBackend(home, road, environ={"HERRINGBONE_HEARTBEAT": "1", "HERRINGBONE_JOIN_TIMEOUT": "60"})
+    yield SshBackend(home, transport, environ={"HERRINGBONE_HEARTBEAT": "1", "HERRINGBONE_JOIN_TIMEOUT": "60"})
     left = {name: await_silence(machines, name) for name in machines.names}
     assert {name: commands for name, commands in left.items() if commands} == {}
 

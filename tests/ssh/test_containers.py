@@ -76,9 +76,9 @@ def here() -> Counting:
 
 
 @pytest.fixture
-def submit(home, road, machines, engines, here, small_image) -> Iterator[Callable[..., TrainingJob]]:
+def submit(home, transport, machines, engines, here, small_image) -> Iterator[Callable[..., TrainingJob]]:
     """Submits a script to the machines with engines; at the end nothing of a job may be left on any."""
-    backend = SshBackend(home, road, environ={"HERRINGBONE_HEARTBEAT": "1"}, find=lambda: here)
+    backend = SshBackend(home, transport, environ={"HERRINGBONE_HEARTBEAT": "1"}, find=lambda: here)
 
     def start(script: str, inputs: Any = None, *, names: Sequence[str] = NAMES, **given: Any) -> TrainingJob:
         hosts = [each for each in machines.inventory()["hosts"] if each["name"] in names]
@@ -145,9 +145,9 @@ def test_a_machine_without_an_engine_and_an_image_that_nobody_has_start_nothing(
         submit(WAIT, image_uri="no-such-image:7")
 
 
-def test_a_check_tells_which_machine_has_no_engine(machines, engines, road):
+def test_a_check_tells_which_machine_has_no_engine(machines, engines, transport):
     inventory = parse_inventory({**machines.inventory(), "runtime": "docker"}, "hosts.yaml")
-    report = check(inventory, road, seconds=0.1)
+    report = check(inventory, transport, seconds=0.1)
     assert report.problems == ["h-3: no container engine answers there, and its runtime is docker"]
     assert [each.docker for each in report.machines] == [
         *(engine.get("/version")["Version"] for engine in engines.values()),

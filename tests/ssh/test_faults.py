@@ -94,7 +94,7 @@ def test_connections_that_are_killed_are_taken_up_again(submit, machines):
     assert numbered == [f"line {number}" for number in range(40)]
 
 
-def test_a_killed_client_leaves_the_job_running(machines, home, backend, road, tmp_path):
+def test_a_killed_client_leaves_the_job_running(machines, home, backend, transport, tmp_path):
     Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
     Path("train.py").write_text(ENDLESS)
     wrapper = tmp_path / "bin" / "ssh"
@@ -113,7 +113,7 @@ def test_a_killed_client_leaves_the_job_running(machines, home, backend, road, t
             if seen == 3:
                 break
         client.kill()
-    job = TrainingJob("orphan", SshBackend(home, road))
+    job = TrainingJob("orphan", SshBackend(home, transport))
     time.sleep(1.0)
     assert job.status == "InProgress"
     job.stop()

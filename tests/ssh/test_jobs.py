@@ -61,13 +61,13 @@ def test_every_host_runs_sees_its_data_and_leaves_its_model(submit, machines, ho
     assert b"top-secret" not in home.index.read_bytes()
 
 
-def test_a_second_run_copies_nothing(submit, machines, road, monkeypatch):
+def test_a_second_run_copies_nothing(submit, machines, transport, monkeypatch):
     Path("data").mkdir()
     Path("data", "y.txt").write_text("other data")
     assert submit(SHOW, "data").wait().status == "Completed"
     before = {name: contents(machines.work(name)) for name in machines.names}
     copied = []
-    monkeypatch.setattr(type(road), "send", lambda self, machine, here, there: copied.append(machine.name))
+    monkeypatch.setattr(type(transport), "send", lambda self, machine, here, there: copied.append(machine.name))
     job = submit(SHOW, "data")
     assert job.wait().status == "Completed", job.failure
     assert copied == []
@@ -101,12 +101,12 @@ def test_weights_are_those_of_processes_of_one_machine(submit, home):
     assert max((there[name] - here[name]).abs().max().item() for name in here) <= 1e-6
 
 
-def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, road, tmp_path, monkeypatch):
+def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, transport, tmp_path, monkeypatch):
     job = submit(WAIT)
     expect(job, "waits", "waits", "waits")
     # Another machine, that has nothing but the inventory.
     elsewhere = Home(tmp_path / "elsewhere")
-    backend = SshBackend(elsewhere, road)
+    backend = SshBackend(elsewhere, transport)
     assert job.name in backend.find_jobs(Path("hosts.yaml"))
     other = TrainingJob(job.name, backend)
     assert other.status == "InProgress"
@@ -117,13 +117,13 @@ def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, ro
     assert [line.text for line in other.logs()] == [line.text for line in job.logs()]
 
 
-def test_a_job_goes_on_without_its_client(submit, machines, home, road):
+def test_a_job_goes_on_without_its_client(submit, machines, home, transport):
     job = submit("import time; print('begins', flush=True); time.sleep(1.5); print('ends')", hosts=2)
     expect(job, "begins", "begins")
-    # As the index of one who never came back: all visits are over.
+    # As the index of one who never came back: all connections are over.
     job._backend._close(job.name)
     time.sleep(2.5)
-    again = TrainingJob(job.name, SshBackend(home, road))
+    again = TrainingJob(job.name, SshBackend(home, transport))
     assert again.wait().status == "Completed"
     assert sum(line.text == "ends" for line in again.logs()) == 2
 
@@ -146,7 +146,7 @@ def machine_names(home: Home, job: TrainingJob) -> list[str]:
     return [machine["name"] for machine in service["machines"].values()]
 
 
-def test_a_name_that_is_taken_on_a_machine_starts_nothing(submit, home, tmp_path, road, machines):
+def test_a_name_that_is_taken_on_a_machine_starts_nothing(submit, home, tmp_path, transport, machines):
     assert submit("print(1)", name="taken").wait().status == "Completed"
     JobIndex(home.index).remove("taken")
     (home.job("taken").path).rename(tmp_path / "away")

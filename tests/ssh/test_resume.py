@@ -10,7 +10,7 @@ import pytest
 
 from herringbone import TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.backends.ssh.retry import gathered
+from herringbone.backends.ssh.retry import merge_checkpoints
 
 from .conftest import expect
 
@@ -152,7 +152,7 @@ def test_a_machine_whose_log_says_so_is_left_out(submit):
     assert second == ["bad-gpu h-2", "bad-gpu h-3"]
 
 
-def test_a_python_that_does_not_know_the_secrets_says_so(submit, machines, home, road):
+def test_a_python_that_does_not_know_the_secrets_says_so(submit, machines, home, transport):
     job = submit(
         "import time; print('ready', flush=True); time.sleep(600)",
         hosts=1,
@@ -163,7 +163,7 @@ def test_a_python_that_does_not_know_the_secrets_says_so(submit, machines, home,
     expect(job, "ready")
     job._backend._close("secret")
     lose_supervisor(machines, "h-1")
-    other = TrainingJob("secret", SshBackend(home, road))
+    other = TrainingJob("secret", SshBackend(home, transport))
     assert other.wait(timeout=60).status == "Failed"
     assert "only the Python that submitted it knows API_TOKEN, and it is gone" in other.failure.message
 
@@ -175,7 +175,7 @@ def test_of_what_hosts_saved_the_newest_of_each_name_is_taken(tmp_path):
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(name)
         os.utime(file, (1_000 - age, 1_000 - age))
-    folder = gathered(tmp_path)
+    folder = merge_checkpoints(tmp_path)
     found = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if file.is_file()}
     assert found == {"state": "algo-2/state", "tag/part_1": "algo-2/tag/part_1"}
-    assert gathered(tmp_path / "nowhere") is None
+    assert merge_checkpoints(tmp_path / "nowhere") is None

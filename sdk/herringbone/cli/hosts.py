@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from herringbone.cli.table import aligned
 
 if TYPE_CHECKING:
-    from herringbone.backends.ssh.check import MachineReport, Report
-    from herringbone.backends.ssh.clean import Cleaned
+    from herringbone.backends.ssh.check import CheckReport, MachineReport
+    from herringbone.backends.ssh.clean import CleanupReport
 
 _EPILOG = """\
 check    exits with 1 when something would keep a job from running, or slow it down
@@ -50,15 +50,15 @@ def _check(args: argparse.Namespace) -> int:
     import msgspec
 
     from herringbone.backends.ssh.check import check
-    from herringbone.backends.ssh.host_selection import read_inventory
-    from herringbone.backends.ssh.openssh import SshRoad, control_folder
+    from herringbone.backends.ssh.inventory import read_inventory
+    from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 
-    report = check(read_inventory(args.inventory), SshRoad(control=control_folder()), seconds=_MEASURE_SECONDS)
+    report = check(read_inventory(args.inventory), OpenSSHTransport(control=control_folder()), seconds=_MEASURE_SECONDS)
     print(json.dumps(msgspec.to_builtins(report)) if args.json else "\n".join(table(report)))
     return 1 if report.problems else 0
 
 
-def table(report: Report) -> list[str]:
+def table(report: CheckReport) -> list[str]:
     """Return the check's result, for people. Pure."""
     from herringbone.backends.ssh.check import shown_speed
 
@@ -104,32 +104,32 @@ def _clean(args: argparse.Namespace) -> int:
     import msgspec
 
     from herringbone.backends.ssh.clean import clean, parse_age
-    from herringbone.backends.ssh.host_selection import read_inventory
-    from herringbone.backends.ssh.openssh import SshRoad, control_folder
+    from herringbone.backends.ssh.inventory import read_inventory
+    from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 
     older = parse_age(args.older_than)
     machines = read_inventory(args.inventory).machines
-    found = clean(machines, SshRoad(control=control_folder()), older=older, dry=args.dry_run)
+    found = clean(machines, OpenSSHTransport(control=control_folder()), older=older, dry=args.dry_run)
     print(json.dumps(msgspec.to_builtins(found)) if args.json else "\n".join(cleaned_table(found, dry=args.dry_run)))
-    return int(any(machine.trouble or any(each.trouble for each in machine.leftovers) for machine in found))
+    return int(any(machine.trouble or any(each.trouble for each in machine.stale_files) for machine in found))
 
 
-def cleaned_table(found: Sequence[Cleaned], *, dry: bool) -> list[str]:
+def cleaned_table(found: Sequence[CleanupReport], *, dry: bool) -> list[str]:
     """Return what went, or would go, for people. Pure."""
     rows = [("HOST", "KIND", "NAME", "AGE", "SIZE")]
     for machine in found:
         rows += [
             (machine.name, each.kind, each.name, f"{each.age / 86400:.1f} d", _megabytes(each.size))
-            for each in machine.leftovers
+            for each in machine.stale_files
         ]
-    gone = [each for machine in found for each in machine.leftovers if not each.trouble]
+    gone = [each for machine in found for each in machine.stale_files if not each.trouble]
     lines = aligned(rows) if len(rows) > 1 else []
     lines.append(f"{'would free' if dry else 'freed'} {_megabytes(sum(each.size for each in gone))}")
     lines += [
         f"{machine.name}: runs {machine.runs}: code, data and environments stay" for machine in found if machine.runs
     ]
     troubles = [machine.trouble for machine in found if machine.trouble]
-    troubles += [f"{machine.name}: {each.trouble}" for machine in found for each in machine.leftovers if each.trouble]
+    troubles += [f"{machine.name}: {each.trouble}" for machine in found for each in machine.stale_files if each.trouble]
     return lines + [f"problem: {trouble}" for trouble in troubles]
 
 
