@@ -26,7 +26,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def work(tmp_path) -> Home:
-    """A work folder: a job that ended 40 days ago, one that ended yesterday, and one that runs."""
+    """A work folder with three jobs: one that ended 40 days ago, one that ended yesterday, and one that runs."""
     home = Home(tmp_path / "work")
     home.make()
     for name, days, digest in (("old", 40, "a"), ("new", 1, "b"), ("running", None, "c")):
@@ -116,11 +116,11 @@ def test_ages_and_the_table():
             parse_age(text)
     from herringbone.backends.ssh.clean import CleanupReport
 
-    found = [
+    reports = [
         CleanupReport(name="h-1", stale_files=[StaleFiles(kind="job", name="a", size=2_000_000, age=DAY)], runs="b"),
         CleanupReport(name="h-2", trouble="h-2: no route"),
     ]
-    assert cleaned_table(found, dry=True) == [
+    assert cleaned_table(reports, dry=True) == [
         "HOST  KIND  NAME  AGE    SIZE",
         "h-1   job   a     1.0 d  2.0 MB",
         "would free 2.0 MB",
