@@ -1,4 +1,4 @@
-"""Check all machines of an inventory: can they be reached, what do they have, how fast are the links between them."""
+"""Check the machines of an inventory: their connections, their software, and the speed of the links between them."""
 
 from __future__ import annotations
 

@@ -97,6 +97,7 @@ class Completion:
                 verdict = replace(verdict, failure=verdict.failure._replace(message=why))
         settle(self._index, self._record.name, {"secondary_status": UPLOADING})
         try:
+            # With the logs: a completed job has not fetched them yet, and after a failure their fetch may have failed.
             self._for_each_host(self._fetch_results)
             model = self._pack(with_model=verdict.failure is None)
         except (HerringboneError, OSError) as error:
@@ -136,6 +137,7 @@ class Completion:
     def _fetch_log(self, host: HostMonitor) -> None:
         """Fetch a host's log and write it behind the logs of earlier attempts."""
         assert host.row is not None
+        # Into a folder of its own: `fetch` removes files that the machine does not have, such as other hosts' logs.
         fetched = self._folder.logs / f".{host.host}"
         self._transport.fetch(host.machine, f"{host.row['work']}/jobs/{self._attempt.name}/logs", fetched)
         with (
@@ -170,6 +172,7 @@ class Completion:
         log.close(time.time())
 
     def _fetch_failure(self, error: Exception) -> Failure:
+        # The folders stay on the machines, so the message tells the user where the results are.
         folders = ", ".join(
             f"{host.machine.name}:{host.row['work']}/jobs/{self._attempt.name}"
             for host in self._monitor.hosts.values()

@@ -173,6 +173,7 @@ def choose(
             raise InputError(
                 f"instance_type {host.instance_type!r}: no machine has the label {label!r}; labels are: {known}"
             )
+        # Candidates are in natural order, so the same job gets the same machines if they are free.
         machine = next((one for one in candidates if one.name not in taken and one.name not in busy), None)
         if machine is None:
             wanted = sum(split_type(other.instance_type)[1] == label for other in hosts)
@@ -209,6 +210,7 @@ def _too_few(
     instance_type: str, wanted: int, candidates: Sequence[Machine], taken: Collection[str], busy: Mapping[str, str]
 ) -> InputError | LaunchError:
     reasons = [f"{machine.name}: {busy[machine.name]}" for machine in candidates if machine.name in busy]
+    # Busy machines are a matter of time; too few machines are an error in the job or in the inventory.
     if reasons and wanted <= len(candidates):
         return LaunchError(
             f"{instance_type}: the job needs {wanted} hosts, and too few of {len(candidates)} machines are available:\n"
@@ -223,6 +225,7 @@ def _too_few(
 
 def _machine(entry: object, defaults: Mapping[str, Any], place: str) -> Machine:
     settings = _mapping({"name": entry} if isinstance(entry, str) else entry, place)
+    # From here on messages name the machine, too.
     if isinstance(settings.get("name"), str):
         place = f"{place} ({settings['name']})"
     _check_keys(settings, Machine.__struct_fields__, place)

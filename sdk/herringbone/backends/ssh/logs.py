@@ -30,6 +30,7 @@ class _HostLines:
     def feed(self, chunk: bytes) -> None:
         """Take the next bytes of the log."""
         self.offset += len(chunk)
+        # The last piece is a line without its end, or empty.
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         self._lines += lines
 
@@ -105,8 +106,10 @@ class RemoteLogs:
         if monitor is self._monitor:
             return
         self._monitor, self._silent = monitor, {}
+        # A retry may have fewer hosts than the attempt before; the others' lines must still be read to their end.
         for host in dict.fromkeys([*self._hosts, *begins, *monitor.hosts]):
             host_lines = self._hosts.setdefault(host, _HostLines(host, 0))
+            # The rest of the attempt before, of which the machine may not have sent everything.
             self._read_file(host_lines, begins.get(host, 0))
             host_lines.start_attempt(begins.get(host, 0))
         for host, host_monitor in monitor.hosts.items():

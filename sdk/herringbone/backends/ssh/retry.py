@@ -195,6 +195,7 @@ class Retry:
         log_begins = {}
         for host in hosts:
             log = LogFile(str(self._folder.log(host)))
+            # In the first host's log only: the merged log of the job would repeat it otherwise.
             if host == hosts[0]:
                 log.say(f"[{host}] {failed.announced}", time.time())
             # After the announcement: the log of the new attempt follows it.

@@ -111,7 +111,7 @@ class Agent:
 
     def _send(self, message: Message, payload: bytes = b"") -> None:
         remaining = memoryview(pack(message, payload))
-        # `os.write` may write less than it was given when the pipe is nearly full.
+        # `os.write` may return after a part of the bytes, for example when a signal interrupts it.
         while remaining:
             remaining = remaining[os.write(self._output, remaining) :]
 
