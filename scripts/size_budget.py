@@ -1,4 +1,4 @@
-"""Check the size budget: files of at most 400 lines, functions of at most 60, at most 8 parameters.
+"""Check the size budget of Python and C: files of at most 400 lines, functions of at most 60, at most 8 parameters.
 
 Usage: `python scripts/size_budget.py`. Prints each breach and exits 1 when there is one. An exception is a line in
 `EXCEPTIONS` with its reason; one that is no longer needed is a breach too.
@@ -7,7 +7,9 @@ Usage: `python scripts/size_budget.py`. Prints each breach and exits 1 when ther
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,10 +21,39 @@ MAX_PARAMETERS = 8
 # "path" or "path:function" -> reason
 EXCEPTIONS: dict[str, str] = {}
 
+_C_NO_CODE = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])+'", re.DOTALL)
+# A function's definition begins in the first column; `NAME(x)(` is the name that a macro makes.
+_C_FUNCTION = re.compile(r"^\w[^;{}()]*?(\w+(?:\(\w+\))?)\(([^(){};]*)\) \{", re.MULTILINE)
+
 
 def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     doc = ast.get_docstring(node, clean=False)
     return 0 if doc is None else doc.count("\n") + 1
+
+
+def python_functions(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield each function's name, lines without its docstring, and parameters without `self`."""
+    for node in ast.walk(ast.parse(text)):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        arguments = node.args
+        count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
+        if arguments.args and arguments.args[0].arg in ("self", "cls"):
+            count -= 1
+        yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1 - docstring_lines(node), count
+
+
+def c_functions(text: str) -> Iterator[tuple[str, int, int]]:
+    """Yield each function's name, lines and parameters."""
+    code = _C_NO_CODE.sub(lambda match: re.sub(r"[^\n]", " ", match[0]), text)
+    for match in _C_FUNCTION.finditer(code):
+        depth, end = 1, match.end()
+        while depth and end < len(code):
+            depth += {"{": 1, "}": -1}.get(code[end], 0)
+            end += 1
+        parameters = match[2].strip()
+        count = 0 if parameters in ("", "void") else parameters.count(",") + 1
+        yield match[1], code.count("\n", match.start(), end) + 1, count
 
 
 def breaches(path: Path) -> dict[str, str]:
@@ -31,26 +62,21 @@ def breaches(path: Path) -> dict[str, str]:
     found = {}
     if (lines := text.count("\n")) > MAX_FILE_LINES:
         found[name] = f"{lines} lines, limit {MAX_FILE_LINES}"
-    for node in ast.walk(ast.parse(text)):
-        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            continue
-        size = (node.end_lineno or node.lineno) - node.lineno + 1 - docstring_lines(node)
-        arguments = node.args
-        count = len(arguments.posonlyargs) + len(arguments.args) + len(arguments.kwonlyargs)
-        if arguments.args and arguments.args[0].arg in ("self", "cls"):
-            count -= 1
+    functions = python_functions if path.suffix == ".py" else c_functions
+    for function, size, count in functions(text):
         if size > MAX_FUNCTION_LINES:
-            found[f"{name}:{node.name}"] = f"{size} lines, limit {MAX_FUNCTION_LINES}"
+            found[f"{name}:{function}"] = f"{size} lines, limit {MAX_FUNCTION_LINES}"
         elif count > MAX_PARAMETERS:
-            found[f"{name}:{node.name}"] = f"{count} parameters, limit {MAX_PARAMETERS}"
+            found[f"{name}:{function}"] = f"{count} parameters, limit {MAX_PARAMETERS}"
     return found
 
 
 def main() -> int:
     found: dict[str, str] = {}
     for folder in FOLDERS:
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            found.update(breaches(path))
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.suffix in (".py", ".c", ".h"):
+                found.update(breaches(path))
     bad = [f"{place}: {why}" for place, why in found.items() if place not in EXCEPTIONS]
     bad += [f"{place}: the exception is no longer needed" for place in EXCEPTIONS if place not in found]
     print("\n".join(bad) if bad else "size budget: kept")

@@ -12,7 +12,8 @@ from typing import Any
 import hypothesis
 import pytest
 
-from herringbone.engine.docker_py import connect
+from herringbone.engine.client import Engine
+from herringbone.engine.locate import find_engine
 from herringbone_contract.errors import HerringboneError
 
 DOCKER = Path(__file__).parent / "docker"
@@ -52,14 +53,21 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="session")
-def engine() -> Iterator[Any]:
+def own_engine() -> Engine:
     """The container engine of this machine; tests that need one (mark `docker`) are skipped where none answers."""
     try:
-        client = connect()
+        return find_engine(os.environ, Path.home())
     except HerringboneError as error:
         pytest.skip(str(error))
-    yield client
-    client.close()
+
+
+@pytest.fixture(scope="session")
+def engine(own_engine: Engine) -> Iterator[Any]:
+    """The same engine through docker-py, with which tests arrange and observe independently of Herringbone's client."""
+    import docker
+
+    with docker.APIClient(base_url=own_engine.address, version="auto") as client:
+        yield client
 
 
 @pytest.fixture(scope="session")

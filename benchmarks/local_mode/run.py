@@ -21,7 +21,7 @@ from pathlib import Path
 
 import floor
 
-from herringbone.engine.docker_py import connect
+from herringbone.engine.locate import find_engine
 from herringbone.images.find import find
 
 HERE = Path(__file__).resolve().parent
@@ -211,7 +211,7 @@ def main() -> None:
     parser.add_argument("--without-peers", action="store_true")
     arguments = parser.parse_args()
     if arguments.image is None:
-        arguments.image = find(connect(), framework="pytorch", device="cpu")
+        arguments.image = find(find_engine(os.environ, Path.home()), framework="pytorch", device="cpu")
         if arguments.image is None:
             raise SystemExit("no image of ours: herringbone images build pytorch")
     print(f"image: {arguments.image}", file=sys.stderr)

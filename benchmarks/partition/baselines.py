@@ -1,4 +1,4 @@
-"""How others split a model: equal layers, and SMP v1's greedy recursion. For comparison only."""
+"""Splits models as others do, for comparison: equal layers, and SMP v1's greedy recursion."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ def equal_layers(tree: CostTree, partitions: int, memory_weight: float) -> list[
 
 
 def smp_greedy(tree: CostTree, partitions: int, memory_weight: float) -> list[int]:
-    """Return the partition of each group by SMP v1's recursion (Karakus et al., arXiv 2111.05972, section on
-    partitioning; developer guide, "How the library splits a model").
+    """Return the partition of each group by SMP v1's recursion.
 
-    From the root down: cut a node's ordered children in contiguous segments, as many as it has devices at most, by the
-    least greatest cost; hand the devices to the segments in proportion to cost (D'Hondt), so that a light segment may
-    get none and stay with its parent; take segments of several devices apart in turn. Communication is not looked at.
-    Modules that share a parameter go where the first of them is.
+    Sources: Karakus et al., arXiv 2111.05972, section on partitioning; developer guide, "How the library splits a
+    model".
+
+    From the root down, it cuts a node's ordered children into contiguous segments, at most as many as the node has
+    devices, with the least greatest cost. It gives the devices to the segments in proportion to cost (D'Hondt), so a
+    light segment may get none and stay with its parent. It divides segments of several devices in the same way.
+    Communication does not count. Modules that share a parameter go with the first of them.
     """
     problem = make_problem(tree, memory_weight)
     group_of = {path: group for group, paths in enumerate(problem.members) for path in paths}
-    # A group weighs where its first module is.
+    # The whole weight of a group is at its first module.
     weight = {paths[0]: float(cost) for paths, cost in zip(problem.members, problem.cost, strict=True)}
     totals: dict[str, float] = {}
     for node in reversed(list(tree.root.walk())):
@@ -49,8 +51,8 @@ def smp_greedy(tree: CostTree, partitions: int, memory_weight: float) -> list[in
             return
         segments = _segments([totals[node.path] for node in nodes], devices)
         costs = [sum(totals[node.path] for node in nodes[start:end]) for start, end in segments]
-        given, parent = _proportional(costs, devices), first
-        for (start, end), share in zip(segments, given, strict=True):
+        shares, parent = _proportional(costs, devices), first
+        for (start, end), share in zip(segments, shares, strict=True):
             divide(nodes[start:end], first if share else parent, share)
             first += share
 
@@ -59,7 +61,7 @@ def smp_greedy(tree: CostTree, partitions: int, memory_weight: float) -> list[in
 
 
 def _segments(costs: list[float], most: int) -> list[tuple[int, int]]:
-    """Cut costs in at most `most` contiguous segments with the least greatest sum."""
+    """Cut costs into at most `most` contiguous segments with the least greatest sum."""
 
     @cache
     def best(end: int, count: int) -> tuple[float, int]:
@@ -77,8 +79,8 @@ def _segments(costs: list[float], most: int) -> list[tuple[int, int]]:
 
 
 def _proportional(costs: list[float], devices: int) -> list[int]:
-    """Hand out devices by D'Hondt: always to the highest cost per device and one more."""
-    given = [0] * len(costs)
+    """Distribute the devices by D'Hondt: each goes to the segment with the highest cost per device after it."""
+    shares = [0] * len(costs)
     for _ in range(devices):
-        given[max(range(len(costs)), key=lambda index: costs[index] / (given[index] + 1))] += 1
-    return given
+        shares[max(range(len(costs)), key=lambda index: costs[index] / (shares[index] + 1))] += 1
+    return shares

@@ -1,7 +1,7 @@
-"""What the first step costs before it trains: trace, decide, tell the others, move. 1,000 modules with parameters.
+"""Measure the first step before it trains: trace, decide, send the decision, move; 1,000 modules with parameters.
 
 Usage: python benchmarks/partition/first_step.py [--partitions 2] [--repeats 5]. The last line is JSON: medians in
-seconds from the call of the step function to the model's being partitioned, on the slowest rank.
+seconds from the call of the step function until the model is partitioned, on the slowest rank.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Block(nn.Module):
 
 
 def first_step(arguments: dict[str, Any]) -> tuple[float, float]:
-    """Return the seconds until the model is partitioned, and those of a later step, as one rank."""
+    """Run as one rank; return the seconds until the model is partitioned, and the seconds of a later step."""
     torch.manual_seed(0)
     model = smp.DistributedModel(nn.Sequential(*(Block() for _ in range(BLOCKS))), **arguments)
     optimizer = smp.DistributedOptimizer(torch.optim.Adam(model.parameters()))
@@ -75,16 +75,16 @@ def main() -> None:
     parser.add_argument("--partitions", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     options = parser.parse_args()
-    found: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
+    timings: dict[str, list[tuple[float, float]]] = {name: [] for name in CASES}
     with Ranks(options.partitions) as ranks:
         for _ in range(options.repeats):
             for name, (settings, arguments) in CASES.items():
                 parameters = {"partitions": options.partitions, "microbatches": 4, **settings}
                 answers = ranks.run(first_step, parameters, arguments)
-                found[name].append((max(first for first, _ in answers), max(later for _, later in answers)))
+                timings[name].append((max(first for first, _ in answers), max(later for _, later in answers)))
     medians = {
         name: [round(statistics.median(column), 3) for column in zip(*rows, strict=True)]
-        for name, rows in found.items()
+        for name, rows in timings.items()
     }
     for name, (first, later) in medians.items():
         print(f"{name:13} {first:.2f} s before the first step trains; a later step {later:.2f} s")

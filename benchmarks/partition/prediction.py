@@ -1,8 +1,9 @@
-"""How well a partition's predicted seconds hold: each rank's prediction against the CPU time it then takes.
+"""Compare the predicted seconds of a partition with the CPU time that each rank then takes.
 
-Usage: python benchmarks/partition/prediction.py [--microbatches 8] [--steps 6]. The last line is JSON. CPU time rather
-than the clock, so that other work on the machine disturbs little. For each model, the step is split by estimates and by
-the clock; `share` is the mean error of the ranks' shares of the work, `seconds` that of the seconds themselves.
+Usage: python benchmarks/partition/prediction.py [--microbatches 8] [--steps 6]. The last line is JSON. It
+measures CPU time rather than the clock, because other work on the machine disturbs that less. Each model is split by
+estimates and by the clock. `share` is the mean error of the ranks' shares of the work, `seconds` the mean error of the
+seconds.
 """
 
 from __future__ import annotations
@@ -33,11 +34,16 @@ def transformer() -> tuple[nn.Module, torch.Tensor]:
 
 
 def convolutions() -> tuple[nn.Module, torch.Tensor]:
-    """Wide pictures of few channels, then small ones of many: activations in front, parameters behind."""
+    """Large images with few channels, then small ones with many: activations come first, parameters last."""
     channels = [3, 16, 32, 64, 128, 256]
     stages = [
-        nn.Sequential(nn.Conv2d(given, made, 3, 2, 1), nn.BatchNorm2d(made), nn.ReLU(), nn.Conv2d(made, made, 3, 1, 1))
-        for given, made in itertools.pairwise(channels)
+        nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, 2, 1),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1),
+        )
+        for inputs, outputs in itertools.pairwise(channels)
     ]
     return nn.Sequential(*stages, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 100)), torch.randn(
         16, 3, 96, 96
@@ -63,7 +69,7 @@ MODELS = {"transformer": transformer, "convolutions": convolutions, "recurrent":
 
 
 def train(name: str, clock: bool, microbatches: int, steps: int) -> float:
-    """Train as one rank; return the CPU seconds it took for one microbatch, the median of the steps."""
+    """Train as one rank; return the CPU seconds of one microbatch, the median of the steps."""
     torch.manual_seed(0)
     module, inputs = MODELS[name]()
     model = smp.DistributedModel(module, trace_execution_times=clock)
@@ -84,11 +90,11 @@ def train(name: str, clock: bool, microbatches: int, steps: int) -> float:
     return statistics.median(took[2:]) / microbatches
 
 
-def errors(file: PartitionFile, found: list[float]) -> tuple[float, float]:
+def errors(file: PartitionFile, measured: list[float]) -> tuple[float, float]:
     """Return the mean error of the predicted shares, and of the predicted seconds."""
     expected = [load.seconds + load.communication_seconds for load in file.loads]
-    share = [a / sum(expected) / (b / sum(found)) - 1 for a, b in zip(expected, found, strict=True)]
-    seconds = [a / b - 1 for a, b in zip(expected, found, strict=True)]
+    share = [a / sum(expected) / (b / sum(measured)) - 1 for a, b in zip(expected, measured, strict=True)]
+    seconds = [a / b - 1 for a, b in zip(expected, measured, strict=True)]
     return statistics.mean(map(abs, share)), statistics.mean(map(abs, seconds))
 
 
@@ -104,7 +110,7 @@ def main() -> None:
                 for clock in (False, True):
                     path = Path(folder) / f"{name}-{partitions}-{clock}.json"
                     parameters = {"partitions": partitions, "microbatches": options.microbatches, "optimize": "speed"}
-                    found = ranks.run(
+                    measured = ranks.run(
                         train,
                         {**parameters, "partition_file": str(path)},
                         name,
@@ -113,13 +119,13 @@ def main() -> None:
                         options.steps,
                     )
                     file = parse(path.read_bytes())
-                    share, seconds = errors(file, found)
+                    share, seconds = errors(file, measured)
                     how = "clocked" if clock else "estimated"
                     rows.append(
                         {"model": name, "partitions": partitions, "how": how, "share": share, "seconds": seconds}
                     )
                     loads = [round(1e3 * (load.seconds + load.communication_seconds), 2) for load in file.loads]
-                    cpu = [round(1e3 * one, 2) for one in found]
+                    cpu = [round(1e3 * one, 2) for one in measured]
                     print(
                         f"| {name} | {partitions} | {how} | {loads} | {cpu} | {share:.0%} | {seconds:.0%} |", flush=True
                     )

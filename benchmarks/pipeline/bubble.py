@@ -161,14 +161,14 @@ def calibrate(steps: list[Step], forward_s: float) -> Calibration:
         free_at = dict(enumerate(step.called_s))
         around.append(step.seconds - (ordered[-1].end_s - ordered[0].start_s))
         for event in ordered:
-            seconds[event.rank, event.what].append(event.end_s - event.start_s)
+            seconds[event.rank, event.phase].append(event.end_s - event.start_s)
             needed = _needed(event, ranks)
             able_s, free_s = ends.get(needed, step.called_s[0]), free_at[event.rank]
             free_at[event.rank] = event.end_s
             if needed[0] == event.rank or able_s < free_s - LONGEST_MESSAGE_S:
-                between[event.what].append(event.start_s - free_s)
+                between[event.phase].append(event.start_s - free_s)
             elif able_s > free_s + LONGEST_MESSAGE_S:
-                waited.append((event.what, event.start_s - able_s))
+                waited.append((event.phase, event.start_s - able_s))
     taken = {what: statistics.median(values) for what, values in between.items()}
     median = {key: statistics.median(values) + taken[key[1]] for key, values in seconds.items()}
     stages = [
@@ -181,7 +181,7 @@ def calibrate(steps: list[Step], forward_s: float) -> Calibration:
 
 def _needed(event: Event, ranks: int) -> tuple[int, str, int]:
     """Return the rank, phase and microbatch of the work whose result the event needed."""
-    if event.what == "forward":
+    if event.phase == "forward":
         return event.rank - 1, "forward", event.microbatch
     if event.rank == ranks - 1:
         return event.rank, "forward", event.microbatch

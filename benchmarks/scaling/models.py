@@ -1,6 +1,6 @@
-"""BERT-large and ResNet-50 as an all-reduce sees them: each gradient's bytes, and when in the backward it is final.
+"""Describes BERT-large and ResNet-50 for an all-reduce: the bytes of each gradient, and when it is final.
 
-Sizes and the shares of the time come from `benchmarks.partition.shapes`, that is from the published architectures.
+Sizes and the shares of the time come from `benchmarks.partition.shapes`, and so from the published architectures.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ from herringbone_parallel.core.sums.simulate import Sum
 
 GRADIENT_BYTES = 2  # fp16, as in both publications
 
-# 32 sequences of 128 tokens on a V100, 65,536 in a batch on 2,048 of them; taken to sustain a third of its 125 TFLOP/s.
+# 32 sequences of 128 tokens on a V100, 65,536 in a batch on 2,048 of them; a V100 is assumed to sustain a third of its
+# 125 TFLOP/s.
 BERT_SEQUENCES, BERT_TOKENS, BERT_OPERATIONS_PER_SECOND = 32, 128, 40e12
-# 40 pictures at 1,097 a second: 1.73 million a second on 2,048 V100 at 77 % are 1,097 on one (arXiv 1903.12650).
+# 40 images at 1,097 per second: 1.73 million per second on 2,048 V100 at 77 % are 1,097 on one (arXiv 1903.12650).
 RESNET_SECONDS = 40 / 1097
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One step of a model on one GPU: forward, then backward, in which `gradients` become final."""
+    """One step of a model on one GPU: a forward, then a backward, during which `gradients` become final."""
 
     name: str
     forward_s: float
@@ -47,7 +48,7 @@ def resnet_50(speed: float = 1.0) -> Workload:
 
 
 def _workload(name: str, tree: CostTree, step_s: float) -> Workload:
-    """Go back through the model: a parameter is final when the first module that uses it has had its backward."""
+    """Return a model's step; a gradient is final when the first module that uses its parameter ends its backward."""
     nodes = list(tree.root.walk())
     total = sum(node.seconds for node in nodes)
     backward_s = step_s * 2 / 3
@@ -55,6 +56,7 @@ def _workload(name: str, tree: CostTree, step_s: float) -> Workload:
     for node in reversed(nodes):
         passed += node.seconds
         for parameter, size in node.parameters.items():
+            # A shared parameter occurs again: its gradient is final at the last occurrence, so it moves to the end.
             final.pop(parameter, None)
             final[parameter] = Sum(size // BYTES_PER_PARAMETER * GRADIENT_BYTES, backward_s * min(1.0, passed / total))
     return Workload(name, step_s - backward_s, backward_s, tuple(final.values()))

@@ -1,4 +1,4 @@
-"""A grid of line charts as SVG: the hosts on a logarithmic axis, the efficiency on the other."""
+"""Draws a grid of line charts as SVG: the efficiency over the hosts, on a logarithmic axis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLOURS = ("#dc2626", "#d97706", "#6b7280", "#2563eb", "#047857")
 
 @dataclass(frozen=True)
 class Panel:
-    """One chart: a title, a line of (hosts, efficiency) for each name, and perhaps a published point with its label."""
+    """One chart: a title, a line of (hosts, efficiency) for each name, and a published point with its label, if any."""
 
     title: str
     lines: dict[str, list[tuple[int, float]]]
@@ -54,10 +54,10 @@ def _axes(panel: Panel) -> list[str]:
         parts.append(f'<line x1="0" y1="{y}" x2="{WIDTH}" y2="{y}" stroke="#e5e7eb"/>')
         parts.append(f'<text x="-8" y="{y + 4}" text-anchor="end">{percent} %</text>')
     hosts = [x for x, _ in next(iter(panel.lines.values()))]
-    for each in hosts:
-        x = _x(each, hosts)
+    for tick in hosts:
+        x = _x(tick, hosts)
         parts.append(f'<line x1="{x}" y1="{HEIGHT}" x2="{x}" y2="{HEIGHT + 4}" stroke="#9ca3af"/>')
-        parts.append(f'<text x="{x}" y="{HEIGHT + 18}" text-anchor="middle">{each}</text>')
+        parts.append(f'<text x="{x}" y="{HEIGHT + 18}" text-anchor="middle">{tick}</text>')
     parts.append(f'<text x="{WIDTH / 2}" y="{HEIGHT + 36}" text-anchor="middle">hosts of 8 GPUs</text>')
     return parts
 
@@ -70,8 +70,8 @@ def _lines(panel: Panel) -> list[str]:
         parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
     if panel.published is not None:
         x, y, label = panel.published
-        at = f'cx="{_x(x, hosts)}" cy="{_y(y)}"'
-        parts.append(f'<circle {at} r="5" fill="none" stroke="black" stroke-width="2"/>')
+        center = f'cx="{_x(x, hosts)}" cy="{_y(y)}"'
+        parts.append(f'<circle {center} r="5" fill="none" stroke="black" stroke-width="2"/>')
         parts.append(f'<text x="{_x(x, hosts)}" y="{_y(y) + 20}" text-anchor="middle">{escape(label)}</text>')
     return parts
 

@@ -1,4 +1,4 @@
-"""How far BERT-large and ResNet-50 scale at 100 Gbit/s, on paper: 8 to 2,048 hosts of 8 GPUs, by the simulator.
+"""Simulate how BERT-large and ResNet-50 scale at 100 Gbit/s, on 8 to 2,048 hosts of 8 GPUs.
 
 Usage: python benchmarks/scaling/run.py [--hosts 8 256] [--latency-us 50] [--message-us 1] [--gbit 100] [--svg FILE].
 Prints the tables of docs/scaling.md; the last line is JSON. No network, no clock: the same figures on every machine.
@@ -18,45 +18,55 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from benchmarks.scaling.models import Workload, bert_large, resnet_50
 from benchmarks.scaling.plot import Panel, draw
 
-from herringbone_parallel.core.sums.advisor import HELPERS, MIXED, RING, SHARDED, TREE, advise
 from herringbone_parallel.core.sums.cluster import Cluster
 from herringbone_parallel.core.sums.links import HostLink
+from herringbone_parallel.core.sums.prediction import (
+    HELPERS,
+    MIXED,
+    RING,
+    SHARDED,
+    TREE,
+    Predictor,
+    predict_schemes,
+)
 
 HOSTS = [8, 16, 32, 64, 128, 256, 512, 1024, 2048]
 GPUS_PER_HOST = 8
-# What TCP or SRD leave of a link for the bytes themselves.
+# The share of a link that TCP or SRD leave for gradients.
 GOODPUT = 0.9
 # A V100's share of NVLink as NCCL uses it, between the 8 of a host.
 INSIDE = HostLink(bytes_per_s=100e9, latency_s=10e-6)
-# What a switch's port holds: window x chunk x workers stays below it as long as it can.
+# The buffer of a switch port: window x chunk x workers stays below it where possible.
 QUEUE_BYTES = 16 << 20
 SCHEMES = (RING, TREE, SHARDED, MIXED, HELPERS)
-# (model, GPUs' speed in V100s): what was published for 2,048 V100, and where.
+# (model, speed of the GPUs in V100s) -> published efficiency on 2,048 V100, and its label.
 PUBLISHED = {("BERT-large", 1): (0.85, "published: 85 %"), ("ResNet-50", 1): (0.77, "published: 77 %")}
 PUBLISHED_GPUS = 2048
 
 
 def host_link(gbit: float = 100, latency_us: float = 20, message_us: float = 0.2) -> HostLink:
-    """Return a host's link; if nothing is said, 20 us from process to process, and 5 million messages a second."""
+    """Return a host's link; by default 20 us from process to process, and 5 million messages per second."""
     return HostLink(GOODPUT * gbit / 8 * 1e9, latency_us * 1e-6, message_us * 1e-6)
 
 
 def efficiencies(work: Workload, hosts: int, link: HostLink) -> dict[str, float]:
-    """Return each scheme's efficiency: the time of one GPU's step by that of the step among all."""
-    found = {}
+    """Return each scheme's efficiency: the time of a step on one GPU divided by the time of a step on all."""
+    predictor = Predictor(work.gradients, forward_s=work.forward_s, backward_s=work.backward_s, queue_bytes=QUEUE_BYTES)
+    efficiency = {}
     for helpers in (hosts, hosts // 4):
-        cluster = Cluster(hosts, link, helpers, GPUS_PER_HOST, INSIDE)
-        advice = advise(
-            cluster, work.gradients, forward_s=work.forward_s, backward_s=work.backward_s, queue_bytes=QUEUE_BYTES
-        )
-        found |= {name: advice.compute_s / one.step_s for name, one in advice.by_scheme.items() if name in SCHEMES}
-    return found
+        predictions = predict_schemes(predictor, Cluster(hosts, link, helpers, GPUS_PER_HOST, INSIDE))
+        efficiency |= {
+            scheme: predictor.compute_s / prediction.step_s
+            for scheme, prediction in predictions.items()
+            if scheme in SCHEMES
+        }
+    return efficiency
 
 
 def explaining_jitter(predicted: float, published: float, ranks: int) -> float:
-    """Return the spread of a rank's step, relative, that brings an efficiency down to the published one.
+    """Return the relative spread of a rank's step that lowers a predicted efficiency to the published one.
 
-    A step waits for the slowest rank; of normal deviates, `ranks` of them, the largest is expected at about
+    A step waits for the slowest rank. The largest of `ranks` normal deviates is expected at about
     sqrt(2 ln n) - (ln ln n + ln 4 pi - 2 gamma) / (2 sqrt(2 ln n)) standard deviations.
     """
     root = math.sqrt(2 * math.log(ranks))
@@ -87,14 +97,14 @@ def panel(title: str, work: Workload, speed: int, rows: dict[int, dict[str, floa
 
 
 def scenarios() -> Iterator[tuple[str, int, Workload]]:
-    """Yield what is simulated: a title, the GPUs' speed in V100s, and the model's step on one of them."""
+    """Yield the simulated cases: a title, the speed of the GPUs in V100s, and the model's step on one of them."""
     for speed, gpu in ((1, "V100"), (8, "a GPU 8 times as fast")):
         for work in (bert_large(speed), resnet_50(speed)):
             yield f"{work.name}, {gpu}: {(work.forward_s + work.backward_s) * 1e3:.1f} ms a step", speed, work
 
 
 def explanation(work: Workload, speed: int, rows: dict[int, dict[str, float]]) -> str:
-    """Return what lies between the prediction and the published figure, or nothing where there is none."""
+    """Return a sentence about the difference between prediction and published figure, or "" without such a figure."""
     known, hosts = PUBLISHED.get((work.name, speed)), PUBLISHED_GPUS // GPUS_PER_HOST
     if not known or hosts not in rows or rows[hosts][HELPERS] <= known[0]:
         return ""
@@ -106,10 +116,10 @@ def explanation(work: Workload, speed: int, rows: dict[int, dict[str, float]]) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--hosts", type=int, nargs="+", default=HOSTS)
-    parser.add_argument("--svg", type=Path, help="where to draw the figure")
+    parser.add_argument("--svg", type=Path, help="file for the figure")
     parser.add_argument("--gbit", type=float, default=100, help="each host's link, each way")
     parser.add_argument("--latency-us", type=float, default=20, help="from one process to another")
-    parser.add_argument("--message-us", type=float, default=0.2, help="what one more message keeps a link from")
+    parser.add_argument("--message-us", type=float, default=0.2, help="microseconds that each message occupies a link")
     options = parser.parse_args()
     link = host_link(options.gbit, options.latency_us, options.message_us)
     panels, result = [], {}

@@ -1,7 +1,8 @@
 """Turn a user's dictionary into a typed value, or say precisely what is wrong with it.
 
-msgspec decides what fits a type; this room says it in words: the place as a dotted path, what was expected (in the
-words AWS's users search for), what was found, and for an unknown key the nearest legal one and all of them.
+msgspec decides which values fit a type, and this module writes the message: the place as a dotted path, the expected
+value (in the words that AWS's users search for) and the value it got. For an unknown key it names the nearest legal
+key and all legal ones.
 """
 
 from __future__ import annotations
@@ -42,23 +43,25 @@ def read(target: type[Target], raw: object, path: str, nested: Mapping[str, Read
     raw = mapping(raw, path)
     types = _field_types(target)
     for key in raw:
+        # Before any value is read: an unknown key is most often a misspelt one.
         if key not in types:
             raise DistributionError(_unknown_key(key, path, tuple(types)))
     values = {}
     for key, value in raw.items():
-        place = f"{path}.{key}"
+        field_path = f"{path}.{key}"
         if nested is not None and key in nested:
-            values[key] = nested[key](value, place)
+            values[key] = nested[key](value, field_path)
             continue
         try:
             values[key] = msgspec.convert(value, types[key])
         except msgspec.ValidationError:
-            raise DistributionError(_wrong_value(key, value, place, types[key])) from None
+            # `from None`: msgspec's own sentence says less than ours.
+            raise DistributionError(_wrong_value(key, value, field_path, types[key])) from None
     return target(**values)
 
 
 def mapping(raw: object, path: str) -> Mapping[str, Any]:
-    """Return `raw` if it is a dictionary with text keys."""
+    """Return `raw` if it is a dictionary with text keys. Raises `DistributionError` otherwise."""
     if not isinstance(raw, Mapping):
         sentence = _KNOWN_SENTENCES.get(path.rpartition(".")[2], "a dictionary is expected here.")
         raise DistributionError(f"{path}: {sentence} Got {show(raw)}.")
@@ -69,7 +72,7 @@ def mapping(raw: object, path: str) -> Mapping[str, Any]:
 
 
 def show(value: object) -> str:
-    """Render a value for a message: short, and with its type, which is what `"8"` and `8` differ by."""
+    """Render a value for a message: short, and with its type, without which `"8"` and `8` look alike."""
     text = repr(value)
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
@@ -95,18 +98,18 @@ def _unknown_key(key: str, path: str, legal: tuple[str, ...]) -> str:
     return f"{path}.{key}: {sentence}{guess} Legal keys here: {', '.join(legal)}."
 
 
-def _wrong_value(key: str, value: object, place: str, expected: Any) -> str:
+def _wrong_value(key: str, value: object, path: str, expected: Any) -> str:
     if key == "ddp_port":
-        return f"{place}: Invalid port number {value}. It must be an integer from 0 to 65535. Got {show(value)}."
+        return f"{path}: Invalid port number {value}. It must be an integer from 0 to 65535. Got {show(value)}."
     sentence = _KNOWN_SENTENCES.get(key) or f"{key} must be {_describe(expected)}."
-    return f"{place}: {sentence} Got {show(value)}."
+    return f"{path}: {sentence} Got {show(value)}."
 
 
 def _describe(expected: Any) -> str:
-    """Say what a type accepts, for people."""
+    """Describe the values that a type accepts, in words."""
     kind = inspect.type_info(expected)
     if isinstance(kind, inspect.UnionType):
-        kind = kind.types[0]  # the other one is UnsetType, which nobody can write
+        kind = kind.types[0]  # the other one is UnsetType, which no user can write
     if isinstance(kind, inspect.BoolType):
         return "a value in: [True, False]"
     if isinstance(kind, inspect.LiteralType):

@@ -1,4 +1,4 @@
-"""The `distribution` dict: parsed once into frozen, typed objects, and read everywhere else through these.
+"""The `distribution` dict, parsed once into frozen, typed objects; all other code reads these.
 
     Distribution
     +-- smdistributed          SMDistributed
@@ -13,15 +13,12 @@
     +-- pytorchxla             PyTorchXLA
     +-- instance_groups        names of the groups to train on
 
-The whole grammar in words: docs/distribution.md. How it travels: `herringbone_contract.hyperparameters`.
+docs/distribution.md has the whole grammar in words; `herringbone_contract.hyperparameters` carries it to the hosts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
-
-from msgspec import UNSET, Struct, UnsetType
 
 from herringbone_contract import grammar, rules
 from herringbone_contract.decode import mapping, read
@@ -30,12 +27,13 @@ from herringbone_contract.model_parallel import (
     ModelParallelParameters,
     ModelParallelV2Parameters,
     ResolvedModelParallel,
-    given,
 )
 from herringbone_contract.rules import check_layout, with_instance_groups
 from herringbone_contract.strategies import (
     MPI,
     DataParallel,
+    Distribution,
+    Framework,
     ModelParallel,
     MultiWorkerMirroredStrategy,
     ParameterServer,
@@ -66,88 +64,6 @@ __all__ = [
     "PyTorchXLA",
 ]
 
-Framework = Literal["pytorch", "tensorflow", "huggingface", "mxnet"]
-
-_LAUNCHERS = {
-    "smdistributed.dataparallel": Launcher.DATA_PARALLEL,
-    "pytorchddp": Launcher.DATA_PARALLEL,
-    "mpi": Launcher.MPI,
-    "torch_distributed": Launcher.TORCH_DISTRIBUTED,
-    "parameter_server": Launcher.PARAMETER_SERVER,
-    "multi_worker_mirrored_strategy": Launcher.MULTI_WORKER_MIRRORED,
-    "pytorchxla": Launcher.PYTORCH_XLA,
-}
-
-
-class Distribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
-    """How a job's ranks are laid out and started; made by `parse`, which checks what the types alone cannot."""
-
-    smdistributed: SMDistributed | UnsetType = UNSET
-    mpi: MPI | UnsetType = UNSET
-    parameter_server: ParameterServer | UnsetType = UNSET
-    multi_worker_mirrored_strategy: MultiWorkerMirroredStrategy | UnsetType = UNSET
-    pytorchddp: PyTorchDDP | UnsetType = UNSET
-    torch_distributed: TorchDistributed | UnsetType = UNSET
-    pytorchxla: PyTorchXLA | UnsetType = UNSET
-    instance_groups: tuple[str, ...] | UnsetType = UNSET
-
-    @property
-    def launcher(self) -> Launcher:
-        """What starts the ranks; `PLAIN` when no strategy is enabled."""
-        for name in rules.enabled_strategies(self):
-            if name in _LAUNCHERS:
-                return _LAUNCHERS[name]
-        return Launcher.PLAIN
-
-    @property
-    def model_parallel(self) -> ModelParallelParameters | None:
-        """Version 1's parameters when model parallelism is on, else None."""
-        parameters = self._model_parallel_parameters
-        return parameters if isinstance(parameters, ModelParallelParameters) else None
-
-    @property
-    def model_parallel_v2(self) -> ModelParallelV2Parameters | None:
-        """Version 2's parameters when model parallelism is on under `torch_distributed`, else None."""
-        parameters = self._model_parallel_parameters
-        return parameters if isinstance(parameters, ModelParallelV2Parameters) else None
-
-    @property
-    def _model_parallel_parameters(self) -> ModelParallelParameters | ModelParallelV2Parameters | None:
-        if self.smdistributed is UNSET or self.smdistributed.modelparallel is UNSET:
-            return None
-        return given(self.smdistributed.modelparallel.parameters, None)
-
-    @property
-    def data_parallel(self) -> DataParallel | None:
-        """`smdistributed.dataparallel` when it is on, else None."""
-        strategy = None if self.smdistributed is UNSET else given(self.smdistributed.dataparallel, None)
-        return strategy if strategy is not None and strategy.enabled else None
-
-    @property
-    def helpers(self) -> str | None:
-        """The instance group whose hosts have no ranks and sum gradients; None without one."""
-        return None if self.data_parallel is None else given(self.data_parallel.helpers, None)
-
-    @property
-    def processes_per_host(self) -> int | None:
-        """Ranks per host, where `mpi` is enabled and says so."""
-        mpi = self._enabled_mpi
-        return None if mpi is None else given(mpi.processes_per_host, None)
-
-    @property
-    def mpi_options(self) -> str | None:
-        """Words for mpirun's command line; None where it is not mpirun that starts the ranks.
-
-        `smdistributed.dataparallel` needs none, and takes one where `mpi` is beside it or there are options for it.
-        """
-        mpi, strategies = self._enabled_mpi, (self._enabled_mpi, self.data_parallel, given(self.pytorchddp, None))
-        options = [given(each.custom_mpi_options, "") for each in strategies if each is not None]
-        return "".join(options) if mpi is not None or any(options) else None
-
-    @property
-    def _enabled_mpi(self) -> MPI | None:
-        return self.mpi if self.mpi is not UNSET and self.mpi.enabled else None
-
 
 def parse(raw: Mapping[str, object] | None, *, framework: Framework | None = None) -> Distribution:
     """Return the typed distribution of a user's dict.
@@ -158,10 +74,10 @@ def parse(raw: Mapping[str, object] | None, *, framework: Framework | None = Non
     ('mpi', 'interleaved')
 
     A strategy with `enabled: False` is checked and then counts as not chosen. With `framework="pytorch"`,
-    `pytorchddp` becomes `smdistributed.dataparallel`, as in AWS's SDK. No network; the one file that may be read is
-    `parameters` given as a path.
+    `pytorchddp` becomes `smdistributed.dataparallel`, as in AWS's SDK. The only file that may be read is a path given
+    as `parameters`.
 
-    Raises `DistributionError` naming the path of the wrong key, its nearest legal neighbour and the way out.
+    Raises `DistributionError` with the path of the wrong key, the nearest legal one and a remedy.
     """
     if raw is None:
         return Distribution()

@@ -1,4 +1,4 @@
-"""What can go wrong, as one tree.
+"""All errors that Herringbone raises on purpose, as one tree.
 
     HerringboneError
     +-- UsageError                 the caller's mistake, found before anything starts   (also a ValueError)
@@ -7,24 +7,24 @@
     |   +-- OptionError            an estimator option that is unknown, mistyped or out of range
     |   +-- InputError             a channel, script or code folder that is missing or unreadable
     |   +-- JobNameError           a job name that is malformed or taken
-    |   +-- UnsupportedError       a legal wish that this backend or this release cannot serve
+    |   +-- UnsupportedError       a legal setting that this backend or this release cannot serve
     +-- ContractError              a file of the container contract that is missing or damaged
     +-- ArchiveError               an archive that is damaged or reaches outside its folder
     +-- JobNotFoundError           no job of that name is known here                     (also a LookupError)
     +-- JobFailedError             the job ran and failed; carries the `Failure`
     +-- LaunchError                the ranks could not be started (no MPI, a host never came)
-    +-- HostError                  a machine that cannot be reached, or refuses what was asked
-    +-- EngineError                no container engine answers, or it refuses what was asked
+    +-- HostError                  a machine that cannot be reached, or refuses a request
+    +-- EngineError                no container engine answers, or it refuses a request
     +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
     +-- ServiceError               a service that runs jobs does not answer, or refuses a request
-    |   +-- SlurmError             Slurm does not answer, or refuses what was asked
-    |   +-- AwsError               AWS refuses what was asked; `code` is its own word for why
+    |   +-- SlurmError             Slurm does not answer, or refuses a request
+    |   +-- AwsError               AWS refuses a request; `code` is its own error code
     |       +-- AwsCredentialsError    no credentials, or they are expired or wrong
     |       +-- AwsAccessError         the credentials are good, and may not do this
-    |       +-- AwsUnavailableError    no answer, or one to ask again later; what was asked may have happened
+    |       +-- AwsUnavailableError    no answer, or an answer to retry later; AWS may have carried the request out
     +-- ParallelError              a model- or data-parallel library call that cannot be served
 
-Catch `HerringboneError` to catch all of it, `UsageError` for what the user can mend in the call itself.
+Catch `HerringboneError` to catch all of them, `UsageError` for mistakes that the caller can fix in the call itself.
 """
 
 from __future__ import annotations
@@ -106,17 +106,17 @@ class ServiceError(HerringboneError):
 
 
 class SlurmError(ServiceError):
-    """Slurm's commands are missing, its controller does not answer, or it refuses what was asked."""
+    """Slurm's commands are missing, its controller does not answer, or it refuses a request."""
 
     service = "Slurm"
 
 
 class HostError(HerringboneError):
-    """A machine that cannot be reached, lacks what a host needs, or refuses what was asked of it."""
+    """A machine that cannot be reached, lacks what a host needs, or refuses a request."""
 
 
 class EngineError(HerringboneError):
-    """No container engine answers, or it refuses what was asked of it."""
+    """No container engine answers, or it refuses a request."""
 
 
 class ImageError(HerringboneError):
@@ -124,7 +124,7 @@ class ImageError(HerringboneError):
 
 
 class AwsError(ServiceError):
-    """AWS refuses what was asked; `code` is the service's own word for why, None where it gave none."""
+    """AWS refuses a request; `code` is the service's own error code, None when it gave none."""
 
     service = "AWS"
 
@@ -134,19 +134,19 @@ class AwsError(ServiceError):
 
 
 class AwsCredentialsError(AwsError):
-    """No credentials were found, or AWS takes them for expired or wrong."""
+    """No credentials were found, or they are expired or wrong."""
 
     transient = True
 
 
 class AwsAccessError(AwsError):
-    """The credentials are good, and their owner may not do what was asked."""
+    """The credentials are good, and their owner may not do this."""
 
     denied = True
 
 
 class AwsUnavailableError(AwsError):
-    """AWS did not answer, or only that it is to be asked again later; what was asked may have happened all the same."""
+    """AWS did not answer, or asks for a retry later; it may have carried the request out all the same."""
 
     transient = True
 

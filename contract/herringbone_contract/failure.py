@@ -1,23 +1,23 @@
-"""What went wrong in a job: one record that the supervisor writes and the client reads.
+"""The failure of a job: one record that the supervisor writes and the client reads.
 
-The same record is rendered in 1,024 characters for `/opt/ml/output/failure` (the service keeps no more), and
-kept whole in `/opt/ml/output/failure.json`.
+The record is rendered in 1,024 characters for `/opt/ml/output/failure`, because the service keeps no more. It is kept
+whole in `/opt/ml/output/failure.json`.
 """
 
 from __future__ import annotations
 
 import json
 import signal
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from herringbone_contract.constants import MAX_FAILURE_CHARS
-from herringbone_contract.errors import ContractError
 
+# The client recognises a lost host by these words.
 _LOST = "lost contact with "
 
 
 class Frame(NamedTuple):
-    """One frame of a traceback: where, in which function, and the source line."""
+    """One frame of a traceback: file, line, function and source."""
 
     file: str
     line: int
@@ -25,16 +25,17 @@ class Frame(NamedTuple):
     source: str = ""
 
     def render(self) -> str:
+        """Return the frame as one line."""
         return f"{self.file}:{self.line} in {self.function}" + (f": {self.source}" if self.source else "")
 
 
 class Failure(NamedTuple):
     """The first thing that went wrong.
 
-    `exit_code` follows the shell: 1-125 as the program gave it, 128 + n for signal n; 0 where no program ended, as
-    when a service has no hosts to give.
-    `exception` is the class name, `message` its text; both are empty when the process died without one.
-    `frames` are the user's own, outermost first. `log_tail` is what the rank printed last.
+    `exit_code` follows the shell: 1-125 is the program's own, 128 + n means signal n. It is 0 when no program ended,
+    for example because a service has no hosts to give. `exception` is the class name, `message` its text; both are
+    empty when the process died without an exception. `frames` are the user's own, outermost first. `log_tail` are the
+    rank's last lines.
     """
 
     host: str | None = None
@@ -47,22 +48,22 @@ class Failure(NamedTuple):
 
     @property
     def where(self) -> str:
-        """Name the place: "rank 1 on algo-1", "algo-2" or "the job"."""
+        """The place of the failure: "rank 1 on algo-1", "algo-2" or "the job"."""
         if self.rank is not None:
             return f"rank {self.rank} on {self.host}"
         return self.host or "the job"
 
     @property
     def lost_host(self) -> str | None:
-        """The host that the others lost contact with, None where something else went wrong."""
+        """The host that the others lost contact with; None for any other failure."""
         if self.host is None or not self.message.startswith(_LOST + self.host):
             return None
-        # What follows says more of the loss; a longer name, `algo-10`, is another host's.
+        # A message about `algo-10` also begins with `algo-1`, so look at the character after the name.
         return self.host if self.message[len(_LOST + self.host) :][:1] in ("", ":", " ") else None
 
     @property
     def what(self) -> str:
-        """Name the event in one line, the exception first."""
+        """The event in one line, the exception first."""
         death = describe_exit(self.exit_code) if self.exit_code else ""
         if not self.exception:
             return ": ".join(part for part in (death, self.message) if part)
@@ -71,13 +72,13 @@ class Failure(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """Say what to try, where the failure is one of the service's own; else nothing."""
+        """A remedy for a failure of the service itself; an empty text for any other failure."""
         return _ADVICE.get(self.exception, "")
 
     def render(self, limit: int | None = None) -> str:
-        """Return the failure as text: what and where first, then frames, then the log tail.
+        """Return the failure as text: a head line with place and event, then frames, then the log tail.
 
-        With a `limit` (characters), outer frames and old log lines go first; the head line always stays.
+        A `limit` (characters) drops outer frames and old log lines first; the head line always stays.
         """
         head = f"{self.where}: {self.what}"
         frames = [f"  at {frame.render()}" for frame in self.frames]
@@ -87,7 +88,7 @@ class Failure(NamedTuple):
             return text
         head = head if len(head) <= limit else head[: limit - 3] + "..."
         lines = [*frames, *tail]
-        # The innermost frame says most, then the frames around it, then the newest log lines.
+        # The innermost frame is worth most, then the frames around it, then the newest log lines.
         by_worth = [*reversed(range(len(frames))), *reversed(range(len(frames), len(lines)))]
         room = limit - len(head)
         kept = []
@@ -98,11 +99,12 @@ class Failure(NamedTuple):
         return "\n".join([head, *(lines[index] for index in sorted(kept))])
 
     def to_json(self) -> str:
+        """Return the record as JSON; `parse_failure` reads it back."""
         return json.dumps({**self._asdict(), "frames": [frame._asdict() for frame in self.frames]})
 
 
 def lost_contact(host: str, silence: str = "") -> Failure:
-    """Return the failure of a host that went without a farewell, or fell silent: `silence` says for how long.
+    """Return the failure of a host whose connection ended, or that was silent for as long as `silence` says.
 
     >>> lost_contact("algo-2").render(), lost_contact("algo-2", "silent for 3 heartbeats of 5 s").lost_host
     ('algo-2: exit code 1: lost contact with algo-2', 'algo-2')
@@ -110,18 +112,7 @@ def lost_contact(host: str, silence: str = "") -> Failure:
     return Failure(host=host, exit_code=1, message=_LOST + host + (f" ({silence})" if silence else ""))
 
 
-def parse_failure(text: str | bytes) -> Failure:
-    """Read back what `Failure.to_json` wrote."""
-    try:
-        raw: dict[str, Any] = json.loads(text)
-        raw["frames"] = tuple(Frame(**frame) for frame in raw["frames"])
-        raw["log_tail"] = tuple(raw["log_tail"])
-        return Failure(**raw)
-    except (ValueError, KeyError, TypeError) as error:
-        raise ContractError(f"failure.json cannot be read: {error!r}") from error
-
-
-# The service's own words for what no script is to blame for.
+# Remedies for the service's own failures, by its words for them; no script causes these.
 _ADVICE = {
     "CapacityError": "no such hosts are free: try again later, another instance_type or region, or keep hosts warm "
     "between jobs with keep_alive_period_in_seconds",
@@ -132,16 +123,17 @@ _ADVICE = {
 
 
 def summary(failure: Failure) -> str:
-    """Return what goes into `/opt/ml/output/failure`."""
+    """Return the text for `/opt/ml/output/failure`."""
     return failure.render(MAX_FAILURE_CHARS)
 
 
 def describe_exit(code: int) -> str:
-    """Say what an exit code means.
+    """Describe an exit code in words.
 
     >>> describe_exit(3), describe_exit(137)
     ('exit code 3', 'exit code 137, killed by SIGKILL')
     """
+    # As a shell counts: 128 and the signal's number.
     if code > 128:
         try:
             return f"exit code {code}, killed by {signal.Signals(code - 128).name}"

@@ -1,49 +1,60 @@
-"""A failure read back from its text: what a service keeps of `/opt/ml/output/failure` becomes the record again.
-
-Apart from `failure`, which every rank imports: it has no use for the patterns.
-"""
+"""Read a failure back from the JSON of `/opt/ml/output/failure.json`, or from its text, all that a service keeps."""
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
+from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure, Frame
 
-_WHERE = re.compile(
-    r"(?:rank (?P<rank>\d+) on (?P<rank_host>\S+)|(?P<job>the job)|(?P<host>[A-Za-z0-9-]+)): (?P<what>.*)", re.S
+_HEAD = re.compile(
+    r"(?:rank (?P<rank>\d+) on (?P<rank_host>\S+)|(?P<job>the job)|(?P<host>[A-Za-z0-9-]+)): (?P<event>.*)", re.S
 )
 _DEATH = r"exit code (?P<code>\d+)(?:, killed by SIG\w+)?"
 _WITH_EXCEPTION = re.compile(rf"(?P<exception>[A-Za-z_][\w.]*)(?:: (?P<message>.*))? \({_DEATH}\)", re.S)
-_WITHOUT = re.compile(rf"{_DEATH}(?:: (?P<message>.*))?", re.S)
+_WITHOUT_EXCEPTION = re.compile(rf"{_DEATH}(?:: (?P<message>.*))?", re.S)
 _FRAME = re.compile(r"  at (?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+)(?:: (?P<source>.*))?")
 
 
+def parse_failure(text: str | bytes) -> Failure:
+    """Read a record that `Failure.to_json` wrote. Raises `ContractError` for any other text."""
+    try:
+        raw: dict[str, Any] = json.loads(text)
+        raw["frames"] = tuple(Frame(**frame) for frame in raw["frames"])
+        raw["log_tail"] = tuple(raw["log_tail"])
+        return Failure(**raw)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ContractError(f"failure.json cannot be read: {error!r}") from error
+
+
 def parse_summary(text: str) -> Failure | None:
-    """Read back what `Failure.render` wrote; None for a text that is not of that form.
+    """Read a text that `Failure.render` wrote; return None for any other text.
 
     >>> parse_summary("rank 1 on algo-2: ValueError: bad batch (exit code 1)").rank
     1
 
-    What a `limit` left out stays out.
+    Frames and log lines that a `limit` dropped stay lost.
     """
     lines = text.split("\n")
     tail: list[str] = []
     while len(lines) > 1 and lines[-1].startswith("  | "):
         tail.insert(0, lines.pop()[4:])
     frames: list[Frame] = []
-    while len(lines) > 1 and (found := _FRAME.fullmatch(lines[-1])):
+    while len(lines) > 1 and (match := _FRAME.fullmatch(lines[-1])):
         lines.pop()
-        frames.insert(0, Frame(found["file"], int(found["line"]), found["function"], found["source"] or ""))
-    where = _WHERE.fullmatch("\n".join(lines))
-    what = where and (_WITHOUT.fullmatch(where["what"]) or _WITH_EXCEPTION.fullmatch(where["what"]))
-    if where is None or what is None:
+        frames.insert(0, Frame(match["file"], int(match["line"]), match["function"], match["source"] or ""))
+    head = _HEAD.fullmatch("\n".join(lines))
+    event = head and (_WITHOUT_EXCEPTION.fullmatch(head["event"]) or _WITH_EXCEPTION.fullmatch(head["event"]))
+    if head is None or event is None:
         return None
     return Failure(
-        host=where["rank_host"] or where["host"],
-        rank=None if where["rank"] is None else int(where["rank"]),
-        exit_code=int(what["code"]),
-        exception=what.groupdict().get("exception", ""),
-        message=what["message"] or "",
+        host=head["rank_host"] or head["host"],
+        rank=None if head["rank"] is None else int(head["rank"]),
+        exit_code=int(event["code"]),
+        exception=event.groupdict().get("exception", ""),
+        message=event["message"] or "",
         frames=tuple(frames),
         log_tail=tuple(tail),
     )

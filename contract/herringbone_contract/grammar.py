@@ -1,7 +1,7 @@
-"""How each part of a `distribution` dict is read, and what is normalised on the way.
+"""Read each part of a `distribution` dict, and normalise it.
 
-Two dicts that mean the same job, and that hyperparameters cannot tell apart, are read as the same value: a strategy of
-which nothing travels when it is off is left out, and empty MPI options are options not given.
+Two dicts that mean the same job, and that look alike as hyperparameters, become the same value: some strategies are
+left out when they are off, and empty MPI options count as missing.
 """
 
 from __future__ import annotations
@@ -33,12 +33,13 @@ from herringbone_contract.strategies import (
     Wire,
 )
 
-Chosen = TypeVar("Chosen", bound=Strategy)
+StrategyType = TypeVar("StrategyType", bound=Strategy)
 AnyParameters = ModelParallelParameters | ModelParallelV2Parameters
 
 
 def readers(raw: Mapping[str, object]) -> dict[str, Reader]:
     """Return the reader of each key of the dict; some depend on their neighbours in it."""
+    # `modelparallel` means version 2 of the library under this launcher, and version 1 otherwise.
     version2 = _is_enabled(raw, "torch_distributed")
     return {
         "smdistributed": partial(_read_smdistributed, version2=version2),
@@ -53,7 +54,7 @@ def readers(raw: Mapping[str, object]) -> dict[str, Reader]:
 
 
 def ddp_as_data_parallel(raw: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Rewrite `pytorchddp`, unless `smdistributed` is there too: then the rules say that one must go."""
+    """Rewrite `pytorchddp` as `smdistributed.dataparallel`, unless the dict has both: the rules refuse that."""
     if "pytorchddp" not in raw or "smdistributed" in raw:
         return raw
     # Read it first under its own name, so that a mistake is reported where the user made it.
@@ -63,12 +64,14 @@ def ddp_as_data_parallel(raw: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _is_enabled(raw: object, strategy: str) -> bool:
-    """Look ahead, before anything is checked: which library `modelparallel` means depends on its neighbours."""
-    chosen = raw.get(strategy) if isinstance(raw, Mapping) else None
-    return isinstance(chosen, Mapping) and chosen.get("enabled") is True
+    """Look ahead, before anything is checked: the library that `modelparallel` means depends on its neighbours."""
+    settings = raw.get(strategy) if isinstance(raw, Mapping) else None
+    return isinstance(settings, Mapping) and settings.get("enabled") is True
 
 
-def _read_strategy(target: type[Chosen], raw: object, path: str, nested: Mapping[str, Reader] | None = None) -> Chosen:
+def _read_strategy(
+    target: type[StrategyType], raw: object, path: str, nested: Mapping[str, Reader] | None = None
+) -> StrategyType:
     strategy = read(target, raw, path, nested)
     if raw and "enabled" not in mapping(raw, path):
         raise DistributionError(
@@ -79,9 +82,9 @@ def _read_strategy(target: type[Chosen], raw: object, path: str, nested: Mapping
 
 
 def _read_if_enabled(
-    target: type[Chosen], raw: object, path: str, nested: Mapping[str, Reader] | None = None
-) -> Chosen | UnsetType:
-    """Read a strategy of which nothing travels when it is off."""
+    target: type[StrategyType], raw: object, path: str, nested: Mapping[str, Reader] | None = None
+) -> StrategyType | UnsetType:
+    """Read a strategy that has no hyperparameters when it is off; it then counts as missing."""
     strategy = _read_strategy(target, raw, path, nested)
     return strategy if strategy.enabled else UNSET
 
@@ -116,37 +119,38 @@ def _read_data_parallel(raw: object, path: str) -> DataParallel | UnsetType:
         and strategy.aggregation_frequency is UNSET
     ):
         raise DistributionError(
-            f"{path}.average_aggregated_gradients: says what becomes of the gradients that aggregation_frequency adds"
-            " up, and that is not given. Add 'aggregation_frequency': N, or leave this one out."
+            f"{path}.average_aggregated_gradients: applies to gradients that aggregation_frequency adds up, and"
+            " aggregation_frequency is missing. Add 'aggregation_frequency': N, or leave this one out."
         )
     return strategy
 
 
 def _read_parameters(raw: object, path: str, *, version2: bool) -> AnyParameters | UnsetType:
     raw = _load_parameters(raw, path)
-    here, there = legal_keys(ModelParallelParameters), legal_keys(ModelParallelV2Parameters)
+    legal, foreign = legal_keys(ModelParallelParameters), legal_keys(ModelParallelV2Parameters)
     other_library = "version 2 of the library, which runs under 'torch_distributed': {'enabled': True} in place of mpi"
     if version2:
-        here, there = there, here
+        legal, foreign = foreign, legal
         other_library = "version 1 of the library, which runs under 'mpi': {'enabled': True}, not torch_distributed"
     for key in raw:
-        if key in there and key not in here:
-            raise DistributionError(f"{path}.{key}: belongs to {other_library}. Legal keys here: {', '.join(here)}.")
+        if key in foreign and key not in legal:
+            raise DistributionError(f"{path}.{key}: belongs to {other_library}. Legal keys here: {', '.join(legal)}.")
     if not raw:
         return UNSET
     return read(ModelParallelV2Parameters, raw, path) if version2 else read(ModelParallelParameters, raw, path)
 
 
 def _read_parameters_of_either(raw: object, path: str) -> AnyParameters | UnsetType:
-    """Read the parameters of a library that is switched off, for which no launcher says which version it is."""
+    """Read the parameters of a library that is off: its keys tell the version, because no launcher does."""
     raw = _load_parameters(raw, path)
     only_version2 = set(legal_keys(ModelParallelV2Parameters)) - set(legal_keys(ModelParallelParameters))
     return _read_parameters(raw, path, version2=not only_version2.isdisjoint(raw))
 
 
 def _load_parameters(raw: object, path: str) -> Mapping[str, Any]:
-    """Return the parameters, out of a JSON file when a path was given."""
+    """Return the parameters, from a JSON file if `raw` is a path."""
     expected = f"{path}: Expected a string path to an existing modelparallel config, or a dictionary."
+    # AWS's SDK takes a path to a JSON file here, too.
     if isinstance(raw, (str, os.PathLike)):
         file = Path(raw)
         try:
@@ -161,7 +165,7 @@ def _load_parameters(raw: object, path: str) -> Mapping[str, Any]:
 
 
 def _read_mpi_options(raw: object, path: str) -> str | UnsetType:
-    """Read "" as not given: it is what AWS's SDK sends when no options were given."""
+    """Read "" as missing: AWS's SDK sends it when the user gave no options."""
     if not isinstance(raw, str):
         raise DistributionError(f"{path}: custom_mpi_options must be a string. Got {show(raw)}.")
     return raw or UNSET
@@ -171,7 +175,7 @@ _MPI_OPTIONS: dict[str, Reader] = {"custom_mpi_options": _read_mpi_options}
 
 
 def _read_wire(raw: object, path: str) -> object:
-    """Read None as not given: gradients travel as they are."""
+    """Read None as missing: gradients travel unchanged."""
     if raw is not None and raw not in get_args(Wire):
         raise DistributionError(f"{path}: wire must be a value in: {[None, *get_args(Wire)]}. Got {show(raw)}.")
     return UNSET if raw is None else raw
@@ -183,11 +187,12 @@ def _read_rails(raw: object, path: str) -> tuple[str, ...]:
     for name in raw:
         if not is_rail(name):
             raise DistributionError(
-                f"{path}: {name!r} is no name of a network interface; `ip link` lists them, for example 'eth0'. What"
-                " libfabric reaches is named by its provider, for example 'fabric:efa'."
+                f"{path}: {name!r} is no name of a network interface; `ip link` lists them, for example 'eth0'. A"
+                " network of libfabric has its provider's name, for example 'fabric:efa'."
             )
     if len(set(raw)) < len(raw):
         raise DistributionError(f"{path}: each interface can be named once. Got {show(list(raw))}.")
+    # A sum over both kinds would wait for the slower one.
     if are_mixed(raw):
         raise DistributionError(f"{path}: either all rails go over libfabric or none does. Got {show(list(raw))}.")
     return tuple(raw)
@@ -221,6 +226,6 @@ def _read_instance_groups(raw: object, path: str) -> tuple[str, ...]:
 
 
 def _group_name(group: object) -> str | None:
-    """Return a group's name; a group is an object that has one as `instance_group_name` (AWS's InstanceGroup does)."""
+    """Return a group's name: a text, or an object with an `instance_group_name`, such as AWS's InstanceGroup."""
     name = getattr(group, "instance_group_name", group)
     return name if isinstance(name, str) else None

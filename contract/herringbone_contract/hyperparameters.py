@@ -1,11 +1,10 @@
-"""How settings travel to the container: as SageMaker's hyperparameters, a flat table of JSON texts.
+"""Carry settings to the container as SageMaker's hyperparameters, a flat table of JSON texts.
 
-`encode` and `decode` are the two directions for a `Distribution`; the names and values are those that AWS's SDK
-(sagemaker 2.257) writes, so that either side may be AWS's. Where we write more than it does, docs/distribution.md
-says so.
+`encode` and `decode` are the two directions for a `Distribution`. The names and values are those that AWS's SDK
+(sagemaker 2.257) writes, so that either side may be AWS's; docs/distribution.md lists our additions.
 
-The types of a distribution are imported where they are used: a host that runs a plain script needs none, and its user
-waits for the first line.
+The types of a distribution are imported where they are used: a host with a plain script needs none, and its user waits
+for the first line.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def encode_values(values: Mapping[str, object]) -> dict[str, str]:
-    """Return each value as a JSON text, as AWS's SDK sends it.
+    """Return each value as a JSON text, in the form that AWS's SDK sends.
 
     >>> encode_values({"epochs": 3, "name": "run"})
     {'epochs': '3', 'name': '"run"'}
 
-    Raises `HyperparameterError` for a value that JSON cannot hold, and for what `check_limits` finds.
+    Raises `HyperparameterError` for a value that JSON cannot hold, and for the limits in `check_limits`.
     """
     encoded = {}
     for key, value in values.items():
@@ -49,7 +48,7 @@ def encode_values(values: Mapping[str, object]) -> dict[str, str]:
 
 
 def check_limits(encoded: Mapping[str, str]) -> None:
-    """Raise `HyperparameterError` when the service would refuse this table: its size, a name or a value."""
+    """Raise `HyperparameterError` if the service would refuse this table for its size, a name or a value."""
     if len(encoded) > MAX_HYPERPARAMETERS:
         raise HyperparameterError(
             f"{len(encoded)} hyperparameters; the service takes {MAX_HYPERPARAMETERS}, Herringbone's own included."
@@ -71,7 +70,7 @@ def check_limits(encoded: Mapping[str, str]) -> None:
 
 
 def decode_values(raw: Mapping[str, str]) -> dict[str, Any]:
-    """Return each value read as JSON, or the text itself where it is none (other tools send bare text).
+    """Return each value, parsed as JSON if it is JSON, or as the text itself: other tools send bare text.
 
     >>> decode_values({"epochs": "3", "name": "run"})
     {'epochs': 3, 'name': 'run'}
@@ -82,14 +81,15 @@ def decode_values(raw: Mapping[str, str]) -> dict[str, Any]:
 def _decode_value(text: str) -> Any:
     try:
         return json.loads(text)
+    # Deeply nested brackets are JSON to the grammar and too deep for the parser; keep them as text.
     except (ValueError, RecursionError):
         return text
 
 
 def split(raw: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Return what is the user's script's, and what steers the container.
+    """Split hyperparameters into those of the user's script and those that steer the container.
 
-    `mp_parameters` is the script's, as in AWS's containers: scripts read it from their arguments.
+    `mp_parameters` goes to the script, as in AWS's containers: scripts read it from their arguments.
 
     >>> split({"epochs": "3", "sagemaker_program": '"train.py"'})
     ({'epochs': '3'}, {'sagemaker_program': '"train.py"'})
@@ -131,6 +131,7 @@ def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
         values[Key.INSTANCE_TYPE] = instance_type
     if distribution.multi_worker_mirrored_strategy is not UNSET:
         values[Key.MULTI_WORKER_MIRRORED_ENABLED] = distribution.multi_worker_mirrored_strategy.enabled
+    # When it is off it is `UNSET`, as AWS's SDK sends nothing then.
     if distribution.pytorchddp is not UNSET:
         values[Key.PYTORCH_DDP_ENABLED] = True
         values[Key.INSTANCE_TYPE] = instance_type
@@ -161,8 +162,8 @@ def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
     return values
 
 
-# Where each hyperparameter belongs in the `distribution` dict.
-_PLACES = {
+# The path of each hyperparameter in the `distribution` dict.
+_DICT_PATHS = {
     Key.DISTRIBUTION_INSTANCE_GROUPS: ("instance_groups",),
     Key.PYTORCH_XLA_ENABLED: ("pytorchxla", "enabled"),
     Key.PARAMETER_SERVER_ENABLED: ("parameter_server", "enabled"),
@@ -178,31 +179,32 @@ _PLACES = {
 
 
 def carries_distribution(hyperparameters: Mapping[str, str]) -> bool:
-    """Say whether there is anything for `decode` to read; without it, a job is a plain script.
+    """Say whether the hyperparameters hold a distribution; otherwise the job is a plain script.
 
     >>> carries_distribution({"epochs": "3", "sagemaker_program": '"train.py"'})
     False
     """
     more = (Key.DATA_PARALLEL_CUSTOM_OPTIONS, Key.DATA_PARALLEL_PARAMETERS)
-    return any(key in hyperparameters for key in (*_PLACES, *more))
+    return any(key in hyperparameters for key in (*_DICT_PATHS, *more))
 
 
 def decode(hyperparameters: Mapping[str, str]) -> Distribution:
     """Return the distribution that `encode`, or AWS's SDK, wrote among these hyperparameters.
 
-    Raises `DistributionError` when they mean nothing, `HyperparameterError` when what must be a JSON object is none.
+    Raises `DistributionError` when they contradict each other, `HyperparameterError` for a value that must be a JSON
+    object and is not.
     """
     from herringbone_contract.distribution import parse
 
     raw: dict[str, Any] = {}
     if Key.DATA_PARALLEL_PARAMETERS in hyperparameters:
         _put(raw, ("smdistributed", "dataparallel"), _decode_object(Key.DATA_PARALLEL_PARAMETERS, hyperparameters))
-    for key, place in _PLACES.items():
+    for key, path in _DICT_PATHS.items():
         if key in hyperparameters:
-            _put(raw, place, _decode_value(hyperparameters[key]))
+            _put(raw, path, _decode_value(hyperparameters[key]))
     if Key.MODEL_PARALLEL_PARAMETERS in hyperparameters:
         parallel = raw["smdistributed"]["modelparallel"]
-        # A text here would be read as a path: a file of the container is not for the wire to choose.
+        # `parse` would read a text as a path, and hyperparameters must not choose a file of the container.
         parallel["parameters"] = _decode_object(Key.MODEL_PARALLEL_PARAMETERS, hyperparameters)
         parallel["enabled"] = True
     if Key.DATA_PARALLEL_CUSTOM_OPTIONS in hyperparameters:
@@ -222,7 +224,7 @@ def _decode_object(key: str, hyperparameters: Mapping[str, str]) -> dict[str, An
     return value
 
 
-def _put(tree: dict[str, Any], place: tuple[str, ...], value: Any) -> None:
-    for name in place[:-1]:
+def _put(tree: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
+    for name in path[:-1]:
         tree = tree.setdefault(name, {})
-    tree[place[-1]] = value
+    tree[path[-1]] = value

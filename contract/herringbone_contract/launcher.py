@@ -1,4 +1,7 @@
-"""How ranks are started, by name; apart from the strategies, for who has no strategy to read and whose user waits."""
+"""The ways to start ranks, by name.
+
+This module is separate from the strategies, whose import a plain job must not wait for.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ from enum import Enum
 
 
 class Launcher(str, Enum):
-    """How the ranks of a job are started: exactly one per job."""
+    """The way in which the ranks of a job are started: exactly one per job."""
 
     PLAIN = "plain"
     MPI = "mpi"
     TORCH_DISTRIBUTED = "torch_distributed"
     DATA_PARALLEL = "data_parallel"
     PARAMETER_SERVER = "parameter_server"
-    # What a host makes of `PARAMETER_SERVER` where the servers are MXNet's: a distribution does not know.
+    # A host turns `PARAMETER_SERVER` into this when the servers are MXNet's; a distribution does not know that.
     MXNET_PARAMETER_SERVER = "mxnet_parameter_server"
     MULTI_WORKER_MIRRORED = "multi_worker_mirrored"
     PYTORCH_XLA = "pytorch_xla"

@@ -1,4 +1,4 @@
-"""Hyperparameters as they are shown and stored: the values of those that sound secret are replaced."""
+"""Mask hyperparameters with secret-sounding names before they are shown or stored."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 
 from herringbone_contract.constants import MASK
 
-# Few are secret, and many are called tokenizer, max_tokens or keys: TOKEN and KEY count as whole words only.
+# Many harmless ones are called tokenizer, max_tokens or keys, so TOKEN and KEY count as whole words only.
 _SECRET_WORD = re.compile(
     r"SECRET|PASSWORD|PASSWD|CREDENTIAL|(?:API|ACCESS)_?KEY|(?<![A-Z])(?:TOKEN|KEY)(?![A-Z])", re.IGNORECASE
 )
 
 
 def masked_hyperparameters(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return hyperparameters, encoded or not, with each secret-sounding one that is a text replaced.
+    """Return hyperparameters, encoded or not, with every text under a secret-sounding name replaced.
 
     >>> masked_hyperparameters({"api_key": "abc", "max_tokens": "512", "hub_token": '"abc"', "key": 3})
     {'api_key': '******', 'max_tokens': '512', 'hub_token': '"******"', 'key': 3}
@@ -25,11 +25,12 @@ def masked_hyperparameters(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_mask(value: object) -> bool:
-    """Say whether a value was replaced by one of the above."""
+    """Say whether a value is the mask, encoded or not."""
     return value in (MASK, json.dumps(MASK))
 
 
 def _masked_text(value: Any) -> Any:
+    # A number or a switch is no secret.
     if not isinstance(value, str):
         return value
     try:

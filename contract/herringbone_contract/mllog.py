@@ -1,4 +1,4 @@
-"""Lines of MLPerf's training log: what a script says of its run, for programs to read. Pure.
+"""Lines of MLPerf's training log, in which a script reports its run to programs. Pure.
 
     :::MLLOG {"namespace": "", "time_ms": 1556733699974, "event_type": "POINT_IN_TIME", "key": "eval_accuracy",
               "value": 0.64, "metadata": {"epoch_num": 4}}                                         (one line)
@@ -21,7 +21,7 @@ START_ENDING, STOP_ENDING, SECONDS_ENDING = "_start", "_stop", "_seconds"
 
 @dataclass(frozen=True)
 class Event:
-    """One line. `time_ms` is milliseconds since 1970; `value` is what JSON can say, None where time is all there is."""
+    """One line. `time_ms` is milliseconds since 1970; `value` is any JSON value, None if there is none."""
 
     key: str
     value: Any
@@ -41,7 +41,8 @@ def render(event: Event) -> str:
 
 
 def parse(line: str) -> Event | None:
-    """Return the event of a line, wherever in it the mark is; None for any other line, and for a damaged one."""
+    """Return the event of a line, wherever its mark begins; None for any other line, and for a damaged one."""
+    # Launchers and loggers print a prefix of their own before the mark.
     _, mark, text = line.partition(PREFIX)
     if not mark:
         return None
@@ -61,7 +62,7 @@ def parse(line: str) -> Event | None:
 
 
 class Reader:
-    """Takes the numbers out of one rank's events, in their order.
+    """Extracts the numbers from one rank's events, which must come in their order.
 
     >>> reader = Reader()
     >>> reader.numbers(Event("run_start", None, 1000, START))
@@ -71,23 +72,24 @@ class Reader:
     >>> reader.numbers(Event("tracked_stats", {"throughput": 120}, 3500))
     [('throughput', 120.0)]
 
-    An interval's end tells how long it took. A value that is an object tells a number by each of its keys.
+    The end of an interval gives its duration. A value that is an object gives a number for each of its keys.
     """
 
     def __init__(self) -> None:
-        self._begun: dict[str, float] = {}
+        self._starts: dict[str, float] = {}
 
     def numbers(self, event: Event) -> list[tuple[str, float]]:
-        """Return the names and values that an event tells."""
-        found = []
+        """Return the names and values in an event."""
+        numbers = []
         if event.kind == START:
-            self._begun[event.key.removesuffix(START_ENDING)] = event.time_ms
+            self._starts[event.key.removesuffix(START_ENDING)] = event.time_ms
         elif event.kind == STOP:
             name = event.key.removesuffix(STOP_ENDING)
-            if (start := self._begun.pop(name, None)) is not None:
-                found.append((name + SECONDS_ENDING, (event.time_ms - start) / 1000))
+            if (start := self._starts.pop(name, None)) is not None:
+                numbers.append((name + SECONDS_ENDING, (event.time_ms - start) / 1000))
         values = event.value if isinstance(event.value, dict) else {event.key: event.value}
         for name, value in values.items():
+            # bool is a subclass of int, and a switch is no measurement.
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                found.append((name, float(value)))
-        return found
+                numbers.append((name, float(value)))
+        return numbers

@@ -1,9 +1,9 @@
 """The parameters of `smdistributed.modelparallel`: as the user gave them, and with every default filled in.
 
 There are two libraries of that name. Version 1 splits a model into partitions and runs under `mpi`; version 2 shards
-it (FSDP) and runs under `torch_distributed`. They share a place in the `distribution` dict and hardly a key, so each
-has its own type. Meanings and defaults: SageMaker Python SDK v2.130.0, smd_model_parallel_general.rst, and the
-developer guide's pages on sharded data parallelism.
+it (FSDP) and runs under `torch_distributed`. They share one key of the `distribution` dict and few parameters, so each
+has its own type. Source of meanings and defaults: SageMaker Python SDK v2.130.0, smd_model_parallel_general.rst, and
+the developer guide's pages on sharded data parallelism.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ Value = TypeVar("Value")
 
 
 def given(value: Value | UnsetType, default: Value) -> Value:
-    """Return what the user gave, else the default."""
+    """Return the user's value, else the default."""
     return default if value is UNSET else value
 
 
 _PLACEMENT_WORDS = {"cluster": "DPT", "spread": "TPD"}
 
-# Keys that one framework's library never read; given to the other they would be ignored, so they are refused.
+# Each framework's library would ignore the other one's keys, so they are refused.
 TENSORFLOW_KEYS = frozenset({"contiguous", "horovod"})
 COMMON_KEYS = frozenset(
     {
@@ -95,7 +95,7 @@ class ResolvedModelParallel(Struct, frozen=True, kw_only=True):
 
 
 class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
-    """Version 1's parameters as the user gave them; what was not given is `UNSET` and does not travel.
+    """Version 1's parameters as the user gave them; a missing one is `UNSET` and does not travel.
 
     >>> ModelParallelParameters(partitions=2, microbatches=4).resolved().active_microbatches
     4
@@ -138,7 +138,7 @@ class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def pipeline_degree(self) -> int:
-        """The number of partitions, under whichever of its two names it was given."""
+        """The number of partitions, under either of its two names."""
         if self.partitions is not UNSET:
             return self.partitions
         return given(self.pipeline_parallel_degree, 1)

@@ -1,7 +1,7 @@
-"""The partition file: which partition each module of a model is on, what that costs, and how near it is to the best.
+"""The partition file: the partition of each module of a model, its cost, and its distance from the best.
 
-The model-parallel library writes it (`partition_file`), later jobs load it (`load_partition`), `herringbone partition
-show` prints it. It is JSON; text in and out here, and the caller touches the disk.
+The model-parallel library writes it (`partition_file`), later jobs load it (`load_partition`), and `herringbone
+partition show` prints it. It is JSON. This module turns it into text and back; the caller reads and writes the file.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Amount = Annotated[float, Meta(ge=0.0)]
 class ModulePlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One module: its dotted path, its own costs, and its partition.
 
-    `partition` is None for a module without parameters of its own, which runs where its inputs are.
+    `partition` is None for a module without parameters of its own, which runs on the partition of its inputs.
     """
 
     path: str
@@ -36,7 +36,7 @@ class ModulePlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class PartitionLoad(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one partition carries; `cost` is its share of the whole model's, with its communication."""
+    """The load of one partition; `cost` is its share of the whole model's cost, communication included."""
 
     cost: Amount
     memory_bytes: Count
@@ -45,10 +45,11 @@ class PartitionLoad(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class PartitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A decided partition, as it is kept.
+    """A decided partition.
 
-    `modules` are all modules in call order, parents first; `loads` one for each partition. `bound` is a cost that no
-    split's costliest partition is below, `certificate` says who proved it, and `method` what found the split.
+    `modules` are all modules in call order, parents first; `loads` has one entry for each partition. No split's
+    costliest partition costs less than `bound`; `certificate` names the proof of that, and `method` the search that
+    found the split.
     """
 
     version: int = VERSION
@@ -73,19 +74,20 @@ class PartitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     @property
     def gap(self) -> float:
-        """How far above the bound the costliest partition is, as a fraction of the bound; 0 is proven best."""
+        """The distance of the costliest partition from the bound, as a fraction of the bound; 0 is proven best."""
         return self.bottleneck / self.bound - 1.0 if self.bound else 0.0
 
     def check(self, paths: Iterable[str], partitions: int) -> None:
-        """Raise `ParallelError`, naming what differs, unless the file is for a model of these modules and partitions.
+        """Raise `ParallelError`, with the differences, unless the file is for these modules and partitions.
 
         `paths` are the dotted paths of all modules of the model, "" for the model itself.
         """
         if partitions != self.partitions:
             raise ParallelError(
                 f"the partition file has {self.partitions} partitions, this job {partitions}. Set `partitions` to"
-                f" {self.partitions}, or unset `load_partition` to decide anew."
+                f" {self.partitions}, or unset `load_partition` to decide again."
             )
+        # `ours` are the model's modules, `theirs` the file's.
         ours, theirs = set(paths), {module.path for module in self.modules}
         if ours != theirs:
             differences = [
@@ -94,7 +96,7 @@ class PartitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             ]
             raise ParallelError(
                 f"the partition file is for another model. {' '.join(differences)} Name the file of this model, or"
-                " unset `load_partition` to decide anew."
+                " unset `load_partition` to decide again."
             )
 
 
@@ -104,7 +106,7 @@ def to_text(file: PartitionFile) -> str:
 
 
 def parse(text: str | bytes) -> PartitionFile:
-    """Read back what `to_text` wrote.
+    """Read a text that `to_text` wrote.
 
     Raises `ParallelError` when it is not a partition file, is of another version, or contradicts itself.
     """
@@ -112,17 +114,18 @@ def parse(text: str | bytes) -> PartitionFile:
         version = msgspec.json.decode(text, type=_Versioned).version
         if version != VERSION:
             raise ParallelError(
-                f"the partition file has format {version}; this release reads {VERSION}. Decide anew, or use the"
-                " release that wrote it."
+                f"the partition file has format {version}; this release reads {VERSION}. Unset `load_partition`"
+                " to decide again, or use the release that wrote it."
             )
         file = msgspec.json.decode(text, type=PartitionFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ParallelError(f"this is not a partition file: {error}. Decide anew to write one.") from error
+        raise ParallelError(f"this is not a partition file: {error}. Unset `load_partition` to write one.") from error
     used = set(file.assigned.values())
+    # A file edited by hand could leave a pipeline stage without modules.
     if len(file.loads) != file.partitions or used != set(range(file.partitions)):
         raise ParallelError(
             f"the partition file contradicts itself: {file.partitions} partitions, costs of {len(file.loads)}, and"
-            f" modules on {sorted(used)}. Decide anew to write a new one."
+            f" modules on {sorted(used)}. Unset `load_partition` to write a new one."
         )
     return file
 

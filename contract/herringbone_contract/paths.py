@@ -1,4 +1,4 @@
-"""The contract's tree of files: where each thing lies below the base folder."""
+"""The contract's tree of files below the base folder."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""How rails are named: the network interfaces of a host, or the networks that libfabric reaches from it."""
+"""The names of rails: network interfaces of a host, or networks that libfabric reaches from it."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-# Before the name of one of libfabric's providers: "fabric:efa", or with a device of it "fabric:efa/rdmap16s27-rdm".
+# The prefix of libfabric's providers: "fabric:efa", or with a device of the provider "fabric:efa/rdmap16s27-rdm".
 FABRIC = "fabric:"
 _FABRIC_RAIL = re.compile(r"fabric:[\w;.-]+(/[^\s,/]+)?")
 # The kernel's IFNAMSIZ, less the byte that ends the name.
@@ -13,7 +13,7 @@ _MAX_INTERFACE_CHARS = 15
 
 
 def is_rail(name: str) -> bool:
-    """Whether a rail can have this name.
+    """Say whether a rail can have this name.
 
     >>> is_rail("eth0"), is_rail("fabric:efa"), is_rail("10.0.0.0/8"), is_rail("fabric:")
     (True, True, False, False)
@@ -24,5 +24,5 @@ def is_rail(name: str) -> bool:
 
 
 def are_mixed(rails: Sequence[str]) -> bool:
-    """Whether some go over libfabric and some do not: a sum would wait for the slower ones, so this is refused."""
+    """Say whether some rails use libfabric and some do not; a sum would wait for the slower ones."""
     return len({name.startswith(FABRIC) for name in rails}) > 1

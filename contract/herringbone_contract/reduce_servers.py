@@ -1,4 +1,4 @@
-"""The servers on helper hosts: where they listen, as ranks are told it, and how many of them are of use."""
+"""The servers on helper hosts: their addresses, as ranks receive them, and advice on their number."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def encode(servers: Sequence[ReduceServer]) -> str:
 
 
 def decode(text: str) -> tuple[ReduceServer, ...]:
-    """Read what `encode` wrote; an empty text is no servers. Raises `ContractError` for anything else.
+    """Read a text that `encode` wrote; an empty text means no servers. Raises `ContractError` for any other text.
 
     >>> decode("algo-3=10.0.0.5:7601")
     (ReduceServer(host='algo-3', address='10.0.0.5', port=7601),)
@@ -45,18 +45,20 @@ def decode(text: str) -> tuple[ReduceServer, ...]:
 
 
 def advice(*, training_hosts: int, helpers: int) -> str | None:
-    """Say which helper hosts are there for nothing; None where all of them help.
+    """Return advice when some helper hosts bring nothing; None when all of them help.
 
     >>> advice(training_hosts=4, helpers=4) is None
     True
 
-    With as many helpers as training hosts, each of those sends its gradients once and gets the sums once, the least
-    there can be. Proof: Jiang et al., "A Unified Architecture for Accelerating Distributed DNN Training", OSDI 2020.
+    With as many helpers as training hosts, each training host sends its gradients once and receives the sums once.
+    Less is not possible. Proof: Jiang et al., "A Unified Architecture for Accelerating Distributed DNN Training", OSDI
+    2020.
     """
     if not helpers:
         return None
     if training_hosts == 1:
         return "one host trains, so no gradients cross the network, and helper hosts have nothing to do; leave them out"
+    # Each helper still shortens the sums up to this number.
     if helpers <= training_hosts:
         return None
     return (

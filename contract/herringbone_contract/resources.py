@@ -1,4 +1,4 @@
-"""Hosts: their names, their order, the groups they form, and the file that tells a host who it is."""
+"""The hosts of a job: their names, their order, their groups, and the file that tells a host its own name."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class HostGroup(NamedTuple):
 
 
 class ResourceConfig(NamedTuple):
-    """`resourceconfig.json`: who this host is and who the others are.
+    """`resourceconfig.json`: the name of this host, and all hosts.
 
-    `hosts` are in natural order whatever the file's order is; rank 0 lives on `hosts[0]`. An empty
-    `network_interface` is left out of the file: each host finds its own.
+    `hosts` are in natural order, whatever the file's order is. An empty `network_interface` is left out of the file:
+    each host finds its own.
     """
 
     current_host: str
@@ -51,10 +51,11 @@ class ResourceConfig(NamedTuple):
 
     @property
     def first_host(self) -> str:
+        """The host of the coordinator, and of rank 0 unless it has no ranks."""
         return self.hosts[0]
 
     def group(self, name: str) -> HostGroup:
-        """Return the group of that name."""
+        """Return the group of that name. Raises `ContractError` when there is none."""
         for group in self.groups:
             if group.name == name:
                 return group
@@ -102,6 +103,7 @@ def parse_resource_config(text: str | bytes) -> ResourceConfig:
         ) or (HostGroup(HOMOGENEOUS_GROUP, kind, hosts),)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ContractError(f"resourceconfig.json cannot be read: {error!r}") from error
+    # A host outside the list would wait for the others for ever.
     if current not in hosts:
         raise ContractError(f"resourceconfig.json: current_host {current!r} is not among hosts {list(hosts)}")
     return ResourceConfig(

@@ -1,7 +1,7 @@
-"""The rules across keys of a `distribution`: which strategies exclude each other, and which values need another.
+"""Rules across keys of a `distribution`: strategies that exclude each other, and values that need another value.
 
-Rules that need the size of the job are in `check_layout`, those that need its instance groups in
-`with_instance_groups`. Where AWS's SDK has a sentence for a mistake, ours opens with it.
+`check_layout` has the rules that need the size of the job, `with_instance_groups` those that need its instance groups.
+If AWS's SDK has a sentence for a mistake, our message begins with it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from herringbone_contract.model_parallel import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from herringbone_contract.distribution import Distribution, Framework
+
+from herringbone_contract.strategies import Distribution, Framework, enabled_strategies
 
 PARAMETERS = "distribution.smdistributed.modelparallel.parameters"
 DATA_PARALLEL = "distribution.smdistributed.dataparallel"
 
-# What each framework can be started with. A key outside its row would be ignored in the container, and the job would
-# train on one process per host at full price.
+# The strategies of each framework. The container would ignore any other one, and the job would train with one process
+# per host at full price.
 _STRATEGIES_OF: dict[str, frozenset[str]] = {
     "pytorch": frozenset({"smdistributed", "mpi", "pytorchddp", "torch_distributed", "pytorchxla"}),
     "huggingface": frozenset({"smdistributed", "mpi", "pytorchddp", "torch_distributed", "pytorchxla"}),
@@ -49,6 +50,7 @@ def check(distribution: Distribution, framework: Framework | None) -> None:
         _check_partitions(distribution.model_parallel)
         _check_data_parallel_keys(distribution.model_parallel)
         _check_framework_keys(distribution.model_parallel, framework)
+    # AWS's SDK refuses this as well, so such a job would fail there.
     if distribution.instance_groups and distribution.launcher is Launcher.PLAIN:
         raise DistributionError(
             "distribution.instance_groups: Don't set training instance groups while no distribution strategies"
@@ -69,22 +71,6 @@ def _check_framework(distribution: Distribution, framework: Framework | None) ->
             )
 
 
-def enabled_strategies(distribution: Distribution) -> list[str]:
-    """Return the dotted names of the strategies that are switched on, in the order of the types."""
-    smdistributed = given(distribution.smdistributed, None)
-    named = {
-        "smdistributed.dataparallel": UNSET if smdistributed is None else smdistributed.dataparallel,
-        "smdistributed.modelparallel": UNSET if smdistributed is None else smdistributed.modelparallel,
-        "mpi": distribution.mpi,
-        "parameter_server": distribution.parameter_server,
-        "multi_worker_mirrored_strategy": distribution.multi_worker_mirrored_strategy,
-        "pytorchddp": distribution.pytorchddp,
-        "torch_distributed": distribution.torch_distributed,
-        "pytorchxla": distribution.pytorchxla,
-    }
-    return [name for name, strategy in named.items() if strategy is not UNSET and strategy.enabled]
-
-
 def _check_one_strategy(distribution: Distribution) -> None:
     enabled = enabled_strategies(distribution)
     if "pytorchddp" in enabled and any(name.startswith("smdistributed.") for name in enabled):
@@ -98,7 +84,7 @@ def _check_one_strategy(distribution: Distribution) -> None:
         )
     launchers = [name for name in enabled if name != "smdistributed.modelparallel"]
     if "smdistributed.dataparallel" in enabled and "mpi" in enabled:
-        # It says how many ranks a host gets, and that mpirun starts them.
+        # `mpi` next to it gives the number of ranks per host, and has mpirun start them.
         launchers.remove("mpi")
     if len(launchers) > 1:
         raise DistributionError(
@@ -120,7 +106,7 @@ def _check_data_parallel(distribution: Distribution) -> None:
         return
     if mpi is not None and mpi.enabled and mpi.custom_mpi_options and data_parallel.custom_mpi_options:
         raise DistributionError(
-            "distribution: custom_mpi_options stands in mpi and in smdistributed.dataparallel, and there is one mpirun."
+            "distribution: custom_mpi_options is in mpi and in smdistributed.dataparallel, and there is one mpirun."
             " Give all of them in mpi."
         )
     if data_parallel.helpers is not UNSET and data_parallel.helpers in given(distribution.instance_groups, ()):
@@ -143,6 +129,7 @@ def _check_partitions(parameters: ModelParallelParameters) -> None:
             f"{PARAMETERS}: partitions is {partitions} and pipeline_parallel_degree is {degree}, but they are two"
             " names for one thing. Keep one of them."
         )
+    # Without automatic partitioning nothing else decides about modules that the script does not place.
     if parameters.auto_partition is False and parameters.default_partition is UNSET:
         raise DistributionError(
             f"{PARAMETERS}.default_partition: default_partition must be supplied if auto_partition is set to False!"
@@ -189,7 +176,7 @@ def _check_data_parallel_keys(parameters: ModelParallelParameters) -> None:
 
 
 def _check_framework_keys(parameters: ModelParallelParameters, framework: Framework | None) -> None:
-    """Refuse what one framework's library never reads, rather than ignore it."""
+    """Refuse a key that the framework's library never reads, rather than ignore it."""
     for key in legal_keys(ModelParallelParameters):
         if getattr(parameters, key) is UNSET:
             continue
@@ -220,6 +207,7 @@ def check_layout(distribution: Distribution, *, hosts: int, processes_per_host: 
         return
     resolved = parameters.resolved()
     model_ranks = resolved.partitions * resolved.tensor_parallel_degree
+    # Each replica of the model needs all of its ranks; a rest would have nothing to do.
     if ranks % model_ranks:
         degrees = f"{resolved.partitions} partitions"
         if resolved.tensor_parallel_degree > 1:
@@ -246,9 +234,10 @@ def _check_v2_layout(parameters: ModelParallelV2Parameters, ranks: int, world: s
 def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> Distribution:
     """Return the distribution with the group to train on filled in, for an estimator that has these groups.
 
-    A single group beside the helpers' needs no naming. Raises `DistributionError` when the names do not fit the
+    A single group next to the helpers' group needs no name. Raises `DistributionError` when the names do not fit the
     estimator's.
     """
+    # Helpers never train, so their group is not one to choose from.
     if distribution.helpers is not None:
         _check_helpers(distribution.helpers, groups)
         groups = [group for group in groups if group != distribution.helpers]

@@ -1,7 +1,7 @@
-"""The strategies that a `distribution` dict can name, one type each, and the way each one starts its ranks.
+"""The types of a `distribution` dict: one for each strategy that it can name, and one for the dict itself.
 
-Every type holds what the user gave and no more, so that encoding writes what AWS's SDK would write. `enabled` is the
-exception: not given, it is False, and both SDKs send it.
+A type holds the user's own values and no more, so that encoding writes the same as AWS's SDK. `enabled` is the
+exception: a missing one is False, and both SDKs send it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,12 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from herringbone_contract.model_parallel import ModelParallelParameters, ModelParallelV2Parameters, PositiveInt
+from herringbone_contract.launcher import Launcher
+from herringbone_contract.model_parallel import ModelParallelParameters, ModelParallelV2Parameters, PositiveInt, given
 
 
 class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
-    """What all strategies have: a switch, off unless the user says otherwise."""
+    """Base of all strategies: a switch that is off by default."""
 
     enabled: bool = False
 
@@ -35,10 +36,10 @@ Wire = Literal["fp16", "bf16"]
 class DataParallel(Strategy, frozen=True, kw_only=True):
     """`smdistributed.dataparallel`: sharded all-reduce, with its servers on the ranks' own hosts or on helper hosts.
 
-    `helpers` names the instance group of helper hosts. `aggregation_frequency` is the number of backwards whose
-    gradients are added up before they are summed over the ranks; with `average_aggregated_gradients` False a step is
-    made by their sum and not by their average. `wire` has fp32 gradients travel in 16 bits. `rails` names the network
-    interfaces to use. `custom_mpi_options` are words for mpirun's command line, as one string.
+    `helpers` names the instance group of helper hosts. `aggregation_frequency` is the number of backward passes whose
+    gradients are added up before they are summed over the ranks; with `average_aggregated_gradients` False a step uses
+    their sum and not their average. `wire` sends fp32 gradients in 16 bits. `rails` names the network interfaces to
+    use. `custom_mpi_options` are words for mpirun's command line, as one string.
     """
 
     custom_mpi_options: str | UnsetType = UNSET
@@ -82,3 +83,106 @@ class TorchDistributed(Strategy, frozen=True, kw_only=True):
 
 class PyTorchXLA(Strategy, frozen=True, kw_only=True):
     """`pytorchxla`: PyTorch on XLA devices."""
+
+
+Framework = Literal["pytorch", "tensorflow", "huggingface", "mxnet"]
+
+_LAUNCHERS = {
+    "smdistributed.dataparallel": Launcher.DATA_PARALLEL,
+    "pytorchddp": Launcher.DATA_PARALLEL,
+    "mpi": Launcher.MPI,
+    "torch_distributed": Launcher.TORCH_DISTRIBUTED,
+    "parameter_server": Launcher.PARAMETER_SERVER,
+    "multi_worker_mirrored_strategy": Launcher.MULTI_WORKER_MIRRORED,
+    "pytorchxla": Launcher.PYTORCH_XLA,
+}
+
+
+class Distribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
+    """The way in which a job's ranks are laid out and started.
+
+    `parse` makes it, and checks the rules that types cannot express.
+    """
+
+    smdistributed: SMDistributed | UnsetType = UNSET
+    mpi: MPI | UnsetType = UNSET
+    parameter_server: ParameterServer | UnsetType = UNSET
+    multi_worker_mirrored_strategy: MultiWorkerMirroredStrategy | UnsetType = UNSET
+    pytorchddp: PyTorchDDP | UnsetType = UNSET
+    torch_distributed: TorchDistributed | UnsetType = UNSET
+    pytorchxla: PyTorchXLA | UnsetType = UNSET
+    instance_groups: tuple[str, ...] | UnsetType = UNSET
+
+    @property
+    def launcher(self) -> Launcher:
+        """The launcher of the ranks; `PLAIN` when no strategy is enabled."""
+        for name in enabled_strategies(self):
+            if name in _LAUNCHERS:
+                return _LAUNCHERS[name]
+        return Launcher.PLAIN
+
+    @property
+    def model_parallel(self) -> ModelParallelParameters | None:
+        """Version 1's parameters when model parallelism is on, else None."""
+        parameters = self._model_parallel_parameters
+        return parameters if isinstance(parameters, ModelParallelParameters) else None
+
+    @property
+    def model_parallel_v2(self) -> ModelParallelV2Parameters | None:
+        """Version 2's parameters when model parallelism is on under `torch_distributed`, else None."""
+        parameters = self._model_parallel_parameters
+        return parameters if isinstance(parameters, ModelParallelV2Parameters) else None
+
+    @property
+    def _model_parallel_parameters(self) -> ModelParallelParameters | ModelParallelV2Parameters | None:
+        if self.smdistributed is UNSET or self.smdistributed.modelparallel is UNSET:
+            return None
+        return given(self.smdistributed.modelparallel.parameters, None)
+
+    @property
+    def data_parallel(self) -> DataParallel | None:
+        """`smdistributed.dataparallel` when it is on, else None."""
+        strategy = None if self.smdistributed is UNSET else given(self.smdistributed.dataparallel, None)
+        return strategy if strategy is not None and strategy.enabled else None
+
+    @property
+    def helpers(self) -> str | None:
+        """The instance group of the helper hosts, which have no ranks and sum gradients; None without helpers."""
+        return None if self.data_parallel is None else given(self.data_parallel.helpers, None)
+
+    @property
+    def processes_per_host(self) -> int | None:
+        """Ranks per host, if `mpi` is enabled and gives them."""
+        mpi = self._enabled_mpi
+        return None if mpi is None else given(mpi.processes_per_host, None)
+
+    @property
+    def mpi_options(self) -> str | None:
+        """Words for mpirun's command line; None when the ranks start without mpirun.
+
+        `smdistributed.dataparallel` needs no mpirun. It uses one if `mpi` is enabled next to it, or if there are
+        options for mpirun.
+        """
+        mpi, strategies = self._enabled_mpi, (self._enabled_mpi, self.data_parallel, given(self.pytorchddp, None))
+        options = [given(strategy.custom_mpi_options, "") for strategy in strategies if strategy is not None]
+        return "".join(options) if mpi is not None or any(options) else None
+
+    @property
+    def _enabled_mpi(self) -> MPI | None:
+        return self.mpi if self.mpi is not UNSET and self.mpi.enabled else None
+
+
+def enabled_strategies(distribution: Distribution) -> list[str]:
+    """Return the dotted names of the strategies that are switched on, in the order of the types."""
+    smdistributed = given(distribution.smdistributed, None)
+    strategies = {
+        "smdistributed.dataparallel": UNSET if smdistributed is None else smdistributed.dataparallel,
+        "smdistributed.modelparallel": UNSET if smdistributed is None else smdistributed.modelparallel,
+        "mpi": distribution.mpi,
+        "parameter_server": distribution.parameter_server,
+        "multi_worker_mirrored_strategy": distribution.multi_worker_mirrored_strategy,
+        "pytorchddp": distribution.pytorchddp,
+        "torch_distributed": distribution.torch_distributed,
+        "pytorchxla": distribution.pytorchxla,
+    }
+    return [name for name, strategy in strategies.items() if strategy is not UNSET and strategy.enabled]

@@ -1,4 +1,4 @@
-"""`python -m herringbone_entry`, also installed as `train`: the program that a container or a host starts."""
+"""`python -m herringbone_entry`, also installed as `train`: the program that starts on each host or container."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """Take part in the job that this host's files describe, and exit with its code."""
-    # The first process of a container ignores a signal that it does not handle, and imports take a while.
+    # The first process of a container ignores signals that it does not handle, and the imports below take a while.
     signal.signal(signal.SIGTERM, lambda number, _: os._exit(128 + number))
     from herringbone_entry import inherited
     from herringbone_entry.ranks import prewarm
 
     inherited.keep_descriptors(os.environ)
-    waiting = prewarm.start(os.environ)
+    # Before our own heavy imports, so that both processes import at the same time.
+    prewarmed = prewarm.start(os.environ)
     from herringbone_entry.job import run
 
-    # Nothing is left to tidy or to flush, and the interpreter's own farewell takes milliseconds.
-    os._exit(run(os.environ, waiting))
+    # `run` has flushed and removed everything, and the interpreter's own shutdown takes milliseconds.
+    os._exit(run(os.environ, prewarmed))
 
 
 if __name__ == "__main__":

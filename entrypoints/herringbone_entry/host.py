@@ -1,4 +1,4 @@
-"""Who this host is: everything the platform left in files and variables, read once into one value."""
+"""One host, as the platform describes it in files and variables, read once into one value."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from herringbone_entry.inherited import inherited
 
 
 class Host(NamedTuple):
-    """One host of the job, as its own files and variables tell it.
+    """One host of the job, as its own files and variables describe it.
 
-    `raw_hyperparameters` is the file; `hyperparameters` are the user's own, decoded; `steering` are the
+    `raw_hyperparameters` is the file's content; `hyperparameters` are the user's own, decoded; `steering` are the
     `sagemaker_*` ones, decoded. Times are in seconds.
     """
 
@@ -47,46 +47,52 @@ class Host(NamedTuple):
 
     @property
     def name(self) -> str:
+        """This host's name."""
         return self.resources.current_host
 
     @property
     def is_first(self) -> bool:
+        """True if the job's coordinator runs on this host."""
         return self.name == self.resources.first_host
 
     @property
     def on_one_machine(self) -> bool:
-        """Whether all hosts of the job are processes of this machine."""
+        """True if all hosts of the job are processes of this machine."""
         return self.control is None or self.control.startswith("unix:")
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
+        """The hyperparameters of the user's script."""
         return decode_values(split(self.raw_hyperparameters)[0])
 
     @property
     def steering(self) -> dict[str, Any]:
+        """The hyperparameters that steer the container."""
         return decode_values(split(self.raw_hyperparameters)[1])
 
     @property
     def job_name(self) -> str:
+        """The job's name, or an empty text."""
         return str(self.environ.get(HostVariable.JOB_NAME) or self.steering.get(Key.JOB_NAME) or "")
 
     @property
     def base_environment(self) -> dict[str, str]:
-        """What every rank inherits."""
+        """The variables that every rank inherits."""
         return inherited(self.environ)
 
 
 def read_host(environ: Mapping[str, str]) -> Host:
     """Read the contract's files below `SAGEMAKER_BASE_DIR` (default /opt/ml), and the backend's variables.
 
-    Raises `ContractError` naming the file or the variable that is missing or makes no sense.
+    Raises `ContractError` with the name of the file or variable that is missing or wrong.
     """
     paths = base_paths(environ)
     resource_text = _read(Path(paths.resource_config))
     if resource_text is None:
-        # A container started by hand: one host, called as the service would call it.
+        # Somebody started the container by hand: assume one host, with the service's name for it.
         resource_text = json.dumps({"current_host": environ.get("CURRENT_HOST", "algo-1")})
     resources = parse_resource_config(resource_text)
+    # Absent in containers of the service: there the platform itself stops the container.
     lifeline = environ.get(HostVariable.LIFELINE)
     return Host(
         paths=paths,
@@ -108,7 +114,7 @@ def read_host(environ: Mapping[str, str]) -> Host:
 
 
 def _data_of(channels: dict[str, Any], paths: Paths, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the channels without the one that brought the hosts' key: no data for the script."""
+    """Return the channels without the one that brought the hosts' key, which is not for the script."""
     key = environ.get(HostVariable.KEY_FILE)
     if key is None:
         return channels
@@ -116,23 +122,24 @@ def _data_of(channels: dict[str, Any], paths: Paths, environ: Mapping[str, str])
 
 
 def base_paths(environ: Mapping[str, str]) -> Paths:
-    """Return where the contract's tree lies for this process, as an absolute path."""
+    """Return the contract's tree of files for this process, with absolute paths."""
     return Paths(Path(environ.get(BASE_VARIABLE) or DEFAULT_BASE).absolute())
 
 
 def take_key(environ: MutableMapping[str, str]) -> bytes:
-    """Read the job's secret to its end, once, and leave no way for a rank to read it again.
+    """Read the job's secret, and remove the variable that leads to it, so that no rank can read it again.
 
-    Raises `ContractError` when several hosts shall talk and no secret was given.
+    Raises `ContractError` when the backend gave no secret.
     """
     path = environ.pop(HostVariable.KEY_FILE, None)
     if path is None:
         raise ContractError(
-            "several hosts need a secret to know each other, and the backend that started them gave none: neither "
-            f"{HostVariable.KEY_FILE} nor {HostVariable.PRIVATE} does"
+            "several hosts need a secret to prove themselves to each other, and the backend gave none: neither "
+            f"{HostVariable.KEY_FILE} nor {HostVariable.PRIVATE} is set"
         )
     try:
         if path.startswith("/dev/fd/"):
+            # Reading to the end and closing leaves nothing in the pipe for anyone else.
             with os.fdopen(int(path.removeprefix("/dev/fd/")), "rb") as descriptor:
                 key = descriptor.read()
         else:
@@ -144,13 +151,13 @@ def take_key(environ: MutableMapping[str, str]) -> bytes:
     return key
 
 
-def _control(given: str | None, first_host: str) -> str | None:
-    """Put the first host's name where a port is given alone: some platforms name hosts when the job is on its way.
+def _control(control: str | None, first_host: str) -> str | None:
+    """Add the first host's name to a port alone: some platforms name hosts only after the job is submitted.
 
     >>> _control("tcp::7590", "algo-1-x7f2")
     'tcp:algo-1-x7f2:7590'
     """
-    return f"tcp:{first_host}:{given[5:]}" if given is not None and given.startswith("tcp::") else given
+    return f"tcp:{first_host}:{control[5:]}" if control is not None and control.startswith("tcp::") else control
 
 
 def _number(environ: Mapping[str, str], name: str, default: float) -> float:
@@ -161,6 +168,7 @@ def _number(environ: Mapping[str, str], name: str, default: float) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
+    # `not >=` and not `<`, which would let NaN pass.
     if not value >= 0:
         raise ContractError(f"{name}={text!r} is not a number of at least 0")
     return value

@@ -1,6 +1,6 @@
-"""What children of a supervisor get of what it was born with, and what they do not.
+"""The environment variables and descriptors of a supervisor that its children inherit, and those that they do not.
 
-Imported before anything else is: little is needed for it.
+This module is imported before all others, so it imports little.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from herringbone_contract.constants import HostVariable
 
-# What only a supervisor may know; a rank inherits none of it.
+# Only a supervisor may know these; a rank inherits none of them.
 PRIVATE_VARIABLES = (
     HostVariable.CONTROL,
     HostVariable.KEY_FILE,
@@ -24,7 +24,7 @@ _DESCRIPTOR_FOLDER = "/dev/fd/"
 
 
 def inherited(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return what every rank inherits: the supervisor's environment without what is the supervisor's alone.
+    """Return the variables that every rank inherits: the supervisor's own, without the private ones.
 
     >>> inherited({"HOME": "/root", "HERRINGBONE_LIFELINE_FD": "3"})
     {'HOME': '/root'}
@@ -33,8 +33,11 @@ def inherited(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def keep_descriptors(environ: Mapping[str, str]) -> None:
-    """Let no child have the descriptors that the backend gave the supervisor."""
+    """Keep the descriptors that the backend gave the supervisor out of every child.
+
+    A prewarmed rank starts before the key is read, and could read it first.
+    """
     for name in _DESCRIPTORS:
-        # What is no number, or not open, is told of where it is read.
+        # A value that is no number, or no open descriptor, is reported later, by the function that reads it.
         with contextlib.suppress(KeyError, ValueError, OSError):
             os.set_inheritable(int(environ[name].removeprefix(_DESCRIPTOR_FOLDER)), False)

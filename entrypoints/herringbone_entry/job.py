@@ -1,7 +1,8 @@
-"""One host's part of a job, from `who am I` to the exit code: joins the rooms together.
+"""One host's part of a job, from reading its files to the exit code: joins the rooms together.
 
-The user waits for the first line while this is imported: what most jobs do not need is imported where it is used, and
-values are NamedTuples, for `dataclasses` brings `inspect` along and compiles each class anew (18 ms of 80).
+Users wait for the first line of their script while this module is imported. So modules that most jobs do not need are
+imported where they are used, and `dataclasses` is not used: it imports `inspect` and compiles each class again (18 ms
+of 80).
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from herringbone_contract.errors import HerringboneError
 from herringbone_entry import processes
+from herringbone_entry.event_loop import Loop
 from herringbone_entry.host import Host, base_paths, read_host, take_key
+from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import prepare
 from herringbone_entry.private import Private, read_private
 from herringbone_entry.ranks.output import Output
@@ -24,29 +27,30 @@ from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.supervisor import failure
 from herringbone_entry.supervisor.coordinator import STOPPED_CODE
-from herringbone_entry.supervisor.event_loop import Loop
-from herringbone_entry.supervisor.membership import FirstHost, OtherHost, Party
-from herringbone_entry.supervisor.supervisor import Supervisor
+from herringbone_entry.supervisor.membership import Follower, Leader, Membership
+from herringbone_entry.supervisor.preparing import PreparingSupervisor
+from herringbone_entry.supervisor.running import RunningSupervisor
 
 if TYPE_CHECKING:
-    from herringbone_entry.ranks.prewarm import Spare
+    from herringbone_entry.channel.messages import Order
+    from herringbone_entry.ranks.prewarm import PrewarmedRank
 
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class Stopped(BaseException):
-    """A stop came while there was nothing to stop but our own preparations."""
+    """A stop signal came before this host ran anything but its own preparation."""
 
 
-def run(environ: MutableMapping[str, str], spare: Spare | None = None) -> int:
-    """Do this host's part of the job and return the exit code; `spare` will be its first rank, or is discarded.
+def run(environ: MutableMapping[str, str], prewarmed: PrewarmedRank | None = None) -> int:
+    """Do this host's part of the job and return the exit code; `prewarmed` becomes its first rank, or is discarded.
 
-    The codes: 0; the first failing rank's own code; 143 after a stop; 1 for what no rank is to blame for.
+    The codes: 0; the first failing rank's own code; 143 after a stop; 1 for a failure that no rank caused.
     """
     run_folder = None
-    starter = RankStarter(spare)
+    starter = RankStarter(prewarmed)
     for number in _STOP_SIGNALS:
-        # At once: a process that is PID 1 of a container ignores what it does not handle.
+        # At once: the kernel drops signals that the first process of a container does not handle.
         signal.signal(number, _raise_stopped)
     try:
         private = read_private(environ)
@@ -60,9 +64,9 @@ def run(environ: MutableMapping[str, str], spare: Spare | None = None) -> int:
     except Stopped:
         return STOPPED_CODE
     except HerringboneError as error:
-        found = failure.of_error(None, error)
-        failure.write(base_paths(environ), found)
-        print(f"failed: {found.render()}", file=sys.stderr)
+        record = failure.of_error(None, error)
+        failure.write(base_paths(environ), record)
+        print(f"failed: {record.render()}", file=sys.stderr)
         return 1
     except Exception as error:  # noqa: BLE001 - our own bug must not look like a success, nor lose its traceback
         import traceback
@@ -71,87 +75,90 @@ def run(environ: MutableMapping[str, str], spare: Spare | None = None) -> int:
         failure.write(base_paths(environ), failure.of_error(None, error))
         return 1
     finally:
-        starter.discard_spare()
+        starter.discard_prewarmed()
         if run_folder is not None:
             run_folder.remove()
 
 
 class Job:
-    """This host's loop, supervisor and place among the hosts.
+    """This host's event loop, supervisor and membership in the job.
 
-    Raises `HerringboneError` from the constructor when the hosts cannot even be told of a failure.
+    Raises `HerringboneError` from the constructor when this host cannot even report a failure to the others.
     """
 
     def __init__(self, host: Host, run_folder: RunFolder, starter: RankStarter, key: bytes | None) -> None:
-        self._host = host
+        self._host, self._run_folder, self._starter = host, run_folder, starter
         self._loop = Loop()
         self._output = Output(self._loop, sys.stdout.fileno())
         self._stops = 0
-        self._party: Party
-        if host.is_first:
-            self._party = FirstHost(host, self._loop, key)
-        else:
-            self._party = OtherHost(host, self._loop, key)
-        self._supervisor = Supervisor(
-            host,
-            run_folder,
-            self._loop,
-            self._output,
-            starter,
-            party=self._party,
-        )
-        self._party.obey(self._supervisor.receive)
+        self._membership: Membership = (Leader if host.is_first else Follower)(host, self._loop, key)
+        self._context = HostContext(host, self._loop, self._output, self._membership.report)
+        self._supervisor: PreparingSupervisor | RunningSupervisor = PreparingSupervisor(self._context, self._membership)
+        # Through `_obey`, because the supervisor is replaced when the host is ready.
+        self._membership.obey(self._obey)
 
     def run(self) -> int:
         """Prepare, take part, and return the exit code."""
-        # Before there is anything to leave behind: who is orphaned sooner is nobody's, and outlives us.
+        # Before any child starts: an orphan of an earlier time would not become our child, and would outlive us.
         processes.adopt_orphans()
         try:
             self._prepare()
         except HerringboneError as error:
-            self._party.tell({"kind": "failed", "failure": failure.of_error(self._host.name, error).to_json()})
+            record = failure.of_error(self._host.name, error)
+            self._context.report({"kind": "failed", "failure": record.to_json()})
         except Stopped:
-            self._party.tell({"kind": "stop"})
-        self._loop.signals({**dict.fromkeys(_STOP_SIGNALS, self._stop), signal.SIGCHLD: self._supervisor.reap})
+            self._context.report({"kind": "stop"})
+        # From now on signals arrive as calls in the loop, and `Stopped` is raised no more.
+        self._loop.signals({**dict.fromkeys(_STOP_SIGNALS, self._stop), signal.SIGCHLD: self._reap})
         self._watch_lifeline()
+        # Everything from here on happens in callbacks of this call.
         code = self._loop.run()
         self._output.flush()
         return code
 
     def _prepare(self) -> None:
-        prepared = prepare(self._host, self._supervisor.log)
-        # Where the ranks begin; ours are imported by now, and nothing of ours is looked for in this folder.
+        prepared = prepare(self._host, self._context.log)
+        # Ranks start in this folder. Our own modules are imported by now, so none of the user's can hide one.
         os.chdir(self._host.paths.code)
-        self._supervisor.ready(prepared)
+        self._supervisor = RunningSupervisor(self._context, self._membership, prepared, self._starter, self._run_folder)
+
+    def _obey(self, order: Order) -> None:
+        self._supervisor.receive(order)
+
+    def _reap(self) -> None:
+        self._supervisor.reap()
 
     def _stop(self) -> None:
+        """Report the first stop as a stop; kill this host's processes at the second one, and report that."""
         self._stops += 1
+        # A second signal means that the user does not want to wait for the grace period.
         if self._stops == 1:
-            self._party.tell({"kind": "stop"})
+            self._context.report({"kind": "stop"})
         else:
             self._supervisor.receive({"kind": "kill"})
-            self._party.tell({"kind": "kill"})
+            self._context.report({"kind": "kill"})
 
     def _watch_lifeline(self) -> None:
-        """Stop when the backend dies: it holds the other end of this pipe, and has nothing more to say."""
+        """Stop when the backend dies: it holds the other end of this pipe, and sends nothing more through it."""
         lifeline = self._host.lifeline
         if lifeline is None:
             return
+        # A child with a copy of the lifeline could read, and so swallow, its bytes.
         os.set_inheritable(lifeline, False)
         os.set_blocking(lifeline, False)
 
-        def look() -> None:
+        def check_end() -> None:
             with contextlib.suppress(OSError):
                 if os.read(lifeline, 4096):
                     return
             self._loop.forget(lifeline)
             self._stop()
 
-        self._loop.read(lifeline, look)
+        self._loop.read(lifeline, check_end)
 
 
 def _key(host: Host, private: Private | None, environ: MutableMapping[str, str]) -> bytes | None:
-    """Return the job's secret, where there are others to share it with."""
+    """Return the job's secret; None for a lone host, which shares it with nobody."""
     if host.control is None or len(host.resources.hosts) == 1:
         return None
     return private.key if private is not None and private.key is not None else take_key(environ)

@@ -1,7 +1,7 @@
-"""What a controller tells a supervisor in private: the user's environment and the job's secret, in one line.
+"""The private line from a controller to a supervisor: the user's environment and the job's secret.
 
-A container's own environment can be read by everyone who may ask the engine, so neither travels there. The line comes
-over a descriptor (a container's standard input), which then stays open: its end says that the controller is gone.
+Everyone who may use the container engine can read a container's environment, so neither travels there. The line comes
+over a descriptor (a container's standard input) that then stays open: its end means that the controller is gone.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import ContractError
 
 _READ_BYTES = 65_536
-# Above those that a child is given.
-_ABOVE = 10
+# The lowest number for our copy of the descriptor: children use the numbers below.
+_LOWEST = 10
 
 
 class Private(NamedTuple):
-    """What the line said. `lifeline` is the descriptor it came over, moved out of the way of children."""
+    """The content of the line. `lifeline` is its descriptor, moved to a number that no child inherits."""
 
     environment: dict[str, str]
     key: bytes | None
@@ -29,34 +29,37 @@ class Private(NamedTuple):
 
 
 def read_private(environ: Mapping[str, str]) -> Private | None:
-    """Read the controller's line from the descriptor that `HERRINGBONE_PRIVATE_FD` names; None where it is not set.
+    """Read the controller's line from the descriptor in `HERRINGBONE_PRIVATE_FD`; return None if that is not set.
 
-    The line is JSON: `{"environment": {"NAME": "value"}, "key": "<hexadecimal>"}`, both optional. Waits until it is
-    there. Raises `ContractError` when the descriptor ends before the line does, or the line says something else.
+    The line is JSON: `{"environment": {"NAME": "value"}, "key": "<hexadecimal>"}`, both optional. Waits for the line.
+    Raises `ContractError` when the descriptor ends before the line does, or the line is something else.
     """
-    named = environ.get(HostVariable.PRIVATE)
-    if named is None:
+    number = environ.get(HostVariable.PRIVATE)
+    if number is None:
         return None
     try:
-        descriptor = _move(int(named))
+        descriptor = _move(int(number))
         line = _line(descriptor)
     except (OSError, ValueError) as error:
-        raise ContractError(f"{HostVariable.PRIVATE}={named} cannot be read: {error}") from error
+        raise ContractError(f"{HostVariable.PRIVATE}={number} cannot be read: {error}") from error
     try:
-        said = json.loads(line)
-        environment = dict(said.get("environment", {}))
-        key = bytes.fromhex(said["key"]) if said.get("key") else None
+        content = json.loads(line)
+        environment = dict(content.get("environment", {}))
+        key = bytes.fromhex(content["key"]) if content.get("key") else None
     except (ValueError, TypeError, AttributeError) as error:
-        # Not the line itself: it is secret.
-        raise ContractError(f"{HostVariable.PRIVATE}={named}: the line there is not the JSON of an object") from error
+        # The message does not quote the line, which is secret.
+        raise ContractError(f"{HostVariable.PRIVATE}={number}: the line there is not the JSON of an object") from error
     if not all(isinstance(word, str) for pair in environment.items() for word in pair):
-        raise ContractError(f"{HostVariable.PRIVATE}={named}: a name or a value of the environment is not text")
+        raise ContractError(f"{HostVariable.PRIVATE}={number}: a name or a value of the environment is not text")
     return Private(environment, key, descriptor)
 
 
 def _move(descriptor: int) -> int:
-    """Return the descriptor under a number that no child inherits; standard input then is empty, not missing."""
-    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _ABOVE)
+    """Move the descriptor to a number that no child inherits.
+
+    Standard input becomes empty and stays open: otherwise the next file that is opened would become descriptor 0.
+    """
+    moved = fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, _LOWEST)
     if descriptor > 2:
         os.close(descriptor)
         return moved
@@ -67,10 +70,11 @@ def _move(descriptor: int) -> int:
 
 
 def _line(descriptor: int) -> bytes:
+    # The line may be longer than one read, and nothing follows it until the end.
     line = b""
     while b"\n" not in line:
         chunk = os.read(descriptor, _READ_BYTES)
         if not chunk:
-            raise ValueError("it ended before its line did; whoever started this host is gone")
+            raise ValueError("it ended before its line did; the program that started this host is gone")
         line += chunk
     return line.partition(b"\n")[0]

@@ -1,4 +1,8 @@
-"""Child processes: look at them, end them and whatever they left behind."""
+"""Child processes: start them, look at them, end them and every process that they left running.
+
+A rank starts ahead of the supervisor's own imports (`ranks.prewarm`), so this module reads /proc with `open`: pathlib
+would delay that start by milliseconds.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,36 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 _PR_SET_CHILD_SUBREAPER = 36
+# An ignored signal stays ignored in a child: Python ignores SIGPIPE, a shell's `&` SIGINT and SIGQUIT, `nohup` SIGHUP.
+_RESTORED_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+
+
+def spawn(
+    argv: list[str], environment: Mapping[str, str], *, stdout: int, stderr: int, inherit: Sequence[int] = ()
+) -> int:
+    """Start a program in a process group of its own and return its pid.
+
+    Its standard input is empty and it ignores no signal. Descriptors in `inherit` keep their number in the child.
+    """
+    actions: list[tuple[int, ...]] = [
+        (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),  # type: ignore[list-item]
+        (os.POSIX_SPAWN_DUP2, stdout, 1),
+        (os.POSIX_SPAWN_DUP2, stderr, 2),
+    ]
+    # A descriptor that is duplicated onto itself loses its close-on-exec flag, in the child alone.
+    actions += [(os.POSIX_SPAWN_DUP2, descriptor, descriptor) for descriptor in inherit]
+    # posix_spawn, not fork: the kernel does not copy the supervisor's page tables, and no Python runs in the child.
+    # A process group of its own keeps a terminal's Ctrl-C away from ranks: the supervisor decides about a stop.
+    return os.posix_spawn(
+        argv[0], argv, environment, file_actions=actions, setpgroup=0, setsigdef=_RESTORED_SIGNALS, setsigmask=()
+    )
 
 
 def send(pid: int, number: signal.Signals) -> None:
-    """Signal one process; one that is gone already is no error."""
+    """Signal one process; a process that is gone already is no error."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, number)
 
@@ -21,6 +47,7 @@ def send(pid: int, number: signal.Signals) -> None:
 def reap() -> list[tuple[int, int]]:
     """Return (pid, return code, negative for a signal) of each child that has ended by now."""
     ended = []
+    # The kernel merges SIGCHLDs that arrive together, so one signal may stand for several children.
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -35,7 +62,7 @@ def reap() -> list[tuple[int, int]]:
 def has_children() -> bool:
     """Say whether any child is still to be reaped."""
     try:
-        # Looks without taking: WNOWAIT leaves the child to `reap`.
+        # WNOWAIT looks at a child that has ended and leaves it for `reap`, which needs its exit code.
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return False
@@ -43,12 +70,9 @@ def has_children() -> bool:
 
 
 def handles(pid: int, number: signal.Signals) -> bool:
-    """Say whether a process catches a signal; where that cannot be seen (no /proc), believe that it does."""
-    try:
-        status = Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return True
-    return caught(status, number)
+    """Say whether a process catches a signal; without /proc, assume that it does."""
+    status = _read(f"/proc/{pid}/status")
+    return status is None or caught(status, number)
 
 
 def caught(status: str, number: signal.Signals) -> bool:
@@ -59,6 +83,7 @@ def caught(status: str, number: signal.Signals) -> bool:
     """
     for line in status.splitlines():
         if line.startswith("SigCgt:"):
+            # Bit 0 of the mask is signal 1.
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return True
 
@@ -77,29 +102,37 @@ def descendants(root: int, parents: Mapping[int, int]) -> list[int]:
     >>> descendants(1, {2: 1, 3: 2, 9: 8})
     [2, 3]
     """
-    found = {root}
-    grown = True
-    while grown:
-        new = {pid for pid, parent in parents.items() if parent in found and pid not in found}
-        found |= new
-        grown = bool(new)
-    return sorted(found - {root})
+    family = {root}
+    # A child may come before its parent in the mapping, so repeat until a pass adds nobody.
+    while children := {pid for pid, parent in parents.items() if parent in family and pid not in family}:
+        family |= children
+    return sorted(family - {root})
 
 
 def kill_descendants() -> None:
-    """Kill all that lives below this process."""
+    """Kill every process below this one."""
     for pid in descendants(os.getpid(), _parents()):
         send(pid, signal.SIGKILL)
 
 
 def _parents() -> dict[int, int]:
-    """Return each process's parent; without /proc, nothing."""
-    parents = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            # The name, in parentheses, may itself hold spaces and parentheses.
-            fields = (folder / "stat").read_text(errors="replace").rpartition(")")[2].split()
-        except OSError:
-            continue
-        parents[int(folder.name)] = int(fields[1])
+    """Return each process's parent; without /proc, an empty dict."""
+    parents: dict[int, int] = {}
+    try:
+        names = os.listdir("/proc")  # noqa: PTH208 - as in `_read`
+    except OSError:
+        return parents
+    for name in names:
+        # A process may end between the listing and the read.
+        if name.isdigit() and (text := _read(f"/proc/{name}/stat")) is not None:
+            # The command's name, in parentheses, may itself hold spaces and parentheses.
+            parents[int(name)] = int(text.rpartition(")")[2].split()[1])
     return parents
+
+
+def _read(path: str) -> str | None:
+    try:
+        with open(path, errors="replace") as file:  # noqa: PTH123 - pathlib costs milliseconds before a rank's start
+            return file.read()
+    except OSError:
+        return None

@@ -1,4 +1,4 @@
-"""The private folder for a host's sockets and MPI's session files: the backend's, or one of our own."""
+"""The private folder of a host for its sockets and MPI's session files: the backend's, or one of our own."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from pathlib import Path
 
 from herringbone_contract.errors import LaunchError
 
-_OWN = "/tmp"  # noqa: S108 - what is made there is ours alone
+_DEFAULT_PARENT = "/tmp"  # noqa: S108 - we make a folder there that only we can open
 
 
 class RunFolder:
-    """`given` is the backend's, who removes it; without one, our own is made when `path` is first asked for.
+    """Keeps the backend's folder, which the backend removes; or makes one when `path` is first read.
 
-    Most jobs never ask: only ranks of mpirun's meet there.
+    Most jobs never read it: only ranks under mpirun connect there.
     """
 
-    def __init__(self, given: str | None, environ: Mapping[str, str]) -> None:
-        self._path = given
-        self._parent = environ.get("TMPDIR") or _OWN
+    def __init__(self, backend_folder: str | None, environ: Mapping[str, str]) -> None:
+        self._path = backend_folder
+        self._parent = environ.get("TMPDIR") or _DEFAULT_PARENT
         self._own: str | None = None
 
     @property
     def path(self) -> str:
-        """Where it is. Raises `LaunchError` when it cannot be made."""
+        """The folder's path. Raises `LaunchError` when it cannot be made."""
         if self._path is None:
-            # By hand: `tempfile` costs milliseconds. A short name, for a socket's path may have about 100 bytes.
+            # `tempfile` would cost milliseconds of imports. The name is short: a socket's path may have 107 bytes.
             path = f"{self._parent}/hb-{os.urandom(6).hex()}"
             try:
                 Path(path).mkdir(mode=0o700)
             except OSError as error:
                 raise LaunchError(
                     f"no folder for sockets can be made in {self._parent} ({error.strerror}); give the host a writable "
-                    f"{_OWN}, or set TMPDIR"
+                    f"{_DEFAULT_PARENT}, or set TMPDIR"
                 ) from error
             self._path = self._own = path
         return self._path
 
     def remove(self) -> None:
-        """Remove what we made."""
+        """Remove the folder if we made it."""
         if self._own is not None:
             import shutil
 

@@ -11,8 +11,7 @@ from torch import nn
 
 from common.order import Order
 from common.world import World
-from herringbone_parallel.torch.recipes import weight_groups
-from herringbone_parallel.torch.recipes.api import LAMB, LARS, Precision, Schedule, scale_learning_rate
+from herringbone_parallel.torch.recipes.api import LAMB, LARS, Precision, Schedule, scale_learning_rate, weight_groups
 
 Part = TypeVar("Part")
 

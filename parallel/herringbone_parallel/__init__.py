@@ -1,1 +1,1 @@
-"""The open parallel libraries: `core` without a framework, one adaptor per framework beside it."""
+"""The parallel libraries: `core` without a framework, `reduce` for sums, and one adaptor per framework."""

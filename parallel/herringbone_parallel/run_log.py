@@ -1,4 +1,4 @@
-"""A training's own log in MLPerf's form: when it began, what it reached, how fast it was."""
+"""Writes a training's own log in MLPerf's format: its start, its results and its speed."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from herringbone_contract.mllog import POINT, START, START_ENDING, STOP, STOP_EN
 
 
 class RunLog:
-    """Writes `:::MLLOG` lines from `run_start` to `run_stop`, and a last one with the run's figures.
+    """Writes `:::MLLOG` lines from `run_start` to `run_stop`, and a last line with the run's figures.
 
         log = RunLog(ranks=world_size, active=rank == 0, target=0.97, alone=410.0)     # first thing in the script
         with log.interval("init"):
             ...
         for epoch in range(1, epochs + 1):
-            with log.epoch(epoch):                      # its time is what samples/s are of
+            with log.epoch(epoch):                      # samples/s count the time of epochs only
                 for batch in data:
                     ...
                     log.count(global_batch)             # all ranks' samples
@@ -26,10 +26,10 @@ class RunLog:
                 break                                       # the target is reached
         log.finish(require_target=True)
 
-    The clock runs from the construction, so that initialisation counts, as MLPerf's does. Every rank may have one; an
-    inactive one writes nothing, and answers the same. `target` is what an evaluation has to reach, at least or, with
-    `lower_is_better`, at most. `alone` is the samples/s of one rank by itself: the last line then has the scaling
-    efficiency, samples/s over ranks x alone. `TrainingJob.metrics()` reads all of it.
+    The clock starts with the construction, so that initialisation counts, as in MLPerf. Every rank may have a log; an
+    inactive log writes nothing and returns the same values. `target` is the value that an evaluation must reach: at
+    least, or at most with `lower_is_better`. `alone` is the samples/s of one rank by itself. With it the last line has
+    the scaling efficiency, samples/s / (ranks x alone). `TrainingJob.metrics()` reads all lines.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class RunLog:
         clock: Callable[[], float] = time.time,
     ) -> None:
         if alone is not None and not alone > 0:
-            raise ParallelError(f"alone={alone}: the samples/s of one rank by itself are above 0")
+            raise ParallelError(f"alone={alone}: the samples/s of one rank by itself must be above 0")
         self._ranks, self._active, self._alone = ranks, active, alone
         self._target, self._sign = target, -1 if lower_is_better else 1
         self._write = write or _print
@@ -52,7 +52,7 @@ class RunLog:
         self._samples, self._seconds = 0, 0.0
         self._best: float | None = None
         self._seconds_to_target: float | None = None
-        self._began = self._event("run" + START_ENDING, kind=START)
+        self._start_s = self._event("run" + START_ENDING, kind=START)
 
     def point(self, key: str, value: Any, **metadata: Any) -> None:
         """Write one value: a number, a string, or an object of them."""
@@ -60,38 +60,38 @@ class RunLog:
 
     @contextmanager
     def interval(self, key: str, **metadata: Any) -> Iterator[None]:
-        """Write when the `with` block begins and ends; what raises has no end."""
+        """Write the start and the end of the `with` block; a block that raises has no end in the log."""
         self._event(key + START_ENDING, kind=START, metadata=metadata)
         yield
         self._event(key + STOP_ENDING, kind=STOP, metadata=metadata)
 
     @contextmanager
     def epoch(self, number: int) -> Iterator[None]:
-        """Write when an epoch of training begins and ends, and measure its time."""
+        """Write the start and the end of an epoch of training, and measure its time."""
         with self.interval("epoch", epoch_num=number):
-            began = self._clock()
+            start_s = self._clock()
             yield
-            self._seconds += self._clock() - began
+            self._seconds += self._clock() - start_s
 
     def count(self, samples: int) -> None:
         """Count the samples of a step, those of all ranks."""
         self._samples += samples
 
     def evaluation(self, key: str, value: float, epoch: int) -> bool:
-        """Write what an evaluation found; say whether the target has been reached, by this one or before."""
+        """Write the result of an evaluation; return True if this or an earlier evaluation reached the target."""
         now = self._event(key, value, metadata={"epoch_num": epoch})
+        # With `lower_is_better` the sign turns both comparisons around.
         if self._best is None or self._sign * value > self._sign * self._best:
             self._best = value
         reached = self._target is not None and self._sign * value >= self._sign * self._target
         if reached and self._seconds_to_target is None:
-            self._seconds_to_target = now - self._began
+            self._seconds_to_target = now - self._start_s
         return self._seconds_to_target is not None
 
     def finish(self, *, require_target: bool = False) -> dict[str, float]:
         """Write the end and the figures, and return them.
 
-        Raises `ParallelError`, so that the job fails, when there is a target that no evaluation reached and
-        `require_target` asks for it.
+        Raises `ParallelError`, which fails the job, when no evaluation reached the target and `require_target` is True.
         """
         missed = self._target is not None and self._seconds_to_target is None
         self._event("run" + STOP_ENDING, kind=STOP, metadata={"status": "aborted" if missed else "success"})
@@ -100,7 +100,7 @@ class RunLog:
         if missed and require_target:
             best = "no evaluation took place" if self._best is None else f"the best was {self._best:g}"
             raise ParallelError(
-                f"the target of {self._target:g} was never reached: {best}. Train longer, or ask for less"
+                f"the target of {self._target:g} was never reached: {best}. Train longer, or lower the target"
             )
         return figures
 
@@ -124,5 +124,5 @@ class RunLog:
 
 
 def _print(line: str) -> None:
-    # At once: a job that is stopped has said what it had to say.
+    # Flush at once: a job that is stopped must not lose its last lines.
     print(line, flush=True)

@@ -4,13 +4,13 @@
 
     job = PyTorch("train.py", instance_type="local_process", instance_count=1).fit({"training": "file://data"})
 
-The names below are all there is to import; each comes from its room when it is first used, so that importing this
-package costs a millisecond.
+`__all__` is the whole public interface. A name is imported from its module on first use, so that importing this package
+takes a millisecond.
 """
 
 from __future__ import annotations
 
-# `typing` would cost more than all the rest of this module; type checkers know the name.
+# Importing `typing` would take longer than the rest of this module; type checkers know the name `TYPE_CHECKING`.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from herringbone.estimators.estimator import Estimator
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    # Say what to run.
+    # Describe a job.
     "Estimator",
     "PyTorch",
     "TensorFlow",
@@ -53,10 +53,10 @@ __all__ = [
     "ShuffleConfig",
     "TrainingInput",
     "FileSystemInput",
-    # Follow what runs.
+    # Follow a job.
     "TrainingJob",
     "attach",
-    # Catch what goes wrong.
+    # Catch errors.
     "HerringboneError",
     "UsageError",
     "DistributionError",
@@ -81,7 +81,7 @@ __all__ = [
     "AwsUnavailableError",
 ]
 
-_ROOMS = {
+_MODULES = {
     "Estimator": "herringbone.estimators.estimator",
     "PyTorch": "herringbone.estimators.frameworks",
     "TensorFlow": "herringbone.estimators.frameworks",
@@ -100,7 +100,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'herringbone' has no attribute {name!r}")
     import importlib
 
-    value: object = getattr(importlib.import_module(_ROOMS.get(name, "herringbone_contract.errors")), name)
+    value: object = getattr(importlib.import_module(_MODULES.get(name, "herringbone_contract.errors")), name)
     globals()[name] = value
     return value
 

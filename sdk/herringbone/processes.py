@@ -1,6 +1,6 @@
-"""Processes as the system tells of them: who is whose child, and whether a process is still the same one.
+"""Identify processes and find their descendants, on Linux and on macOS.
 
-A process id alone says little: it is given out again. With the moment of its start it names one process for good.
+The system reuses process ids. A process id together with its start time identifies one process for good.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 import sys
 
 _PROC = "/proc"
-# In /proc/PID/stat, counted from what follows the closing parenthesis of the name.
+# Fields of /proc/PID/stat, counted after the closing parenthesis of the name, which may itself hold spaces.
 _STATE, _PARENT, _START = 0, 1, 19
 
 
 def identity(pid: int) -> str | None:
-    """Return a name for this very process, None when there is none or it is a zombie.
+    """Return an identifier for a running process, None if it does not exist or is a zombie.
 
     >>> identity(os.getpid()) == identity(os.getpid())
     True
@@ -27,7 +27,7 @@ def identity(pid: int) -> str | None:
 
 
 def is_alive(name: str) -> bool:
-    """Say whether the process that `identity` named still runs; one of our own children is reaped on the way."""
+    """Return True if the process that `identity` identified still runs. Reaps it if it is a child of ours."""
     pid = pid_of(name)
     if identity(pid) == name:
         return True
@@ -36,11 +36,12 @@ def is_alive(name: str) -> bool:
 
 
 def pid_of(name: str) -> int:
+    """Return the process id in an identifier."""
     return int(name.partition("@")[0])
 
 
 def descendants(roots: set[int]) -> set[int]:
-    """Return every process below these, zombies left out. Linux only; elsewhere the answer is empty."""
+    """Return all descendants of these processes, without zombies. Linux only; elsewhere the result is empty."""
     if sys.platform != "linux":
         return set()
     children: dict[int, list[int]] = {}
@@ -51,13 +52,14 @@ def descendants(roots: set[int]) -> set[int]:
             children.setdefault(int(fields[_PARENT]), []).append(int(entry))
             if fields[_STATE] == "Z":
                 zombies.add(int(entry))
-    found: set[int] = set()
+    below_roots: set[int] = set()
     todo = list(roots)
     while todo:
-        below = [pid for pid in children.get(todo.pop(), ()) if pid not in found]
-        found.update(below)
+        below = [pid for pid in children.get(todo.pop(), ()) if pid not in below_roots]
+        below_roots.update(below)
         todo += below
-    return found - zombies
+    # A zombie has ended, although /proc lists it until its parent reaps it.
+    return below_roots - zombies
 
 
 def _stat(pid: int) -> list[str] | None:
@@ -69,7 +71,7 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def _ps(pid: int) -> list[str] | None:
-    """Return what `_stat` would, as far as `ps` knows it."""
+    """Return the fields of `_stat` that this module reads, from `ps`; the others are empty."""
     import subprocess
 
     run = subprocess.run(
@@ -83,6 +85,7 @@ def _ps(pid: int) -> list[str] | None:
 
 def _reap(pid: int, name: str) -> None:
     fields = _stat(pid) if sys.platform == "linux" else None
+    # The id may have been reused by another child of ours: that one is not ours to reap here.
     if fields is not None and fields[_START] == name.partition("@")[2]:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)

@@ -1,10 +1,10 @@
-"""Numbers of bytes, for people."""
+"""Format numbers of bytes for messages."""
 
 from __future__ import annotations
 
 
 def shown_bytes(num_bytes: int) -> str:
-    """Return a size in the largest unit that it fills.
+    """Return a size in the largest unit of which it has at least one.
 
     >>> shown_bytes(12_345_678), shown_bytes(999)
     ('12.3 MB', '999 bytes')

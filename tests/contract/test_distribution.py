@@ -1,4 +1,4 @@
-"""What `parse` makes of dicts that are right."""
+"""The values that `parse` makes of correct dicts."""
 
 import json
 from types import SimpleNamespace
@@ -26,7 +26,7 @@ def model_parallel(**parameters):
     return {"smdistributed": {"modelparallel": {"enabled": True, "parameters": parameters}}, "mpi": MPI_2}
 
 
-def test_the_example_that_everybody_starts_from():
+def test_the_first_example_of_the_documentation():
     raw = model_parallel(partitions=2, microbatches=4, pipeline="interleaved", optimize="memory")
     assert parse(raw, framework="pytorch") == Distribution(
         smdistributed=SMDistributed(
@@ -66,7 +66,7 @@ def test_launcher(raw, launcher):
     assert parse(raw).launcher.value == launcher
 
 
-def test_processes_per_host_counts_only_where_mpi_is_on():
+def test_processes_per_host_counts_only_if_mpi_is_on():
     assert parse({"mpi": MPI_2}).processes_per_host == 2
     assert parse({"mpi": {"enabled": True}}).processes_per_host is None
     assert parse({"mpi": {"enabled": False, "processes_per_host": 2}}).processes_per_host is None
@@ -126,7 +126,7 @@ def data_parallel(**keys):
     return {"smdistributed": {"dataparallel": {"enabled": True, **keys}}}
 
 
-def test_data_parallel_with_all_that_can_be_said():
+def test_data_parallel_with_all_settings():
     group = SimpleNamespace(instance_group_name="helpers", instance_type="ml.c5n.18xlarge", instance_count=4)
     raw = data_parallel(
         helpers=group, aggregation_frequency=2, average_aggregated_gradients=False, wire="bf16", rails=["eth0", "eth1"]
@@ -145,7 +145,7 @@ def test_data_parallel_with_all_that_can_be_said():
     assert parse(None).data_parallel is None
 
 
-def test_no_wire_is_a_wire_not_given():
+def test_a_wire_of_none_counts_as_missing():
     assert parse(data_parallel(wire=None)) == parse(data_parallel())
 
 
@@ -168,11 +168,11 @@ def test_when_mpirun_starts_the_ranks(raw, processes_per_host, mpi_options):
     assert (distribution.processes_per_host, distribution.mpi_options) == (processes_per_host, mpi_options)
 
 
-def test_mpi_beside_data_parallel_leaves_it_the_launcher():
+def test_data_parallel_stays_the_launcher_next_to_mpi():
     assert parse({**data_parallel(), "mpi": MPI_2}).launcher is Launcher.DATA_PARALLEL
 
 
-def test_empty_mpi_options_are_options_not_given():
+def test_empty_mpi_options_count_as_missing():
     assert parse({"mpi": {**MPI_2, "custom_mpi_options": ""}}) == parse({"mpi": MPI_2})
 
 
@@ -189,9 +189,9 @@ def test_placement_takes_both_words_and_every_permutation(strategy):
 
 
 def test_defaults_are_filled_in_only_when_resolved():
-    given = parse(model_parallel(partitions=2)).model_parallel
-    assert msgspec.to_builtins(given) == {"partitions": 2}
-    assert msgspec.to_builtins(given.resolved()) == {
+    parameters = parse(model_parallel(partitions=2)).model_parallel
+    assert msgspec.to_builtins(parameters) == {"partitions": 2}
+    assert msgspec.to_builtins(parameters.resolved()) == {
         "partitions": 2,
         "microbatches": 1,
         "active_microbatches": 4,
@@ -240,7 +240,7 @@ def test_a_value_is_frozen():
         parse({"mpi": MPI_2}).mpi.enabled = False
 
 
-def test_what_was_given_prints_and_parses_back():
+def test_the_users_values_print_and_parse_back():
     raw = model_parallel(partitions=2, memory_weight=0.5)
     distribution = parse(raw)
     assert msgspec.to_builtins(distribution) == raw

@@ -1,4 +1,4 @@
-"""Each mistake a user can make in a `distribution`, with what they are told."""
+"""Each mistake in a `distribution`, with its message."""
 
 import json
 import re
@@ -161,7 +161,7 @@ def test_wrong_value_of_a_parameter(key, value, expected):
         (
             "average_aggregated_gradients",
             False,
-            "says what becomes of the gradients that aggregation_frequency adds",
+            "applies to gradients that aggregation_frequency adds up",
         ),
         ("wire", "fp8", "wire must be a value in: [None, 'fp16', 'bf16']. Got 'fp8' (str)."),
         ("wire", 16, "wire must be a value in: [None, 'fp16', 'bf16']. Got 16 (int)."),
@@ -180,7 +180,7 @@ def test_wrong_value_of_data_parallel(key, value, expected):
     assert message(raw).startswith(f"distribution.smdistributed.dataparallel.{key}: {expected}")
 
 
-def test_keys_of_ours_are_not_pytorchddp_s():
+def test_our_additional_keys_are_illegal_in_pytorchddp():
     assert "distribution.pytorchddp.helpers: no such key" in message(
         {"pytorchddp": {**ON, "helpers": "cpus"}}, framework="pytorch"
     )
@@ -208,7 +208,7 @@ def test_a_long_value_is_cut_in_the_message():
             {"partitions": 2, "default_partition": 2},
             ["default_partition must be less than the number of partitions!", "Got 2 of 2 partitions"],
         ),
-        # AWS's SDK answers this one with a bare KeyError: 'partitions'.
+        # AWS's SDK raises a bare KeyError here: 'partitions'.
         (
             {"pipeline_parallel_degree": 2, "default_partition": 2},
             ["default_partition must be less than the number of partitions!", "Got 2 of 2 partitions"],
@@ -282,7 +282,7 @@ def test_version_2_has_its_own_keys(parameters, phrase):
                 "mpi": {**ON, "custom_mpi_options": "-x A=1"},
                 "smdistributed": {"dataparallel": {**ON, "custom_mpi_options": "-x B=2"}},
             },
-            ["custom_mpi_options stands in mpi and in smdistributed.dataparallel", "all of them in mpi"],
+            ["custom_mpi_options is in mpi and in smdistributed.dataparallel", "all of them in mpi"],
         ),
         (
             {"smdistributed": {"dataparallel": {**ON, "helpers": "cpus"}}, "instance_groups": ["cpus"]},
@@ -333,7 +333,7 @@ def test_pytorchddp_and_smdistributed_for_pytorch_too():
 )
 def test_a_strategy_of_another_framework(framework, raw):
     assert f"not a strategy of {framework}; it would be ignored there." in message(raw, framework)
-    parse(raw)  # fine where nothing says which framework it is
+    parse(raw)  # correct while the framework is unknown
 
 
 @pytest.mark.parametrize(
@@ -368,7 +368,7 @@ def test_parameters_that_are_neither_a_dictionary_nor_a_path(parameters):
         (json.dumps({"partitons": 2}).encode(), "Did you mean 'partitions'?"),
     ],
 )
-def test_parameters_from_a_file_that_is_no_good(tmp_path, content, phrase):
+def test_parameters_from_an_unreadable_file(tmp_path, content, phrase):
     file = tmp_path / "parameters.json"
     if content is not None:
         file.write_bytes(content)
@@ -383,7 +383,7 @@ def test_a_strategy_that_is_off_is_still_checked():
 
 
 def test_a_mistake_in_pytorchddp_is_reported_where_it_was_made():
-    """It is rewritten to smdistributed.dataparallel for PyTorch; the user has never written that key."""
+    """Name the key that the user wrote, although PyTorch's is rewritten to smdistributed.dataparallel."""
     assert re.match(
         r"distribution\.pytorchddp\.enable: no such key", message({"pytorchddp": {"enable": True}}, "pytorch")
     )

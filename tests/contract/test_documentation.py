@@ -34,7 +34,7 @@ STRATEGIES = {
 
 
 def rows(heading):
-    """Return the table below a heading, one row a key: the key, then the other cells."""
+    """Return the table below a heading, with one row for each key: the key, then the other cells."""
     section = PAGE.partition(f"\n## {heading}")[2].partition("\n## ")[0]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if "|" in line]
     return {re.fullmatch("`(.+)`", key).group(1): rest for key, *rest in cells[2:]}
@@ -53,7 +53,7 @@ def test_parameters_of_both_versions():
 
 
 def test_defaults():
-    """A default that stands in the table as code is the one a job gets; the others depend on neighbours."""
+    """Compare the defaults that the table shows as code with those of a job; the others depend on other keys."""
     defaults = msgspec.to_builtins(ModelParallelParameters().resolved())
     documented = {
         key: json.loads(cells[1].strip("`"))

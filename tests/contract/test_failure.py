@@ -3,7 +3,8 @@
 import pytest
 
 from herringbone_contract.errors import ContractError, JobFailedError
-from herringbone_contract.failure import Failure, Frame, describe_exit, exit_code_of, parse_failure, summary
+from herringbone_contract.failure import Failure, Frame, describe_exit, exit_code_of, summary
+from herringbone_contract.failure_text import parse_failure
 
 FAILURE = Failure(
     host="algo-1",
@@ -16,7 +17,7 @@ FAILURE = Failure(
 )
 
 
-def test_the_head_says_who_and_what():
+def test_the_head_names_the_rank_and_the_event():
     assert FAILURE.render() == (
         "rank 1 on algo-1: ValueError: bad batch (exit code 1)\n"
         "  at train.py:9 in main: run()\n"
@@ -48,7 +49,7 @@ def test_a_limit_drops_old_log_lines_first_then_outer_frames():
 
 
 def test_repeated_log_lines_each_count():
-    """The kept lines were once looked up by their text, so one that fitted brought all its twins along."""
+    """Count equal lines one by one: they were once looked up by text, so one that fitted added all its copies."""
     failure = Failure(host="algo-1", rank=0, exit_code=1, log_tail=("same line",) * 200)
     assert len(summary(failure)) <= 1_024
     assert summary(failure).count("same line") == (1_024 - len("rank 0 on algo-1: exit code 1")) // len(

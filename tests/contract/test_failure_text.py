@@ -1,4 +1,4 @@
-"""What a service hands back of a failure's text."""
+"""A failure read back from its text, as a service returns it."""
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ FAILURE = st.builds(
 
 
 @given(FAILURE)
-def test_what_is_read_back_is_what_was_written(failure):
+def test_reading_returns_the_record_that_was_written(failure):
     assert parse_summary(failure.render()) == failure
 
 
@@ -38,11 +38,11 @@ def test_a_message_of_several_lines_stays_one():
 
 
 @pytest.mark.parametrize("text", ["", "ExecuteUserScriptError:\nExitCode 1", "rank 0: no", "the job: it broke", "a: b"])
-def test_other_peoples_text_is_not_ours(text):
+def test_a_text_of_another_form_is_no_failure(text):
     assert parse_summary(text) is None
 
 
-def test_a_failure_without_a_program_names_no_exit_code_and_says_what_to_try():
+def test_a_failure_without_a_program_has_no_exit_code_and_a_remedy():
     failure = Failure(exit_code=0, exception="CapacityError", message="Unable to provision.")
     assert failure.render() == "the job: CapacityError: Unable to provision."
     assert "another instance_type or region" in str(JobFailedError("digits-1", failure))

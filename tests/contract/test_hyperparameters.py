@@ -1,4 +1,4 @@
-"""Hyperparameters on the wire: golden encodings, limits, and reading what other tools wrote."""
+"""Hyperparameters as they travel: golden encodings, limits, and texts of other tools."""
 
 import pytest
 
@@ -122,8 +122,8 @@ def test_decode_finds_the_distribution_among_everything_else():
     assert decode({"epochs": "3"}) == Distribution()
 
 
-def test_decode_reads_what_aws_s_sdk_lets_through_and_says_what_is_wrong():
-    """The peer checks neither the key nor that MPI is there; the container is the first to know."""
+def test_decode_refuses_mistakes_that_aws_s_sdk_lets_through():
+    """Refuse in the container mistakes that AWS's SDK lets through: a wrong key, or a missing MPI."""
     misspelt = {"mp_parameters": '{"partitons": 2}', "sagemaker_mpi_enabled": "true"}
     with pytest.raises(DistributionError, match="Did you mean 'partitions'"):
         decode(misspelt)
@@ -133,7 +133,7 @@ def test_decode_reads_what_aws_s_sdk_lets_through_and_says_what_is_wrong():
 
 @pytest.mark.parametrize("text", ['"/etc/passwd"', "/etc/passwd", "[]", "{"])
 def test_mp_parameters_from_the_wire_is_never_a_path(text):
-    """`parse` takes a path for `parameters`; a hyperparameter must not choose a file of the container."""
+    """Refuse a path as `parameters`: a hyperparameter must not choose a file of the container."""
     with pytest.raises(HyperparameterError, match="'mp_parameters' is not a JSON object"):
         decode({"mp_parameters": text, "sagemaker_mpi_enabled": "true"})
 

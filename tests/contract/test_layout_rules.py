@@ -90,7 +90,7 @@ def helped(groups, names=None):
     return with_instance_groups(parse(raw if names is None else {**raw, "instance_groups": names}), groups)
 
 
-def test_the_group_beside_the_helpers_trains():
+def test_the_group_next_to_the_helpers_trains():
     assert helped(["gpus", "cpus"]).instance_groups == ("gpus",)
     assert helped(["cpus", "gpus"], ["gpus"]).instance_groups == ("gpus",)
     assert helped(["gpus", "more", "cpus"], ["more"]).instance_groups == ("more",)

@@ -1,4 +1,4 @@
-"""What of a job's hyperparameters is not shown."""
+"""Hyperparameters that are masked."""
 
 import pytest
 
@@ -17,7 +17,7 @@ def test_secret_texts_are_replaced_whether_encoded_or_not(name):
 @pytest.mark.parametrize("name", ["tokenizer", "max_tokens", "keys", "monkey", "num_key_heads_x", "epochs"])
 def test_other_names_stay(name):
     if name == "num_key_heads_x":
-        assert masked_hyperparameters({name: "8"}) == {name: "8"}  # a word of a secret, and no text
+        assert masked_hyperparameters({name: "8"}) == {name: "8"}  # a secret-sounding name with a number
     else:
         assert masked_hyperparameters({name: '"a"'}) == {name: '"a"'}
 
@@ -27,7 +27,7 @@ def test_numbers_are_no_secrets():
     assert masked_hyperparameters(values) == values
 
 
-def test_a_mask_is_known_for_one():
+def test_a_mask_is_recognised():
     assert is_mask("******")
     assert is_mask('"******"')
     assert not is_mask("hunter2")

@@ -1,4 +1,4 @@
-"""MLPerf's log lines: what is written is what is read, and other lines are other lines."""
+"""MLPerf's log lines: reading returns what was written, and other lines are not taken for events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LINE = (
 def test_a_line_as_mlperf_writes_it() -> None:
     metadata = {"file": "train.py", "lineno": 12, "epoch_num": 4}
     assert parse(LINE) == Event("eval_accuracy", 0.64, 1556733699974, POINT, metadata)
-    # Some launchers put the rank in front.
+    # Some launchers print the rank first.
     assert parse("0: " + LINE) == parse(LINE)
     assert render(parse(LINE)) == LINE
 
@@ -42,13 +42,13 @@ def test_reading_undoes_writing(value: object) -> None:
         LINE[:-5],
     ],
 )
-def test_other_lines_and_damaged_ones_tell_nothing(line: str) -> None:
+def test_other_lines_and_damaged_ones_are_no_events(line: str) -> None:
     assert parse(line) is None
 
 
-def test_intervals_tell_how_long_they_took() -> None:
+def test_the_end_of_an_interval_gives_its_duration() -> None:
     reader = Reader()
-    told = [
+    numbers = [
         reader.numbers(event)
         for event in (
             Event("run_start", None, 0, START),
@@ -60,4 +60,4 @@ def test_intervals_tell_how_long_they_took() -> None:
             Event("tracked_stats", {"throughput": 9, "converged": True, "name": "x"}, 3000),
         )
     ]
-    assert told == [[], [], [], [("epoch_seconds", 2.0)], [], [("run_seconds", 3.0)], [("throughput", 9.0)]]
+    assert numbers == [[], [], [], [("epoch_seconds", 2.0)], [], [("run_seconds", 3.0)], [("throughput", 9.0)]]

@@ -1,4 +1,4 @@
-"""The package as a whole: what an import costs, that its examples run, that its doors are as listed."""
+"""The package as a whole: the cost of an import, its examples, and its public names."""
 
 import doctest
 import importlib
@@ -17,14 +17,14 @@ MODULES = [f"herringbone_contract.{module.name}" for module in pkgutil.iter_modu
 
 
 def loaded_by(statement):
-    """Return the modules that a fresh interpreter has after a statement."""
+    """Return the modules that a statement loads in a fresh interpreter."""
     code = f"{statement}\nimport sys\nprint(*sys.modules)"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return set(shown.stdout.split())
 
 
 def test_a_rank_pays_for_no_more_than_the_standard_library():
-    """A rank imports these at every start, and needs no types to do so."""
+    """Import without msgspec those modules that every rank imports at its start."""
     loaded = loaded_by("from herringbone_contract import constants, errors, failure, resources")
     assert "herringbone_contract.constants" in loaded
     assert not any(name.partition(".")[0] == "msgspec" for name in loaded)
@@ -41,11 +41,11 @@ def test_examples_in_docstrings(name):
     assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-def test_the_door_of_the_grammar_is_what_it_says():
-    door = herringbone_contract.distribution
-    assert all(hasattr(door, name) for name in door.__all__)
-    own = {name for name, value in vars(door).items() if getattr(value, "__module__", None) == door.__name__}
-    assert own <= set(door.__all__)
+def test_the_public_names_of_the_grammar_are_all_listed():
+    module = herringbone_contract.distribution
+    assert all(hasattr(module, name) for name in module.__all__)
+    defined = {name for name, value in vars(module).items() if getattr(value, "__module__", None) == module.__name__}
+    assert defined <= set(module.__all__)
 
 
 def test_the_error_tree_is_the_one_drawn():

@@ -1,4 +1,4 @@
-"""Where servers listen, there and back."""
+"""The addresses of servers, encoded and decoded."""
 
 import pytest
 from hypothesis import given

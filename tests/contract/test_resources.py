@@ -1,4 +1,4 @@
-"""Hosts: who is first, and the file that says who this one is."""
+"""The hosts of a job, and the file that names this one."""
 
 import json
 
@@ -9,7 +9,7 @@ from herringbone_contract.resources import HostGroup, ResourceConfig, host_names
 
 
 def test_the_first_host_is_the_same_everywhere():
-    """Sorted as text, algo-10 comes before algo-2, and a ring of ten hosts disagrees about who leads."""
+    """Sort by number: as text, algo-10 comes before algo-2, and hosts would disagree about the first one."""
     hosts = host_names(11)
     assert natural_order(sorted(hosts)) == hosts
     assert natural_order(["node-b1", "10.0.0.2", "node-a12", "node-a2"]) == [
@@ -50,7 +50,7 @@ def test_the_file_in_the_service_s_spelling_and_back():
     assert CONFIG.group("helpers").hosts == ("algo-10",)
 
 
-def test_what_other_tools_leave_out():
+def test_fields_that_other_tools_leave_out_are_optional():
     alone = parse_resource_config('{"current_host": "algo-1"}')
     assert alone.hosts == ("algo-1",)
     assert alone.group("homogeneousCluster").hosts == ("algo-1",)

@@ -1,4 +1,4 @@
-"""One property: what travels is what was meant. decode(encode(x)) == x for every valid distribution."""
+"""One property: decode(encode(x)) == x for every valid distribution."""
 
 import msgspec
 from hypothesis import given, settings
@@ -15,7 +15,7 @@ flags = st.booleans()
 
 @st.composite
 def version1_parameters(draw):
-    """Draw every key on its own, then mend what the rules across keys forbid."""
+    """Draw every key on its own, then fix combinations that the rules across keys forbid."""
     parameters = draw(
         st.fixed_dictionaries(
             {},

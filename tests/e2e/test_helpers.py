@@ -18,7 +18,7 @@ from herringbone import Estimator, InstanceGroup, JobFailedError, TrainingJob
 SCRIPT = """
 import hashlib, os, sys, time
 import numpy as np
-from herringbone_parallel.reduce import Settings, barrier, join
+from herringbone_parallel.reduce.api import Settings, barrier, join
 
 COUNT, STEPS = 40_000, 5
 with join(Settings.from_environment()) as engine:

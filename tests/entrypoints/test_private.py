@@ -1,4 +1,4 @@
-"""What a controller tells a supervisor in private."""
+"""The private line from a controller to a supervisor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if "HOLD" in os.environ:
 """
 
 
-def told(job, line: bytes) -> int:
+def give_line(job, line: bytes) -> int:
     """Give the job a private descriptor; return the controller's end of it."""
     reader, writer = os.pipe()
     os.write(writer, line)
@@ -33,14 +33,14 @@ def told(job, line: bytes) -> int:
     return writer
 
 
-def line(**said: object) -> bytes:
-    return json.dumps(said).encode() + b"\n"
+def line(**fields: object) -> bytes:
+    return json.dumps(fields).encode() + b"\n"
 
 
 def test_the_environment_reaches_the_ranks_and_the_line_does_not(make_job) -> None:
     job = make_job()
     job.write(SCRIPT)
-    writer = told(job, line(environment={"WANDB_API_KEY": "abc"}))
+    writer = give_line(job, line(environment={"WANDB_API_KEY": "abc"}))
     ended = job.run()["algo-1"]
     os.close(writer)
     os.close(job.descriptors[0])
@@ -51,7 +51,7 @@ def test_the_environment_reaches_the_ranks_and_the_line_does_not(make_job) -> No
 def test_the_end_of_the_private_line_stops_the_job(make_job) -> None:
     job = make_job(HOLD="1")
     job.write(SCRIPT)
-    writer = told(job, line(environment={"WANDB_API_KEY": "abc"}))
+    writer = give_line(job, line(environment={"WANDB_API_KEY": "abc"}))
     job.start()
     job.seen("up")
     os.close(writer)
@@ -59,12 +59,12 @@ def test_the_end_of_the_private_line_stops_the_job(make_job) -> None:
     assert job.wait(timeout=10.0)["algo-1"].code == 143
 
 
-def test_the_key_comes_with_it(make_job) -> None:
+def test_the_line_carries_the_key(make_job) -> None:
     job = make_job(hosts=2, over="tcp")
     job.write("print('together')", sagemaker_torch_distributed_enabled=True)
     writers = []
     for host in job.hosts:
-        writers.append(told(job, line(key="c0ffee")))
+        writers.append(give_line(job, line(key="c0ffee")))
         job.start(host, HERRINGBONE_KEY_FILE="/nowhere")
     ended = job.wait()
     for descriptor in [*writers, *job.descriptors]:
@@ -75,7 +75,7 @@ def test_the_key_comes_with_it(make_job) -> None:
 def test_a_stop_while_the_line_is_awaited(make_job) -> None:
     job = make_job()
     job.write("print('never')")
-    writer = told(job, b'{"environment"')
+    writer = give_line(job, b'{"environment"')
     job.start()
     status = Path(f"/proc/{job.processes['algo-1'].pid}/status")
     while not caught(status.read_text(), signal.SIGTERM):
@@ -88,18 +88,18 @@ def test_a_stop_while_the_line_is_awaited(make_job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("content", "message"),
     [
-        (b'{"environ', "it ended before its line did; whoever started this host is gone"),
+        (b'{"environ', "it ended before its line did; the program that started this host is gone"),
         (b"secret!\n", "the line there is not the JSON of an object"),
         (b"[1]\n", "the line there is not the JSON of an object"),
         (line(key="xyz"), "the line there is not the JSON of an object"),
         (line(environment={"A": 1}), "a name or a value of the environment is not text"),
     ],
 )
-def test_a_wrong_line_is_refused_and_never_shown(said: bytes, message: str) -> None:
+def test_a_wrong_line_is_refused_and_never_shown(content: bytes, message: str) -> None:
     reader, writer = os.pipe()
-    os.write(writer, said)
+    os.write(writer, content)
     os.close(writer)
     with pytest.raises(ContractError, match=message) as refused:
         read_private({"HERRINGBONE_PRIVATE_FD": str(reader)})

@@ -1,4 +1,4 @@
-"""The folder for sockets: the backend's, or our own, and only when it is needed."""
+"""The folder for sockets is the backend's or our own, and ours is made only when needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from herringbone_contract.errors import LaunchError
 from herringbone_entry.run_folder import RunFolder
 
 
-def test_our_own_is_private_and_made_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_our_own_folder_is_private_and_made_at_the_first_read(tmp_path: Path) -> None:
     folder = RunFolder(None, {"TMPDIR": str(tmp_path)})
     assert list(tmp_path.iterdir()) == []
     assert Path(folder.path).stat().st_mode & 0o777 == 0o700
@@ -19,13 +19,13 @@ def test_our_own_is_private_and_made_when_it_is_asked_for(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_backends_stays(tmp_path: Path) -> None:
+def test_the_backends_folder_stays(tmp_path: Path) -> None:
     folder = RunFolder(str(tmp_path), {})
     assert folder.path == str(tmp_path)
     folder.remove()
     assert tmp_path.is_dir()
 
 
-def test_a_host_without_room_for_it_is_told_what_to_do(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_gives_a_remedy(tmp_path: Path) -> None:
     with pytest.raises(LaunchError, match=r"no folder for sockets can be made in .*/nowhere \(No such file"):
         assert RunFolder(None, {"TMPDIR": str(tmp_path / "nowhere")}).path

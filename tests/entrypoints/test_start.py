@@ -1,4 +1,4 @@
-"""Starting: what it costs, what the launcher must not import, what a script finds."""
+"""The start of a job: its time, and the imports that it must not wait for."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_p1_a_plain_scripts_first_line_comes_soon(make_job) -> None:
         job = make_job()
         job.write("import time; print(time.time())")
         seconds.append(first_line_seconds(job))
-    # Promised: 0.2 s on a quiet machine; this one is shared.
+    # The promise is 0.2 s on a quiet machine; this machine is shared.
     assert statistics.median(seconds) < 0.6
 
 
@@ -42,8 +42,8 @@ def test_p2_no_framework_is_imported_to_launch(make_job, tmp_path, distribution)
 
 
 def imported(module: str, watched: list[str]) -> list[str]:
-    """Return which of the watched modules are there once `module` is imported, in a Python of its own."""
-    # -S: an editable install's .pth files may import what they like.
+    """Return the watched modules that the import of `module` loads, in a Python of its own."""
+    # -S: the .pth files of an editable install may import anything.
     paths = [path for path in sys.path if path]
     code = f"import sys; sys.path = {paths!r}; import {module}; print(*set(sys.modules) & {set(watched)})"
     answer = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, check=True)
@@ -56,14 +56,14 @@ def test_the_rank_wrapper_stays_lean() -> None:
     assert imported("herringbone_entry.ranks.rank", heavy) == []
 
 
-def test_a_stop_is_heard_before_the_imports_that_take_a_while() -> None:
+def test_stop_signals_are_handled_before_the_slow_imports() -> None:
     # The first process of a container ignored SIGTERM for its first tenth of a second.
     assert (
         imported("herringbone_entry.__main__", ["herringbone_entry.job", "herringbone_contract", "dataclasses"]) == []
     )
 
 
-def test_the_supervisor_imports_what_every_job_needs() -> None:
+def test_the_supervisor_imports_only_modules_that_every_job_needs() -> None:
     rarely = ["subprocess", "tempfile", "random", "shutil", "tarfile", "traceback", "hmac", "secrets", "boto3"]
     rarely += ["msgspec", "threading", "ctypes", "asyncio", "logging", "herringbone_entry.channel.channel"]
     rarely += ["dataclasses", "inspect"]

@@ -1,4 +1,4 @@
-"""Small images, made in moments, and a second engine; none of them outlives its test."""
+"""Small images, built in moments, and a second engine. Each test removes its own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from uuid import uuid4
 
 import pytest
 
+from herringbone.engine.client import Engine
+
 SMALL_DISK_BYTES = 64 << 20
 
 
 @pytest.fixture(scope="session")
 def tarball() -> Callable[[dict[str, bytes]], bytes]:
-    """Packs files, executable all of them."""
+    """Packs files, all of them executable."""
 
     def pack(files: dict[str, bytes]) -> bytes:
         content = io.BytesIO()
@@ -67,8 +69,8 @@ def derive(engine: Any) -> Iterator[Callable[..., str]]:
     def make(image: str, *lines: str) -> str:
         text = "\n".join([f"FROM {image}", *lines])
         name = f"herringbone-test:{uuid4().hex}"
-        said = list(engine.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True, forcerm=True, decode=True))
-        assert not [step for step in said if "error" in step], said
+        steps = list(engine.build(fileobj=io.BytesIO(text.encode()), tag=name, rm=True, forcerm=True, decode=True))
+        assert not [step for step in steps if "error" in step], steps
         names.append(name)
         return name
 
@@ -79,14 +81,14 @@ def derive(engine: Any) -> Iterator[Callable[..., str]]:
 
 @pytest.fixture
 def small_engine(tmp_path: Path) -> Iterator[Any]:
-    """An engine of its own whose disk has room for next to nothing."""
+    """A second engine, with a disk of 64 MB, as docker-py's client."""
     import docker
 
     disk = tmp_path / "small"
     disk.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SMALL_DISK_BYTES}", "tmpfs", disk], check=True)
     socket = tmp_path / "engine.sock"
-    # In a network of its own: an engine without a bridge removes the bridge of the one that is there.
+    # In a network namespace of its own: an engine without a bridge would remove the bridge of the other engine.
     command = [
         "unshare",
         "--net",
@@ -109,3 +111,9 @@ def small_engine(tmp_path: Path) -> Iterator[Any]:
             daemon.terminate()
     finally:
         subprocess.run(["umount", "--lazy", disk], check=True)
+
+
+@pytest.fixture
+def small_own_engine(small_engine: Any, tmp_path: Path) -> Engine:
+    """The second engine, as Herringbone's client."""
+    return Engine(f"unix://{tmp_path / 'engine.sock'}")

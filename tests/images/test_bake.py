@@ -1,4 +1,4 @@
-"""Requirements put into an image: installed once, run like the image itself, nothing else left in it."""
+"""Requirements baked into an image: installed once, without other changes to the image."""
 
 import subprocess
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.docker
 
 @pytest.fixture
 def requirements(tmp_path):
-    """A requirements file that includes another one, and a folder with the wheel that they ask for."""
+    """A requirements file that includes another one, and a folder with the wheel that they need."""
     wheels = tmp_path / "wheels"
     wheels.mkdir()
     information = "hbtiny-1.0.dist-info"
@@ -29,25 +29,27 @@ def requirements(tmp_path):
 
 
 @pytest.fixture
-def baked(engine, image, requirements):
-    """Bakes into the image; what comes out is removed again."""
+def baked(engine, own_engine, image, requirements):
+    """Bakes requirements into the image; the new images are removed after the test."""
     names = []
 
     def make():
-        made = bake(engine, image, requirements, lambda line: None, wheelhouse=requirements.parent / "wheels")
-        names.append(made.name)
-        return made
+        baked_image = bake(
+            own_engine, image, requirements, lambda line: None, wheelhouse=requirements.parent / "wheels"
+        )
+        names.append(baked_image.name)
+        return baked_image
 
     yield make
     for name in set(names):
         engine.remove_image(name, force=True)
 
 
-def test_it_is_the_image_and_the_package(engine, image, baked):
-    made = baked()
-    assert made.built
-    assert made.name.startswith(f"{image}-with-")
-    command = ["docker", "run", "--rm", "--user", "4711", made.name, "sh", "-c"]
+def test_the_image_gets_the_package_and_no_other_change(engine, image, baked):
+    derived = baked()
+    assert derived.built
+    assert derived.name.startswith(f"{image}-with-")
+    command = ["docker", "run", "--rm", "--user", "4711", derived.name, "sh", "-c"]
     shown = subprocess.run(
         [*command, "python -c 'import hbtiny, torch; print(hbtiny.ANSWER)'; ls -A /tmp"],
         check=True,
@@ -55,47 +57,47 @@ def test_it_is_the_image_and_the_package(engine, image, baked):
         text=True,
     )
     assert shown.stdout.split() == ["42"]
-    before, after = (engine.inspect_image(name)["Config"] for name in (image, made.name))
+    before, after = (engine.inspect_image(name)["Config"] for name in (image, derived.name))
     assert not after["Entrypoint"]
     for key in ("Cmd", "Env", "WorkingDir", "StopSignal"):
         assert after[key] == before[key], key
     assert after["Labels"].items() >= before["Labels"].items()
 
 
-def test_it_is_made_once(baked, requirements):
+def test_the_same_requirements_are_baked_once(baked, requirements):
     first = baked()
     assert not baked().built
     (requirements.parent / "more.txt").write_text("# the same, but for a word\nhbtiny==1.0\n")
     assert baked().name != first.name
 
 
-def test_it_is_never_chosen_for_a_job_that_names_no_image(engine, image, baked):
+def test_a_baked_image_is_never_chosen_by_itself(own_engine, image, baked):
     from herringbone.images.find import find
 
-    made = baked()
-    assert find(engine, framework="pytorch", device="cpu") != made.name
+    derived = baked()
+    assert find(own_engine, framework="pytorch", device="cpu") != derived.name
 
 
-def test_what_pip_cannot_find_is_named(engine, image, tmp_path):
+def test_a_package_that_pip_cannot_find_is_named(engine, own_engine, image, tmp_path):
     (tmp_path / "requirements.txt").write_text("--no-index\nhb-no-such-package\n")
     before = engine.containers(all=True, quiet=True, filters={"label": "dev.herringbone.requirements"})
     with pytest.raises(ImageError, match="No matching distribution found for hb-no-such-package"):
-        bake(engine, image, tmp_path / "requirements.txt", lambda line: None)
+        bake(own_engine, image, tmp_path / "requirements.txt", lambda line: None)
     assert engine.containers(all=True, quiet=True, filters={"label": "dev.herringbone.requirements"}) == before
 
 
-def test_an_image_that_is_not_here(engine, tmp_path):
+def test_a_missing_image_is_named(engine, own_engine, tmp_path):
     (tmp_path / "requirements.txt").write_text("")
     with pytest.raises(ImageError, match="the image no-such-image:1 is not on this engine: docker pull"):
-        bake(engine, "no-such-image:1", tmp_path / "requirements.txt", lambda line: None)
+        bake(own_engine, "no-such-image:1", tmp_path / "requirements.txt", lambda line: None)
 
 
-def test_files_that_are_not_here_or_elsewhere(engine, image, tmp_path):
+def test_missing_files_and_files_outside_the_folder_are_refused(own_engine, image, tmp_path):
     (tmp_path / "a").mkdir()
     path = tmp_path / "a" / "requirements.txt"
     with pytest.raises(InputError, match=r"requirements\.txt: there is no such file"):
-        bake(engine, image, path, lambda line: None)
+        bake(own_engine, image, path, lambda line: None)
     path.write_text("-r ../outside.txt\n")
     (tmp_path / "outside.txt").write_text("")
     with pytest.raises(InputError, match="must include files of their own folder"):
-        bake(engine, image, path, lambda line: None)
+        bake(own_engine, image, path, lambda line: None)

@@ -1,11 +1,11 @@
-"""How the outcome of a trial is judged."""
+"""The verdicts on the outcomes of trials."""
 
 import pytest
 
 from herringbone.images.check import Verdict, _failure, _mpi, _runs
 from herringbone.images.trial import Outcome, Setting
 
-TOLD = {"output/failure": b"exit code 7"}
+REPORTED = {"output/failure": b"exit code 7"}
 
 
 STRANGER, WRITES, ROOT = Setting("7:7", True), Setting("7:7", False), Setting("0:0", False)
@@ -28,21 +28,23 @@ BAD = Outcome(1, "no\nRead-only file system\n", {})
         ({STRANGER: BAD, WRITES: BAD, ROOT: BAD}, {"a job": Verdict.FAILED}),
     ],
 )
-def test_the_easiest_setting_that_works_says_what_does_not(outcomes, verdicts):
-    found = list(_runs(outcomes, Verdict.WARNING))
-    assert {finding.subject: finding.verdict for finding in found} == verdicts
+def test_the_strictest_setting_that_works_decides_the_findings(outcomes, verdicts):
+    findings = list(_runs(outcomes, Verdict.WARNING))
+    assert {finding.subject: finding.verdict for finding in findings} == verdicts
     assert all(
-        finding.detail.endswith("no | Read-only file system") for finding in found if finding.verdict is not Verdict.OK
+        finding.detail.endswith("no | Read-only file system")
+        for finding in findings
+        if finding.verdict is not Verdict.OK
     )
 
 
 @pytest.mark.parametrize(
     ("outcome", "verdict"),
     [
-        (Outcome(7, "", TOLD), Verdict.OK),
-        (Outcome(1, "", TOLD), Verdict.WARNING),  # the code was flattened
-        (Outcome(7, "", {}), Verdict.WARNING),  # nobody learns why
-        (Outcome(0, "", TOLD), Verdict.FAILED),  # a failure that passes for a success
+        (Outcome(7, "", REPORTED), Verdict.OK),
+        (Outcome(1, "", REPORTED), Verdict.WARNING),  # the code was flattened
+        (Outcome(7, "", {}), Verdict.WARNING),  # the reason is lost
+        (Outcome(0, "", REPORTED), Verdict.FAILED),  # a failure that looks like a success
         (Outcome(None, "", {}), Verdict.FAILED),
     ],
 )
@@ -50,7 +52,7 @@ def test_a_failed_job(outcome, verdict):
     assert _failure(outcome, Verdict.WARNING).verdict is verdict
 
 
-def test_two_ranks_are_two():
+def test_an_mpi_job_needs_two_different_ranks():
     assert (
         _mpi(Outcome(0, "[algo-1:0] trial rank 0\n[algo-1:1] trial rank 1\n", {}), Verdict.FAILED).verdict is Verdict.OK
     )

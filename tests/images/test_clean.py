@@ -1,4 +1,4 @@
-"""Outdated images go; what somebody uses or named stays."""
+"""Removal of outdated images; images in use, or with a name of the user's own, stay."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from herringbone.engine.client import Engine
 from herringbone.images.clean import clean, outdated
 
 
@@ -33,24 +34,28 @@ REQUIREMENTS = {"dev.herringbone.requirements": "0"}
         pytest.param([image(1, "a"), image(3, "c"), image(2, "b")], (), 2, ["a"], id="the newest two"),
         pytest.param([image(1, "a"), image(3, "c"), image(2, "b")], ("1",), 0, ["b", "c"], id="a container's"),
         pytest.param([image(1, "a", "mine:1"), image(2, "b")], (), 1, [], id="one with another name"),
-        pytest.param([image(1), image(2, "b")], (), 1, [], id="one without a name is the builder's"),
-        pytest.param([image(1, "a", device="cuda"), image(2, "b")], (), 1, [], id="each device"),
-        pytest.param([image(1, "a", version="2.12.0"), image(2, "b")], (), 1, [], id="each version"),
+        pytest.param([image(1), image(2, "b")], (), 1, [], id="one without a name belongs to the builder"),
+        pytest.param([image(1, "a", device="cuda"), image(2, "b")], (), 1, [], id="every device counts by itself"),
+        pytest.param([image(1, "a", version="2.12.0"), image(2, "b")], (), 1, [], id="every version counts by itself"),
         pytest.param(
             [image(1, "a"), image(2, "b"), image(3, "a-with-1", **REQUIREMENTS), image(4, "b-with-1", **REQUIREMENTS)],
             (),
             1,
             ["a-with-1", "a"],
-            id="requirements go with what they stand on",
+            id="requirements go with the image below",
         ),
     ],
 )
-def test_what_is_outdated(listed: list[dict[str, Any]], used: tuple[str, ...], keep: int, removed: list[str]) -> None:
+def test_outdated_images_are_listed(
+    listed: list[dict[str, Any]], used: tuple[str, ...], keep: int, removed: list[str]
+) -> None:
     assert outdated(listed, used, keep) == [f"herringbone/pytorch:{name}" for name in removed]
 
 
 @pytest.mark.docker
-def test_an_engine_is_rid_of_them(small_engine: Any, tarball: Callable[[dict[str, bytes]], bytes]) -> None:
+def test_outdated_images_are_removed_from_an_engine(
+    small_engine: Any, small_own_engine: Engine, tarball: Callable[[dict[str, bytes]], bytes]
+) -> None:
     def load(tag: str, created: str) -> None:
         layer = tarball({"made": tag.encode()})
         labels = {"contract": "1", "framework": "pytorch", "device": "cpu", "version": "2.13.0"}
@@ -68,7 +73,7 @@ def test_an_engine_is_rid_of_them(small_engine: Any, tarball: Callable[[dict[str
     for month, tag in enumerate(("old", "used", "new"), start=1):
         load(tag, f"2026-0{month}-01T00:00:00Z")
     small_engine.create_container("herringbone/pytorch:used", "train")
-    assert clean(small_engine) == ["herringbone/pytorch:old"]
-    assert clean(small_engine) == []
-    left = {name for each in small_engine.images() for name in each["RepoTags"]}
+    assert clean(small_own_engine) == ["herringbone/pytorch:old"]
+    assert clean(small_own_engine) == []
+    left = {name for listed in small_engine.images() for name in listed["RepoTags"]}
     assert left == {"herringbone/pytorch:used", "herringbone/pytorch:new"}

@@ -21,7 +21,7 @@ def herringbone(capsys):
     return run
 
 
-def test_other_verbs_start_without_it():
+def test_other_verbs_import_no_module_of_images():
     code = (
         "import sys, herringbone.cli.__main__; print([name for name in sys.modules if 'herringbone.images.' in name])"
     )
@@ -29,14 +29,14 @@ def test_other_verbs_start_without_it():
     assert shown.strip() == "['herringbone.images.labels']"
 
 
-def test_a_mistake_is_found_before_an_engine_is_asked(herringbone, monkeypatch):
+def test_a_mistake_is_found_before_the_engine_is_used(herringbone, monkeypatch):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     code, out, err = herringbone("images", "build", "jax")
     assert (code, out) == (2, "")
     assert err == "herringbone: framework 'jax': images are built for pytorch, tensorflow, mxnet\n"
 
 
-def test_missing_requirements_are_said_before_anything_is_built(herringbone, monkeypatch, tmp_path):
+def test_missing_requirements_are_reported_before_anything_is_built(herringbone, monkeypatch, tmp_path):
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere")
     code, _, err = herringbone("images", "build", "pytorch", "--requirements", str(tmp_path / "none.txt"))
     assert (code, err) == (2, f"herringbone: {tmp_path}/none.txt: there is no such file\n")
@@ -53,12 +53,12 @@ def test_without_an_engine(herringbone, monkeypatch, arguments):
 
 
 @pytest.mark.docker
-def test_what_is_here_is_listed(herringbone, image):
+def test_local_images_are_listed(herringbone, image):
     code, out, _ = herringbone("images", "ls", "--json")
-    (found,) = (each for each in json.loads(out) if each["image"] == image)
+    (listed,) = (row for row in json.loads(out) if row["image"] == image)
     assert code == 0
-    assert (found["framework"], found["device"], found["requirements"]) == ("pytorch", "cpu", None)
-    assert found["size"] > 500_000_000
+    assert (listed["framework"], listed["device"], listed["requirements"]) == ("pytorch", "cpu", None)
+    assert listed["size"] > 500_000_000
     assert image in herringbone("images", "ls")[1]
 
 
@@ -71,4 +71,4 @@ def test_an_image_that_cannot_run_jobs_ends_with_1(herringbone, base_image):
         == "FAILED   a job           the image has no program `train`: pip install herringbone in it"
     )
     code, out, _ = herringbone("images", "test", base_image, "--json")
-    assert [each["verdict"] for each in json.loads(out)] == ["warning", "FAILED"]
+    assert [finding["verdict"] for finding in json.loads(out)] == ["warning", "FAILED"]

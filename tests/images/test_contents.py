@@ -1,4 +1,4 @@
-"""What is in an image, layer by layer, and that it trains where nothing but the contract's tree may be written."""
+"""The content of an image, layer by layer, and training in it under a read-only root."""
 
 import json
 import subprocess
@@ -32,7 +32,7 @@ def run(image, *command, **options):
 
 @pytest.fixture(scope="module")
 def layers(engine, image):
-    """Every file of every layer, also those that a later layer hides: (path, size, first bytes)."""
+    """Every file of every layer, even if a later layer hides it: (path, size, first bytes)."""
     with tempfile.TemporaryFile() as saved:
         for piece in engine.get_image(image):
             saved.write(piece)
@@ -62,7 +62,7 @@ def test_no_layer_holds_a_compiler_or_a_server(layers):
     assert {"train", "mpirun", "python3"} <= binaries
 
 
-def test_no_layer_holds_what_only_the_build_needed(layers):
+def test_no_layer_holds_files_that_only_the_build_needed(layers):
     left = [
         path
         for path, _, _ in layers
@@ -74,13 +74,13 @@ def test_no_layer_holds_what_only_the_build_needed(layers):
     assert left == []
 
 
-def test_modules_are_compiled_already(layers):
-    """Under a read-only root nobody could do it later, and every start would."""
+def test_modules_are_compiled_in_the_image(layers):
+    """Under a read-only root Python could not store compiled modules, and would compile them at every start."""
     compiled = {path.name.partition(".")[0] for path, _, _ in layers if path.suffix == ".pyc"}
     assert {"functional", "supervisor", "contract", "argparse"} <= compiled
 
 
-def test_the_labels_say_what_it_is(engine, image):
+def test_the_labels_describe_the_image(engine, image):
     config = engine.inspect_image(image)["Config"]
     labels = config["Labels"]
     assert {name: labels[f"dev.herringbone.{name}"] for name in ("contract", "framework", "device", "version")} == {
@@ -104,7 +104,7 @@ def test_the_bill_of_materials_lists_python_s_and_the_system_s_packages(image):
 
 
 @pytest.mark.parametrize("user", ["1000", "4711:4711", "0"])
-def test_it_trains_as_anybody_under_a_read_only_root(image, tmp_path, user):
+def test_any_user_can_train_under_a_read_only_root(image, tmp_path, user):
     tree = tmp_path / "ml"
     (tree / "input" / "config").mkdir(parents=True)
     (tree / "code").mkdir()

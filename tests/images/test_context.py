@@ -1,4 +1,4 @@
-"""What is sent to the builder is the same for the same content, whenever and by whomever it is sent."""
+"""The files for a build: equal content gives an equal context at any time and for any user."""
 
 import io
 import os
@@ -23,7 +23,7 @@ def test_a_file_counts_by_its_content_alone(tmp_path):
     assert first[0].digest == Context({"a": b"content"}).digest
 
 
-def test_names_count_too():
+def test_names_count_as_well():
     assert len({Context(files).digest for files in ({"a": b"1"}, {"b": b"1"}, {"a": b"2"}, {"a": b"1", "b": b""})}) == 4
 
 

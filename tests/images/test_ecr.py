@@ -1,4 +1,4 @@
-"""A push to ECR: moto answers for its API, Debian's docker-registry, behind a password, takes the bytes."""
+"""A push to ECR: moto serves the API, and Debian's docker-registry, behind a password, stores the image."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from herringbone_contract.errors import AwsAccessError, ImageError
 REGION = "eu-central-1"
 ADDRESS = f"123456789012.dkr.ecr.{REGION}.amazonaws.com/team"
 REPOSITORY = "team/herringbone-test"
-# What moto's token says, and how a registry keeps it: bcrypt.
+# The password in moto's token, and its bcrypt hash for the registry.
 PASSWORD = "123456789012-auth-token"  # noqa: S105 - the mock's
 HASHED = "$2b$04$tTHGEuUhSpCeNyD0Mpztt.rNt/SG2xLvdvUvUwtkHlAI0k4vvFmdy"
 CONFIGURATION = """
@@ -36,7 +36,7 @@ auth: {{htpasswd: {{realm: ecr, path: {folder}/passwords}}}}
 
 
 class Denying:
-    """A client of boto3's whose account may not do some things."""
+    """A client of boto3 whose account lacks some permissions."""
 
     def __init__(self, client: Any, *denied: str) -> None:
         self._client, self._denied = client, denied
@@ -47,10 +47,10 @@ class Denying:
         from botocore.exceptions import ClientError
 
         operation = "".join(word.title() for word in name.split("_"))
-        said = f"User: arn:aws:iam::123456789012:user/ann is not authorized to perform: ecr:{operation}"
+        message = f"User: arn:aws:iam::123456789012:user/ann is not authorized to perform: ecr:{operation}"
 
         def refuse(**_: Any) -> None:
-            raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": said}}, operation)
+            raise ClientError({"Error": {"Code": "AccessDeniedException", "Message": message}}, operation)
 
         return refuse
 
@@ -87,7 +87,7 @@ def session(mock: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AwsSe
 
 @pytest.fixture
 def host(tmp_path: Path, registry_program: str) -> Iterator[str]:
-    """The address of a registry that wants ECR's password."""
+    """The address of a registry that asks for ECR's password."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
@@ -108,7 +108,7 @@ def host(tmp_path: Path, registry_program: str) -> Iterator[str]:
 
 
 def manifest(host: str, reference: str) -> str:
-    """Return what the registry keeps of an image."""
+    """Return the manifest that the registry stores."""
     opener = urllib.request.build_opener(
         urllib.request.HTTPBasicAuthHandler(passwords := urllib.request.HTTPPasswordMgrWithDefaultRealm())
     )
@@ -122,48 +122,53 @@ def manifest(host: str, reference: str) -> str:
 
 
 @pytest.mark.docker
-def test_a_push_makes_the_repository_logs_in_and_is_not_repeated(engine, host, session, import_image, tmp_path) -> None:
+def test_a_push_makes_the_repository_logs_in_and_is_not_repeated(
+    engine, own_engine, host, session, import_image, tmp_path
+) -> None:
     image = import_image({"hello": b"ecr"})
     tag = image.partition(":")[2]
-    said: list[str] = []
-    pushed = push(engine, image, Ecr(ADDRESS, session, host=host), said.append)
+    lines: list[str] = []
+    pushed = push(own_engine, image, Ecr(ADDRESS, session, host=host), lines.append)
     assert pushed.startswith(f"{host}/{REPOSITORY}@sha256:")
-    assert said[0] == f"made the repository {REPOSITORY}"
+    assert lines[0] == f"made the repository {REPOSITORY}"
     client = session.client("ecr")
-    made = client.describe_repositories(repositoryNames=[REPOSITORY])["repositories"][0]
-    assert (made["imageTagMutability"], made["imageScanningConfiguration"]) == ("IMMUTABLE", {"scanOnPush": True})
+    repository = client.describe_repositories(repositoryNames=[REPOSITORY])["repositories"][0]
+    assert (repository["imageTagMutability"], repository["imageScanningConfiguration"]) == (
+        "IMMUTABLE",
+        {"scanOnPush": True},
+    )
 
-    # From here on ECR's API knows what the registry took.
+    # Tell moto about the image that the registry stored.
     client.put_image(repositoryName=REPOSITORY, imageManifest=manifest(host, tag), imageTag=tag)
     known = client.describe_images(repositoryName=REPOSITORY)["imageDetails"][0]["imageDigest"]
-    said.clear()
-    assert push(engine, image, Ecr(ADDRESS, session, host=host), said.append) == f"{host}/{REPOSITORY}@{known}"
-    assert said == [f"{host}/{REPOSITORY}:{tag} is there already"]
+    lines.clear()
+    assert push(own_engine, image, Ecr(ADDRESS, session, host=host), lines.append) == f"{host}/{REPOSITORY}@{known}"
+    assert lines == [f"{host}/{REPOSITORY}:{tag} is there already"]
 
     other = import_image({"hello": b"another"})
     engine.tag(other, "herringbone-test", tag, force=True)
     with pytest.raises(ImageError, match=r"there already, with another image \(sha256:.*immutable; give the image ano"):
-        push(engine, image, Ecr(ADDRESS, session, host=host), said.append)
+        push(own_engine, image, Ecr(ADDRESS, session, host=host), lines.append)
     engine.remove_image(f"{host}/{REPOSITORY}:{tag}")
-    # The token was nowhere but on its way.
-    assert not any(PASSWORD in line for line in said)
+    # The token appears in no line and no file.
+    assert not any(PASSWORD in line for line in lines)
     assert not (tmp_path / "docker").exists()
 
 
 @pytest.mark.docker
-def test_a_registry_that_does_not_know_us(engine, host, session, import_image) -> None:
+def test_a_refused_login_names_the_permissions(engine, own_engine, host, session, import_image) -> None:
     class WrongToken(Ecr):
         def login(self) -> dict[str, str]:
             return {"username": "AWS", "password": "wrong"}
 
     image = import_image({"hello": b"wrong"})
     with pytest.raises(ImageError, match=r"cannot be pushed: .*; the caller needs ecr:BatchCheckLayerAvailability, "):
-        push(engine, image, WrongToken(ADDRESS, session, host=host), lambda line: None)
+        push(own_engine, image, WrongToken(ADDRESS, session, host=host), lambda line: None)
     engine.remove_image(f"{host}/team/{image}")
 
 
 @pytest.mark.parametrize(
-    ("denied", "says"),
+    ("denied", "message"),
     [
         ("describe_repositories", "ecr:DescribeRepositories"),
         (
@@ -172,12 +177,12 @@ def test_a_registry_that_does_not_know_us(engine, host, session, import_image) -
         ),
     ],
 )
-def test_a_repository_that_may_not_be_made(session, denied: str, says: str) -> None:
-    with pytest.raises(AwsAccessError, match=says):
+def test_a_missing_permission_for_a_repository_is_named(session, denied: str, message: str) -> None:
+    with pytest.raises(AwsAccessError, match=message):
         Ecr(ADDRESS, DeniedSession(denied)).make_repository("team/a", lambda line: None)
 
 
-def test_a_login_that_is_not_allowed(session) -> None:
+def test_a_missing_permission_for_the_login_is_named(session) -> None:
     with pytest.raises(AwsAccessError, match=r"to log in to ECR: access denied: .*ecr:GetAuthorizationToken"):
         Ecr(ADDRESS, DeniedSession("get_authorization_token")).login()
 

@@ -1,4 +1,4 @@
-"""Locks, and what a user's own wheels do to them."""
+"""Locks, and locks with a user's own wheels."""
 
 from pathlib import Path
 
@@ -21,14 +21,14 @@ TORCH = Wheel("torch-2.13.0+cpu-cp312-cp312-linux_x86_64.whl", "dd")
 NUMPY = Wheel("numpy-2.0-cp312-cp312-linux_x86_64.whl", "ee")
 
 
-def test_what_a_lock_says():
+def test_pins_and_index_are_read():
     assert LOCK.pins == {"numpy": {"1.0", "2.0"}, "torch": {"2.13.0+cpu"}}
     assert LOCK.version("torch") == "2.13.0+cpu"
     assert LOCK.version("numpy") is None
     assert LOCK.version("jax") is None
 
 
-def test_without_wheels_it_stays_as_it_is():
+def test_without_wheels_the_lock_stays_as_it_is():
     assert LOCK.with_wheels([], "torch") == LOCK
 
 
@@ -50,7 +50,7 @@ def test_a_wheelhouse_with_everything_needs_no_index_at_all():
     assert "    --hash=sha256:ee \\" in lines
 
 
-def test_wheels_of_other_versions_are_left_at_home():
+def test_wheels_of_other_versions_are_left_out():
     files = ["torch-2.13.0%2Bcpu-cp312-cp312-linux_x86_64.whl", "torch-2.12.0-cp312-cp312-any.whl", "jax-1-any.whl"]
     assert list(usable({file: Path(file) for file in files}, LOCK)) == files[:1]
 

@@ -9,8 +9,8 @@ pytestmark = [pytest.mark.docker, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.mark.parametrize(("framework", "version"), [("tensorflow", "2."), ("mxnet", "1.9.")])
-def test_it_is_built_and_passes(framework, version, engine, build_image):
+def test_the_image_is_built_and_passes(framework, version, own_engine, build_image):
     image = build_image(framework)
-    found = {finding.subject: finding for finding in check(engine, image)}
-    assert {subject: finding.detail for subject, finding in found.items() if finding.verdict is not Verdict.OK} == {}
-    assert found["framework"].detail.startswith(f"{framework} {version}")
+    findings = {finding.subject: finding for finding in check(own_engine, image)}
+    assert {subject: finding.detail for subject, finding in findings.items() if finding.verdict is not Verdict.OK} == {}
+    assert findings["framework"].detail.startswith(f"{framework} {version}")

@@ -44,12 +44,12 @@ def registry(tmp_path, port, registry_program):
         server.terminate()
 
 
-def test_the_image_is_there_under_its_digest(engine, registry, import_image):
+def test_a_pushed_image_can_be_pulled_by_its_digest(engine, own_engine, registry, import_image):
     image = import_image({"hello": b"world"})
-    said = []
-    pushed = push(engine, image, registry, said.append)
+    lines = []
+    pushed = push(own_engine, image, registry, lines.append)
     assert pushed.startswith(f"{registry}/herringbone-test@sha256:")
-    assert any(line.startswith("Pushed ") for line in said)
+    assert any(line.startswith("Pushed ") for line in lines)
     with urllib.request.urlopen(f"http://{registry}/v2/herringbone-test/tags/list") as answer:
         assert image.partition(":")[2].encode() in answer.read()
     engine.remove_image(f"{registry}/{image}")
@@ -57,13 +57,13 @@ def test_the_image_is_there_under_its_digest(engine, registry, import_image):
     engine.remove_image(pushed)
 
 
-def test_no_registry_at_that_address(engine, port, import_image):
+def test_an_address_without_a_registry(engine, own_engine, port, import_image):
     image = import_image({"hello": b""})
     with pytest.raises(ImageError, match=f"cannot be pushed: .*; does a registry answer at 127.0.0.1:{port}"):
-        push(engine, image, f"127.0.0.1:{port}", lambda line: None)
+        push(own_engine, image, f"127.0.0.1:{port}", lambda line: None)
     engine.remove_image(f"127.0.0.1:{port}/{image}")
 
 
-def test_an_image_that_is_not_here(engine):
+def test_a_missing_image_is_named(own_engine):
     with pytest.raises(ImageError, match="no-such-image:1 is not on this engine; `herringbone images ls`"):
-        push(engine, "no-such-image:1", "127.0.0.1:1", lambda line: None)
+        push(own_engine, "no-such-image:1", "127.0.0.1:1", lambda line: None)

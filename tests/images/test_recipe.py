@@ -1,4 +1,4 @@
-"""What goes into an image decides its name; what is missing is said before an engine is asked."""
+"""Recipes: the content decides the name, and missing files are reported without an engine."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def wheelhouse(tmp_path):
 TORCH = "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"
 
 
-def test_the_name_says_framework_version_and_device():
+def test_the_name_holds_framework_version_and_device():
     name = make_recipe("pytorch").tag("sha256:base")
     assert name.startswith("herringbone/pytorch:2.13.0-cpu-")
     assert make_recipe("tensorflow", device="cuda").tag("sha256:base").startswith("herringbone/tensorflow:2.21.0-cuda-")
@@ -35,7 +35,7 @@ def test_the_same_recipe_has_the_same_name():
     assert make_recipe("pytorch").tag("sha256:base") == make_recipe("pytorch").tag("sha256:base")
 
 
-def test_whatever_changes_changes_the_name(tmp_path, wheelhouse):
+def test_every_change_changes_the_name(tmp_path, wheelhouse):
     ca = tmp_path / "ca.pem"
     ca.write_text(CERTIFICATE)
     lock = tmp_path / "lock.txt"
@@ -54,14 +54,14 @@ def test_whatever_changes_changes_the_name(tmp_path, wheelhouse):
     assert len(set(names)) == len(names)
 
 
-def test_wheels_that_the_lock_does_not_ask_for_stay_at_home(wheelhouse):
+def test_wheels_outside_of_the_lock_are_left_out(wheelhouse):
     recipe = make_recipe("pytorch", wheelhouse=wheelhouse(TORCH, "huge-1.0-py3-none-any.whl"))
     assert [name for name in recipe.context.files if name.endswith(".whl") and "wheels" in name] == [
         f"framework/wheels/{TORCH}"
     ]
 
 
-def test_another_lock_brings_another_version(tmp_path):
+def test_another_lock_gives_another_version(tmp_path):
     lock = tmp_path / "lock.txt"
     lock.write_text("torch==2.6.0+cpu --hash=sha256:00\n")
     assert make_recipe("pytorch", lock=lock).version == "2.6.0"
@@ -74,22 +74,22 @@ def test_another_lock_brings_another_version(tmp_path):
         ({"device": "gpu"}, "device 'gpu': there is cpu and cuda"),
     ],
 )
-def test_what_there_is_not(arguments, message):
+def test_unknown_frameworks_and_devices_are_refused(arguments, message):
     with pytest.raises(OptionError, match=message):
         make_recipe(**{"framework": "pytorch", **arguments})
 
 
-def test_a_wheelhouse_without_the_framework_says_how_to_get_it(wheelhouse):
+def test_a_wheelhouse_without_the_framework_is_refused_with_the_remedy(wheelhouse):
     with pytest.raises(InputError, match=r"no wheel of torch 2\.13\.0\+cpu \(there is none of it\): pip download "):
         make_recipe("pytorch", wheelhouse=wheelhouse("numpy-2.4.6-cp311-cp311-any.whl"))
 
 
-def test_a_wheelhouse_with_another_version_says_which(wheelhouse):
+def test_a_wheelhouse_with_another_version_is_refused(wheelhouse):
     with pytest.raises(InputError, match=r"there is torch-2\.6\.0-cp311-cp311-any\.whl"):
         make_recipe("pytorch", wheelhouse=wheelhouse("torch-2.6.0-cp311-cp311-any.whl"))
 
 
-def test_a_wheelhouse_that_is_not_there(tmp_path):
+def test_a_missing_wheelhouse(tmp_path):
     with pytest.raises(InputError, match=r"the wheelhouse .*none is not a folder"):
         make_recipe("pytorch", wheelhouse=tmp_path / "none")
 
@@ -102,7 +102,7 @@ def test_a_wheelhouse_that_is_not_there(tmp_path):
         (CERTIFICATE + "-----BEGIN PRIVATE KEY-----\n", "holds a private key; give the certificates alone"),
     ],
 )
-def test_a_ca_bundle_that_is_none(tmp_path, text, message):
+def test_a_wrong_ca_bundle(tmp_path, text, message):
     path = tmp_path / "ca.pem"
     if text is not None:
         path.write_text(text)

@@ -1,4 +1,4 @@
-"""Trials in real containers: of our image, of one that cannot run jobs, and of one that could be better."""
+"""Trials in real containers: of our image, of an image that cannot run jobs, and of images with defects."""
 
 import pytest
 
@@ -7,27 +7,27 @@ from herringbone.images.check import Verdict, check
 pytestmark = pytest.mark.docker
 
 
-def findings(engine, image):
-    return {finding.subject: finding for finding in check(engine, image)}
+def findings(own_engine, image):
+    return {finding.subject: finding for finding in check(own_engine, image)}
 
 
-def test_our_image_passes(engine, image):
-    found = findings(engine, image)
+def test_our_image_passes(own_engine, image):
+    found = findings(own_engine, image)
     assert {subject: finding.detail for subject, finding in found.items() if finding.verdict is not Verdict.OK} == {}
     assert found["framework"].detail.startswith("pytorch ")
     assert found["any user"].detail == "uid 47110"
     assert found["MPI job"].detail == "two ranks"
 
 
-def test_an_image_without_train(engine, base_image):
-    found = findings(engine, base_image)
+def test_an_image_without_train(own_engine, base_image):
+    found = findings(own_engine, base_image)
     assert found["contract"].verdict is Verdict.WARNING
     assert found["a job"].verdict is Verdict.FAILED
     assert found["a job"].detail == "the image has no program `train`: pip install herringbone in it"
     assert list(found) == ["contract", "a job"]
 
 
-def test_an_image_that_could_be_better(engine, image, derive):
+def test_an_image_with_needless_files(own_engine, image, derive):
     worse = derive(
         image,
         "RUN mkdir -p /root/.ssh && echo '-----BEGIN OPENSSH PRIVATE KEY-----' >/root/.ssh/id_rsa"
@@ -35,16 +35,15 @@ def test_an_image_that_could_be_better(engine, image, derive):
         " && echo x >/var/lib/apt/lists/x",
         "ENV PATH=/usr/local/bin:$PATH",
     )
-    found = findings(engine, worse)
+    found = findings(own_engine, worse)
     assert (found["private keys"].verdict, found["private keys"].detail) == (Verdict.FAILED, "/root/.ssh/id_rsa")
     assert found["ballast"].verdict is Verdict.WARNING
     assert found["ballast"].detail == "not needed: gcc, /var/lib/apt/lists"
 
 
-def test_an_image_that_is_not_for_everybody(engine, image, derive):
-    """A script for root alone: jobs of others fail, and that is said."""
+def test_an_image_that_works_for_root_alone(own_engine, image, derive):
     train = "#!/bin/sh\\n[ $(id -u) = 0 ] || { echo root only; exit 3; }\\nexec python -m herringbone_entry\\n"
-    found = findings(engine, derive(image, f"RUN printf '{train}' >/opt/herringbone/bin/train"))
+    found = findings(own_engine, derive(image, f"RUN printf '{train}' >/opt/herringbone/bin/train"))
     assert found["a job"].verdict is Verdict.OK
     assert (found["any user"].verdict, found["any user"].detail) == (Verdict.FAILED, "root only")
     assert found["failure"].verdict is Verdict.OK

@@ -1,4 +1,4 @@
-"""What a failed build's output means."""
+"""Messages for failed builds: causes recognised in the output, and remedies."""
 
 import pytest
 
@@ -22,20 +22,20 @@ RUN_FAILED = "The command '/bin/sh -c sh /build/framework/install' returned a no
     ],
 )
 def test_known_causes(line, help_):
-    said = explain(["Step 6/24 : RUN", line], RUN_FAILED, place="/var/lib/docker")
-    assert said.startswith(f"the image cannot be built: {RUN_FAILED}. ")
-    assert help_ in said
-    assert said.endswith(f"  {line}")
+    message = explain(["Step 6/24 : RUN", line], RUN_FAILED, image_folder="/var/lib/docker")
+    assert message.startswith(f"the image cannot be built: {RUN_FAILED}. ")
+    assert help_ in message
+    assert message.endswith(f"  {line}")
 
 
-def test_an_engine_s_own_error_is_read_as_well():
-    said = explain([], 'OCI runtime create failed: exec: "/bin/sh": no such file or directory', place="")
-    assert "The base image has no shell" in said
+def test_the_engines_own_error_is_searched_as_well():
+    message = explain([], 'OCI runtime create failed: exec: "/bin/sh": no such file or directory', image_folder="")
+    assert "The base image has no shell" in message
 
 
-def test_what_the_dockerfile_says_is_no_symptom():
+def test_the_text_of_the_dockerfile_is_no_symptom():
     dockerfile = "RUN command -v apt-get || { echo 'the base image has neither python3 nor apt-get'; exit 64; }"
-    said = explain(
+    message = explain(
         [
             f"Step 3/24 : {dockerfile}",
             " ---> Running in 0a",
@@ -43,15 +43,15 @@ def test_what_the_dockerfile_says_is_no_symptom():
             "Removing intermediate container 0a",
         ],
         f"The command '/bin/sh -c {dockerfile}' returned a non-zero code: 1",
-        place="",
+        image_folder="",
     )
-    first, *rest = said.splitlines()
+    first, *rest = message.splitlines()
     assert first.endswith("...' returned a non-zero code: 1")
     assert rest == ["  boom"]
 
 
-def test_what_is_not_known_shows_the_last_lines_alone():
+def test_an_unknown_cause_shows_the_last_lines_alone():
     lines = [f"line {number}" for number in range(100)]
-    said = explain(lines, "boom", place="").splitlines()
-    assert said[0] == "the image cannot be built: boom"
-    assert said[1:] == [f"  line {number}" for number in range(88, 100)]
+    shown = explain(lines, "boom", image_folder="").splitlines()
+    assert shown[0] == "the image cannot be built: boom"
+    assert shown[1:] == [f"  line {number}" for number in range(88, 100)]

@@ -1,4 +1,4 @@
-"""Our own wheel, packed without a build tool."""
+"""Herringbone's wheel, packed without a build tool."""
 
 import io
 import zipfile
@@ -13,7 +13,7 @@ def packed():
     name, content = pack_herringbone()
     assert name.startswith("herringbone-")
     with zipfile.ZipFile(io.BytesIO(content)) as wheel:
-        # The native core is no text; the rest is.
+        # The native core is binary; all other files are text.
         return {entry: wheel.read(entry).decode(errors="replace") for entry in wheel.namelist()}
 
 
@@ -22,12 +22,12 @@ def test_the_same_sources_give_the_same_bytes():
     assert pack({"a": b"1", "b": b"2"}, "RECORD") == pack({"b": b"2", "a": b"1"}, "RECORD")
 
 
-def test_all_four_packages_the_shim_and_the_dockerfiles_are_in(packed):
+def test_the_wheel_holds_packages_shims_and_dockerfiles(packed):
     for file in (
         "herringbone_contract/constants.py",
         "herringbone/images/trials/contents.py",
         "herringbone/_containers/pytorch/Dockerfile",
-        "herringbone_entry/supervisor/supervisor.py",
+        "herringbone_entry/supervisor/running.py",
         "herringbone_parallel/torch/model_parallel/step.py",
         "herringbone_parallel/reduce/native/core.c",
         "herringbone_parallel/_shim/smdistributed/modelparallel/torch/__init__.py",
@@ -38,7 +38,7 @@ def test_all_four_packages_the_shim_and_the_dockerfiles_are_in(packed):
     assert not [name for name in packed if name.endswith(".pyc")]
 
 
-def test_the_commands_come_along(packed):
+def test_the_wheel_declares_the_commands(packed):
     (entry_points,) = (text for name, text in packed.items() if name.endswith("entry_points.txt"))
     assert "train = herringbone_entry.__main__:main" in entry_points
 

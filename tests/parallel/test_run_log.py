@@ -1,4 +1,4 @@
-"""A training's log, its clock handed in."""
+"""The log of a training, with a simulated clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from herringbone_parallel.run_log import RunLog
 
 
 def ticking(start: float = 100.0) -> Iterator[float]:
-    """A second passes between two looks at the clock."""
+    """Return a clock that advances by a second with each reading."""
     return map(float, count(int(start)))
 
 
@@ -48,7 +48,7 @@ def test_the_lines_of_a_run() -> None:
         ("epoch_stop", None, 112),
         ("eval_accuracy", 0.9, 113),
         ("run_stop", None, 114),
-        # 30 samples in each second of training; 2 ranks x 20 would be perfect; 13 s from the start to the target.
+        # 30 samples/s of training, 2 ranks x 20 would be perfect, and 13 s from the start to the target.
         ("tracked_stats", {"throughput": 30.0, "scaling_efficiency": 0.75, "seconds_to_target": 13.0}, 115),
     ]
     assert events[5].metadata == {"epoch_num": 1}
@@ -67,19 +67,19 @@ def test_a_target_that_is_missed_fails_the_job_only_when_asked_to() -> None:
         run([], target=0.9)[1].finish(require_target=True)
 
 
-def test_less_may_be_better() -> None:
+def test_lower_values_may_be_better() -> None:
     assert "seconds_to_target" in run([3.0, 1.9], target=2.0, lower_is_better=True)[1].finish()
     with pytest.raises(ParallelError, match=r"the best was 2.5"):
         run([3.0, 2.5], target=2.0, lower_is_better=True)[1].finish(require_target=True)
 
 
-def test_an_inactive_one_answers_and_writes_nothing() -> None:
+def test_an_inactive_log_returns_values_and_writes_nothing() -> None:
     lines, log = run([0.95], target=0.9, active=False)
     assert lines == []
     assert log.finish()["seconds_to_target"] > 0
 
 
-def test_figures_that_cannot_be_are_left_out_or_refused() -> None:
+def test_undefined_figures_are_left_out_and_invalid_ones_refused() -> None:
     assert run([])[1].finish() == {}
     with pytest.raises(ParallelError, match="alone=0"):
         RunLog(alone=0)

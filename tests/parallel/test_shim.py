@@ -1,4 +1,4 @@
-"""`smdistributed` exists in launched ranks and nowhere else."""
+"""Only launched ranks can import `smdistributed`; the shims export the names of SMP v1 and Horovod."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def test_the_shim_is_not_importable_outside_a_launched_rank() -> None:
     assert importlib.util.find_spec("smdistributed") is None
 
 
-def test_the_shim_shows_the_whole_public_list() -> None:
+def test_the_shim_exports_all_public_names() -> None:
     program = (
         "import smdistributed.modelparallel.torch as smp, herringbone_parallel.torch.model_parallel.api as ours\n"
         "assert smp.__all__ == ours.__all__ and all(getattr(smp, n) is getattr(ours, n) for n in ours.__all__)\n"
         "try: smp.init()\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": str(SHIM)}, capture_output=True, text=True, check=True
     )
-    assert done.stdout.startswith("ParallelError SM_HP_MP_PARAMETERS is not set")
+    assert process.stdout.startswith("ParallelError SM_HP_MP_PARAMETERS is not set")
 
 
-def test_the_data_parallel_shim_makes_the_backend_known_and_shows_v1s_surface() -> None:
+def test_the_data_parallel_shim_registers_the_backend_and_exports_v1s_names() -> None:
     program = (
         "import torch.distributed as torchs\n"
         "import smdistributed.dataparallel.torch.torch_smddp\n"
@@ -53,21 +53,23 @@ def test_the_data_parallel_shim_makes_the_backend_known_and_shows_v1s_surface() 
         "MASTER_ADDR": "127.0.0.1",
     }
     environment["MASTER_PORT"] = str(free_port())
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    said = done.stdout.splitlines()
-    assert said[0] == "smddp True False RedOpType.AVG"
-    assert said[1].startswith("ParallelError HERRINGBONE_REDUCE_MEET is not set")
+    process = subprocess.run(
+        [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True
+    )
+    lines = process.stdout.splitlines()
+    assert lines[0] == "smddp True False RedOpType.AVG"
+    assert lines[1].startswith("ParallelError HERRINGBONE_REDUCE_MEET is not set")
 
 
-@pytest.mark.parametrize(("real", "found"), [(False, "horovod/tensorflow/__init__.py"), (True, "real/horovod")])
-def test_a_real_horovod_comes_before_ours_wherever_it_lies(tmp_path: Path, real: bool, found: str) -> None:
+@pytest.mark.parametrize(("real", "origin"), [(False, "horovod/tensorflow/__init__.py"), (True, "real/horovod")])
+def test_a_real_horovod_comes_before_ours_wherever_it_is_installed(tmp_path: Path, real: bool, origin: str) -> None:
     if real:
         (tmp_path / "real" / "horovod" / "tensorflow").mkdir(parents=True)
         for folder in ("horovod", "horovod/tensorflow"):
             (tmp_path / "real" / folder / "__init__.py").touch()
     program = "import importlib.util; print(importlib.util.find_spec('horovod.tensorflow').origin)"
     path = os.pathsep.join([str(SHIM.with_name("shim_horovod")), str(tmp_path / "real")])
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", program], env={"PYTHONPATH": path}, capture_output=True, text=True, check=True
     )
-    assert found in done.stdout
+    assert origin in process.stdout

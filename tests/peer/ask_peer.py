@@ -1,10 +1,10 @@
-"""Ask the released `sagemaker` package what its estimators write, for each case of cases.json, without a network.
+"""Record the hyperparameters of the released `sagemaker` package for each case of cases.json, without a network.
 
 Usage, with the Python that `tests/peer/setup` makes: `.venv-peer/bin/python tests/peer/ask_peer.py > answers.json`.
 An answer is the estimator's `hyperparameters()`, or `{"error": "ValueError: ..."}`.
 """
 
-# ruff: noqa: E402 - the environment has to be set before the peer is imported
+# ruff: noqa: E402 - the environment has to be set before the import of the peer
 import io
 import json
 import logging
@@ -14,7 +14,7 @@ import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
 
-# Before the import: no telemetry, no settings of this machine, no question to an instance's metadata service.
+# Before the import: switch off telemetry, settings of this machine, and requests to an instance's metadata service.
 os.environ.update(
     AWS_EC2_METADATA_DISABLED="true",
     AWS_ACCESS_KEY_ID="none",
@@ -58,7 +58,7 @@ def answer(case, session, folder):
             **options,
         )
         return estimator.hyperparameters()
-    except Exception as error:  # noqa: BLE001 - whatever it raises is the answer
+    except Exception as error:  # noqa: BLE001 - any error is the answer
         return {"error": f"{type(error).__name__}: {error}"}
 
 

@@ -1,9 +1,13 @@
-"""Conformance with the released peer: the same dict gives the same hyperparameters, or a difference that we chose.
+"""Conformance with the released peer: the same dict gives the same hyperparameters, except for chosen differences.
 
-`cases.json` holds the dicts, `answers.json` what `sagemaker` 2.257.7 made of them. The test marked `peer` asks the
-package again; it needs the environment that `tests/peer/setup` makes. In a case,
-`both_refuse` is a phrase common to both messages, `we_refuse` one of ours for what the peer lets through,
-`they_refuse` marks what only we take, `we_add` is what we send beyond the peer, and `why` says why we differ.
+`cases.json` holds the dicts, `answers.json` the results of `sagemaker` 2.257.7. The test marked `peer` runs the package
+again; it needs the environment that `tests/peer/setup` makes. The keys of a case are:
+
+- `both_refuse`: a phrase that both messages contain.
+- `we_refuse`: a phrase of our message for a dict that the peer accepts.
+- `they_refuse`: marks a dict that only we accept.
+- `we_add`: hyperparameters that we send in addition.
+- `why`: the reason for the difference.
 """
 
 import json
@@ -25,7 +29,7 @@ RECORDED = json.loads((HERE / "answers.json").read_text(encoding="utf-8"))
 
 
 def cases(*kinds):
-    """Return the cases of these kinds; without one, those in which we and the peer agree."""
+    """Return the cases of these kinds; without kinds, the cases in which we and the peer agree."""
     every = {"both_refuse", "we_refuse", "they_refuse", "we_add"}
     chosen = [case for case in CASES if (every & case.keys()) == set(kinds)]
     return pytest.mark.parametrize("case", chosen, ids=[case["name"] for case in chosen])
@@ -54,12 +58,12 @@ def test_the_same_hyperparameters(case):
 
 
 @cases()
-def test_what_the_peer_writes_we_read(case):
+def test_we_read_the_hyperparameters_of_the_peer(case):
     assert decode(theirs(case)) == distribution_of(case)
 
 
 @cases("both_refuse")
-def test_the_same_refusal_in_words_that_both_share(case):
+def test_both_refuse_with_a_common_phrase(case):
     with pytest.raises(DistributionError) as caught:
         distribution_of(case)
     assert theirs(case)["error"].startswith("ValueError: ")
@@ -69,22 +73,22 @@ def test_the_same_refusal_in_words_that_both_share(case):
 
 
 @cases("we_refuse")
-def test_what_only_we_refuse(case):
+def test_dicts_that_only_we_refuse(case):
     with pytest.raises(DistributionError) as caught:
         distribution_of(case)
     assert case["we_refuse"] in str(caught.value)
-    # The peer takes it, or falls over a bug of its own.
+    # The peer accepts the dict, or fails with a bug of its own.
     assert theirs(case).get("error", "KeyError").startswith("KeyError")
 
 
 @cases("they_refuse")
-def test_what_only_the_peer_refuses(case):
+def test_dicts_that_only_the_peer_refuses(case):
     assert theirs(case)["error"].startswith("ValueError: ")
     assert decode(ours(case)) == distribution_of(case)
 
 
 @cases("we_add")
-def test_what_we_send_beyond_the_peer(case):
+def test_hyperparameters_that_only_we_send(case):
     assert ours(case) == theirs(case) | case["we_add"]
     assert decode(ours(case)) == distribution_of(case)
 
@@ -96,6 +100,6 @@ def test_every_difference_has_its_reason():
 
 @pytest.mark.peer
 @pytest.mark.skipif(not PEER_PYTHON.exists(), reason="run tests/peer/setup first: the peer is 310 MB")
-def test_the_recorded_answers_are_the_peer_s():
-    asked = subprocess.run([PEER_PYTHON, HERE / "ask_peer.py"], capture_output=True, text=True, check=True)
-    assert json.loads(asked.stdout) == RECORDED
+def test_the_recorded_answers_are_those_of_the_peer():
+    run = subprocess.run([PEER_PYTHON, HERE / "ask_peer.py"], capture_output=True, text=True, check=True)
+    assert json.loads(run.stdout) == RECORDED

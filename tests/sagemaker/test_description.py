@@ -6,7 +6,8 @@ from datetime import datetime, timezone
 import pytest
 
 from herringbone.backends.sagemaker.description import failure_of, row_of
-from herringbone_contract.failure import Failure, Frame, parse_failure, summary
+from herringbone_contract.failure import Failure, Frame, summary
+from herringbone_contract.failure_text import parse_failure
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=timezone.utc)
 STARTING = {

@@ -41,7 +41,10 @@ def request_again(request, kind):
     plan = rebuild(json.loads(json.dumps(description)), request.get("Tags", ()), kind=kind)
     plan = parse_plan(plan.to_dict())  # the index keeps plans in this form
     arguments = {"entry_point": None, "image_uri": None, **plan.arguments, **given_options(plan.options)}
-    inputs = {channel.name: channel.file_system or channel.input for channel in plan.channels}
+    # Planning adds the channel of `model_uri` by itself.
+    model = plan.options.model_channel_name if plan.options.model_uri is not None else None
+    channels = [channel for channel in plan.channels if channel.name != model]
+    inputs = {channel.name: channel.file_system or channel.input for channel in channels}
     return training_job_request(planned(inputs, kind=getattr(herringbone, kind), **arguments), NAMES)
 
 

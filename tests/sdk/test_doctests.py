@@ -1,4 +1,4 @@
-"""The usages in the docstrings are true."""
+"""The examples in the docstrings are correct."""
 
 import doctest
 import importlib
@@ -12,7 +12,7 @@ MODULES = [module.name for module in pkgutil.walk_packages(herringbone.__path__,
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_usages(name, tmp_path, monkeypatch):
+def test_examples(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
     assert doctest.testmod(importlib.import_module(name), optionflags=flags).failed == 0

@@ -1,4 +1,4 @@
-"""What users may import, and what importing costs."""
+"""The public names, and the cost of importing them."""
 
 import subprocess
 import sys
@@ -10,13 +10,13 @@ def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.strip()
 
 
-def test_the_list_is_what_can_be_imported():
+def test_every_public_name_can_be_imported():
     for name in herringbone.__all__:
         assert getattr(herringbone, name).__name__ == name
     assert dir(herringbone) == sorted(herringbone.__all__)
 
 
-def test_the_list_holds_every_error_of_the_tree_that_a_client_can_meet():
+def test_every_error_that_a_client_can_catch_is_public():
     from herringbone_contract import errors
 
     tree = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
@@ -41,22 +41,22 @@ def test_an_estimator_loads_no_framework_and_no_cloud():
 
 
 def test_the_controller_starts_lean():
-    """The user waits for it: typing, dataclasses, pathlib and sqlite cost it 30 ms of his first line's 250."""
+    """The user waits for it: typing, dataclasses, pathlib and sqlite take 30 of the 250 ms to the first line."""
     loaded = run("import sys, herringbone.controller.__main__; print(' '.join(sorted(sys.modules)))").split()
     assert not {"msgspec", "sqlite3", "dataclasses", "pathlib", "subprocess", "tarfile", "typing"} & set(loaded)
 
 
 def test_windows_is_refused_politely():
-    """There the standard library has no fcntl, and the refusal was a ModuleNotFoundError."""
-    said = run(
+    """Windows has no fcntl; without a check the user would get a ModuleNotFoundError."""
+    message = run(
         "import os, sys; sys.modules['fcntl'] = None\n"
         "from herringbone.backends.process import backend; os.name = 'nt'\n"
         "try: backend.make_backend()\n"
         "except backend.UnsupportedError as error: print(error)"
     )
-    assert said.startswith("instance_type 'local_process' needs a POSIX system")
+    assert message.startswith("instance_type 'local_process' needs a POSIX system")
 
 
 def test_importing_is_quick():
-    took = run("import time; start = time.perf_counter(); import herringbone; print(time.perf_counter() - start)")
-    assert float(took) < 0.15
+    seconds = run("import time; start = time.perf_counter(); import herringbone; print(time.perf_counter() - start)")
+    assert float(seconds) < 0.15

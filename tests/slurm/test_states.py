@@ -8,7 +8,8 @@ import pytest
 
 from herringbone.backends.slurm.states import SlurmJob, columns_of, parse_sacct, parse_squeue
 from herringbone.jobs.index import JobRecord
-from herringbone_contract.failure import Failure, lost_contact, parse_failure
+from herringbone_contract.failure import Failure, lost_contact
+from herringbone_contract.failure_text import parse_failure
 
 ROW = JobRecord(name="digits-1", backend="slurm", plan="{}", created=0.0)
 FAILED = {"status": "Failed", "secondary_status": "Failed", "failure": Failure(message="no digit").to_json()}

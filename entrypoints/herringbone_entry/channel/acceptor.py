@@ -1,4 +1,4 @@
-"""Where ranks of mpirun's come in, and its agents: whoever connects says first who it is."""
+"""Accept connections of this host's ranks and of mpirun's agents; each sends one hello first."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ import socket
 from collections.abc import Callable
 
 from herringbone_entry.channel.frames import Message, Wire, WireError
-from herringbone_entry.channel.listener import listen
-from herringbone_entry.supervisor.event_loop import Loop
+from herringbone_entry.channel.unix_socket import listen
+from herringbone_entry.event_loop import Loop
 
 
-class Reception:
-    """Listens at `path`; `on_greeting` gets each guest's wire and its first message, and may close the wire.
+class Acceptor:
+    """Listens at `path` and calls `on_hello` with each client's wire and first message; `on_hello` may close the wire.
 
-    A guest that leaves, or talks nonsense, is shown out. Raises `OSError` from the constructor.
+    A client that leaves, or sends something that is not a message, is disconnected. Raises `OSError` from the
+    constructor.
     """
 
-    def __init__(self, path: str, backlog: int, loop: Loop, on_greeting: Callable[[Wire, Message], None]) -> None:
-        self._loop, self._on_greeting = loop, on_greeting
+    def __init__(self, path: str, backlog: int, loop: Loop, on_hello: Callable[[Wire, Message], None]) -> None:
+        self._loop, self._on_hello = loop, on_hello
         self._socket: socket.socket = listen(path, backlog)
-        loop.read(self._socket.fileno(), self._admit)
+        loop.read(self._socket.fileno(), self._accept)
 
     def close(self) -> None:
+        """Accept nobody any more; connections that exist stay open."""
         self._loop.forget(self._socket.fileno())
         self._socket.close()
 
-    def _admit(self) -> None:
+    def _accept(self) -> None:
         connection, _ = self._socket.accept()
+        # Linux does not pass O_NONBLOCK on from the listening socket to the accepted one.
         connection.setblocking(False)
+        # No proof of a secret is needed: the socket lies in a folder that only this user can open.
         wire = Wire(connection)
 
-        def greet() -> None:
+        def receive_hello() -> None:
             try:
                 messages = wire.receive()
             except (EOFError, WireError):
@@ -38,7 +42,8 @@ class Reception:
                 wire.close()
                 return
             if messages:
+                # `on_hello` decides who reads this wire next, and the loop takes one reader per descriptor.
                 self._loop.forget(wire.fileno())
-                self._on_greeting(wire, messages[0])
+                self._on_hello(wire, messages[0])
 
-        self._loop.read(wire.fileno(), greet)
+        self._loop.read(wire.fileno(), receive_hello)

@@ -1,6 +1,6 @@
-"""Where the control channel lies: a socket of this machine, or a port of the first host's.
+"""The address of the control channel: a socket of this machine, or a port of the first host.
 
-unix:PATH        hosts are processes of one machine: the file is there once the first host listens
+unix:PATH        hosts are processes of one machine: the file exists once the first host listens
 tcp:HOST:PORT    the first host listens on all its addresses; its name may not even resolve before it is up
 """
 
@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from herringbone_contract.errors import ContractError, LaunchError
-from herringbone_entry.channel.listener import listen
-from herringbone_entry.supervisor.event_loop import Loop
+from herringbone_entry.channel.unix_socket import listen
+from herringbone_entry.event_loop import Loop, Timer
 
-# A first packet that nobody answers, to a host that is not up yet, would be sent again after 1, 3 and 7 seconds only.
+# Nobody answers the first packet to a host that is not up yet, and the kernel repeats it only after 1, 3 and 7
+# seconds. A new attempt is faster.
 _ATTEMPT_SECONDS = 1.0
 _MISSED_PROBES = 3
 _SEND_BYTES = 1 << 20
@@ -27,7 +28,7 @@ OnEnd = Callable[[socket.socket | None], None]
 
 
 class Address(Protocol):
-    """How the first host listens and another one connects."""
+    """Lets the first host listen and another host connect."""
 
     def listen(self, backlog: int) -> socket.socket:
         """Return a listening, non-blocking socket. Raises `LaunchError`."""
@@ -35,7 +36,7 @@ class Address(Protocol):
     def connect(self, loop: Loop, on_end: OnEnd) -> None:
         """Try once; `on_end` gets the connection, or None when nobody listens yet.
 
-        Raises `ConnectionRefusedError` when somebody did, and nobody does any more.
+        Raises `ConnectionRefusedError` when the first host did listen, and no longer does.
         """
 
     def set_up(self, connection: socket.socket) -> None:
@@ -44,6 +45,8 @@ class Address(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class UnixAddress:
+    """A path at which the first host listens, on the machine that all hosts share."""
+
     path: str
 
     def listen(self, backlog: int) -> socket.socket:
@@ -52,17 +55,17 @@ class UnixAddress:
         except OSError as error:
             raise LaunchError(f"control channel: cannot listen at {self.path}: {error}") from error
 
-    def connect(self, loop: Loop, on_end: OnEnd) -> None:  # noqa: ARG002 - it is known at once
+    def connect(self, loop: Loop, on_end: OnEnd) -> None:  # noqa: ARG002 - the kernel answers at once
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
         try:
             connection.connect(self.path)
         except (FileNotFoundError, BlockingIOError):
-            # No door yet, or a crowd before it.
+            # The first host does not listen yet, or its queue of connections is full.
             connection.close()
             on_end(None)
         except OSError as error:
-            # The socket's file outlives the one who listened (and is never there before; see `listen`).
+            # The socket's file outlives its listener, and never exists before it listens: see `unix_socket.listen`.
             connection.close()
             raise ConnectionRefusedError(f"{self.path}: {error}") from error
         else:
@@ -74,9 +77,9 @@ class UnixAddress:
 
 @dataclass(frozen=True, slots=True)
 class TCPAddress:
-    """`heartbeat` (seconds): the kernel gives up a machine that has answered nothing for three of them.
+    """A port of the first host. The kernel gives up a machine that is silent for three times `heartbeat` (seconds).
 
-    A machine can vanish before it was told to show signs of life, and then nothing else would tell.
+    A machine can vanish before the job starts, when hosts do not send heartbeats yet. Only the kernel notices then.
     """
 
     host: str
@@ -86,34 +89,38 @@ class TCPAddress:
     def listen(self, backlog: int) -> socket.socket:
         try:
             if socket.has_dualstack_ipv6():
+                # One socket for both kinds of addresses: names of the first host may resolve to either.
                 both = socket.AF_INET6
                 listener = socket.create_server(("", self.port), family=both, backlog=backlog, dualstack_ipv6=True)
             else:
                 listener = socket.create_server(("", self.port), backlog=backlog)
         except OSError as error:
             raise LaunchError(f"control channel: cannot listen at port {self.port} of this host: {error}") from error
+        # A client may leave between the loop's look and `accept`, which must not block then.
         listener.setblocking(False)
         return listener
 
     def connect(self, loop: Loop, on_end: OnEnd) -> None:
-        """Refused, unreachable and unknown all mean "not yet": only a connection can tell that there was somebody."""
+        """Try once. Refused, unreachable and unknown all mean "not yet": none of them proves that somebody listened."""
 
-        def reach(target: Target | None) -> None:
-            if target is None:
+        def reach(resolved: ResolvedAddress | None) -> None:
+            if resolved is None:
                 on_end(None)
             else:
-                _Attempt(target, loop, on_end)
+                _ConnectionAttempt(resolved, loop, on_end)
 
-        Question(self.host, self.port, loop, reach)
+        NameLookup(self.host, self.port, loop, reach)
 
     def set_up(self, connection: socket.socket) -> None:
         connection.setblocking(False)
+        # Messages are small and urgent; Nagle's algorithm would hold each one back until the last is acknowledged.
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        # What waits for a host that is busy must fit in here; the system's own choice may be 16 KiB.
+        # Messages that wait for a busy host must fit into this buffer, which the kernel may make as small as 16 KiB.
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BYTES)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         seconds = max(1, round(self.heartbeat))
-        # macOS names the first one TCP_KEEPALIVE, and has no last one.
+        # TCP_USER_TIMEOUT counts while data is unacknowledged, when the kernel sends no keep-alive probes.
+        # macOS calls the first option TCP_KEEPALIVE, and lacks the last one.
         limits = {
             "TCP_KEEPIDLE": seconds,
             "TCP_KEEPINTVL": seconds,
@@ -126,51 +133,56 @@ class TCPAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
-    """What a name stands for."""
+class ResolvedAddress:
+    """A socket address that a name resolves to."""
 
     family: int
     address: tuple[object, ...]
 
 
-class Question:
-    """Ask for a name's address in a thread: a name server may take seconds to say that it knows none."""
+class NameLookup:
+    """Resolves a name in a thread: a name server may take seconds to say that it does not know the name."""
 
-    def __init__(self, host: str, port: int, loop: Loop, on_answer: Callable[[Target | None], None]) -> None:
-        self._answer: Target | None = None
+    def __init__(self, host: str, port: int, loop: Loop, on_answer: Callable[[ResolvedAddress | None], None]) -> None:
+        # The thread alone writes `_answer`, and the loop's thread reads it only after the socket has closed.
+        self._answer: ResolvedAddress | None = None
         ours, theirs = socket.socketpair()
 
-        def ask() -> None:
+        def look_up() -> None:
             try:
                 family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-                self._answer = Target(family, address)
+                self._answer = ResolvedAddress(family, address)
             except (OSError, UnicodeError):
                 pass
+            # The end of the socket wakes the loop, which sleeps in `select` and cannot wait for a thread.
             theirs.close()
 
-        def take() -> None:
+        def receive_answer() -> None:
             loop.forget(ours.fileno())
             ours.close()
             on_answer(self._answer)
 
-        loop.read(ours.fileno(), take)
-        threading.Thread(target=ask, daemon=True).start()
+        loop.read(ours.fileno(), receive_answer)
+        # A daemon thread: a job that ends does not wait for a slow name server.
+        threading.Thread(target=look_up, daemon=True).start()
 
 
-class _Attempt:
-    """One connection attempt; ends with a connection or with None."""
+class _ConnectionAttempt:
+    """One attempt to connect; ends with a connection or with None."""
 
-    def __init__(self, target: Target, loop: Loop, on_end: OnEnd) -> None:
+    def __init__(self, resolved: ResolvedAddress, loop: Loop, on_end: OnEnd) -> None:
         self._loop, self._on_end = loop, on_end
-        self._socket = socket.socket(target.family)
+        self._socket = socket.socket(resolved.family)
         self._socket.setblocking(False)
-        code = self._socket.connect_ex(target.address)
+        # Non-blocking: an unreachable host would hold up the loop for minutes.
+        code = self._socket.connect_ex(resolved.address)
         if code not in (0, errno.EINPROGRESS):
             self._socket.close()
             on_end(None)
             return
+        # A socket that connects becomes writable when the attempt ends, well or not; SO_ERROR says which.
         loop.write(self._socket.fileno(), self._done)
-        self._timer = loop.later(_ATTEMPT_SECONDS, lambda: self._end(False))
+        self._timer: Timer = loop.later(_ATTEMPT_SECONDS, lambda: self._end(False))
 
     def _done(self) -> None:
         self._end(self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0)
@@ -184,7 +196,7 @@ class _Attempt:
 
 
 def parse_address(control: str, *, heartbeat: float) -> Address:
-    """Return where the control channel lies.
+    """Return the address of the control channel.
 
     Raises `ContractError` when the text names neither a path nor a port.
 

@@ -1,7 +1,7 @@
 """Messages over a stream socket: JSON objects behind a four-byte length, with file descriptors when needed.
 
-Both the control channel between hosts and the link between a rank and its supervisor speak this. A rank pays for
-these imports at each start, so there are few.
+The control channel between hosts and the link between a rank and its supervisor both use these frames. Every rank
+pays for this module's imports at its start, so there are few.
 """
 
 from __future__ import annotations
@@ -9,23 +9,25 @@ from __future__ import annotations
 import array
 import json
 import socket
+from collections.abc import Mapping
 from typing import Any
 
 Message = dict[str, Any]
 
 _LENGTH_BYTES = 4
-# A rank's orders hold its whole environment, which the kernel limits to a few megabytes.
+# A rank's start message holds its whole environment, which the kernel limits to a few megabytes.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 _CHUNK_BYTES = 65_536
+# Standard output and error, with some room.
 _MAX_DESCRIPTORS = 4
 
 
 class WireError(Exception):
-    """The other side said something that is not a message; the link is of no more use."""
+    """The other side sent something that is not a message; the connection is useless from then on."""
 
 
 class Wire:
-    """One end of a link.
+    """One end of a connection.
 
     >>> left, right = socket.socketpair()
     >>> Wire(left).send({"kind": "alive"})
@@ -35,46 +37,50 @@ class Wire:
     (None, None)
 
     `receive` never blocks once the socket is non-blocking; `wait` is for a side that has nothing else to do.
-    `limit` (bytes) bounds a message, so that a stranger cannot make us hold what it never finishes sending.
+    `limit` (bytes) bounds a message, so that a stranger cannot fill our memory with a message that never ends.
     """
 
     def __init__(self, connection: socket.socket, *, limit: int = MAX_MESSAGE_BYTES) -> None:
         self.connection = connection
         self.limit = limit
+        # Descriptors that have arrived; whoever reads the messages closes them.
         self.descriptors: list[int] = []
+        # Bytes of a message that is not complete yet.
         self._buffer = bytearray()
 
     def fileno(self) -> int:
+        """Return the socket's descriptor."""
         return self.connection.fileno()
 
-    def send(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+    def send(self, message: Mapping[str, Any], descriptors: tuple[int, ...] = ()) -> None:
         """Send one message whole.
 
         Raises OSError when the other side is gone, or (non-blocking) so far behind that its buffer is full.
         """
         rest = self.begin(message, descriptors)
-        # Even an empty send fails once the other side has gone, and it may have all it needed.
+        # Even an empty send fails once the other side has gone, and it may have received all it needed.
         if rest:
             self.connection.sendall(rest)
 
-    def begin(self, message: Message, descriptors: tuple[int, ...] = ()) -> memoryview:
-        """Send the descriptors and as much of one message as goes at once; return what is left for `go_on`.
+    def begin(self, message: Mapping[str, Any], descriptors: tuple[int, ...] = ()) -> memoryview:
+        """Send the descriptors and as much of one message as the socket takes; return the rest for `send_rest`.
 
-        For a message that may be larger than what the socket takes, to a side that may be slow. Raises OSError.
+        A start message may be larger than the socket's buffer, and its receiver may be slow. Raises OSError.
         """
         body = json.dumps(message).encode()
         data = memoryview(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
+        # The kernel attaches the descriptors to the first byte, so only this first part carries them.
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
         return data[self.connection.sendmsg([data], rights) :]
 
-    def go_on(self, rest: memoryview) -> memoryview:
-        """Send as much as goes at once of what is left of a message, and return what is then left. Raises OSError."""
+    def send_rest(self, rest: memoryview) -> memoryview:
+        """Send as much of the rest of a message as the socket takes, and return what is left then. Raises OSError."""
         return rest[self.connection.send(rest) :]
 
     def receive(self) -> list[Message]:
         """Return the messages that are complete by now.
 
-        Raises EOFError when the other side has closed, WireError when it talks nonsense.
+        Raises EOFError when the other side has closed, WireError when it sends something that is not a message.
         """
         try:
             data, rights, _, _ = self.connection.recvmsg(
@@ -83,11 +89,13 @@ class Wire:
         except (BlockingIOError, InterruptedError):
             return []
         except ConnectionError:
+            # The other side was killed with our messages unread: the kernel reports a reset in place of an end.
             data, rights = b"", []
         if not data:
             raise EOFError
         for _, _, block in rights:
             received = array.array("i")
+            # The kernel may cut the block short when there is no room for all descriptors.
             received.frombytes(block[: len(block) - len(block) % received.itemsize])
             self.descriptors.extend(received)
         self._buffer += data
@@ -97,7 +105,7 @@ class Wire:
         return messages
 
     def wait(self) -> Message:
-        """Block until one message is there; for a side that expects exactly one."""
+        """Block until one message has come, and return it; for a side that expects exactly one."""
         while True:
             messages = self.receive()
             if messages:
@@ -108,16 +116,19 @@ class Wire:
         self.limit = MAX_MESSAGE_BYTES
 
     def close(self) -> None:
+        """Close the socket; received descriptors stay open."""
         self.connection.close()
 
     def _next(self) -> Message | None:
         if len(self._buffer) < _LENGTH_BYTES:
             return None
         length = int.from_bytes(self._buffer[:_LENGTH_BYTES], "big")
+        # Checked as soon as the length is known, before any of the body is kept for long.
         if length > self.limit:
-            raise WireError(f"a message of {length} bytes; the limit here is {self.limit}")
+            raise WireError(f"a message of {length} bytes; this connection's limit is {self.limit}")
         if len(self._buffer) < _LENGTH_BYTES + length:
             return None
+        # A copy, because the buffer's own bytes are deleted next.
         body = bytes(self._buffer[_LENGTH_BYTES : _LENGTH_BYTES + length])
         del self._buffer[: _LENGTH_BYTES + length]
         try:

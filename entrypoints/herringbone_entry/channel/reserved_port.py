@@ -1,4 +1,4 @@
-"""A TCP port kept free for rank 0, from the moment its host is ready to the moment rank 0 listens there."""
+"""A TCP port that stays free for rank 0, from the moment its host is ready until rank 0 listens at it."""
 
 from __future__ import annotations
 
@@ -6,55 +6,57 @@ import os
 import socket
 from pathlib import Path
 
-# What systems give to whoever asks for any free port: IANA's range, and Linux's where it says nothing else.
+# The ephemeral range: systems give one of these ports to a program that asks for any free port (IANA).
 _USUAL_RANGE = (32_768, 65_535)
 _LOWEST = 10_000
 _TRIES = 50
 
 
 class ReservedPort:
-    """A port that nobody else is given until `release`.
+    """A port that the system gives to nobody else until `release`.
 
     >>> port = ReservedPort()
     >>> port.number > 0
     True
     >>> port.release()
 
-    It is none of those that a system hands out by itself, so that none of mpirun's own, opened between the release and
-    rank 0's first word, can take it.
+    The port lies outside the ephemeral range. mpirun asks for free ports between the release and the moment rank 0
+    listens, and the system never gives it this one.
     """
 
     def __init__(self) -> None:
-        # Bound but not listening: another job on this machine finds it taken, and looks further.
+        # The socket is bound and does not listen: another job on this machine finds the port taken and tries the next.
         self._socket = socket.socket()
-        lowest, highest = numbers_left(_handed_out())
+        lowest, highest = numbers_left(_ephemeral_range())
         for _ in range(_TRIES):
             try:
+                # `random` would cost every supervisor a few milliseconds of imports.
                 self._socket.bind(("", lowest + int.from_bytes(os.urandom(4), "big") % (highest - lowest + 1)))
                 break
             except OSError:
-                continue  # it is taken
+                continue  # another process has it
         else:
             self._socket.bind(("", 0))
         self.number: int = self._socket.getsockname()[1]
 
     def release(self) -> None:
+        """Free the port for rank 0."""
         self._socket.close()
 
 
-def numbers_left(handed_out: tuple[int, int]) -> tuple[int, int]:
-    """Return the larger range of unprivileged ports beside those that the system hands out. Pure.
+def numbers_left(ephemeral: tuple[int, int]) -> tuple[int, int]:
+    """Return the larger range of unprivileged ports outside the ephemeral range. Pure.
 
     >>> numbers_left((32768, 60999)), numbers_left((15000, 40000))
     ((10000, 32767), (40001, 65535))
     """
-    first, last = handed_out
+    first, last = ephemeral
     below, above = (_LOWEST, first - 1), (last + 1, 65_535)
-    widest = max(below, above, key=lambda part: part[1] - part[0])
+    widest = max(below, above, key=lambda ports: ports[1] - ports[0])
     return widest if widest[0] < widest[1] else (_LOWEST, 65_535)
 
 
-def _handed_out() -> tuple[int, int]:
+def _ephemeral_range() -> tuple[int, int]:
     try:
         first, last = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
     except (OSError, ValueError):

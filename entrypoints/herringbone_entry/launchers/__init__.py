@@ -1,9 +1,10 @@
-"""How the ranks of a job are started: one file per way.
+"""Commands and environment variables by which the ranks of a job start: one file for each kind of job.
 
-direct               each host's supervisor starts its own ranks: a plain script, torch_distributed, data_parallel
-torch_distributed    what torchrun's ranks find in their environment
-mpi                  mpirun on the first host starts all ranks, which then attach to their own hosts
-tensorflow_cluster   what ranks find of TensorFlow's own strategies, and the parameter servers beside them
-mxnet_cluster        what ranks find of MXNet's parameter servers, and those servers and their scheduler
-data_parallel        what ranks of the data-parallel library find in their environment, and the servers of helper hosts
+plain                the command of a rank that its host's supervisor starts
+torch_distributed    the variables that torchrun sets
+mpi                  mpirun's command line; mpirun on the first host starts all ranks, which attach to their own hosts
+mpi_agent            the program that mpirun runs in place of ssh
+tensorflow_cluster   the variables of TensorFlow's own strategies, for ranks and parameter servers
+mxnet_cluster        the variables of MXNet's parameter servers, for ranks, servers and their scheduler
+data_parallel        the variables of the data-parallel library, for ranks and for the servers of helper hosts
 """

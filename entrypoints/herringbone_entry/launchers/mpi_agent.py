@@ -1,7 +1,7 @@
-"""mpirun's way to another host: it starts this where it would start ssh, as `agent [-OPTION...] HOST WORD...`.
+"""The agent that mpirun runs in place of ssh to start a daemon on another host: `agent [-OPTION...] HOST WORD...`.
 
-Passes the words to this host's supervisor, which knows the way to the other one, and stays until mpirun's daemon over
-there has ended, with its exit code. No ssh, no key, no port: the supervisors have proved to each other who they are.
+The agent passes the words to this host's supervisor and waits until the daemon on the other host has ended; it exits
+with the daemon's code. The supervisors have proved themselves to each other, so no ssh, key or port is needed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _START = "import sys; sys.path.append(sys.argv.pop(1)); from herringbone_entry.l
 
 
 def main() -> None:
-    """Run as the agent: `agent SOCKET [-OPTION...] HOST WORD...`, where SOCKET is the supervisor's."""
+    """Run `agent SOCKET [-OPTION...] HOST WORD...`; SOCKET is the supervisor's."""
     path, *words = sys.argv[1:]
     host, command = split(words)
     connection = socket.socket(socket.AF_UNIX)
@@ -27,6 +27,7 @@ def main() -> None:
     try:
         answer = wire.wait()
     except EOFError:
+        # The supervisor has ended.
         answer = {"code": 1, "tail": []}
     # To mpirun's own standard error, as ssh would have shown it.
     print(*answer["tail"], sep="\n", end="\n" * bool(answer["tail"]), file=sys.stderr)
@@ -34,7 +35,7 @@ def main() -> None:
 
 
 def split(words: list[str]) -> tuple[str, str]:
-    """Take ssh's arguments apart: options that stand alone, the host, and words for the shell over there.
+    """Split ssh's arguments into the host and the words for its shell; options, which take no values, are dropped.
 
     >>> split(["-x", "algo-2", "PATH=/opt/bin:$PATH;", "prted", "--prtemca", "ess", '"env"'])
     ('algo-2', 'PATH=/opt/bin:$PATH; prted --prtemca ess "env"')
@@ -45,10 +46,10 @@ def split(words: list[str]) -> tuple[str, str]:
 
 
 def script(python: str, socket_path: str) -> str:
-    """Return a shell script that runs this file: some mpiruns take the name of a program and no arguments to it."""
+    """Return a shell script that runs this file: some mpiruns take a program's name and no arguments for it."""
     import shlex
 
-    # Neither the user's PYTHONPATH nor site-packages: a module of theirs could stand before Python's own.
+    # -I and -S keep the user's PYTHONPATH and site-packages out: their modules could hide Python's own.
     command = shlex.join([python, "-I", "-S", "-c", _START, str(_ROOT), socket_path])
-    # MPICH passes ssh's `-x`, which has a shell trace what it does.
+    # MPICH passes ssh's `-x` to the shell, which takes it as a request to trace commands.
     return f'{{ set +x; }} 2>/dev/null\nexec {command} "$@"\n'

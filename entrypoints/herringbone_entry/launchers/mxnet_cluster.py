@@ -1,48 +1,48 @@
-"""MXNet's `parameter_server`: what `DMLC_*` say to each rank, and to the processes beside it. Pure.
+"""MXNet's `parameter_server`: the `DMLC_*` variables of each rank and of the servers next to it. Pure.
 
 worker       every rank
 server       one on each host that has a rank
-scheduler    one, on rank 0's host; it tells the others of each other, and holds no parameters
+scheduler    one, on rank 0's host; it introduces the others to each other, and holds no parameters
 
-Source: "Distributed Training in MXNet" (mxnet.apache.org) for the roles; SageMaker's containers for who has which.
+Source: "Distributed Training in MXNet" (mxnet.apache.org) for the roles; SageMaker's containers for their hosts.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from herringbone_entry.launchers.data_parallel import Meeting
+from herringbone_entry.channel.rendezvous import Rendezvous
 
 Role = Literal["worker", "server", "scheduler"]
 
 _LOOPBACK = "127.0.0.1"
-# As in `plain`: no folder of the user's stands first on sys.path.
+# As in `plain`: no folder of the user's comes first on sys.path.
 _START = (
     "import sys; sys.path = [*filter(None, sys.path)]; from herringbone_entry.sidecars.mxnet_server import main; main()"
 )
 
 
 def environment(
-    role: Role, meeting: Meeting, *, hosts: int, on_one_machine: bool, interface: str | None
+    role: Role, rendezvous: Rendezvous, *, hosts: int, on_one_machine: bool, interface: str | None
 ) -> dict[str, str]:
-    """Return what a process of this role finds, one of a job with so many `hosts` that have a rank.
+    """Return the variables of a process with this role, in a job in which `hosts` hosts have a rank.
 
-    >>> environment("worker", Meeting("10.0.0.1", 7000, 7001), hosts=2, on_one_machine=False, interface="eth0")
+    >>> environment("worker", Rendezvous("10.0.0.1", 7000, 7001), hosts=2, on_one_machine=False, interface="eth0")
     ... # doctest: +NORMALIZE_WHITESPACE
     {'DMLC_ROLE': 'worker', 'DMLC_PS_ROOT_URI': '10.0.0.1', 'DMLC_PS_ROOT_PORT': '7000',
      'DMLC_NUM_WORKER': '2', 'DMLC_NUM_SERVER': '2', 'DMLC_INTERFACE': 'eth0'}
 
-    `interface` leads to the other hosts; without one MXNet takes the first that it finds.
+    `interface` leads to the other hosts; without it MXNet takes the first interface that it finds.
     """
     values = {
         "DMLC_ROLE": role,
-        "DMLC_PS_ROOT_URI": meeting.address,
-        "DMLC_PS_ROOT_PORT": str(meeting.port),
+        "DMLC_PS_ROOT_URI": rendezvous.address,
+        "DMLC_PS_ROOT_PORT": str(rendezvous.port),
         "DMLC_NUM_WORKER": str(hosts),
         "DMLC_NUM_SERVER": str(hosts),
     }
     if on_one_machine:
-        # Nobody else may reach them: they ask nobody who he is.
+        # MXNet's servers trust every process that connects, so no other machine may reach them.
         return {**values, "DMLC_NODE_HOST": _LOOPBACK}
     return values if interface is None else {**values, "DMLC_INTERFACE": interface}
 

@@ -1,41 +1,33 @@
-"""TensorFlow's own strategies: what `TF_CONFIG` says to each rank, and to the parameter server beside it. Pure.
+"""TensorFlow's own strategies: `TF_CONFIG` of each rank and of the parameter server next to it. Pure.
 
 multi_worker_mirrored_strategy    every rank is a worker
-parameter_server                  rank 0 is the chief and the others are workers; beside each is a parameter server
+parameter_server                  rank 0 is the chief and the others are workers; each has a parameter server next to it
 
-Source: "Distributed training with TensorFlow" (tensorflow.org) for the roles; SageMaker's containers for who has which.
+Source: "Distributed training with TensorFlow" (tensorflow.org) for the roles; SageMaker's containers for their hosts.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from herringbone_contract.launcher import Launcher
+from herringbone_entry.channel.rendezvous import TensorFlowServers
 
 VARIABLE = "TF_CONFIG"
-# How many of TensorFlow's servers a host has under each launcher, and so how many ports.
+# The number of TensorFlow's servers on a host, by launcher; each needs a port.
 NUM_SERVERS = {Launcher.MULTI_WORKER_MIRRORED: 1, Launcher.PARAMETER_SERVER: 2}
-# As in `plain`: no folder of the user's stands first on sys.path.
+# As in `plain`: no folder of the user's comes first on sys.path.
 _START = (
     "import sys; sys.path = [*filter(None, sys.path)]; "
     "from herringbone_entry.sidecars.parameter_server import main; main()"
 )
 
 
-class Servers(NamedTuple):
-    """Where TensorFlow's servers of one host listen; `parameters` is the parameter server's port, None without one."""
+def rank_config(servers: Sequence[TensorFlowServers], rank: int) -> str:
+    """Return `TF_CONFIG` of a rank; `servers` are those of all hosts, by rank.
 
-    address: str
-    rank: int
-    parameters: int | None = None
-
-
-def rank_config(servers: Sequence[Servers], rank: int) -> str:
-    """Return `TF_CONFIG` of a rank; `servers` are those of its host and the others, by rank.
-
-    >>> rank_config([Servers("algo-1", 7000), Servers("algo-2", 7000)], 1)
+    >>> rank_config([TensorFlowServers("algo-1", 7000), TensorFlowServers("algo-2", 7000)], 1)
     '{"cluster":{"worker":["algo-1:7000","algo-2:7000"]},"environment":"cloud","task":{"index":1,"type":"worker"}}'
     """
     if servers[rank].parameters is None:
@@ -43,8 +35,8 @@ def rank_config(servers: Sequence[Servers], rank: int) -> str:
     return _encode(servers, "worker", rank - 1) if rank else _encode(servers, "chief", 0)
 
 
-def server_config(servers: Sequence[Servers], rank: int) -> str:
-    """Return `TF_CONFIG` of the parameter server beside a rank."""
+def server_config(servers: Sequence[TensorFlowServers], rank: int) -> str:
+    """Return `TF_CONFIG` of the parameter server next to a rank."""
     return _encode(servers, "ps", rank)
 
 
@@ -53,12 +45,12 @@ def server_argv(python: str) -> list[str]:
     return [python, "-c", _START]
 
 
-def _encode(servers: Sequence[Servers], role: str, index: int) -> str:
-    ranks = [_joined(each.address, each.rank) for each in servers]
-    parameters = [_joined(each.address, each.parameters) for each in servers if each.parameters is not None]
+def _encode(servers: Sequence[TensorFlowServers], role: str, index: int) -> str:
+    ranks = [_joined(host.address, host.rank) for host in servers]
+    parameters = [_joined(host.address, host.parameters) for host in servers if host.parameters is not None]
     cluster = {"worker": ranks}
     if parameters:
-        # A role that nobody has must not be there: TensorFlow asks for its first task.
+        # A role without a task must be absent: TensorFlow asks for the first task of each role.
         workers = {"worker": ranks[1:]} if ranks[1:] else {}
         cluster = {"chief": ranks[:1], **workers, "ps": parameters}
     config = {"cluster": cluster, "environment": "cloud", "task": {"index": index, "type": role}}

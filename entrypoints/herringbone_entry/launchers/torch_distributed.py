@@ -1,34 +1,34 @@
-"""`torch_distributed`: ranks that find what torchrun would have given them, without torchrun.
+"""`torch_distributed`: the variables that torchrun would have set, without torchrun.
 
-Why without: docs/decisions/002-torchrun-without-torchrun.md. Source of the names and values: PyTorch's "torchrun
-(Elastic Launch)" page; a test compares them with the real one.
+The reason is in docs/decisions/002-torchrun-without-torchrun.md. Source of the names and values: PyTorch's "torchrun
+(Elastic Launch)" page; a test compares them with torchrun's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from herringbone_entry.ranks.layout import Place
+from herringbone_contract.layout import RankPlacement
 
 ROLE = "default"
 
 
-def environment(place: Place, *, run_id: str, inherited: Mapping[str, str]) -> dict[str, str]:
+def environment(placement: RankPlacement, *, run_id: str, inherited: Mapping[str, str]) -> dict[str, str]:
     """Return what torchrun adds to the common variables of a rank.
 
-    One thread per rank where several share the host, unless the user has said otherwise in `inherited`.
+    Ranks that share a host get one thread each, as torchrun does, unless `inherited` says otherwise.
     """
     values = {
-        "GROUP_WORLD_SIZE": str(place.num_hosts),
-        "ROLE_RANK": str(place.rank),
-        "ROLE_WORLD_SIZE": str(place.world_size),
+        "GROUP_WORLD_SIZE": str(placement.num_hosts),
+        "ROLE_RANK": str(placement.rank),
+        "ROLE_WORLD_SIZE": str(placement.world_size),
         "ROLE_NAME": ROLE,
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": run_id,
-        # The rendezvous store is rank 0's own: there is no agent that could keep it.
+        # Rank 0 hosts the rendezvous store: torchrun's agent, which would host it, does not exist here.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
-    if place.num_local > 1 and "OMP_NUM_THREADS" not in inherited:
+    if placement.num_local > 1 and "OMP_NUM_THREADS" not in inherited:
         values["OMP_NUM_THREADS"] = "1"
     return values

@@ -1,4 +1,4 @@
-"""Unpack a code archive that someone else made: nothing may land outside its folder."""
+"""Unpack a code archive from an unknown author: no member may land outside its folder."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 def extract(archive: Path, folder: Path) -> None:
     """Unpack a tar file, compressed or not, into `folder`.
 
-    Raises `ArchiveError` when it is damaged, or a member would land or point outside `folder`; nothing is then
-    written there. Raises `InputError` when there is no such file.
+    Raises `ArchiveError` when it is damaged, or a member would land or point outside `folder`. Nothing is then written
+    outside. Raises `InputError` when there is no such file.
     """
-    import tarfile  # most jobs come with their folder filled, and never need it
+    import tarfile  # most jobs come with a filled folder, and never need this module
 
     if not archive.is_file():
         raise InputError(f"code archive {archive} does not exist on this host")
@@ -27,19 +27,19 @@ def extract(archive: Path, folder: Path) -> None:
             members = tar.getmembers()
             for member in members:
                 check(member, archive)
-            # Python 3.10 before its twelfth patch has no filters; our own checks do not lean on them.
-            careful: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            # Python 3.10 before its twelfth patch has no filters, so our own checks must suffice without them.
+            filters: dict[str, Any] = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             for member in members:
                 check_parent(folder, member, archive)
-                tar.extract(member, folder, **careful)
+                tar.extract(member, folder, **filters)
     except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
         raise ArchiveError(f"code archive {archive} cannot be unpacked: {error}; it is damaged or cut short") from error
 
 
 def check(member: tarfile.TarInfo, archive: Path) -> None:
-    """Refuse a member that would reach outside: an absolute name, `..`, a link out, a device.
+    """Refuse a member that would reach outside: an absolute name, `..`, a link out of the folder, a device.
 
-    Raises `ArchiveError` naming it.
+    Raises `ArchiveError` with the member's name.
     """
     name = PurePosixPath(member.name)
     if name.is_absolute() or ".." in name.parts:
@@ -47,7 +47,7 @@ def check(member: tarfile.TarInfo, archive: Path) -> None:
             f"code archive {archive}: member {member.name!r} lies outside the folder; nothing was unpacked"
         )
     if member.issym() or member.islnk():
-        # A symbolic link counts from its own folder, a hard link from the archive's root.
+        # A symbolic link's target is relative to its own folder, a hard link's to the archive's root.
         start = name.parent if member.issym() else PurePosixPath()
         depth = 0
         for part in (start / member.linkname).parts:
@@ -62,7 +62,7 @@ def check(member: tarfile.TarInfo, archive: Path) -> None:
 
 
 def check_parent(folder: Path, member: tarfile.TarInfo, archive: Path) -> None:
-    """Refuse to follow links, unpacked a moment ago, that lead outside in combination (`a -> .`, `b -> a/..`)."""
+    """Refuse to follow unpacked links that only lead outside in combination (`a -> .`, `b -> a/..`)."""
     if not (folder / member.name).parent.resolve().is_relative_to(folder.resolve()):
         raise ArchiveError(
             f"code archive {archive}: member {member.name!r} would land outside the folder, behind a link"

@@ -1,4 +1,4 @@
-"""What the user wants to run: the code folder is filled, and the entry point found in it."""
+"""Fill the code folder with the user's code, and find the entry point in it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Entry = Literal["script", "module", "program"]
 
 
 class Program(NamedTuple):
-    """What each rank runs: a Python script (its path), a module (its name) or an executable (its path).
+    """The program of each rank: a Python script (its path), a module (its name) or an executable (its path).
 
     `leading` arguments come before the user's own.
     """
@@ -27,15 +27,16 @@ class Program(NamedTuple):
 def fill(
     folder: Path, submit_directory: str | None, *, environ: Mapping[str, str] = os.environ, region: str | None = None
 ) -> None:
-    """Put the user's code in `folder`, unless there is some already.
+    """Put the user's code into `folder`, unless the folder has some already.
 
-    `submit_directory` is a folder, a single file or a tar.gz, as a path or a file:// address, or a tar.gz as an s3://
+    `submit_directory` is a folder, a single file or a tar.gz, as a path or a file:// address; or a tar.gz as an s3://
     address: see `s3.fetch`, which takes `environ` and `region`.
 
-    Raises `InputError` when it is not there, `ArchiveError` when it is a damaged or a wicked archive,
-    `UnsupportedError` when it lies where it cannot be fetched from, `AwsError` when S3 does not give it.
+    Raises `InputError` when it does not exist, `ArchiveError` when it is a damaged or malicious archive,
+    `UnsupportedError` when its address is of another kind, `AwsError` when S3 does not deliver it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # Backends that copy or mount the code have filled the folder already.
     if any(folder.iterdir()) or not submit_directory:
         return
     if submit_directory.startswith("s3://"):
@@ -66,8 +67,8 @@ def _fill_from_s3(folder: Path, address: str, environ: Mapping[str, str], region
     from herringbone_entry.preparation import s3
     from herringbone_entry.preparation.archive import extract
 
-    with tempfile.TemporaryDirectory() as place:
-        archive = Path(place) / PurePosixPath(address).name
+    with tempfile.TemporaryDirectory() as scratch:
+        archive = Path(scratch) / PurePosixPath(address).name
         s3.fetch(address, archive, environ, region)
         extract(archive, folder)
 
@@ -78,25 +79,26 @@ def find_program(folder: Path, steering: Mapping[str, Any]) -> Program:
     `train.py` runs as a script; `run.sh` and other files run as programs; any other name is a module, of the code
     folder or of a package that its setup.py or pyproject.toml installs.
 
-    Raises `ContractError` when the job names none, `InputError` when it is not there.
+    Raises `ContractError` when the job names none, `InputError` when it does not exist.
     """
-    named = steering.get(Key.PROGRAM)
-    if not named:
+    name = steering.get(Key.PROGRAM)
+    if not name:
         raise ContractError(f"hyperparameters.json has no {Key.PROGRAM}: nothing says what to run; set entry_point")
-    path = folder / str(named)
+    path = folder / str(name)
     if path.is_file():
         if path.suffix == ".py":
             return Program("script", str(path))
+        # An archive made on another system may have lost this bit; a .sh file then runs under /bin/sh.
         if os.access(path, os.X_OK):
             return Program("program", str(path))
         if path.suffix == ".sh":
             return Program("program", "/bin/sh", (str(path),))
         raise InputError(f"entry point {path} is neither a .py nor a .sh file, and not executable (chmod +x)")
-    module = str(named).removesuffix(".py").replace("/", ".")
-    if is_package(folder) or (folder / str(named) / "__main__.py").is_file():
+    module = str(name).removesuffix(".py").replace("/", ".")
+    if is_package(folder) or (folder / str(name) / "__main__.py").is_file():
         return Program("module", module)
-    there = ", ".join(sorted(each.name for each in folder.iterdir())[:20]) or "nothing"
-    raise InputError(f"entry point {named!r} is not in {folder}; there is: {there}")
+    content = ", ".join(sorted(path.name for path in folder.iterdir())[:20]) or "nothing"
+    raise InputError(f"entry point {name!r} is not in {folder}; there is: {content}")
 
 
 def is_package(folder: Path) -> bool:

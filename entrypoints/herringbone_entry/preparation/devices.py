@@ -1,4 +1,4 @@
-"""How many CPUs and GPUs this host lets us use; files only, no program is started to ask."""
+"""Count the CPUs and GPUs that this host lets us use, from files alone: no program is started."""
 
 from __future__ import annotations
 
@@ -9,50 +9,54 @@ from pathlib import Path
 
 
 def num_cpus(root: Path = Path("/")) -> int:
-    """Return the CPUs that this process may use: its affinity, within its control groups' quota.
+    """Return the number of CPUs that this process may use: its affinity, within its control groups' quota.
 
-    `root` is where the host's file system begins.
+    `root` is the root of the host's file system.
     """
     affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     quota = _quota(root)
+    # Rounded up: with a quota of 1.5 CPUs, two threads are still faster than one.
     return affinity if quota is None else max(1, min(affinity, ceil(quota)))
 
 
 def num_gpus(environ: Mapping[str, str], root: Path = Path("/")) -> int:
-    """Return the CUDA devices that ranks may use: whole GPUs, or MIG slices where a GPU is cut.
+    """Return the number of CUDA devices that ranks may use: whole GPUs, or the MIG slices of a GPU that is cut.
 
-    `CUDA_VISIBLE_DEVICES` counts as CUDA counts it. Else `NVIDIA_VISIBLE_DEVICES`, by which a container gets some of
-    the machine's GPUs; images set it too, so it counts only where a GPU is there. Else what this host has device files
-    for: /proc lists the machine's GPUs also in a container that was given none.
+    The first of these that applies:
+
+    1. `CUDA_VISIBLE_DEVICES`, read as CUDA reads it.
+    2. `NVIDIA_VISIBLE_DEVICES`, by which a container gets some of the machine's GPUs. Images set it too, so it counts
+       only if this host has a GPU.
+    3. This host's device files. /proc is no measure: it lists the machine's GPUs also in a container without any.
     """
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return _num_visible(visible)
     gpus = _device_files(root)
-    given = environ.get("NVIDIA_VISIBLE_DEVICES", "all").strip()
-    if gpus and given not in _NOT_A_LIST:
-        return _num_visible(given)
+    granted = environ.get("NVIDIA_VISIBLE_DEVICES", "all").strip()
+    if gpus and granted not in _NOT_A_LIST:
+        return _num_visible(granted)
     return sum(_num_slices(root, gpu) or 1 for gpu in gpus)
 
 
-# All of them; the driver's programs without a GPU; and given in another way (CDI), or not at all.
+# "all": every GPU; "none": the driver's programs without a GPU; "void" or empty: granted in another way (CDI), or not.
 _NOT_A_LIST = ("all", "none", "void", "")
 
 
 def _device_files(root: Path) -> list[int]:
     """Return the numbers of the GPUs that this host has."""
-    found = [path.name.removeprefix("nvidia") for path in (root / "dev").glob("nvidia[0-9]*")]
-    if found or any((root / mark).exists() for mark in (".dockerenv", "run/.containerenv", "dev/nvidiactl")):
-        return sorted(int(number) for number in found if number.isdigit())
+    numbers = [path.name.removeprefix("nvidia") for path in (root / "dev").glob("nvidia[0-9]*")]
+    if numbers or any((root / mark).exists() for mark in (".dockerenv", "run/.containerenv", "dev/nvidiactl")):
+        return sorted(int(number) for number in numbers if number.isdigit())
     try:
-        # A machine that has just started makes the device files when somebody first asks for a GPU.
+        # Outside containers, after a machine's start: the driver makes the device files when a GPU is first used.
         return list(range(sum(1 for _ in (root / "proc/driver/nvidia/gpus").iterdir())))
     except OSError:
         return []
 
 
 def _num_slices(root: Path, gpu: int) -> int:
-    """Return a GPU's MIG compute instances; 0 when it is not cut.
+    """Return the number of a GPU's MIG compute instances; 0 when it is not cut.
 
     Source: NVIDIA's MIG User Guide, "Device Nodes and Capabilities".
     """
@@ -60,26 +64,27 @@ def _num_slices(root: Path, gpu: int) -> int:
 
 
 def _num_visible(listed: str) -> int:
-    """Count as CUDA does: everything from the first -1 on is hidden."""
+    """Count a list of devices as CUDA does: everything from the first -1 on is hidden."""
     names = [name.strip() for name in listed.split(",")]
     hidden_from = names.index("-1") if "-1" in names else len(names)
     return sum(1 for name in names[:hidden_from] if name and name.lower() not in ("none", "void", "nodevfiles"))
 
 
 def _quota(root: Path) -> float | None:
-    """Return the smallest CPU quota, in CPUs, of this process's control group and those around it; None without one."""
+    """Return the smallest quota, in CPUs, of this process's control group and its parents; None without a quota."""
     mount = root / "sys/fs/cgroup"
-    found = []
+    quotas = []
     for group in _groups(root):
+        # Version 2 has one tree for all controllers, version 1 a tree for each.
         for folder in (mount / group, mount / "cpu" / group):
             quota = _version_2(folder) or _version_1(folder)
             if quota is not None:
-                found.append(quota)
-    return min(found, default=None)
+                quotas.append(quota)
+    return min(quotas, default=None)
 
 
 def _groups(root: Path) -> set[str]:
-    """Return the paths of this process's control groups and of all around them; "" is the outermost."""
+    """Return the paths of this process's control groups and of all their parents; "" is the root group."""
     groups = {""}
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()

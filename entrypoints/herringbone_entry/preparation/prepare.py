@@ -1,4 +1,4 @@
-"""Everything a host does before it can say `ready`: code, packages, the program, the way to start it."""
+"""Prepare a host before it reports `ready`: its code, its packages, its program, and the way to start that."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.errors import ContractError, UnsupportedError
 from herringbone_contract.hyperparameters import carries_distribution, decode
 from herringbone_contract.launcher import Launcher
+from herringbone_contract.layout import hosts_of_groups, ranks_on_host
 from herringbone_entry.host import Host
 from herringbone_entry.launchers import data_parallel, mpi
 from herringbone_entry.preparation import devices
 from herringbone_entry.preparation.code import Program, fill, find_program, is_package
 from herringbone_entry.preparation.shims import find_shim, shims
 from herringbone_entry.ranks.environment import arguments, contract_environment
-from herringbone_entry.ranks.layout import hosts_of_groups, one_per_gpu
 
 
 class Prepared(NamedTuple):
-    """What this host will run. `num_processes` is 0 where the job has no rank on this host; `helps` says that it then
-    serves the others' ranks.
+    """The program of this host's ranks and all that starting it needs.
 
-    `environment` is what all ranks of this host get on top of what they inherit. `mpi` is on the first host where
-    mpirun starts the ranks; `mpi_options` are then the user's words for it, None where each host starts its own.
+    `num_processes` is 0 when the job has no rank on this host; a host that `helps` then serves the others' ranks.
+    `environment` are the variables that the ranks do not inherit. `mpi_options` are the user's words for mpirun, None
+    when each host starts its own ranks; `mpi` is the first host's mpirun.
     """
 
     launcher: Launcher
@@ -43,14 +43,14 @@ class Prepared(NamedTuple):
 
     @property
     def has_parameter_servers(self) -> bool:
-        """Whether a host with a rank has a parameter server beside it."""
+        """True if each host with a rank also has a parameter server."""
         return self.launcher in (Launcher.PARAMETER_SERVER, Launcher.MXNET_PARAMETER_SERVER)
 
 
 def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
-    """Read what the job wants and make this host ready for it.
+    """Read the job's files and make this host ready for them; `log` takes lines for the job's log.
 
-    Raises one of the `HerringboneError`s, which says what is wrong with the job or the host.
+    Raises a `HerringboneError` that names the mistake in the job, or the fault of the host.
     """
     launcher, processes_per_host, mpi_options, helps = Launcher.PLAIN, None, None, False
     library: dict[str, str] = {}
@@ -70,18 +70,20 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
             f"platform gives neither. Set {HostVariable.CONTROL}=tcp::7590 in the job's environment, and "
             f"{HostVariable.KEY_FILE} to a file that only this job's hosts can read, one of an input channel say"
         )
-    found = mpi.find(host.environ) if mpi_options is not None and host.is_first else None
+    # Early: a missing mpirun should be reported before minutes of installing packages.
+    launcher_program = mpi.find(host.environ) if mpi_options is not None and host.is_first else None
     code = Path(host.paths.code)
     steering = host.steering
     fill(code, steering.get(Key.SUBMIT_DIRECTORY), environ=host.environ, region=steering.get(Key.REGION))
     program = find_program(code, host.steering)
     num_gpus = devices.num_gpus(host.environ)
     environment = contract_environment(host, num_cpus=devices.num_cpus(), num_gpus=num_gpus)
-    # A helper host runs nothing of the user's, and needs none of his packages; but mpirun starts ranks by this path.
-    python = sys.executable if helps and found is None else _python(host, code, program, log)
-    found_shims = shims(launcher, code, python)
-    if host.is_first and find_shim("horovod") in found_shims:
+    # A helper host runs no code of the user's and needs no packages. mpirun on it still starts ranks by this path.
+    python = sys.executable if helps and launcher_program is None else _python(host, code, program, log)
+    shim_folders = shims(launcher, code, python)
+    if host.is_first and find_shim("horovod") in shim_folders:
         log("Horovod is not installed here: Herringbone's own answers to `import horovod`")
+    # At the end of a job nobody could give this user the folder any more.
     for folder in (host.paths.model, host.paths.output_data):
         _make_writable(Path(folder))
     return Prepared(
@@ -90,16 +92,16 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         arguments=(*program.leading, *arguments(host.hyperparameters)),
         python=python,
         environment={**environment, **library, **_path_of(python, host)},
-        shims=found_shims,
+        shims=shim_folders,
         num_processes=0 if helps else _num_processes(host, launcher, processes_per_host, num_gpus),
         helps=helps,
-        mpi=found,
+        mpi=launcher_program,
         mpi_options=mpi_options,
     )
 
 
 def _launcher(host: Host, launcher: Launcher) -> Launcher:
-    """Return what starts the ranks, told apart where the framework makes a difference. Raises `ContractError`."""
+    """Return the launcher; for parameter servers it depends on the framework. Raises `ContractError`."""
     if launcher is not Launcher.PARAMETER_SERVER:
         return launcher
     framework = host.steering.get(Key.PARAMETER_SERVER_FRAMEWORK) or host.environ.get(HostVariable.FRAMEWORK)
@@ -114,7 +116,7 @@ def _launcher(host: Host, launcher: Launcher) -> Launcher:
 
 
 def _make_writable(folder: Path) -> None:
-    """Make a folder that the job's results go to; better to fail now than when they are written."""
+    """Make a folder for the job's results, or fail now, hours before the job would fail to write them."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
@@ -127,7 +129,7 @@ def _make_writable(folder: Path) -> None:
 
 
 def _num_processes(host: Host, launcher: Launcher, processes_per_host: int | None, num_gpus: int) -> int:
-    """Return how many ranks this host gets: none outside the instance groups that the distribution names."""
+    """Return the number of ranks on this host: none outside the instance groups that the distribution names."""
     groups = host.steering.get(Key.DISTRIBUTION_INSTANCE_GROUPS)
     if groups:
         members = {group.name: group.hosts for group in host.resources.groups}
@@ -136,17 +138,11 @@ def _num_processes(host: Host, launcher: Launcher, processes_per_host: int | Non
             raise ContractError(f"{Key.DISTRIBUTION_INSTANCE_GROUPS} names {unknown}; the job has {sorted(members)}")
         if host.name not in hosts_of_groups(groups, members):
             return 0
-    if launcher is Launcher.DATA_PARALLEL:
-        return processes_per_host or one_per_gpu(num_gpus)
-    if launcher is Launcher.TORCH_DISTRIBUTED:
-        return one_per_gpu(num_gpus)
-    if launcher is Launcher.MPI:
-        return processes_per_host or 1
-    return 1
+    return ranks_on_host(launcher, processes_per_host, num_gpus=num_gpus)
 
 
 def _helps(host: Host, helpers: str | None) -> bool:
-    """Say whether this host is one of the group that serves the others' ranks. Raises `ContractError`."""
+    """Say whether this host is a helper. Raises `ContractError` when no host is left to train."""
     if helpers is None:
         return False
     members = host.resources.group(helpers).hosts
@@ -158,7 +154,7 @@ def _helps(host: Host, helpers: str | None) -> bool:
 
 
 def _path_of(python: str, host: Host) -> dict[str, str]:
-    """Let a shell script find the overlay's Python and programs first."""
+    """Return a PATH on which a shell script finds the overlay's Python and programs first."""
     if python == sys.executable:
         return {}
     return {"PATH": os.pathsep.join(filter(None, [str(Path(python).parent), host.environ.get("PATH")]))}
@@ -166,13 +162,15 @@ def _path_of(python: str, host: Host) -> dict[str, str]:
 
 def _python(host: Host, code: Path, program: Program, log: Callable[[str], None]) -> str:
     """Return the Python for the ranks: this one, or an overlay with the job's own packages."""
-    listed = code / "requirements.txt"
-    requirements = listed if listed.is_file() and listed.read_text(encoding="utf-8").strip() else None
+    path = code / "requirements.txt"
+    # An empty file is common in templates, and needs no overlay.
+    requirements = path if path.is_file() and path.read_text(encoding="utf-8").strip() else None
+    # A script finds its modules in the code folder, so only a module's package must be installed.
     package = code if program.entry == "module" and is_package(code) else None
     if requirements is None and package is None:
         return sys.executable
     from herringbone_entry.preparation.requirements import overlay
 
-    named = host.environ.get(HostVariable.CACHE)
-    cache = Path(named) if named else Path.home() / ".herringbone" / "cache"
+    folder = host.environ.get(HostVariable.CACHE)
+    cache = Path(folder) if folder else Path.home() / ".herringbone" / "cache"
     return str(overlay(requirements, package, cache=cache, log=log))

@@ -1,7 +1,7 @@
-"""The packages a job asks for: a virtual environment laid over the host's own, made once and kept by content.
+"""Install a job's own packages into an overlay: a virtual environment on top of the host's own Python.
 
-The overlay sees everything the host's Python sees, and what is installed into it comes first. It is made under a
-lock, so that ranks and jobs which start together share one.
+The overlay sees everything that the host's Python sees, and its own packages come first. It is made once and kept by
+content, under a lock, so that jobs that start together share it.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _ERROR_LINES = 3
 
 
 def overlay(requirements: Path | None, package: Path | None, *, cache: Path, log: Callable[[str], None]) -> Path:
-    """Return the Python of an environment that has these requirements (and the user's own package) installed.
+    """Return the Python of an overlay that has these requirements, and the user's own package, installed.
 
-    The second job with the same content finds it made. pip's own settings (`PIP_INDEX_URL`, `PIP_NO_INDEX`,
-    `PIP_FIND_LINKS`, `--require-hashes` in the file) hold. `log` takes pip's lines.
+    A second job with the same content reuses the overlay. pip's own settings (`PIP_INDEX_URL`, `PIP_NO_INDEX`,
+    `PIP_FIND_LINKS`, `--require-hashes` in the file) apply. `log` takes pip's lines.
 
-    Raises `InputError` when a file that the requirements include is missing, `LaunchError` with pip's words, which
-    name the package, when it cannot be installed.
+    Raises `InputError` when a file that the requirements include is missing. Raises `LaunchError`, with pip's own
+    message and its name of the package, when the installation fails.
     """
     digest = fingerprint(requirements, package)
     folder = cache / "environments" / digest
@@ -40,10 +40,12 @@ def overlay(requirements: Path | None, package: Path | None, *, cache: Path, log
         return python
     folder.parent.mkdir(parents=True, exist_ok=True)
     with (folder.parent / f"{digest}.lock").open("w") as lock:
+        # The kernel releases the lock when its holder dies, so a killed job blocks nobody.
         fcntl.flock(lock, fcntl.LOCK_EX)
+        # Another job may have made it while this one waited for the lock.
         if (folder / _READY).exists():
             return python
-        # Left by a job that was stopped half-way.
+        # A job that was stopped half-way may have left a part.
         shutil.rmtree(folder, ignore_errors=True)
         _make(folder)
         if requirements is not None:
@@ -55,7 +57,7 @@ def overlay(requirements: Path | None, package: Path | None, *, cache: Path, log
 
 
 def fingerprint(requirements: Path | None, package: Path | None) -> str:
-    """Return a name for what an overlay holds: the files' content, and the Python below it."""
+    """Return a name for an overlay's content: a hash of the files and of the Python below it."""
     digest = hashlib.sha256(f"{sys.version}\0{sys.prefix}\0".encode())
     if requirements is not None:
         for path in included(requirements):
@@ -68,7 +70,7 @@ def fingerprint(requirements: Path | None, package: Path | None) -> str:
 
 
 def included(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Path]:
-    """Yield a requirements file and all that it includes with -r or -c."""
+    """Yield a requirements file and all files that it includes with -r or -c."""
     if path in seen:
         return
     if not path.is_file():
@@ -82,19 +84,19 @@ def included(path: Path, seen: frozenset[Path] = frozenset()) -> Iterator[Path]:
 
 def _make(folder: Path) -> None:
     command = [sys.executable, "-m", "venv", "--without-pip", str(folder)]
-    made = subprocess.run(command, capture_output=True, text=True)
-    if made.returncode:
-        raise LaunchError(f"an environment for requirements.txt cannot be made in {folder}: {_last(made.stderr)}")
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise LaunchError(f"an environment for requirements.txt cannot be made in {folder}: {_last(result.stderr)}")
     library = next((folder / "lib").glob("python*")) / "site-packages"
-    # `addsitedir` and not a bare path: what is installed below in editable form works through .pth files of its own.
+    # `addsitedir` and not a bare path: editable installs of the host's Python work through .pth files of their own.
     parents = [*site.getsitepackages(), *([site.getusersitepackages()] if site.ENABLE_USER_SITE else [])]
     lines = [f"import site; site.addsitedir({parent!r})" for parent in parents]
     (library / "_herringbone_parent.pth").write_text("\n".join(lines) + "\n")
 
 
-def _pip(python: Path, what: list[str], log: Callable[[str], None]) -> None:
+def _pip(python: Path, targets: list[str], log: Callable[[str], None]) -> None:
     command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--no-input"]
-    command += ["--disable-pip-version-check", "--progress-bar", "off", *what]
+    command += ["--disable-pip-version-check", "--progress-bar", "off", *targets]
     environment = {**os.environ, "PIP_ROOT_USER_ACTION": "ignore"}
     with subprocess.Popen(
         command,
@@ -103,6 +105,7 @@ def _pip(python: Path, what: list[str], log: Callable[[str], None]) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        # A session of its own, so that one signal to its group ends pip and every process that it started.
         start_new_session=True,
     ) as pip:
         assert pip.stdout is not None
@@ -112,12 +115,13 @@ def _pip(python: Path, what: list[str], log: Callable[[str], None]) -> None:
                 lines.append(line.rstrip("\n"))
                 log(lines[-1])
         except BaseException:
-            # A stop, say: leaving the block would wait for pip, and for the pip that it runs in the overlay.
+            # For example a stop: leaving this block would wait for pip, and for the pip that it runs in the overlay.
             os.killpg(pip.pid, signal.SIGKILL)
             raise
+    # pip prints the cause first and then general advice, so look for its ERROR lines.
     if pip.returncode:
         errors = [line for line in lines if line.startswith("ERROR")] or lines
-        raise LaunchError(f"pip cannot install {' '.join(what)}: {' '.join(errors[-_ERROR_LINES:])}")
+        raise LaunchError(f"pip cannot install {' '.join(targets)}: {' '.join(errors[-_ERROR_LINES:])}")
 
 
 def _last(text: str) -> str:

@@ -1,4 +1,4 @@
-"""The launcher's one door to boto3: code that lies on S3."""
+"""Fetch a job's code from S3: the launcher's only use of boto3."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def fetch(address: str, target: Path, environ: Mapping[str, str], region: str | 
 
     >>> fetch("s3://bucket/code/sourcedir.tar.gz", Path("/tmp/code.tar.gz"), os.environ, None)     # doctest: +SKIP
 
-    Credentials are found as boto3 finds them: variables, the container's, the machine's. `region` is where none of its
-    variables names one; AWS_ENDPOINT_URL_S3 is another service that speaks S3. Raises `InputError` for what is not
-    there, `UnsupportedError` where boto3 is not installed, and the `AwsError`s.
+    boto3 looks for credentials in variables, then in the container's role, then in the machine's. `region` applies when
+    no variable names a region; AWS_ENDPOINT_URL_S3 names another service with S3's interface. Raises `InputError` for
+    an object that does not exist, `UnsupportedError` without boto3, and the `AwsError`s.
     """
     bucket, _, key = address.removeprefix(SCHEME).partition("/")
     if not bucket or not key:
@@ -57,13 +57,13 @@ def fetch(address: str, target: Path, environ: Mapping[str, str], region: str | 
     )
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or region
     try:
-        # In parts and with retries of its own, also for a connection that breaks half way.
+        # This call fetches in parts and retries by itself, also when a connection breaks half-way.
         boto3.Session().client("s3", region_name=region, config=config).download_file(bucket, key, str(target))
     except ClientError as error:
-        # Without the cause: what AWS says of a signature repeats the session's token.
+        # `from None`: AWS's message about a wrong signature repeats the session's token.
         raise _refusal(error, address, bucket, key) from None
     except (BotoCoreError, Boto3Error) as error:
-        raise _trouble(error, address) from None
+        raise _connection_error(error, address) from None
     except OSError as error:
         raise InputError(f"code at {address} cannot be written to {target.parent}: {error.strerror}") from error
 
@@ -81,12 +81,14 @@ def _refusal(error: ClientError, address: str, bucket: str, key: str) -> Herring
             code=code,
         )
     status = response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+    # These are the service's own troubles, and a retry of the job may succeed.
     if status >= 500 or status == 429:
         return AwsUnavailableError(f"code at {address}: S3 did not give it in {_ATTEMPTS} attempts ({code})", code=code)
     return AwsError(f"code at {address}: S3 refuses it: {code}", code=code)
 
 
-def _trouble(error: Exception, address: str) -> AwsError:
+def _connection_error(error: Exception, address: str) -> AwsError:
+    # By name: the classes lie in botocore, which is imported only where S3 is used.
     kinds = {kind.__name__ for kind in type(error).__mro__}
     if kinds & {"NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError"}:
         return AwsCredentialsError(

@@ -1,6 +1,7 @@
-"""Packages that only launched ranks see: AWS's names for all, Horovod's for a job that asks and has no real one.
+"""Find the shim packages that only launched ranks see.
 
-Both folders come last on a rank's path, behind whatever is installed.
+Every job gets `smdistributed`, AWS's names. A job that imports Horovod and has no real one gets `horovod`. The folders
+come last on a rank's path, after all installed packages.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from pathlib import Path
 from herringbone_contract.launcher import Launcher
 
 _PACKAGE = "herringbone_parallel"
-# Package -> its folder in a wheel, inside `herringbone_parallel`, and in a checkout, beside it.
+# Package -> its folder in a wheel, inside `herringbone_parallel`, and in a checkout, next to it.
 _FOLDERS = {"smdistributed": ("_shim", "shim"), "horovod": ("_shim_horovod", "shim_horovod")}
 _IMPORTS_HOROVOD = re.compile(rb"^[ \t]*(?:import|from)[ \t]+horovod\b", re.MULTILINE)
 
 
 def shims(launcher: Launcher, code: Path, python: str) -> tuple[str, ...]:
-    """Return the folders for the ranks' path; `python` is theirs, `code` the folder of the job's code."""
+    """Return the folders for the ranks' path; `python` is the ranks' Python, `code` the job's code folder."""
     names = ["smdistributed"]
     if launcher is Launcher.MPI and asks_for_horovod(code) and not has_horovod(code, python):
         names.append("horovod")
@@ -27,23 +28,23 @@ def shims(launcher: Launcher, code: Path, python: str) -> tuple[str, ...]:
 
 
 def find_shim(name: str) -> str | None:
-    """Return the folder that makes a shim importable; None where it is not installed.
+    """Return the folder that makes a shim importable; None when it is not installed.
 
-    The package beside it is looked up, not imported: it may bring a framework along.
+    `herringbone_parallel` is looked up and not imported, because its import may load a framework.
     """
     spec = find_spec(_PACKAGE)
     if spec is None or spec.origin is None:
         return None
     package = Path(spec.origin).parent
-    inside, beside = _FOLDERS[name]
-    for folder in (package / inside, package.parent / beside):
+    inside, next_to = _FOLDERS[name]
+    for folder in (package / inside, package.parent / next_to):
         if (folder / name).is_dir():
             return str(folder)
     return None
 
 
 def asks_for_horovod(code: Path) -> bool:
-    """Say whether a script of the job's own imports Horovod; what its libraries try to import does not count."""
+    """Say whether a script of the job imports Horovod; imports in installed libraries do not count."""
     return any(_IMPORTS_HOROVOD.search(path.read_bytes()) for path in code.rglob("*.py") if path.is_file())
 
 

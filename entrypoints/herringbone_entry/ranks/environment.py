@@ -1,4 +1,4 @@
-"""What a rank finds in its environment and on its command line; pure functions of the host and the rank."""
+"""The environment variables and the command line of a rank: pure functions of the host and the rank."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import PurePath
 from typing import Any
 
 from herringbone_contract.constants import Key, RankVariable
+from herringbone_contract.layout import RankPlacement
 from herringbone_entry.host import Host
-from herringbone_entry.ranks.layout import Place
 
 DEFAULT_LOG_LEVEL = 20
 
@@ -17,20 +17,20 @@ DEFAULT_LOG_LEVEL = 20
 def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, str]:
     """Return the `SM_*` variables of a host's ranks.
 
-    Source: SageMaker's "Environment variables" page of the training toolkit. Each hyperparameter whose name has a
-    hyphen comes in two spellings, because some shells drop `SM_HP_BATCH-SIZE` and older scripts read no other.
+    Source: the page "Environment variables" of SageMaker's training toolkit. A hyperparameter whose name has a hyphen
+    comes in two spellings: some shells drop `SM_HP_BATCH-SIZE`, and older scripts read no other name.
     """
-    described = _describe(host, num_cpus=num_cpus, num_gpus=num_gpus)
+    description = _describe(host, num_cpus=num_cpus, num_gpus=num_gpus)
     values: dict[str, Any] = {
-        **{name: described[name] for name in _SAME_NAME},
-        "current_instance_group_hosts": described["current_instance_group_hosts"],
-        "hps": described["hyperparameters"],
-        "framework_params": described["additional_framework_parameters"],
+        **{name: description[name] for name in _SAME_NAME},
+        "current_instance_group_hosts": description["current_instance_group_hosts"],
+        "hps": description["hyperparameters"],
+        "framework_params": description["additional_framework_parameters"],
         "user_args": arguments(host.hyperparameters),
         "channels": sorted(host.input_data_config),
-        "training_env": described,
+        "training_env": description,
     }
-    for channel, path in described["channel_input_dirs"].items():
+    for channel, path in description["channel_input_dirs"].items():
         values[f"channel_{channel}"] = path
     for name, value in host.hyperparameters.items():
         values[f"hp_{name}"] = value
@@ -39,21 +39,21 @@ def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[st
     return {f"SM_{name.upper()}": encode(value) for name, value in values.items()}
 
 
-def rank_environment(place: Place, *, master_address: str, master_port: int) -> dict[str, str]:
-    """Return the variables that tell a rank who it is among the others."""
+def rank_environment(placement: RankPlacement, *, master_address: str, master_port: int) -> dict[str, str]:
+    """Return the variables that give a rank its number and the address of rank 0."""
     return {
-        RankVariable.RANK: str(place.rank),
-        RankVariable.WORLD_SIZE: str(place.world_size),
-        RankVariable.LOCAL_RANK: str(place.local_rank),
-        RankVariable.LOCAL_WORLD_SIZE: str(place.num_local),
-        RankVariable.GROUP_RANK: str(place.host_index),
+        RankVariable.RANK: str(placement.rank),
+        RankVariable.WORLD_SIZE: str(placement.world_size),
+        RankVariable.LOCAL_RANK: str(placement.local_rank),
+        RankVariable.LOCAL_WORLD_SIZE: str(placement.num_local),
+        RankVariable.GROUP_RANK: str(placement.host_index),
         RankVariable.MASTER_ADDRESS: master_address,
         RankVariable.MASTER_PORT: str(master_port),
     }
 
 
 def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
-    """Return the command line that a script gets from its hyperparameters.
+    """Return the command line that passes hyperparameters to a script.
 
     >>> arguments({"epochs": 3, "b": True, "sizes": {"x": 1, "y": 2}})
     ['-b', 'True', '--epochs', '3', '--sizes', 'x=1,y=2']
@@ -70,7 +70,7 @@ def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:
 
 
 def encode(value: Any) -> str:
-    """Write a value as the contract does: text as it is, nothing for None, else compact JSON with sorted keys.
+    """Write a value as the contract does: text unchanged, None as an empty text, all else as compact, sorted JSON.
 
     >>> encode("a b"), encode(None), encode({"b": 1, "a": [True]})
     ('a b', '', '{"a":[true],"b":1}')
@@ -84,7 +84,7 @@ def encode(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
 
-# Variables that carry, upper-cased, the name of their field in SM_TRAINING_ENV.
+# Each of these fields of SM_TRAINING_ENV has a variable of its own, SM_ and the name in upper case.
 _SAME_NAME = (
     "hosts",
     "current_host",
@@ -115,16 +115,16 @@ _SAME_NAME = (
 
 
 def _describe(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, Any]:
-    """Return what SM_TRAINING_ENV holds."""
+    """Return the fields of SM_TRAINING_ENV."""
     paths, resources, steering = host.paths, host.resources, host.steering
     program = str(steering.get(Key.PROGRAM, ""))
-    group = resources.group(resources.current_group_name)
+    current_group = resources.group(resources.current_group_name)
     return {
         "additional_framework_parameters": steering,
         "channel_input_dirs": {name: str(paths.channel(name)) for name in sorted(host.input_data_config)},
         "current_host": host.name,
-        "current_instance_group": group.name,
-        "current_instance_group_hosts": list(group.hosts),
+        "current_instance_group": current_group.name,
+        "current_instance_group_hosts": list(current_group.hosts),
         "current_instance_type": resources.current_instance_type,
         "distribution_instance_groups": steering.get(Key.DISTRIBUTION_INSTANCE_GROUPS, []),
         "framework_module": "",
@@ -133,14 +133,14 @@ def _describe(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, Any]:
         "input_config_dir": str(paths.config),
         "input_data_config": host.input_data_config,
         "input_dir": str(paths.input),
-        "instance_groups": [each.name for each in resources.groups],
+        "instance_groups": [group.name for group in resources.groups],
         "instance_groups_dict": {
-            each.name: {
-                "hosts": list(each.hosts),
-                "instance_group_name": each.name,
-                "instance_type": each.instance_type,
+            group.name: {
+                "hosts": list(group.hosts),
+                "instance_group_name": group.name,
+                "instance_type": group.instance_type,
             }
-            for each in resources.groups
+            for group in resources.groups
         },
         "is_hetero": len(resources.groups) > 1,
         "is_master": host.is_first,

@@ -1,17 +1,17 @@
-"""A rank's output, from pipe chunks to prefixed whole lines, byte for byte.
+"""Turn a rank's output from pipe chunks into prefixed whole lines, byte for byte.
 
-Bytes are never decoded, so a character cut by a pipe read stays whole in its line. Work is done on whole chunks:
-a line costs no Python.
+Bytes are never decoded, so a character that a pipe read cuts stays whole in its line. Chunks are handled whole: a
+line costs no Python code of its own.
 
-A progress bar redraws one line with carriage returns. Each redraw would be a line in a log; we keep at most one
-state per second, and always the last one.
+A progress bar redraws one line with carriage returns. Each redraw would be a line in a log, so the log gets at most
+one state per second, and always the last one.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-# A longer line is cut: something must bound the memory that a program without newlines takes.
+# A longer line is cut: otherwise a program that prints no newline would fill the supervisor's memory.
 MAX_LINE_BYTES = 8 * 1024 * 1024
 BAR_INTERVAL_SECONDS = 1.0
 _TAIL_LINES = 60
@@ -25,7 +25,8 @@ class Tail:
         self._lines: deque[bytes] = deque(maxlen=_TAIL_LINES)
 
     def add(self, lines: bytes) -> None:
-        """Take whole lines, of which only the last few are looked at."""
+        """Take whole lines; only the last few are looked at."""
+        # Search backwards for the newlines: a chunk may hold thousands of lines, and most are dropped.
         start = len(lines)
         for _ in range(_TAIL_LINES + 1):
             start = lines.rfind(b"\n", 0, start)
@@ -34,11 +35,12 @@ class Tail:
         self._lines.extend(line[:_TAIL_LINE_BYTES] for line in lines[start + 1 :].splitlines())
 
     def text(self) -> tuple[str, ...]:
+        """Return the lines as text."""
         return tuple(line.decode("utf-8", "replace") for line in self._lines)
 
 
 class LineStream:
-    """One stream of one rank.
+    """Prefixes the lines of one stream of one rank.
 
     >>> stream = LineStream(b"[algo-1:0] ", Tail())
     >>> stream.feed(b"loss 0.5\\n  step", now=0.0)
@@ -52,26 +54,30 @@ class LineStream:
     def __init__(self, prefix: bytes, tail: Tail) -> None:
         self._prefix = prefix
         self._tail = tail
+        # The line that has no newline yet, in the parts that arrived; joining them each time would be quadratic.
         self._parts: list[bytes] = []
         self._size = 0
+        # The last state of the progress bar that was printed.
         self._shown = b""
         self._shown_at = float("-inf")
         self.bar = False
 
     def feed(self, chunk: bytes, now: float) -> bytes:
-        """Take what a read gave, return the prefixed lines that it completes."""
+        """Take the bytes of one read, and return the prefixed lines that they complete."""
+        # Only output with carriage returns pays for a look at each line.
         if self.bar or b"\r" in chunk:
             return self._feed_bar(chunk, now)
         cut = chunk.rfind(b"\n") + 1
         if not cut:
             self._keep(chunk)
             return self._overflow()
+        # All complete lines of the chunk in one piece, however many they are.
         lines = b"".join([*self._parts, chunk[:cut]])
         self._reset(chunk[cut:])
         return self._whole(lines)
 
     def tick(self, now: float) -> bytes:
-        """Show a progress bar's state when none was shown for a second."""
+        """Return a progress bar's state as a line, if none was printed for a second."""
         if not self.bar or now - self._shown_at < BAR_INTERVAL_SECONDS:
             return b""
         return self._show(b"".join(self._parts).rpartition(b"\r")[2], now)
@@ -91,24 +97,29 @@ class LineStream:
         *whole, rest = b"".join([*self._parts, chunk]).split(b"\n")
         out = []
         for line in whole:
+            # \r\n is the line ending of some programs, and no redraw.
             body, ending = (line[:-1], b"\r\n") if line.endswith(b"\r") else (line, b"\n")
             state = _last_state(body) if b"\r" in body else body
             if self.bar and state == self._shown:
+                # The log has this state already.
                 state = b""
             if state or b"\r" not in body:
                 out.append(self._whole(state + ending))
+            # The newline ends the bar; the next bar begins with nothing printed.
             self._shown, self.bar = b"", False
-        # A trailing carriage return may be half of a line ending: it does not close a state yet.
+        # A trailing carriage return may be the first half of a line ending, so it does not end a state yet.
         states, _, current = rest[:-1].rpartition(b"\r")
         current += rest[-1:]
         self.bar = b"\r" in rest[:-1]
         if self.bar and now - self._shown_at >= BAR_INTERVAL_SECONDS:
             out.append(self._show(_last_state(states), now))
+        # Keep a carriage return in front, so that the next chunk continues a bar and not a plain line.
         self._reset(b"\r" + current if self.bar else rest)
         out.append(self._overflow())
         return b"".join(out)
 
     def _show(self, state: bytes, now: float) -> bytes:
+        # A wiped or unchanged bar is no news for a log.
         if not state.strip() or state == self._shown:
             return b""
         self._shown, self._shown_at = state, now
@@ -116,6 +127,7 @@ class LineStream:
 
     def _whole(self, lines: bytes) -> bytes:
         self._tail.add(lines)
+        # One pass over the bytes in C; a loop over lines would cost Python time for each line.
         return self._prefix + lines[:-1].replace(b"\n", b"\n" + self._prefix) + b"\n"
 
     def _keep(self, part: bytes) -> None:
@@ -135,8 +147,8 @@ class LineStream:
 
 
 def _last_state(text: bytes) -> bytes:
-    """Return what a terminal would still show of redraws: the text after the last carriage return that has any.
+    """Return the text that a terminal would still show after redraws: the last one that is not blank.
 
-    Blanks are a bar that was wiped, to make room for a message: they are no state of it.
+    A program prints blanks to wipe its bar before a message; they are no state of the bar.
     """
     return next((part for part in reversed(text.split(b"\r")) if part.strip()), b"")

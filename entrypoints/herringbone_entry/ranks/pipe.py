@@ -1,4 +1,4 @@
-"""The pipe from one stream of a process to the supervisor's output."""
+"""Carry one stream of a process to the supervisor's output, through a pipe."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import os
 import termios
 import time
 
+from herringbone_entry.event_loop import Callback, Loop, Timer
 from herringbone_entry.ranks.lines import BAR_INTERVAL_SECONDS, LineStream
 from herringbone_entry.ranks.output import Output
-from herringbone_entry.supervisor.event_loop import Callback, Loop, Timer
 
 _READ_BYTES = 262_144
-# A large pipe lets a rank print on while we serve the others.
+# A large pipe lets a rank continue to print while the loop serves others.
 _PIPE_BYTES = 1_048_576
 
 
 class Pipe:
     """Reads one stream until its end, prefixes its lines and passes them on.
 
-    `writer` is the descriptor for the process; the owner closes it once the process has its copy.
-    `on_end` is called once, when the last holder of the writing end is gone. `ends` are those of a pipe that there is
-    already.
+    `writer` is the descriptor for the process; the owner closes it once the process has its copy. `on_end` is called
+    once, when the last process that holds the writing end is gone. `ends` are given when the pipe exists already.
     """
 
     def __init__(
@@ -36,33 +35,37 @@ class Pipe:
     ) -> None:
         self._loop, self._output, self._stream, self._on_end = loop, output, stream, on_end
         self._reader, self.writer = os.pipe() if ends is None else ends
+        # The loop's thread reads, and must never wait for one rank.
         os.set_blocking(self._reader, False)
         if hasattr(fcntl, "F_SETPIPE_SZ"):
-            # Over this user's share of pipe memory, the usual 64 KiB work as well.
+            # The kernel refuses when this user's pipes hold too much memory; the default of 64 KiB works as well.
             with contextlib.suppress(OSError):
                 fcntl.fcntl(self.writer, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+        # Runs only while a progress bar is open; at most one per pipe.
         self._timer: Timer | None = None
         self._muted = False
         self.ended = False
         loop.read(self._reader, self._read)
 
     def close_writer(self) -> None:
+        """Close our copy of the writing end; with it open, the pipe would never end."""
         os.close(self.writer)
 
     def mute(self) -> None:
-        """Read on, so that the writer is never held up, but show nothing more."""
+        """Print nothing more, but continue to read: a full pipe would block the writer."""
         self._muted = True
 
     def drain(self) -> None:
-        """Take what is in the pipe by now, and no more: something that the rank left may write on without end."""
+        """Read the bytes in the pipe by now, and no more: a process that the rank left may write without end."""
         waiting = 0 if self.ended else self._waiting()
+        # Count first: reading until the pipe is empty may never end while a writer lives.
         while waiting > 0:
             waiting -= self._read_some()
-        # Only one more read finds the end of a pipe.
+        # One more read: only a read of no bytes reveals the end of a pipe.
         self._read_some()
 
     def finish(self) -> None:
-        """Give up waiting for the end: something else holds the pipe open."""
+        """Wait no longer for the end: another process holds the pipe open."""
         if self.ended:
             return
         self.drain()
@@ -70,6 +73,7 @@ class Pipe:
 
     def _read(self) -> None:
         if self._output.full:
+            # Backpressure: the pipe fills up, and then the rank's own prints block until the reader continues.
             self._loop.forget(self._reader)
             self._output.when_drained(self._resume)
             return
@@ -80,12 +84,13 @@ class Pipe:
             self._loop.read(self._reader, self._read)
 
     def _waiting(self) -> int:
+        """Return the number of bytes in the pipe."""
         count = array.array("i", [0])
         fcntl.ioctl(self._reader, termios.FIONREAD, count)
         return count[0]
 
     def _read_some(self) -> int:
-        """Read once and return the number of bytes."""
+        """Read once and return the number of bytes; 0 at the end of the pipe, or when it is empty."""
         if self.ended:
             return 0
         try:
@@ -96,6 +101,7 @@ class Pipe:
             self._end()
             return 0
         self._show(self._stream.feed(chunk, time.monotonic()))
+        # The last state of a progress bar may never be followed by another byte, so a timer shows it.
         if self._stream.bar and self._timer is None:
             self._timer = self._loop.later(BAR_INTERVAL_SECONDS, self._tick)
         return len(chunk)
@@ -115,7 +121,9 @@ class Pipe:
         if self.ended:
             return
         self.ended = True
+        # Forget first: the number of a closed descriptor may be given to the next file.
         self._loop.forget(self._reader)
         os.close(self._reader)
+        # A last line without a newline is still in the stream.
         self._show(self._stream.close())
         self._on_end()

@@ -1,10 +1,13 @@
-"""One rank: attach to this host's supervisor, run the user's program here, say how it ended.
+"""One rank: attach to this host's supervisor, run the user's program in this process, report how it ended.
 
-A script runs in this very process as `__main__`, as `python script.py` would run it. Any end but a normal one is
-reported with the user's frames, and then the process is gone at once: a Python that ends slowly after an exception
-waits in MPI_Finalize for ranks that wait for it.
+A script runs as `__main__`, as `python script.py` would run it. Any end but a normal one is reported with the user's
+frames, and then the process exits at once: a Python that shuts down after an exception would wait in MPI_Finalize for
+ranks that wait for it.
 
-Imports are part of every start, hence few; what is needed only at the end is imported there.
+    [1] connect to the supervisor        [3] run the program
+    [2] take the start message           [4] report its end, wait for leave, exit
+
+Every rank pays for this module's imports at its start, so modules for its end are imported there.
 """
 
 from __future__ import annotations
@@ -19,38 +22,44 @@ import sys
 from types import FrameType, ModuleType, TracebackType
 from typing import Any, NoReturn
 
+from herringbone_entry.channel import attach
 from herringbone_entry.channel.frames import Message, Wire, WireError
-from herringbone_entry.ranks import attach
 
 _MAX_FRAMES = 20
 _MAX_MESSAGE_CHARS = 4_000
-# Held so that it outlives its own `__main__`, which the user's script takes over.
+# `os._exit` is replaced below, and this name keeps the original.
 _really_exit = os._exit
 
 
 def main() -> None:
+    """Run one rank to its end."""
+    # [1] [2]
     wire = connect()
     try:
-        orders = wire.wait()
+        message = wire.wait()
     except EOFError:
-        os._exit(0)  # the supervisor is gone, or has no use for us
+        os._exit(0)  # the supervisor is gone, or has no use for this rank
+    # Under mpirun the output pipes come with the message: mpirun's own forwarding would cut and mix lines.
     for descriptor, target in zip(wire.descriptors, (1, 2), strict=False):
         os.dup2(descriptor, target)
         os.close(descriptor)
+    # The user's program, and programs that it starts, must not attach a second time.
     for name in (attach.REPORT, attach.LAYOUT, attach.RUN_FOLDER, *attach.SESSION_FOLDERS):
         os.environ.pop(name, None)
-    os.environ.update(orders["environment"])
-    for name, secret in orders["secrets"].items():
-        os.environ[name] = _descriptor_of(secret, lasting=orders["entry"] == "program")
-    os.chdir(orders["code"])
-    report = Report(wire, orders["code"])
+    os.environ.update(message["environment"])
+    for name, secret in message["secrets"].items():
+        os.environ[name] = _descriptor_of(secret, inheritable=message["entry"] == "program")
+    os.chdir(message["code"])
+    report = Report(wire, message["code"])
+    # A process that a signal kills cannot report; its frames then come from this dump in the log.
     faulthandler.enable()
     _line_buffer()
     os._exit = report.exit_hook
+    # [3]
     try:
-        if orders["entry"] == "program":
-            report.leave(_run_program(orders), None)
-        _run_python(orders)
+        if message["entry"] == "program":
+            report.leave(_run_program(message), None)
+        _run_python(message)
     except SystemExit as error:
         code = _code_of(error)
         if code:
@@ -58,17 +67,18 @@ def main() -> None:
     except KeyboardInterrupt as error:
         _show(error)
         report.leave(128 + signal.SIGINT, error)
-    except BaseException as error:  # noqa: BLE001 - whatever the user's program raised
+    except BaseException as error:  # noqa: BLE001 - the user's program may raise anything
         _show(error)
         report.leave(1, error)
     report.done()
 
 
 def connect() -> Wire:
-    """Return the link to this host's supervisor, over which the orders come."""
+    """Return the link to this host's supervisor, over which the start message comes."""
     inherited = os.environ.get(attach.REPORT)
     if inherited is not None:
         connection = socket.socket(fileno=int(inherited))
+        # A child of the user's program must not hold the link: its end is how the supervisor sees this rank die.
         connection.set_inheritable(False)
         return Wire(connection)
     rank = next(int(os.environ[name]) for name in attach.MPI_RANK_VARIABLES if name in os.environ)
@@ -81,25 +91,26 @@ def connect() -> Wire:
 
 
 class Report:
-    """Tells the supervisor how this process ends; a forked child has nothing to tell."""
+    """Reports to the supervisor how this process ends; a forked child reports nothing."""
 
     def __init__(self, wire: Wire, code: str) -> None:
         self._wire = wire
         self._code = os.path.realpath(code)  # noqa: PTH - pathlib costs 5 ms
         self._pid = os.getpid()
-        # A forked child that outlives us must not make the supervisor believe that we live.
+        # A forked child that outlives this process must not hold the link open: the supervisor would see no end.
         os.register_at_fork(after_in_child=wire.close)
         self._die_with_supervisor(True)
 
     def done(self) -> None:
-        """Say that the program came to its end; what remains is Python's own exit."""
+        """Report that the program has ended well; only Python's own shutdown remains."""
         with contextlib.suppress(OSError):
             self._wire.send({"kind": "done"})
 
     def leave(self, code: int, error: BaseException | None, frame: FrameType | None = None) -> NoReturn:
-        """Report, wait until the supervisor lets us go, and exit."""
+        """Report the end [4], wait until the supervisor lets this rank go, and exit."""
         message: Message = {"kind": "leaving", "code": code & 0xFF, "exception": "", "message": "", "frames": []}
         if error is not None:
+            # Texts are cut: the supervisor keeps the record in memory and in one message.
             message["exception"] = type(error).__name__
             message["message"] = _text_of(error)
             message["frames"] = self._frames(_frames_of(error))
@@ -108,14 +119,18 @@ class Report:
             message["message"] = f"the program called os._exit({code})"
             message["frames"] = self._frames(_stack_of(frame))
         _flush()
+        # Without a supervisor there is nobody to wait for.
         with contextlib.suppress(OSError, EOFError, WireError):
+            # The report must get out, also when the supervisor's end closes a moment later.
             self._die_with_supervisor(False)
             self._wire.send(message)
             self._wire.wait()
         _really_exit(code)
 
     def exit_hook(self, status: int) -> NoReturn:
-        """Stand in for `os._exit`: the frames that call it are gone a moment later."""
+        """Replace `os._exit`, to report the frames that call it: they are gone once the process exits."""
+        # A forked child, for example a data loader's worker, ends without a report. So does exit code 0, which is no
+        # failure.
         if status and os.getpid() == self._pid:
             self.leave(status, None, sys._getframe(1))
         _really_exit(status)
@@ -123,8 +138,10 @@ class Report:
     def _die_with_supervisor(self, wanted: bool) -> None:
         """Have the kernel kill this process when the supervisor's end of the link closes.
 
-        Where the kernel cannot (no F_SETSIG: macOS), a rank may outlive a supervisor that was killed.
+        A kernel without F_SETSIG (macOS) cannot: there a rank may outlive a supervisor that was killed.
         """
+        # O_ASYNC sends a signal when the link becomes readable, and F_SETSIG makes that SIGKILL. After the start
+        # message the supervisor sends nothing unasked, so only the end of the link makes it readable.
         if not hasattr(fcntl, "F_SETSIG"):
             return
         descriptor = self._wire.fileno()
@@ -133,34 +150,35 @@ class Report:
         flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_ASYNC
         fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | (os.O_ASYNC if wanted else 0))
 
-    def _frames(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Keep the frames in the user's code, or all of them when none is."""
-        own = [frame for frame in found if os.path.realpath(frame["file"]).startswith(self._code + os.sep)]  # noqa: PTH
-        return (own or found)[-_MAX_FRAMES:]
+    def _frames(self, frames: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Keep the frames in the user's code, or all of them if none is there."""
+        own = [frame for frame in frames if os.path.realpath(frame["file"]).startswith(self._code + os.sep)]  # noqa: PTH
+        return (own or frames)[-_MAX_FRAMES:]
 
 
-def _descriptor_of(secret: str, *, lasting: bool) -> str:
-    """Return a path that gives the secret once: an environment is copied to every child, and printed by many.
+def _descriptor_of(secret: str, *, inheritable: bool) -> str:
+    """Return a path that gives the secret once: every child gets a copy of the environment, and many print it.
 
-    `lasting` keeps it for a program that this process starts.
+    A program that this process starts reads the secret itself; its descriptor must then be `inheritable`.
     """
     reader, writer = os.pipe()
     os.write(writer, secret.encode())
     os.close(writer)
-    os.set_inheritable(reader, lasting)
+    os.set_inheritable(reader, inheritable)
     return f"/dev/fd/{reader}"
 
 
-def _run_python(orders: Message) -> None:
-    sys.argv = [orders["program"], *orders["arguments"]]
-    sys.path.insert(0, orders["code"])
-    sys.path.extend(path for path in orders["paths"] if path not in sys.path)
-    if orders["entry"] == "module":
+def _run_python(message: Message) -> None:
+    sys.argv = [message["program"], *message["arguments"]]
+    # As `python script.py` does.
+    sys.path.insert(0, message["code"])
+    sys.path.extend(path for path in message["paths"] if path not in sys.path)
+    if message["entry"] == "module":
         import runpy
 
-        runpy.run_module(orders["program"], run_name="__main__", alter_sys=True)
+        runpy.run_module(message["program"], run_name="__main__", alter_sys=True)
         return
-    path = orders["program"]
+    path = message["program"]
     main_module = ModuleType("__main__")
     main_module.__file__ = path
     main_module.__dict__.update(__builtins__=__builtins__, __cached__=None, __spec__=None)
@@ -171,34 +189,36 @@ def _run_python(orders: Message) -> None:
     exec(code, main_module.__dict__)  # noqa: S102 - running the user's script is the purpose
 
 
-def _run_program(orders: Message) -> int:
+def _run_program(message: Message) -> int:
     """Run a shell script or any executable as a child, pass SIGTERM on, return its exit code."""
     import errno
     import subprocess
 
-    command = [orders["program"], *orders["arguments"]]
+    command = [message["program"], *message["arguments"]]
     try:
         # Inherited descriptors stay: MPICH's ranks talk to their launcher over one.
         child = subprocess.Popen(command, close_fds=False)
     except OSError as error:
         if error.errno != errno.ENOEXEC:
             raise
-        # No `#!` line: what a shell does then is to run it itself.
+        # The file has no `#!` line; a shell runs such a file itself, and so do we.
         child = subprocess.Popen(["/bin/sh", *command], close_fds=False)
+    # The program may save a checkpoint at SIGTERM, which only this process gets.
     signal.signal(signal.SIGTERM, lambda number, _: child.send_signal(number))
     code = child.wait()
     return 128 - code if code < 0 else code
 
 
 def _line_buffer() -> None:
-    """Let whole lines out as they are printed; a pipe would keep them back until 8 KiB are full."""
+    """Write each line as soon as it is printed; for a pipe, Python would wait until 8 KiB are full."""
+    # A `sitecustomize` may have replaced the streams by objects without this method.
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(line_buffering=True)
 
 
 def _code_of(error: SystemExit) -> int:
-    """Turn what `sys.exit` was given into an exit code, and print a text as Python does."""
+    """Turn the argument of `sys.exit` into an exit code, and print a text as Python does."""
     if error.code is None:
         return 0
     if isinstance(error.code, int):

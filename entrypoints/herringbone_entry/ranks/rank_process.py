@@ -1,4 +1,4 @@
-"""One rank as its supervisor sees it: a process, a link, two pipes, and how it ended."""
+"""One rank, as its supervisor follows it: a process, a link, two pipes, and how it ended."""
 
 from __future__ import annotations
 
@@ -9,138 +9,155 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from herringbone_contract.constants import line_prefix
+from herringbone_contract.layout import RankPlacement
 from herringbone_entry.channel.frames import Message, Wire, WireError
-from herringbone_entry.ranks.layout import Place
+from herringbone_entry.event_loop import Loop
 from herringbone_entry.ranks.lines import LineStream, Tail
 from herringbone_entry.ranks.output import Output
 from herringbone_entry.ranks.pipe import Pipe
-from herringbone_entry.supervisor.event_loop import Loop
 
 
 class RankProcess:
-    """Follows one rank from its orders to its end; `on_change` is called whenever something about it changed.
+    """Follows one rank from its start message to its end; `on_change` is called whenever something changed.
 
-    `report` is what it said when leaving. `code` is its exit code once known, `gone` whether the process has ended,
-    `ended_at` (monotonic seconds) the first moment we knew that it ends. `pipes` are those that its process writes to
-    already.
+    `report` is the rank's own report when leaving. `code` is its exit code once known, `gone` whether the process has
+    ended, `ended_at` (monotonic seconds) the first moment at which we knew that it ends. `pipes` are given when the
+    process writes to some already.
     """
 
     def __init__(
         self,
-        place: Place,
+        placement: RankPlacement,
         loop: Loop,
         output: Output,
         on_change: Callable[[RankProcess], None],
         pipes: Sequence[tuple[int, int] | None] = (None, None),
     ) -> None:
-        self.place = place
+        self.placement = placement
         self._loop, self._on_change = loop, on_change
         self.tail = Tail()
-        prefix = line_prefix(place.host, place.rank)
+        prefix = line_prefix(placement.host, placement.rank)
         self._pipes = [Pipe(loop, output, LineStream(prefix, self.tail), self._changed, ends) for ends in pipes]
+        # None before the rank has attached, and after its link has ended.
         self._wire: Wire | None = None
-        self._orders = memoryview(b"")
+        # The part of the start message that the socket has not taken yet.
+        self._unsent = memoryview(b"")
         self.pid: int | None = None
         self.report: dict[str, Any] | None = None
         self.code: int | None = None
-        self.said_done = False
+        self.reported_done = False
         self.gone = False
         self.ended_at: float | None = None
-        self.told = False
+        # The owner sets it once the coordinator knows of the end.
+        self.end_reported = False
+        # True between the rank's report and our answer, during which it cannot exit.
         self._waits = False
 
     @property
     def writers(self) -> tuple[int, int]:
-        """The ends of its output that the rank gets."""
+        """The writing ends of the pipes, for the rank's standard output and error."""
         return self._pipes[0].writer, self._pipes[1].writer
 
     @property
     def silent(self) -> bool:
-        """Whether all it will ever print has been read."""
+        """True if everything that it will ever print has been read."""
         return all(pipe.ended for pipe in self._pipes)
 
-    def link(self, connection: socket.socket, pid: int, orders: Message, descriptors: tuple[int, ...] = ()) -> None:
-        """Take the rank's link and pid, and give it its orders; `descriptors` are its output, unless it has them."""
+    @property
+    def waits(self) -> bool:
+        """True if the rank has reported its end and waits for leave to exit."""
+        return self._waits
+
+    @property
+    def linked(self) -> bool:
+        """True if the connection to the rank is open."""
+        return self._wire is not None
+
+    def link(self, connection: socket.socket, pid: int, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        """Take the rank's connection and pid, and send it its start message.
+
+        `descriptors` are its standard output and error, unless its process has them.
+        """
         self.pid = pid
         connection.setblocking(False)
         self._wire = Wire(connection)
-        with contextlib.suppress(OSError):  # it died; the end of the link will say so
-            self._orders = self._wire.begin(orders, descriptors)
-        if self._orders:
-            # Larger than what the socket takes before the rank reads, which it may never do.
-            self._loop.write(connection.fileno(), self._give)
+        with contextlib.suppress(OSError):  # the rank died; the end of its link will tell us
+            self._unsent = self._wire.begin(message, descriptors)
+        if self._unsent:
+            # The message is larger than the socket's buffer, and the rank may never read it: a blocking send would
+            # stop the loop.
+            self._loop.write(connection.fileno(), self._send_rest)
         else:
-            self._loop.read(connection.fileno(), self._hear)
+            self._loop.read(connection.fileno(), self._receive)
 
     def started(self) -> None:
-        """The rank has its own copies of the pipes' ends."""
+        """Close our copies of the writing ends: the rank has its own, and the end of a pipe comes with the last one."""
         for pipe in self._pipes:
             pipe.close_writer()
 
     def exited(self, code: int) -> None:
-        """The process, a child of ours, has been reaped."""
+        """Note that the process, a child of ours, has been reaped."""
         self.gone = True
+        # A rank that is killed while it waits for leave keeps the code that it reported.
         if self.code is None:
             self.code = code
         self._note_end()
         self._changed()
 
     def let_go(self) -> None:
-        """Answer a rank that waits for leave to exit; one that will ask later is answered then."""
+        """Answer a rank that waits for leave to exit; a rank that asks later is answered then."""
         if self._waits and self._wire is not None:
             self._waits = False
             with contextlib.suppress(OSError):
                 self._wire.send({})
 
     def drain(self) -> None:
-        """Take what it has printed by now."""
+        """Read everything that it has printed by now."""
         for pipe in self._pipes:
             pipe.drain()
 
-    def silence(self) -> None:
-        """Wait no longer for the end of its output: something that it started holds it open."""
+    def stop_reading(self) -> None:
+        """Wait no longer for the end of its output: a process that it started holds the output open."""
         for pipe in self._pipes:
             pipe.finish()
 
     def write_off(self) -> None:
-        """Take it for ended, though nobody has said so."""
+        """Count it as ended although nothing has reported that."""
         if self._wire is not None:
-            self._hang_up()
+            self._close_link()
 
     def never_came(self) -> None:
-        """The rank was not started, and will not be."""
+        """Note that the rank was not started, and will not be."""
         self.gone = True
         self.started()
 
-    @property
-    def waits(self) -> bool:
-        return self._waits
-
-    def _give(self) -> None:
+    def _send_rest(self) -> None:
         assert self._wire is not None
         try:
-            self._orders = self._wire.go_on(self._orders)
+            self._unsent = self._wire.send_rest(self._unsent)
         except BlockingIOError:
             return
         except OSError:
-            self._orders = memoryview(b"")
-        if not self._orders:
+            self._unsent = memoryview(b"")
+        if not self._unsent:
+            # The loop keeps one registration per descriptor, so writing ends before reading begins.
             self._loop.forget(self._wire.fileno())
-            self._loop.read(self._wire.fileno(), self._hear)
+            self._loop.read(self._wire.fileno(), self._receive)
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         assert self._wire is not None
         try:
             messages = self._wire.receive()
         except (EOFError, WireError):
-            self._hang_up()
+            # A message that cannot be read is treated like the end: the rank is useless to us either way.
+            self._close_link()
             return
         for message in messages:
             self._take(message)
 
     def _take(self, message: Message) -> None:
         if message.get("kind") == "done":
-            self.said_done = True
+            self.reported_done = True
         elif message.get("kind") == "leaving":
             self.report = message
             self.code = int(message["code"])
@@ -148,8 +165,8 @@ class RankProcess:
             self._note_end()
         self._changed()
 
-    def _hang_up(self) -> None:
-        """The link ended, and with it the rank: only its own process holds the other end."""
+    def _close_link(self) -> None:
+        """Take the end of the link for the end of the rank: only the rank's own process holds the other end."""
         assert self._wire is not None
         self._loop.forget(self._wire.fileno())
         self._wire.close()
@@ -158,12 +175,10 @@ class RankProcess:
         self._note_end()
         self._changed()
 
-    @property
-    def linked(self) -> bool:
-        return self._wire is not None
-
     def _note_end(self) -> None:
-        if self.ended_at is None and not (self.said_done and self.code is None):
+        # A rank that reported "done" closes its link before it exits. Its code, if it is not 0, comes with its exit,
+        # so only that moment counts.
+        if self.ended_at is None and not (self.reported_done and self.code is None):
             self.ended_at = time.monotonic()
 
     def _changed(self) -> None:

@@ -1,4 +1,4 @@
-"""MXNet's parameter server or its scheduler, as `DMLC_ROLE` says: it ends with the ranks, or with its supervisor."""
+"""Run MXNet's parameter server or scheduler, as `DMLC_ROLE` says; it ends with the ranks, or with its supervisor."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from herringbone_entry.sidecars.reduce_server import die_with
 
 
 def main() -> None:
-    """Serve until the workers have left: MXNet does so inside its import, and then exits."""
+    """Serve until the workers have left: MXNet serves inside its import, and then exits the process."""
     die_with(os.getppid())
-    # The scheduler listens there, and MXNet listens at addresses only: a container knows its host by name.
+    # The scheduler listens at this address. MXNet listens at addresses only, and a container knows its host by name.
     os.environ["DMLC_PS_ROOT_URI"] = socket.gethostbyname(os.environ["DMLC_PS_ROOT_URI"])
     try:
         import mxnet  # noqa: F401

@@ -1,4 +1,4 @@
-"""A parameter server: it ends with its supervisor, and serves TensorFlow's variables until then."""
+"""Run a parameter server of TensorFlow's, which serves variables until its supervisor ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from herringbone_entry.sidecars.reduce_server import die_with
 
 
 def main() -> None:
-    """Serve as the task that `TF_CONFIG` names, without end."""
+    """Serve as the task that `TF_CONFIG` names; never returns."""
     die_with(os.getppid())
     try:
         import tensorflow as tf

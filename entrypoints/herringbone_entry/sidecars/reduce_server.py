@@ -1,4 +1,4 @@
-"""The first lines of a helper host's server: it ends with its supervisor, then becomes the library's own program."""
+"""The first lines of a helper's server: tie it to its supervisor, then run the library's own program."""
 
 from __future__ import annotations
 
@@ -19,11 +19,15 @@ def main() -> None:
 
 
 def die_with(parent: int) -> None:
-    """Have the kernel kill this process when its parent ends (Linux only; elsewhere it may outlive a killed one)."""
+    """Have the kernel kill this process when its parent ends.
+
+    Linux only; elsewhere the process may outlive a supervisor that was killed.
+    """
     if sys.platform != "linux":
         return
     import ctypes
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    # A parent that ended before the call above sends no signal; the process then has another parent already.
     if os.getppid() != parent:
-        os._exit(1)  # it had ended before the kernel knew
+        os._exit(1)

@@ -1,76 +1,55 @@
-"""A companion that must last as long as the ranks do: a helper host's server, a parameter server, its scheduler."""
+"""A sidecar that must run as long as the ranks do: a helper's server, a parameter server, or their scheduler."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
 
 from herringbone_contract.failure import Failure, exit_code_of
-from herringbone_entry.channel.frames import Message
-from herringbone_entry.sidecars.sidecar import Companion
+from herringbone_entry.host_context import HostContext
+from herringbone_entry.sidecars.sidecar import Sidecar
 
 
-class Attendant:
-    """Holds the companion of a host until `end` or `kill`; `what` names it in messages.
+class RequiredSidecar:
+    """Watches a sidecar until `end` or `kill`; `name` names it in messages.
 
-    `tell` gets an event when it ends before that, which is seen by who reaps children: `reaped`. One that `leaves` may
-    end well when the ranks have told it to, which they do shortly before their own end.
+    Its end before that is reported to the coordinator. A sidecar that `may_leave` may exit with 0 earlier: the ranks
+    ask it to, shortly before their own end.
     """
 
-    def __init__(
-        self, companion: Companion, what: str, host: str, tell: Callable[[Message], None], *, leaves: bool = False
-    ) -> None:
-        self._companion: Companion | None = companion
-        self._what, self._host, self._tell, self._leaves = what, host, tell, leaves
+    def __init__(self, sidecar: Sidecar, name: str, context: HostContext, *, may_leave: bool = False) -> None:
+        # None once it has ended: its pid may then be another process's.
+        self._sidecar: Sidecar | None = sidecar
+        self._name, self._context, self._may_leave = name, context, may_leave
         self._ending = False
 
     @property
     def runs(self) -> bool:
-        return self._companion is not None
+        """True if its process has not been reaped yet."""
+        return self._sidecar is not None
 
     def end(self) -> None:
-        """The job is over: let it go."""
+        """Ask it to end: the job is over."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
+        """End it by force."""
         self._signal(signal.SIGKILL)
 
     def reaped(self, pid: int, returncode: int) -> None:
-        """A child of this process has ended."""
-        if self._companion is None or pid != self._companion.pid:
+        """Note that a child of this process has ended; another child is ignored."""
+        if self._sidecar is None or pid != self._sidecar.pid:
             return
-        last_words, self._companion = self._companion.last_words(), None
-        if not self._ending and (returncode or not self._leaves):
-            self.fail(exit_code_of(returncode), f"{self._what} ended before the ranks did", last_words)
+        last_lines, self._sidecar = self._sidecar.last_lines(), None
+        if not self._ending and (returncode or not self._may_leave):
+            self.fail(exit_code_of(returncode), f"{self._name} ended before the ranks did", last_lines)
 
-    def fail(self, code: int, message: str, last_words: tuple[str, ...] = ()) -> None:
-        found = Failure(self._host, None, code, "", message, (), last_words)
-        self._tell({"kind": "server_ended", "code": code, "failure": found.to_json()})
+    def fail(self, code: int, message: str, last_lines: tuple[str, ...] = ()) -> None:
+        """Report that it failed."""
+        failure = Failure(self._context.host.name, None, code, "", message, (), last_lines)
+        self._context.report({"kind": "server_ended", "code": code, "failure": failure.to_json()})
 
     def _signal(self, number: signal.Signals) -> None:
+        # An end that we asked for is no failure, whatever its exit code.
         self._ending = True
-        if self._companion is not None:
-            self._companion.signal(number)
-
-
-class Attendants:
-    """Several of one host, as if they were one."""
-
-    def __init__(self, *members: Attendant) -> None:
-        self._members = members
-
-    @property
-    def runs(self) -> bool:
-        return any(member.runs for member in self._members)
-
-    def end(self) -> None:
-        for member in self._members:
-            member.end()
-
-    def kill(self) -> None:
-        for member in self._members:
-            member.kill()
-
-    def reaped(self, pid: int, returncode: int) -> None:
-        for member in self._members:
-            member.reaped(pid, returncode)
+        if self._sidecar is not None:
+            self._sidecar.signal(number)

@@ -1,4 +1,4 @@
-"""A program beside the ranks that is none itself: mpirun, one of its daemons, or the server of a helper host."""
+"""A sidecar: a program next to the ranks that is no rank, such as mpirun, one of its daemons, or a server."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ import signal
 from collections.abc import Mapping, Sequence
 
 from herringbone_entry import processes
+from herringbone_entry.host_context import HostContext
 from herringbone_entry.ranks.lines import LineStream, Tail
-from herringbone_entry.ranks.output import Output
 from herringbone_entry.ranks.pipe import Pipe
-from herringbone_entry.spawn import spawn
-from herringbone_entry.supervisor.event_loop import Loop
 
-# Open MPI complains when its child was quicker to leave its process group; it does no harm.
+# Open MPI prints this warning when its child left its process group first. It is harmless, and alarms users.
 _NOISE = re.compile(rb"plm:[rs]sh: Warning: setpgid\(.*\) failed in parent with errno=Permission denied")
 
 
-class _Lines(LineStream):
-    """Lines without those that only alarm."""
+class _LinesWithoutNoise(LineStream):
+    """Prefixed lines without the harmless warnings."""
 
     def _whole(self, lines: bytes) -> bytes:
         if _NOISE.search(lines):
@@ -26,42 +24,43 @@ class _Lines(LineStream):
         return super()._whole(lines) if lines else b""
 
 
-class Companion:
-    """Starts the program; what it prints comes behind `prefix`, and its last lines are kept.
+class Sidecar:
+    """Starts the program, prints its output with the host's prefix, and keeps its last lines.
 
-    Descriptors in `inherit` keep their number in it.
+    Descriptors in `inherit` keep their number in the program. It may end at any time: `RequiredSidecar` is for a
+    program that must run as long as the ranks do.
     """
 
     def __init__(
-        self,
-        argv: list[str],
-        environment: Mapping[str, str],
-        loop: Loop,
-        output: Output,
-        prefix: bytes,
-        inherit: Sequence[int] = (),
+        self, argv: list[str], environment: Mapping[str, str], context: HostContext, inherit: Sequence[int] = ()
     ) -> None:
         self._tail = Tail()
-        self._pipes = [Pipe(loop, output, _Lines(prefix, self._tail), _nothing) for _ in range(2)]
+        self._pipes = [
+            Pipe(context.loop, context.output, _LinesWithoutNoise(context.prefix, self._tail), _ignore_end)
+            for _ in range(2)
+        ]
         stdout, stderr = self._pipes
-        self.pid = spawn(argv, environment, stdout=stdout.writer, stderr=stderr.writer, inherit=inherit)
+        self.pid = processes.spawn(argv, environment, stdout=stdout.writer, stderr=stderr.writer, inherit=inherit)
         for pipe in self._pipes:
+            # The program has its own copies; ours would keep the pipes from ending.
             pipe.close_writer()
 
     def signal(self, number: signal.Signals) -> None:
+        """Signal the program."""
         processes.send(self.pid, number)
 
     def mute(self) -> None:
-        """Show nothing more: what it says of a job that is being ended only follows from that."""
+        """Print nothing more: its complaints about a job that ends only follow from that end."""
         for pipe in self._pipes:
             pipe.mute()
 
-    def last_words(self) -> tuple[str, ...]:
-        """Take what it has printed by now, and return the last lines."""
+    def last_lines(self) -> tuple[str, ...]:
+        """Read everything that it has printed by now, and return the last lines."""
+        # The process has ended, but its last lines may still be in the pipes.
         for pipe in self._pipes:
             pipe.drain()
         return self._tail.text()
 
 
-def _nothing() -> None:
-    """Nobody waits for the end of its output: the end of the process is what counts."""
+def _ignore_end() -> None:
+    """Do nothing: the end of the process counts, and not the end of its output."""

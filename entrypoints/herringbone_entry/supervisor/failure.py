@@ -1,4 +1,4 @@
-"""What went wrong: made from what a rank reported, from its log, or from an error of our own; written for everyone."""
+"""Make the record of a failure, from a rank's report, from its log, or from an error of our own; and write it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from herringbone_contract.failure import Failure, Frame, summary
 from herringbone_contract.paths import Paths
 
 _LOG_TAIL_LINES = 20
-# What faulthandler prints for each frame of a process that a signal killed, innermost first.
+# faulthandler prints such a line for each frame of a process that a signal killed, innermost first.
 _CRASH_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
 _CRASHED_THREAD = "Current thread 0x"
 _CRASH = "Fatal Python error: "
@@ -36,9 +36,10 @@ def of_rank(
 ) -> Failure:
     """Return the failure of a rank that ended with `code` (None: not known yet).
 
-    `report` is what the rank said when leaving; without one (a signal killed it) frames come from the crash dump in
-    its log, if there is one. `folder` holds the user's code.
+    `report` is the rank's own report. Without it, because a signal killed the rank, the frames come from the crash dump
+    in its log, if there is one. `folder` holds the user's code.
     """
+    # The report is better than the log: it has the exception's type and its full text.
     report = report or {}
     frames = tuple(Frame(**frame) for frame in report.get("frames", ())) or crash_frames(tail, folder)
     return Failure(
@@ -58,20 +59,20 @@ def crash_code(lines: Sequence[str]) -> int | None:
     >>> crash_code(["Fatal Python error: Segmentation fault"])
     139
     """
-    named = [line.removeprefix(_CRASH) for line in lines if line.startswith(_CRASH)]
-    number = _CRASH_SIGNALS.get(named[-1]) if named else None
+    crashes = [line.removeprefix(_CRASH) for line in lines if line.startswith(_CRASH)]
+    number = _CRASH_SIGNALS.get(crashes[-1]) if crashes else None
     return None if number is None else 128 + number
 
 
 def of_error(host: str | None, error: BaseException) -> Failure:
-    """Return the failure of the host itself: no rank had to do with it."""
+    """Return the failure of the host itself, which no rank caused."""
     return Failure(host=host, exit_code=1, exception=type(error).__name__, message=str(error))
 
 
 def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
-    """Return the frames, outermost first, of the thread that crashed, from what faulthandler printed.
+    """Return the frames, outermost first, of the thread that crashed, from the text that faulthandler printed.
 
-    Only those in `folder`, or all of them when none is.
+    Only those in `folder`, or all of them if none is there.
 
     >>> crash_frames(['Current thread 0x00 (most recent call first):', '  File "a.py", line 3 in f'], "/code")
     (Frame(file='a.py', line=3, function='f', source=''),)
@@ -80,31 +81,32 @@ def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
 
     dump = dropwhile(lambda line: not line.startswith(_CRASHED_THREAD), lines)
     frames = []
+    # faulthandler prints the crashed thread's frames directly after its head line.
     for line in islice(dump, 1, None):
         match = _CRASH_FRAME.fullmatch(line)
         if match is None:
             break
+        # Frames of our wrapper would only distract the user.
         if not match["file"].startswith(_OUR_FILES):
             number = int(match["line"])
             source = linecache.getline(match["file"], number).strip()
             frames.append(Frame(match["file"], number, match["function"], source))
-    own = [frame for frame in frames if os.path.realpath(frame.file).startswith(os.path.realpath(folder) + os.sep)]
-    return tuple(reversed(own or frames))
+    users = [frame for frame in frames if os.path.realpath(frame.file).startswith(os.path.realpath(folder) + os.sep)]
+    return tuple(reversed(users or frames))
 
 
 def write(paths: Paths, failure: Failure) -> None:
-    """Leave the failure in the contract's two files; what the user's program wrote there itself stays.
-
-    A full disk may be the very failure: then the log and the exit code must do.
-    """
+    """Write the failure to the contract's two files; a message that the user's program wrote there stays."""
+    # A full disk may be the failure itself. The log and the exit code then have to do.
     with contextlib.suppress(OSError):
         Path(paths.output).mkdir(parents=True, exist_ok=True)
         Path(paths.failure_record).write_text(failure.to_json(), encoding="utf-8")
+    # Mode x: a file of the user's own stays.
     with contextlib.suppress(OSError), Path(paths.failure).open("x", encoding="utf-8") as file:
         file.write(summary(failure))
 
 
 def _before_dump(tail: Sequence[str]) -> Sequence[str]:
-    """Drop the traceback or crash dump that a log ends with: its frames are in the record already."""
+    """Drop the traceback or crash dump at the end of a log: the record has its frames already."""
     starts = [index for index, line in enumerate(tail) if line.startswith(_DUMP_STARTS)]
     return tail[: starts[-1]] if starts else tail

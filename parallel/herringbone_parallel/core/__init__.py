@@ -1,1 +1,1 @@
-"""Rank grid, schedules, partitioner: pure logic, no framework, tested by literals."""
+"""Partitioner, pipeline schedules, prediction of sums and the grid of ranks: pure logic without a framework."""

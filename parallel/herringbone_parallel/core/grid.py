@@ -1,4 +1,4 @@
-"""Where each rank stands: pipeline, data and tensor axes over the global ranks."""
+"""Lays the global ranks out on three axes: data, pipeline and tensor parallelism."""
 
 from __future__ import annotations
 
@@ -22,6 +22,9 @@ class Grid:
     (0, 1)
     >>> Grid(world_size=8, pipeline=2, placement="TPD").group("P", 0)
     (0, 4)
+
+    `pipeline` and `tensor` are the numbers of ranks on these axes; the data axis has the rest. Raises `ParallelError`
+    for a placement that is no permutation, and for ranks that do not fill the grid.
     """
 
     world_size: int
@@ -44,14 +47,16 @@ class Grid:
         return self.world_size // (self.pipeline * self.tensor)
 
     def degree(self, axis: str) -> int:
+        """Return the number of ranks along an axis."""
         return {"D": self.data, "P": self.pipeline, "T": self.tensor}[axis]
 
     def coordinates(self, rank: int) -> dict[str, int]:
         """Return the rank's index on each axis."""
-        found = {}
+        # The rank is a number in mixed radix whose digits, right to left, are the indices.
+        coordinates = {}
         for axis in reversed(self.placement):
-            rank, found[axis] = divmod(rank, self.degree(axis))
-        return found
+            rank, coordinates[axis] = divmod(rank, self.degree(axis))
+        return coordinates
 
     def rank(self, coordinates: dict[str, int]) -> int:
         """Return the global rank at these coordinates."""
@@ -63,15 +68,16 @@ class Grid:
     def group(self, axes: Sequence[str], rank: int) -> tuple[int, ...]:
         """Return the ranks that differ from `rank` along `axes` only, `rank` included, in the order of those axes.
 
-        A letter or several: "P" is the pipeline of a rank, "PT" its model-parallel group.
+        `axes` is one letter or several: "P" is the pipeline of a rank, "PT" its model-parallel group.
         """
-        here = self.coordinates(rank)
+        coordinates = self.coordinates(rank)
+        # In the order of the placement, so that every rank of a group lists it in the same order.
         ordered = [axis for axis in self.placement if axis in axes]
-        found = []
-        for indices in product(*(range(self.degree(axis)) for axis in ordered)):
-            found.append(self.rank({**here, **dict(zip(ordered, indices, strict=True))}))
-        return tuple(found)
+        return tuple(
+            self.rank({**coordinates, **dict(zip(ordered, indices, strict=True))})
+            for indices in product(*(range(self.degree(axis)) for axis in ordered))
+        )
 
     def groups(self, axes: Sequence[str]) -> list[tuple[int, ...]]:
-        """Return every such group once, by lowest rank."""
+        """Return every group along `axes` once, sorted by its lowest rank."""
         return sorted({self.group(axes, rank) for rank in range(self.world_size)})

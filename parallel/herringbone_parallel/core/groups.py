@@ -1,4 +1,4 @@
-"""The sets of ranks that a rank belongs to, and what a rank's number counts in, under SMP v1's names."""
+"""Names the groups of ranks and the kinds of rank numbers as SMP v1 does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import Enum
 
 
 class CommGroup(Enum):
-    """A set of ranks that this rank belongs to; the value names the axes of the grid along which its ranks differ."""
+    """A group of ranks; its value names the axes of the grid along which the ranks of the group differ."""
 
     WORLD = "DPT"
     MP_GROUP = "PT"
@@ -17,7 +17,7 @@ class CommGroup(Enum):
 
 
 class RankType(Enum):
-    """What a rank's number counts in; the value is the group in which it is an index."""
+    """A kind of rank number; its value is the group in which the number is an index."""
 
     WORLD_RANK = CommGroup.WORLD
     MP_RANK = CommGroup.MP_GROUP

@@ -1,4 +1,4 @@
-"""What a launcher told this rank, in its environment: which rank it is, and how the job's model is split."""
+"""Reads what the launcher put into a rank's environment: the rank's numbers, and how the job splits its model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from herringbone_contract.errors import ParallelError
 from herringbone_contract.hyperparameters import decode
 from herringbone_contract.model_parallel import ResolvedModelParallel
 
-# Set by the entry point from the `mp_parameters` hyperparameter.
+# The entry point sets it from the `mp_parameters` hyperparameter.
 _PARAMETERS = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Which rank this is, of how many, in the job and on its host."""
+class RankInfo:
+    """The number of this rank among all ranks of the job, and among those of its host."""
 
     rank: int
     size: int
@@ -24,16 +24,16 @@ class Place:
     local_size: int
 
 
-def place(environ: Mapping[str, str]) -> Place:
-    """Return which rank this is.
+def rank_info(environ: Mapping[str, str]) -> RankInfo:
+    """Return this rank's numbers.
 
-    >>> place({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
-    Place(rank=2, size=4, local_rank=0, local_size=2)
+    >>> rank_info({"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
+    RankInfo(rank=2, size=4, local_rank=0, local_size=2)
 
     Raises `ParallelError` for a process that was not launched as a rank.
     """
     names = (RankVariable.RANK, RankVariable.WORLD_SIZE, RankVariable.LOCAL_RANK, RankVariable.LOCAL_WORLD_SIZE)
-    return Place(*(int(variable(environ, name)) for name in names))
+    return RankInfo(*(int(variable(environ, name)) for name in names))
 
 
 def model_parallel(environ: Mapping[str, str]) -> ResolvedModelParallel:
@@ -42,7 +42,7 @@ def model_parallel(environ: Mapping[str, str]) -> ResolvedModelParallel:
     >>> model_parallel({"SM_HP_MP_PARAMETERS": '{"partitions": 2, "microbatches": 4}'}).microbatches
     4
 
-    Raises `ParallelError` where the job has none.
+    Raises `ParallelError` when the job has none.
     """
     raw = environ.get(_PARAMETERS)
     if raw is None:
@@ -57,7 +57,7 @@ def model_parallel(environ: Mapping[str, str]) -> ResolvedModelParallel:
 
 
 def variable(environ: Mapping[str, str], name: str) -> str:
-    """Return what every rank finds under this name; raises `ParallelError` where it is not there."""
+    """Return a variable that every launched rank has; raise `ParallelError` when it is missing."""
     value = environ.get(name)
     if value is None:
         raise ParallelError(

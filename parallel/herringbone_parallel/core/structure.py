@@ -1,9 +1,9 @@
-"""Nested Python values as a flat list of leaves and a way back.
+"""Flattens nested Python values to a list of leaves, and builds them again from changed leaves.
 
     leaves = leaves_of({"a": [x, y]})
     rebuild({"a": [x, y]}, [f(leaf) for leaf in leaves])
 
-Lists, tuples, named tuples, dicts (of any subclass), sets and dataclasses are taken apart; everything else is a leaf.
+Lists, tuples, named tuples, dicts (of any subclass), sets and dataclasses are containers; everything else is a leaf.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from typing import Any
 
 Change = Callable[[Any], Any]
 
-# How values of a type are taken apart, None for a leaf: asked for once per type, as there are many leaves.
-_TAKEN_APART: dict[type, Callable[[Any, Change], Any] | None] = {}
+# The function that rebuilds a container of a type, None for a leaf's type. A step flattens many values of few types, so
+# each type is classified once.
+_REBUILDERS: dict[type, Callable[[Any, Change], Any] | None] = {}
 
 
 def leaves_of(value: Any) -> list[Any]:
     """Return the leaves in a fixed order."""
-    found: list[Any] = []
+    leaves: list[Any] = []
 
-    def note(leaf: Any) -> Any:
-        found.append(leaf)
+    def collect(leaf: Any) -> Any:
+        leaves.append(leaf)
         return leaf
 
-    replace_leaves(value, note)
-    return found
+    replace_leaves(value, collect)
+    return leaves
 
 
 def replace_leaves(value: Any, change: Change) -> Any:
@@ -38,13 +39,13 @@ def replace_leaves(value: Any, change: Change) -> Any:
     {'a': [10, (20, None)]}
     """
     kind = type(value)
-    if kind not in _TAKEN_APART:
-        _TAKEN_APART[kind] = _way_of(kind)
-    way = _TAKEN_APART[kind]
-    return change(value) if way is None else way(value, change)
+    if kind not in _REBUILDERS:
+        _REBUILDERS[kind] = _rebuilder(kind)
+    rebuilder = _REBUILDERS[kind]
+    return change(value) if rebuilder is None else rebuilder(value, change)
 
 
-def _way_of(kind: type) -> Callable[[Any, Change], Any] | None:
+def _rebuilder(kind: type) -> Callable[[Any, Change], Any] | None:
     if issubclass(kind, tuple):
         return _replace_named if hasattr(kind, "_fields") else _replace_items
     if issubclass(kind, Mapping):
@@ -66,6 +67,7 @@ def _replace_fields(value: Any, change: Change) -> Any:
     changed = copy.copy(value)
     for field in dataclasses.fields(value):
         if hasattr(value, field.name):
+            # A frozen dataclass refuses a plain assignment.
             object.__setattr__(changed, field.name, replace_leaves(getattr(value, field.name), change))
     return changed
 
@@ -74,7 +76,7 @@ def _replace_mapping(value: Mapping[Any, Any], change: Change) -> Any:
     items = {key: replace_leaves(item, change) for key, item in value.items()}
     if type(value) is dict:
         return items
-    # Subclasses (OrderedDict, a model's output class) keep their type and their other attributes.
+    # A copy keeps the type and the other attributes of a subclass, such as OrderedDict or a model's output class.
     changed = copy.copy(value)
     for key, item in items.items():
         changed[key] = item  # type: ignore[index]
@@ -85,6 +87,7 @@ def rebuild(template: Any, leaves: Sequence[Any]) -> Any:
     """Return `template`'s structure with its leaves replaced, in the order of `leaves_of`."""
     remaining: Iterator[Any] = iter(leaves)
     built = replace_leaves(template, lambda _: next(remaining))
+    # The iterator itself is the default, because any other value could be a leaf.
     if next(remaining, remaining) is not remaining:
-        raise AssertionError(f"more leaves than places in {template!r}")
+        raise AssertionError(f"more leaves than {template!r} has")
     return built

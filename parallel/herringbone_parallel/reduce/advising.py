@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.core.sums.advice import spoken_advice
+from herringbone_parallel.core.sums.advice import find, render
 from herringbone_parallel.core.sums.cluster import Cluster
 from herringbone_parallel.core.sums.links import Cost, HostLink, host_link
+from herringbone_parallel.core.sums.prediction import Predictor
 from herringbone_parallel.core.sums.shards import busiest_share
 from herringbone_parallel.core.sums.simulate import Sum
 from herringbone_parallel.reduce.elements import Element
@@ -97,13 +98,9 @@ def lines(engine: Engine, cost: Cost, step: Step) -> tuple[str, ...]:
     """Return the advice, none where the links are too fast for their rate to show in what was measured."""
     try:
         cluster = cluster_of(engine.topology.hosts, len(engine.settings.servers), cost)
-        return spoken_advice(
-            cluster,
-            step.gradients,
-            forward_s=step.forward_s,
-            backward_s=step.backward_s,
-            halves=engine.settings.wire is None and step.element == Element.FLOAT32.name.lower(),
-        )
+        predictor = Predictor(step.gradients, forward_s=step.forward_s, backward_s=step.backward_s)
+        halves = engine.settings.wire is None and step.element == Element.FLOAT32.name.lower()
+        return render(find(predictor, cluster, halves=halves))
     except ParallelError:
         return ()
 

@@ -1,4 +1,4 @@
-"""Attributes put in the place of others, and back again."""
+"""Attributes that replace others, and their restoration."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 _ABSENT = object()
 
 
-def defining(kind: type, name: str) -> Any:
-    """Return the class, among those that a class is made of, which has an attribute itself.
+def defining_class(kind: type, name: str) -> Any:
+    """Return the class, among a class and its bases, that defines an attribute itself.
 
-    >>> defining(bool, "real").__name__
+    >>> defining_class(bool, "real").__name__
     'int'
     """
-    return next(each for each in kind.__mro__ if name in vars(each))
+    return next(base for base in kind.__mro__ if name in vars(base))
 
 
 class Patches:
-    """Remembers what it replaces.
+    """Sets attributes and remembers the values that they replace.
 
     >>> patches = Patches()
     >>> class Car: wheels = 3
@@ -30,29 +30,31 @@ class Patches:
     """
 
     def __init__(self) -> None:
+        # Owner, name, value before. An entry of `sys.modules` has the owner None.
         self._before: list[tuple[Any, str, Any]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Set an attribute of a class or module; what it inherits shows again afterwards."""
+        """Set an attribute of a class or module; an inherited attribute reappears after `undo`."""
+        # `vars`, not `getattr`: a copy of an inherited attribute would stay on the class after `undo`.
         self._before.append((owner, name, vars(owner).get(name, _ABSENT)))
         setattr(owner, name, value)
 
     def module(self, parent: ModuleType, name: str, members: dict[str, Any]) -> ModuleType:
-        """Make a module that can be imported as a part of `parent`, unless that has one of this name."""
-        found = getattr(parent, name, None)
-        if isinstance(found, ModuleType):
-            return found
-        made = ModuleType(f"{parent.__name__}.{name}")
-        made.__dict__.update(members)
-        # A package, so that `from a.b import c` looks for parts of it.
-        made.__path__ = []
-        self.set(parent, name, made)
-        self._before.append((None, made.__name__, sys.modules.get(made.__name__, _ABSENT)))
-        sys.modules[made.__name__] = made
-        return made
+        """Return the module of this name in `parent`; creates one that can be imported if there is none."""
+        existing = getattr(parent, name, None)
+        if isinstance(existing, ModuleType):
+            return existing
+        module = ModuleType(f"{parent.__name__}.{name}")
+        module.__dict__.update(members)
+        # Only a package has a path, and `from a.b import c` looks for submodules in a package only.
+        module.__path__ = []
+        self.set(parent, name, module)
+        self._before.append((None, module.__name__, sys.modules.get(module.__name__, _ABSENT)))
+        sys.modules[module.__name__] = module
+        return module
 
     def undo(self) -> None:
-        """Put everything back, the last first."""
+        """Restore everything, the last change first."""
         while self._before:
             owner, name, before = self._before.pop()
             if owner is None:

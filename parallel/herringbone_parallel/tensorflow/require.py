@@ -1,4 +1,4 @@
-"""What to say where TensorFlow is missing or too old, or is not what Keras runs on."""
+"""Checks for a TensorFlow that is missing or too old, and for a Keras that runs on another framework."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ import importlib.util
 
 from herringbone_contract.errors import ParallelError
 
-_LEAST = (2, 16)
+_MINIMUM = (2, 16)
 
 
 def require_tensorflow() -> None:
-    """Raise `ParallelError` unless there is a TensorFlow with Keras 3."""
+    """Raise `ParallelError` unless a TensorFlow with Keras 3 is installed."""
+    # Reads metadata only: an import of TensorFlow takes seconds, and fails in its own words where it is too old.
     if importlib.util.find_spec("tensorflow") is None:
         raise ParallelError(
             "TensorFlow is not installed in the Python of this rank: add `tensorflow` to the job's requirements.txt, or"
@@ -22,14 +23,14 @@ def require_tensorflow() -> None:
             version = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-        if tuple(int(part) for part in version.split(".")[:2]) < _LEAST:
+        if tuple(int(part) for part in version.split(".")[:2]) < _MINIMUM:
             raise ParallelError(
                 f"{package} {version}: this library needs 2.16 or newer, the first TensorFlow that comes with Keras 3"
             )
 
 
 def require_keras_on_tensorflow() -> None:
-    """Raise `ParallelError` where Keras runs on another framework."""
+    """Raise `ParallelError` if Keras runs on another framework."""
     import keras
 
     if keras.config.backend() != "tensorflow":

@@ -1,4 +1,4 @@
-"""A bucket of gradients: one flat buffer that is summed over the replicas at once."""
+"""Buckets: gradients in one flat buffer, which is summed over the replicas at once."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from herringbone_contract.errors import ParallelError
 
 
 class Bucket:
-    """The gradients of some parameters of one dtype and device, side by side in `buffer`; `views` are its parts.
+    """The gradients of some parameters of one dtype and device, one after another in `buffer`.
 
-    With `as_views` the gradients are those parts, otherwise they are copied there and back.
+        bucket = Bucket(0, parameters, as_views=False)
+        bucket.fill()
+        dist.all_reduce(bucket.buffer)
+        bucket.write_back(bucket.buffer, {id(parameter) for parameter in parameters})
+
+    `views` are the parts of the buffer. With `as_views` the gradients are these parts; otherwise they are copied there
+    and back.
     """
 
     def __init__(self, index: int, parameters: Sequence[nn.Parameter], *, as_views: bool) -> None:
@@ -35,7 +41,7 @@ class Bucket:
         return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
 
     def fill(self) -> None:
-        """Put the gradients that there are into the buffer; a parameter without one counts as zero."""
+        """Copy the gradients into the buffer; a parameter without a gradient counts as zero."""
         targets, sources = [], []
         for parameter, view in zip(self.parameters, self.views, strict=True):
             gradient = parameter.grad
@@ -47,16 +53,17 @@ class Bucket:
                 targets.append(view)
                 sources.append(gradient)
         if targets:
+            # One kernel for all copies, or a few.
             torch._foreach_copy_(targets, sources)
 
     def adopt(self, parameter: torch.Tensor) -> None:
-        """Make the parameter's gradient a part of the buffer, if it is to be one."""
+        """With `as_views`, make the parameter's gradient a part of the buffer."""
         view = self._view_of[id(parameter)]
         if self._as_views and parameter.grad is not None and not _same(parameter.grad, view):
             parameter.grad = view.copy_(parameter.grad)
 
     def write_back(self, result: Any, wanted: Collection[int], *, scale: float = 1.0) -> None:
-        """Give the parameters whose `id` is in `wanted` their parts of the reduced tensor or list of it, scaled."""
+        """Give the parameters whose `id` is in `wanted` their scaled parts of the result, a tensor or a list of one."""
         flat = result[0] if isinstance(result, (list, tuple)) else result
         if not isinstance(flat, torch.Tensor) or flat.numel() != self.buffer.numel():
             raise ParallelError(
@@ -64,6 +71,7 @@ class Bucket:
                 " elements; it has to hold the averaged gradients, flat, as bucket.buffer() is"
             )
         flat = flat.view(-1) if scale == 1.0 else flat.view(-1) * scale
+        # A hook may return another tensor than the buffer.
         parts = self.views if _same(flat, self.buffer) else self.parts_of(flat)
         targets, sources = [], []
         for parameter, view, part in zip(self.parameters, self.views, parts, strict=True):
@@ -80,7 +88,7 @@ class Bucket:
 
 
 def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Say whether both show the same memory in the same way."""
+    """Say whether both tensors are the same view of the same memory."""
     return one.data_ptr() == other.data_ptr() and one.dtype == other.dtype and one.stride() == other.stride()
 
 
@@ -89,7 +97,10 @@ def _described(result: Any) -> str:
 
 
 class GradBucket:
-    """What a communication hook gets: the methods of `torch.distributed.GradBucket`, which Python cannot make."""
+    """The bucket that a communication hook receives, with the methods of `torch.distributed.GradBucket`.
+
+    It is a class of its own, because Python code cannot construct torch's.
+    """
 
     def __init__(self, bucket: Bucket, is_last: bool) -> None:
         self._bucket = bucket
@@ -97,11 +108,11 @@ class GradBucket:
         self._is_last = is_last
 
     def index(self) -> int:
-        """Return the bucket's place in the order of reduction, from 0."""
+        """Return the bucket's index in the order of reduction, from 0."""
         return self._bucket.index
 
     def buffer(self) -> torch.Tensor:
-        """Return the flat tensor of all gradients, of this replica alone."""
+        """Return the flat tensor of this replica's gradients."""
         return self._buffer
 
     def gradients(self) -> list[torch.Tensor]:
@@ -117,5 +128,5 @@ class GradBucket:
         return self._is_last
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
-        """Put another flat tensor of as many elements in the buffer's place."""
+        """Replace the buffer by another flat tensor with as many elements."""
         self._buffer = buffer

@@ -52,7 +52,6 @@ _PACE = Pace(shortest=0.005, longest=0.05, slower=1.02)
 _KILL_SECONDS = 15.0
 _POLL_SECONDS = 0.01
 _TEMPORARY_FOLDER_CHARS = 60
-_LAST_WORDS_CHARS = 1_000
 
 
 class DetachedBackend(OwnHostsBackend):
@@ -179,12 +178,7 @@ class DetachedBackend(OwnHostsBackend):
             raise LaunchError(f"the job's controller did not start: {self._last_words(config['job'])}") from None
 
     def _last_words(self, name: str) -> str:
-        """Return the end of the controller's own log, which says why the controller died."""
-        try:
-            text = self._home.job(name).controller_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
-        except OSError:
-            text = ""
-        return text or "its log is empty"
+        return self._home.job(name).controller_words() or "its log is empty"
 
     def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
         folder = self._home.job(plan.job_name)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from herringbone.estimators.inputs import Channel
-from herringbone.planning.checks import all_channels
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.paths import Paths
 from herringbone_contract.resources import HostGroup, ResourceConfig
@@ -31,7 +30,7 @@ def write_config(
 
 def channels_of(plan: JobPlan, host: HostPlan) -> list[Channel]:
     """Return the channels that this host gets."""
-    return [channel for channel in all_channels(plan) if _goes_to(channel, host)]
+    return [channel for channel in plan.channels if _goes_to(channel, host)]
 
 
 def position_of(channel: Channel, plan: JobPlan, host: HostPlan) -> tuple[int, int]:
@@ -61,6 +60,7 @@ def _channel_config(channel: Channel, plan: JobPlan) -> dict[str, str]:
 
 
 def _resource_config(plan: JobPlan, host: HostPlan, interface: str) -> ResourceConfig:
+    # Each group has one instance type, so any of its hosts tells it.
     types = {member.group: member.instance_type for member in plan.hosts}
     return ResourceConfig(
         current_host=host.name,

@@ -1,4 +1,4 @@
-"""The `herringbone` command: one verb a file."""
+"""The `herringbone` command. Each verb has a file of its own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _VERBS = (run, plan, ls, logs, stop, describe, download, clean, convert, partiti
 OK, JOB_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _EPILOG = """\
 exit codes: 0 done, 1 the job failed (or convert left something), 2 a mistake in the call, 130 Ctrl-C
-environment: HERRINGBONE_HOME is where jobs live (default ~/.herringbone); HERRINGBONE_DEBUG=1 shows tracebacks
+environment: HERRINGBONE_HOME is the folder of the jobs (default ~/.herringbone); HERRINGBONE_DEBUG=1 shows tracebacks
 """
 
 
@@ -29,13 +29,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     args.script_arguments = script_arguments
     if script_arguments and args.verb not in ("run", "plan"):
-        parser.error(f"{args.verb} takes nothing after --")
+        parser.error(f"{args.verb} takes no arguments after --")
     try:
         code: int = args.run(args)
+        # Flush inside of the `try`, because a closed pipe may show only now.
         sys.stdout.flush()
         return code
     except BrokenPipeError:
-        # The reader, `head` perhaps, has seen enough. Python would complain once more while it exits.
+        # The reader, for example `head`, has closed the pipe. Python flushes standard output once more when it exits,
+        # which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:
@@ -61,7 +63,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Part our own arguments from the script's, which stand behind `--`."""
+    """Split the arguments into our own and the script's, which follow `--`."""
     if "--" not in arguments:
         return arguments, []
     cut = arguments.index("--")

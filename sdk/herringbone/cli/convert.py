@@ -15,7 +15,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "convert",
         help="rewrite a script that uses AWS's SDK v2",
-        description="Print the changed script, and notes on stderr. The script is read, never run. "
+        description="Print the changed script, and notes on stderr. The script is parsed, never run. "
         "Exit code 1: something could not be converted; its notes say `left`.",
     )
     parser.add_argument("script", help="a Python file")
@@ -41,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps({"text": shown, "notes": notes, "complete": converted.complete}))
     else:
         sys.stdout.write(shown)
+        # Both may go to one terminal: the script comes first.
         sys.stdout.flush()
         for note in converted.notes:
             print(note, file=sys.stderr)

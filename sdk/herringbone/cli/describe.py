@@ -1,4 +1,4 @@
-"""`herringbone describe`: all that is known of a job."""
+"""`herringbone describe`: show everything that is known about a job."""
 
 from __future__ import annotations
 

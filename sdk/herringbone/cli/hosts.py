@@ -1,4 +1,4 @@
-"""`herringbone hosts`: look at the machines of an inventory, at what runs on them, and at what it left."""
+"""`herringbone hosts`: check the machines of an inventory, list the jobs on them, and clean up after jobs."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.cli.table import aligned
+from herringbone.cli.common import aligned
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.check import CheckReport, MachineReport
     from herringbone.backends.ssh.clean import CleanupReport
 
 _EPILOG = """\
-check    exits with 1 when something would keep a job from running, or slow it down
-jobs     makes the jobs known here: from then on logs, stop, describe and download take their names
-clean    removes jobs that are over, whether they were fetched or not, and the code, data and environments
-         that no remaining job uses; nothing of a job that runs. Exits with 1 when a machine cannot be reached
+check    exits with 1 when something would stop a job from running, or slow it down
+jobs     makes the jobs known to this machine: then logs, stop, describe and download take their names
+clean    removes jobs that are over, fetched or not, and the code, data and environments that no other job
+         uses. It removes nothing of a running job. Exits with 1 when a machine cannot be reached
 """
 _COLUMNS = ("HOST", "ADDRESS", "INTERFACE", "PYTHON", "DOCKER", "CPUS", "GPUS", "DRIVER", "FREE", "CLOCK", "RUNS")
 _MEASURE_SECONDS = 0.5
@@ -27,26 +27,29 @@ _MEASURE_SECONDS = 0.5
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "hosts",
-        help="check the machines of an inventory, find the jobs on them, or clean up behind them",
+        help="check the machines of an inventory, find the jobs on them, or clean up after them",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     for name, run, text in (
-        ("check", _check, "reach every machine, see what it has, and measure the network between every pair"),
-        ("jobs", _jobs, "list the jobs on the machines, whoever submitted them"),
-        ("clean", _clean, "remove what jobs left in the machines' work folders, and show what that frees"),
+        ("check", _check, "connect to every machine, show its equipment, and measure the network between every pair"),
+        ("jobs", _jobs, "list the jobs on the machines, from any submitter"),
+        ("clean", _clean, "remove stale files of jobs from the machines' work folders, and show the freed space"),
     ):
         action = actions.add_parser(name, help=text)
         action.add_argument("inventory", type=Path, help="the YAML file that ssh:FILE names")
         action.add_argument("--json", action="store_true", help="one JSON value")
         action.set_defaults(run=run)
         if run is _clean:
-            action.add_argument("--older-than", default="30d", help="as 30d, 12h or 0m (default: 30d)", metavar="AGE")
-            action.add_argument("--dry-run", action="store_true", help="show it, and remove nothing")
+            action.add_argument(
+                "--older-than", default="30d", help="the least age, as 30d, 12h or 0m (default: 30d)", metavar="AGE"
+            )
+            action.add_argument("--dry-run", action="store_true", help="show the result, and remove nothing")
 
 
 def _check(args: argparse.Namespace) -> int:
+    # The actions import their modules when they run, so that the other verbs start fast.
     import msgspec
 
     from herringbone.backends.ssh.check import check
@@ -59,13 +62,15 @@ def _check(args: argparse.Namespace) -> int:
 
 
 def table(report: CheckReport) -> list[str]:
-    """Return the check's result, for people. Pure."""
+    """Return the lines that show the result of a check. Pure."""
     from herringbone.backends.ssh.check import shown_speed
 
     lines = aligned([_COLUMNS, *map(_row, report.machines)])
     if report.pairs:
         pairs = [("FROM", "TO", "SPEED")]
-        pairs += [(p.sender, p.receiver, p.trouble or shown_speed(p.bytes_per_second)) for p in report.pairs]
+        pairs += [
+            (pair.sender, pair.receiver, pair.trouble or shown_speed(pair.bytes_per_second)) for pair in report.pairs
+        ]
         lines += ["", *aligned(pairs)]
     return lines + [f"problem: {problem}" for problem in report.problems]
 
@@ -94,9 +99,9 @@ def _jobs(args: argparse.Namespace) -> int:
     backend = make_backend()
     records = [backend.describe(name) for name in backend.find_jobs(args.inventory)]
     if args.json:
-        print(json.dumps([{"TrainingJobName": each.name, "TrainingJobStatus": each.status} for each in records]))
+        print(json.dumps([{"TrainingJobName": job.name, "TrainingJobStatus": job.status} for job in records]))
         return 0
-    print("\n".join(aligned([("NAME", "STATUS"), *((each.name, each.status) for each in records)])))
+    print("\n".join(aligned([("NAME", "STATUS"), *((job.name, job.status) for job in records)])))
     return 0
 
 
@@ -109,27 +114,31 @@ def _clean(args: argparse.Namespace) -> int:
 
     older = parse_age(args.older_than)
     machines = read_inventory(args.inventory).machines
-    found = clean(machines, OpenSSHTransport(control=control_folder()), older=older, dry=args.dry_run)
-    print(json.dumps(msgspec.to_builtins(found)) if args.json else "\n".join(cleaned_table(found, dry=args.dry_run)))
-    return int(any(machine.trouble or any(each.trouble for each in machine.stale_files) for machine in found))
+    cleaned = clean(machines, OpenSSHTransport(control=control_folder()), older=older, dry=args.dry_run)
+    print(
+        json.dumps(msgspec.to_builtins(cleaned)) if args.json else "\n".join(cleaned_table(cleaned, dry=args.dry_run))
+    )
+    return int(any(machine.trouble or any(item.trouble for item in machine.stale_files) for machine in cleaned))
 
 
-def cleaned_table(found: Sequence[CleanupReport], *, dry: bool) -> list[str]:
-    """Return what went, or would go, for people. Pure."""
+def cleaned_table(cleaned: Sequence[CleanupReport], *, dry: bool) -> list[str]:
+    """Return the lines that show the removed items, or under `dry` the items to remove. Pure."""
     rows = [("HOST", "KIND", "NAME", "AGE", "SIZE")]
-    for machine in found:
+    for machine in cleaned:
         rows += [
-            (machine.name, each.kind, each.name, f"{each.age / 86400:.1f} d", _megabytes(each.size))
-            for each in machine.stale_files
+            (machine.name, item.kind, item.name, f"{item.age / 86400:.1f} d", _megabytes(item.size))
+            for item in machine.stale_files
         ]
-    gone = [each for machine in found for each in machine.stale_files if not each.trouble]
+    removed = [item for machine in cleaned for item in machine.stale_files if not item.trouble]
     lines = aligned(rows) if len(rows) > 1 else []
-    lines.append(f"{'would free' if dry else 'freed'} {_megabytes(sum(each.size for each in gone))}")
+    lines.append(f"{'would free' if dry else 'freed'} {_megabytes(sum(item.size for item in removed))}")
     lines += [
-        f"{machine.name}: runs {machine.runs}: code, data and environments stay" for machine in found if machine.runs
+        f"{machine.name}: runs {machine.runs}: code, data and environments stay" for machine in cleaned if machine.runs
     ]
-    troubles = [machine.trouble for machine in found if machine.trouble]
-    troubles += [f"{machine.name}: {each.trouble}" for machine in found for each in machine.stale_files if each.trouble]
+    troubles = [machine.trouble for machine in cleaned if machine.trouble]
+    troubles += [
+        f"{machine.name}: {item.trouble}" for machine in cleaned for item in machine.stale_files if item.trouble
+    ]
     return lines + [f"problem: {trouble}" for trouble in troubles]
 
 

@@ -1,12 +1,13 @@
-"""`herringbone images`: build, list, test, push and clear away the images that run jobs.
+"""`herringbone images`: build, list, test, push and remove the images that run jobs.
 
-What each of them stands on is imported when it runs: the other verbs start without it.
+Each action imports its modules when it runs, so that the other verbs start fast.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -15,34 +16,37 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone.cli.table import aligned
+from herringbone.cli.common import aligned
 from herringbone.images.labels import CONTRACT, Label
 from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:
+    from herringbone.engine.client import Engine
     from herringbone.images.build import Image
 
 _HEAD = ("IMAGE", "FRAMEWORK", "DEVICE", "MB", "CREATED")
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("images", help="build, list, test, push and clear away the images that run jobs")
+    parser = verbs.add_parser("images", help="build, list, test, push and remove the images that run jobs")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    _add_build(actions.add_parser("build", help="build an image, unless the very same one is there"))
-    ls = actions.add_parser("ls", help="list the images that can run jobs, the newest first")
+    _add_build(actions.add_parser("build", help="build an image, unless the same image exists"))
+    ls = actions.add_parser("ls", help="list the images that can run jobs, newest first")
     ls.add_argument("--json", action="store_true", help="one JSON array")
     ls.set_defaults(act=_ls)
-    test = actions.add_parser("test", help="run trial jobs in any image; exit code 1 if it cannot run them")
+    test = actions.add_parser("test", help="run trial jobs in any image; exit code 1 if one of them fails")
     test.add_argument("image", help="the image's name")
     test.add_argument("--json", action="store_true", help="one JSON array")
     test.set_defaults(act=_test)
-    sending = actions.add_parser("push", help="push an image to a registry: as docker login said, or to ECR")
+    sending = actions.add_parser("push", help="push an image to a registry, with the login of docker login or to ECR")
     sending.add_argument("image", help="the image's name")
     sending.add_argument("registry", help="HOST[:PORT][/PREFIX]; of ECR, ACCOUNT.dkr.ecr.REGION.amazonaws.com[/PREFIX]")
     sending.add_argument("--json", action="store_true", help="the name in the registry as JSON; progress on stderr")
     sending.set_defaults(act=_push)
-    cleaning = actions.add_parser("clean", help="remove outdated images of ours that no container uses")
-    cleaning.add_argument("--keep", type=int, default=1, metavar="N", help="how many of a kind stay (default: 1)")
+    cleaning = actions.add_parser("clean", help="remove outdated images of Herringbone that no container uses")
+    cleaning.add_argument(
+        "--keep", type=int, default=1, metavar="N", help="the number of images of a kind that stay (default: 1)"
+    )
     cleaning.add_argument("--json", action="store_true", help="the removed images as one JSON array")
     cleaning.set_defaults(act=_clean)
     parser.set_defaults(run=run)
@@ -55,22 +59,25 @@ def run(args: argparse.Namespace) -> int:
 
 def _add_build(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("framework", metavar="pytorch|tensorflow|mxnet", help="what the image is for")
-    add("--device", default="cpu", metavar="cpu|cuda", help="which build of the framework (default: cpu)")
-    add("--base-image", metavar="IMAGE", help="what to build on (default: a Debian for cpu, NVIDIA's CUDA for cuda)")
+    add("framework", metavar="pytorch|tensorflow|mxnet", help="the framework of the image")
+    add("--device", default="cpu", metavar="cpu|cuda", help="the build of the framework (default: cpu)")
+    add(
+        "--base-image",
+        metavar="IMAGE",
+        help="the image to build on (default: a Debian for cpu, NVIDIA's CUDA for cuda)",
+    )
     add("--wheelhouse", type=Path, metavar="DIR", help="wheels of your own; the framework's must be among them")
-    add("--ca-bundle", type=Path, metavar="FILE", help="certificates by which pip knows the package index")
+    add("--ca-bundle", type=Path, metavar="FILE", help="certificates with which pip trusts the package index")
     add("--lock", type=Path, metavar="FILE", help="other versions: a requirements file with hashes (default: ours)")
-    add("--requirements", type=Path, metavar="FILE", help="install these too, as a layer on top")
-    add("--tag", metavar="NAME", help="call it this as well")
-    add("--push", metavar="REGISTRY", help="push it there")
+    add("--requirements", type=Path, metavar="FILE", help="install these, too, as a layer on top")
+    add("--tag", metavar="NAME", help="give the image this name, too")
+    add("--push", metavar="REGISTRY", help="push the image to this registry")
     add("--quiet", action="store_true", help="no progress")
     add("--json", action="store_true", help="end with the image's description as JSON; progress on stderr")
     parser.set_defaults(act=_build)
 
 
 def _build(args: argparse.Namespace) -> int:
-    from herringbone.engine.docker_py import asking, connect
     from herringbone.images.bake import bake, gather
     from herringbone.images.build import build
     from herringbone.images.push import push
@@ -87,15 +94,14 @@ def _build(args: argparse.Namespace) -> int:
         lock=args.lock,
     )
     if args.requirements is not None:
-        # What is missing is said now, and not behind a build of minutes.
+        # Report missing files now, not after a build of minutes.
         gather(args.requirements, wheelhouse=args.wheelhouse, ca_bundle=args.ca_bundle)
-    engine = connect()
+    engine = _engine()
     image = build(engine, recipe, say)
     if args.requirements is not None:
         image = bake(engine, image.name, args.requirements, say, wheelhouse=args.wheelhouse, ca_bundle=args.ca_bundle)
     if args.tag is not None:
-        with asking(f"to call {image.name} {args.tag}"):
-            engine.tag(image.name, args.tag)
+        engine.post(f"/images/{image.name}/tag", repo=args.tag)
     pushed = None if args.push is None else push(engine, image.name, args.push, say)
     _report(args, image, pushed, time.monotonic() - started)
     return 0
@@ -113,11 +119,8 @@ def _report(args: argparse.Namespace, image: Image, pushed: str | None, seconds:
 
 
 def _ls(args: argparse.Namespace) -> int:
-    from herringbone.engine.docker_py import asking, connect
-
-    with asking("which images it has"):
-        found = connect().images(filters={"label": f"{Label.CONTRACT}={CONTRACT}"})
-    rows = [_described(each, name) for each in found for name in each["RepoTags"] or [each["Id"]]]
+    images = _engine().get("/images/json", filters={"label": [f"{Label.CONTRACT}={CONTRACT}"]})
+    rows = [_described(image, name) for image in images for name in image["RepoTags"] or [image["Id"]]]
     rows.sort(key=lambda row: row["created"], reverse=True)
     if args.json:
         print(json.dumps(rows))
@@ -148,41 +151,44 @@ def _row(described: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _test(args: argparse.Namespace) -> int:
-    from herringbone.engine.docker_py import connect
     from herringbone.images.check import Verdict, check
 
     findings = []
-    for finding in check(connect(), args.image):
+    for finding in check(_engine(), args.image):
         findings.append(finding)
         if not args.json:
             print(f"{finding.verdict.value:<8} {finding.subject:<15} {finding.detail}", flush=True)
     if args.json:
-        print(json.dumps([{**asdict(each), "verdict": each.verdict.value} for each in findings]))
-    return 1 if any(each.verdict is Verdict.FAILED for each in findings) else 0
+        print(json.dumps([{**asdict(finding), "verdict": finding.verdict.value} for finding in findings]))
+    return 1 if any(finding.verdict is Verdict.FAILED for finding in findings) else 0
 
 
 def _push(args: argparse.Namespace) -> int:
-    from herringbone.engine.docker_py import connect
     from herringbone.images.push import push
 
-    pushed = push(connect(), args.image, args.registry, _speaker(args))
+    pushed = push(_engine(), args.image, args.registry, _speaker(args))
     print(json.dumps({"image": args.image, "pushed": pushed}) if args.json else pushed)
     return 0
 
 
 def _clean(args: argparse.Namespace) -> int:
-    from herringbone.engine.docker_py import connect
     from herringbone.images.clean import clean
 
     if args.keep < 0:
         raise OptionError(f"--keep {args.keep}: at least 0")
-    removed = clean(connect(), keep=args.keep)
+    removed = clean(_engine(), keep=args.keep)
     print(json.dumps(removed) if args.json else "\n".join(removed) or "nothing is outdated")
     return 0
 
 
+def _engine() -> Engine:
+    from herringbone.engine.locate import find_engine
+
+    return find_engine(os.environ, Path.home(), tls=True)
+
+
 def _speaker(args: argparse.Namespace) -> Callable[[str], None]:
-    """Return what shows progress: on stderr, so that what comes out is the result alone."""
+    """Return a function that shows progress on stderr, so that standard output holds the result alone."""
 
     def say(line: str) -> None:
         if not getattr(args, "quiet", False):

@@ -1,4 +1,4 @@
-"""`herringbone logs`: what a job has printed, and with `-f` what it prints."""
+"""`herringbone logs`: show a job's log, and with `-f` follow it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from herringbone.cli.on_interrupt import add_on_interrupt
+from herringbone.cli.common import add_on_interrupt
 from herringbone.jobs.console import Console
 from herringbone.jobs.interrupt import stops, ways_back
 from herringbone.jobs.job import attach
@@ -19,7 +19,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser.add_argument("--rank", type=int, metavar="N", help="only this rank's lines")
     parser.add_argument("--host", metavar="NAME", help="only this host's lines, as algo-1")
     parser.add_argument("--json", action="store_true", help="one JSON object a line: time, host, rank, text")
-    # Who only looks on does not expect to end what he looks at.
+    # A user who only follows a log does not expect Ctrl-C to stop the job.
     add_on_interrupt(parser, default="detach")
     parser.set_defaults(run=run)
 
@@ -35,13 +35,13 @@ def run(args: argparse.Namespace) -> int:
             else:
                 console.show([line])
     except KeyboardInterrupt:
-        own = Console(sys.stderr)
+        messages = Console(sys.stderr)
         if not args.follow:
             raise
         if stops(args.on_interrupt, job.name):
             job.stop()
-            own.say(f"stopping job {job.name}")
+            messages.say(f"stopping job {job.name}")
         else:
-            own.say(ways_back(job.name))
+            messages.say(ways_back(job.name))
         raise
     return 0

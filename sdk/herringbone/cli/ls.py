@@ -1,4 +1,4 @@
-"""`herringbone ls`: the jobs of this machine."""
+"""`herringbone ls`: list the jobs that this machine knows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import time
 from datetime import datetime
 
-from herringbone.cli.table import aligned
+from herringbone.cli.common import aligned
 from herringbone.jobs.console import Console
 from herringbone.jobs.index import JobRecord
 from herringbone.jobs.listing import all_jobs
@@ -17,7 +17,7 @@ _HEAD = ("NAME", "STATUS", "CREATED", "SECONDS", "HOSTS")
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("ls", help="list the jobs, the newest first")
+    parser = verbs.add_parser("ls", help="list the jobs, newest first")
     parser.add_argument("--json", action="store_true", help="one JSON array")
     parser.set_defaults(run=run)
 
@@ -40,7 +40,7 @@ def _row(record: JobRecord) -> tuple[str, ...]:
 
 
 def _summary(record: JobRecord) -> dict[str, object]:
-    """Return the job as ListTrainingJobs would."""
+    """Return a job as SageMaker's ListTrainingJobs describes it."""
     return {
         "TrainingJobName": record.name,
         "TrainingJobStatus": record.status,

@@ -1,4 +1,4 @@
-"""`herringbone partition show`: how a model was split, what each rank carries, and how near that is to the best."""
+"""`herringbone partition show`: show how a model was split, the load of each rank, and the gap to the best split."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("partition", help="look at how a model was split")
+    parser = verbs.add_parser("partition", help="show how a model was split")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     show = actions.add_parser("show", help="print the tree of modules, the cost of each rank and the gap to the bound")
     show.add_argument("file", type=Path, help="the file that `partition_file` names")
@@ -35,15 +35,15 @@ def _read(path: Path) -> PartitionFile:
         return parse(path.read_bytes())
     except OSError as error:
         raise InputError(
-            f"the partition file {str(path)!r} cannot be read: {error.strerror}. Jobs write it where `partition_file`"
-            " says."
+            f"the partition file {str(path)!r} cannot be read: {error.strerror}. Jobs write it to the path in"
+            " `partition_file`."
         ) from error
     except ParallelError as error:
         raise InputError(f"{path}: {error}") from error
 
 
 def _tree(file: PartitionFile) -> list[str]:
-    """Return one line a module: its partitions, or "." where it runs where its inputs are, then name and size."""
+    """Return one line for each module: its partitions, or "." if it runs with its inputs, then name and size."""
     below: dict[str, set[int]] = {module.path: set() for module in file.modules}
     sizes = dict.fromkeys(below, 0)
     for module in file.modules:
@@ -63,13 +63,13 @@ def _tree(file: PartitionFile) -> list[str]:
 
 
 def _with_parents(path: str) -> list[str]:
-    """Return the model's path, then every path down to this one: "", "a", "a.b"."""
+    """Return the paths from the model down to this module: "", "a", "a.b"."""
     parts = path.split(".") if path else []
     return [".".join(parts[:count]) for count in range(len(parts) + 1)]
 
 
 def _numbers(partitions: set[int]) -> str:
-    """Return partition numbers, runs of them as ranges: "0-2,5"."""
+    """Return partition numbers, consecutive ones as ranges: "0-2,5"."""
     spans: list[list[int]] = []
     for number in sorted(partitions):
         if spans and number == spans[-1][-1] + 1:

@@ -1,4 +1,4 @@
-"""`herringbone plan`: say what `run` would do."""
+"""`herringbone plan`: show the plan of the job that `run` would start."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from herringbone.cli.request import EPILOG, add_arguments, read_request
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser(
         "plan",
-        help="say what run would do, and start nothing",
+        help="show what run would do, and start nothing",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -1,4 +1,4 @@
-"""What `run` and `plan` share: an estimator and its inputs, from a job file, from flags, or from both."""
+"""Read an estimator and its inputs from a job file, from flags, or from both, for `run` and `plan`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput
 from herringbone_contract.errors import InputError, OptionError
 
 EPILOG = """\
-what to run:
+the job:
   a script        herringbone run train.py --instance-count 2 --processes-per-host 2 --input data -- --epochs 3
   a job file      herringbone run job.yaml
 
-  job.yaml holds the estimator's keyword arguments, and two words more:
-      framework: pytorch              # or tensorflow, mxnet; left out: any script
+  job.yaml holds the estimator's keyword arguments, and two more keys, framework and inputs:
+      framework: pytorch              # or tensorflow, mxnet; without it, any script
       entry_point: train.py
       source_dir: src
       instance_type: local_process
@@ -32,60 +32,67 @@ what to run:
       distribution: {mpi: {enabled: true, processes_per_host: 2}}
       hyperparameters: {epochs: 3}
       inputs: {training: data}        # a path, or a mapping of channels
-  Paths in it count from its own folder. Flags win over the file.
+  Paths in it are relative to its folder. Flags override the file.
 
 hyperparameters:
-  What stands after -- becomes the job's hyperparameters, and the script finds it in its arguments again:
+  Arguments after -- become the job's hyperparameters, and the script gets them as its arguments:
   --epochs 3 and --epochs=3 give epochs=3; --fast alone gives fast=true, which the script sees as "--fast True".
-  Values are read as JSON where they can be (3, 0.1, true, [1, 2]), else as text.
+  Values are read as JSON if possible (3, 0.1, true, [1, 2]), else as text.
 """
 
 _FRAMEWORKS: dict[str, type[Estimator]] = {"pytorch": PyTorch, "tensorflow": TensorFlow, "mxnet": MXNet}
-_JOB_FILE_ENDINGS = (".yaml", ".yml", ".json")
+_JOB_FILE_SUFFIXES = (".yaml", ".yml", ".json")
 _NAME = re.compile(r"--?[A-Za-z]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the flags that say what to run."""
+    """Add the flags that describe a job."""
     add = parser.add_argument
     add("what", metavar="job.yaml|script", help="a job file, or the script to run")
-    add("--framework", choices=sorted(_FRAMEWORKS), help="whose estimator to use; any script runs without")
-    add("--source-dir", metavar="FOLDER", help="take this folder along; the script's path then counts from it")
-    add("--instance-type", metavar="TYPE", help="where to run (default: local_process)")
-    add("--instance-count", type=int, metavar="N", help="how many hosts (default: 1)")
+    add("--framework", choices=sorted(_FRAMEWORKS), help="the framework of the estimator; without it, any script runs")
+    add("--source-dir", metavar="FOLDER", help="the folder of the code; the script's path is then relative to it")
+    add("--instance-type", metavar="TYPE", help="the type of the hosts (default: local_process)")
+    add("--instance-count", type=int, metavar="N", help="the number of hosts (default: 1)")
     add("--processes-per-host", type=int, metavar="N", help="run N ranks on each host under MPI")
     add("--distribution", metavar="JSON", help="the distribution dict, or the name of a JSON or YAML file with it")
     add("--input", action="append", default=[], metavar="[CHANNEL=]PATH", help=f"data (channel: {DEFAULT_CHANNEL})")
-    add("--env", action="append", default=[], metavar="NAME[=VALUE]", help="a variable for the script; NAME takes ours")
+    add(
+        "--env",
+        action="append",
+        default=[],
+        metavar="NAME[=VALUE]",
+        help="a variable for the script; NAME alone copies yours",
+    )
     add("--option", "-o", action="append", default=[], metavar="NAME=VALUE", help="any other option, as -o max_run=60")
-    add("--job-name", metavar="NAME", help="default: made from the script's name and the time")
+    add("--job-name", metavar="NAME", help="the job's name (default: the script's name and the time)")
 
 
 def read_request(args: argparse.Namespace) -> tuple[Estimator, Inputs]:
     """Return the estimator and the inputs that the arguments describe. Raises `UsageError`."""
-    given: dict[str, Any] = {}
-    what = Path(args.what)
-    if what.suffix in _JOB_FILE_ENDINGS:
-        given = _read_mapping(what)
-        # Paths in a job file count from where the file is, wherever it is called from; flags' from here.
+    settings: dict[str, Any] = {}
+    path = Path(args.what)
+    if path.suffix in _JOB_FILE_SUFFIXES:
+        settings = _read_mapping(path)
+        # Paths in a job file are relative to its folder, paths in flags to the current one. So flags get absolute paths
+        # before the current folder changes.
         flags = _flags(args, base=Path.cwd())
-        os.chdir(what.absolute().parent)
+        os.chdir(path.absolute().parent)
     else:
         flags = _flags(args, base=Path())
         flags["entry_point"] = args.what
-    inputs = _inputs(given.pop("inputs", None), flags.pop("inputs"))
-    framework = flags.pop("framework", None) or given.pop("framework", None)
-    given.pop("framework", None)
+    inputs = _inputs(settings.pop("inputs", None), flags.pop("inputs"))
+    framework = flags.pop("framework", None) or settings.get("framework")
+    settings.pop("framework", None)
     for name in ("hyperparameters", "environment"):
-        given[name] = {**(given.get(name) or {}), **flags.pop(name)}
+        settings[name] = {**(settings.get(name) or {}), **flags.pop(name)}
     processes = flags.pop("processes_per_host")
-    given.update(flags)
-    given.setdefault("instance_type", None if given.get("instance_groups") else "local_process")
+    settings.update(flags)
+    settings.setdefault("instance_type", None if settings.get("instance_groups") else "local_process")
     if processes is not None:
-        distribution = dict(given.get("distribution") or {})
+        distribution = dict(settings.get("distribution") or {})
         distribution["mpi"] = {**distribution.get("mpi", {}), "enabled": True, "processes_per_host": processes}
-        given["distribution"] = distribution
-    return _estimator_class(framework)(**given), inputs
+        settings["distribution"] = distribution
+    return _estimator_class(framework)(**settings), inputs
 
 
 def parse_script_arguments(arguments: Sequence[str]) -> dict[str, Any]:
@@ -94,21 +101,22 @@ def parse_script_arguments(arguments: Sequence[str]) -> dict[str, Any]:
     >>> parse_script_arguments(["--epochs", "3", "--name=run", "--fast", "--shift", "-0.5"])
     {'epochs': 3, 'name': 'run', 'fast': True, 'shift': -0.5}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     name = None
     for argument in arguments:
         if _NAME.match(argument):
             name, equals, value = argument.lstrip("-").partition("=")
-            found[name] = _value(value) if equals else True
+            # Without "=", the next argument is the value, unless it is the next name.
+            values[name] = _value(value) if equals else True
             name = None if equals else name
         elif name is None:
             raise OptionError(
                 f"{argument!r}: hyperparameters have names; write --name {argument} (a job has no positional arguments)"
             )
         else:
-            found[name] = _value(argument)
+            values[name] = _value(argument)
             name = None
-    return found
+    return values
 
 
 def _value(text: str) -> Any:
@@ -119,23 +127,24 @@ def _value(text: str) -> Any:
 
 
 def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
-    """Return what the flags say, in the estimator's words; paths count from `base`."""
+    """Return the flags as arguments of an estimator, with paths relative to `base` made absolute."""
     flags: dict[str, Any] = {
         "inputs": {},
         "environment": {},
         "hyperparameters": parse_script_arguments(args.script_arguments),
         "processes_per_host": args.processes_per_host,
     }
-    for each in args.option:
-        name, equals, value = each.partition("=")
+    for option in args.option:
+        name, equals, value = option.partition("=")
         if not equals:
-            raise OptionError(f"--option {each}: write NAME=VALUE")
+            raise OptionError(f"--option {option}: write NAME=VALUE")
+        # YAML reads plain text as well as numbers, [lists] and {key: value}.
         flags[name.replace("-", "_")] = yaml.safe_load(value)
-    for each in args.input:
-        channel, equals, path = each.rpartition("=")
+    for channel_input in args.input:
+        channel, equals, path = channel_input.rpartition("=")
         flags["inputs"][channel if equals else DEFAULT_CHANNEL] = path if "://" in path else str(base / path)
-    for each in args.env:
-        name, equals, value = each.partition("=")
+    for variable in args.env:
+        name, equals, value = variable.partition("=")
         if not equals and name not in os.environ:
             raise OptionError(f"--env {name}: not set here; write {name}=VALUE")
         flags["environment"][name] = value if equals else os.environ[name]
@@ -158,13 +167,13 @@ def _read_mapping(path: Path) -> dict[str, Any]:
     return _parse_mapping(text, str(path))
 
 
-def _parse_mapping(text: str, where: str) -> dict[str, Any]:
+def _parse_mapping(text: str, origin: str) -> dict[str, Any]:
     try:
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise InputError(f"{where} cannot be read as YAML or JSON: {error}") from None
+        raise InputError(f"{origin} cannot be read as YAML or JSON: {error}") from None
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
-        raise InputError(f"{where}: expected a mapping of names to values")
+        raise InputError(f"{origin}: expected a mapping of names to values")
     return content
 
 
@@ -177,7 +186,7 @@ def _estimator_class(framework: Any) -> type[Estimator]:
 
 
 def _inputs(from_file: Any, from_flags: dict[str, Any]) -> Inputs:
-    """Join the channels of the file and of the flags; a mapping in the file is a `TrainingInput`'s arguments."""
+    """Merge the channels of the file and of the flags; a mapping in the file holds a `TrainingInput`'s arguments."""
     if from_file is None:
         return from_flags or None
     channels = from_file if isinstance(from_file, dict) else {DEFAULT_CHANNEL: from_file}

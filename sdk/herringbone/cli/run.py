@@ -1,4 +1,4 @@
-"""`herringbone run`: train, and show the log."""
+"""`herringbone run`: start a job, and show its log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from herringbone.cli.on_interrupt import add_on_interrupt
+from herringbone.cli.common import add_on_interrupt
 from herringbone.cli.request import EPILOG, add_arguments, read_request
 from herringbone.jobs.console import Console
 from herringbone.jobs.index import COMPLETED, STOPPED
@@ -21,7 +21,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
-    parser.add_argument("--detach", action="store_true", help="print the job's name and return; the job goes on")
+    parser.add_argument("--detach", action="store_true", help="print the job's name and return; the job runs on")
     add_on_interrupt(parser)
     parser.add_argument("--quiet", action="store_true", help="do not show the log")
     parser.add_argument("--json", action="store_true", help="end with the job's description as JSON; log on stderr")
@@ -38,6 +38,7 @@ def run(args: argparse.Namespace) -> int:
         console = None if args.quiet else Console(sys.stderr if args.json else sys.stdout)
         job.follow(console, on_interrupt=args.on_interrupt)
     finally:
+        # Also after a failure or Ctrl-C: a program that reads --json always gets the description.
         _report(job, as_json=args.json, quiet=args.quiet)
     return 0
 

@@ -1,4 +1,4 @@
-"""`herringbone stop`: end a job before its end."""
+"""`herringbone stop`: stop a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from herringbone.jobs.job import attach
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser("stop", help="stop a job: SIGTERM to every rank, SIGKILL after the grace")
     parser.add_argument("name", help="the job's name")
-    parser.add_argument("--grace", type=float, metavar="SECONDS", help="how long the ranks may take (default: 110)")
+    parser.add_argument(
+        "--grace", type=float, metavar="SECONDS", help="how long the ranks may take to end (default: 110)"
+    )
     parser.add_argument("--wait", action="store_true", help="return when the job is over")
     parser.add_argument("--json", action="store_true", help="the job's description as JSON")
     parser.set_defaults(run=run)

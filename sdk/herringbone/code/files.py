@@ -1,75 +1,142 @@
-"""Which files belong to a job's code: one rule for every backend, whether it copies them or packs them.
+"""Select and check the files of a job's code, with one rule for every backend, whether it copies or packs them.
 
-source_dir (or the lone script)  -+-> left out: .git, __pycache__, what the ignore files say, the jobs' own folder
+source_dir (or the lone script)  -+-> left out: .git, __pycache__, files that an ignore file names, the jobs' folder
 dependencies, at the code's root -+-> refused: links out of the folder, files that look like secrets
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
 
 from herringbone.code.ignore import IgnoreRules
 from herringbone.code.secret_files import looks_secret
-from herringbone_contract.errors import InputError
+from herringbone.code.source import SourceCode
+from herringbone_contract.errors import ArchiveError, InputError
 
-if TYPE_CHECKING:
-    from herringbone.code.source import SourceCode
-
-# Neither is code, and the first can be larger than all the code.
+# Neither holds code, and `.git` can be larger than all the code.
 _LEFT_OUT = (".git", "__pycache__")
 _SHOWN_SECRETS = 5
 
 
 def code_files(source: SourceCode, *, but_not: Path) -> dict[str, Path]:
-    """Return every file of a job's code under its name in the host's `code/`, sorted.
+    """Return every file of a job's code by its name in the host's `code/`, sorted.
 
     >>> code_files(find_source("train.py", "src", (), base=Path.cwd()), but_not=home.path)   # doctest: +SKIP
     {'train.py': PosixPath('/home/me/src/train.py')}
 
-    `but_not` is a folder to leave out (the jobs' own, which may lie inside the source). As in git, a folder without
-    files is not there. What is named, the script or a lone file among `dependencies`, comes along whatever an ignore
-    file says; of two files with one name the dependency's is taken, as AWS's SDK does. Raises `InputError` for a link
-    that leaves its folder, a file that looks like a secret and is not in `include_secrets`, and one that cannot be
-    read.
+    - `but_not` is a folder to leave out: the jobs' own folder, which may lie inside the source.
+    - As in git, empty folders are left out.
+    - A file that the user named (the script, or a lone file among `dependencies`) is taken even if an ignore file
+      names it, too.
+    - If a dependency has the same name as another file, the dependency is taken, as in AWS's SDK.
+
+    Raises `InputError` for a link that leaves its folder, for a file that looks like a secret and is not in
+    `include_secrets`, and for a file that cannot be read.
     """
     assert source.archive is None
     assert source.folder is not None
     folder = Path(source.folder)
     named = {source.entry_point: folder / source.entry_point}
-    found = dict(named)
+    files = dict(named)
     if source.whole_folder:
-        found = {**dict(_files_below(folder, "source_dir", but_not)), **named}
+        files = {**dict(_files_below(folder, "source_dir", but_not)), **named}
     for dependency in map(Path, source.dependencies):
         if dependency.is_dir():
             inside = _files_below(dependency, "dependencies", but_not)
-            found |= {f"{dependency.name}/{name}": path for name, path in inside}
+            files |= {f"{dependency.name}/{name}": path for name, path in inside}
         else:
-            named[dependency.name] = found[dependency.name] = dependency
-    told = _told_secrets(source)
-    found = dict(sorted({**found, **told}.items()))
-    _check_places(found)
-    _check_secrets({name: path for name, path in found.items() if name not in told and named.get(name) != path})
-    return found
+            named[dependency.name] = files[dependency.name] = dependency
+    allowed = _allowed_secrets(source)
+    files = dict(sorted({**files, **allowed}.items()))
+    _check_names(files)
+    # The user named these files one by one, so that nothing travels by accident.
+    _check_secrets({name: path for name, path in files.items() if name not in allowed and named.get(name) != path})
+    return files
 
 
-def _told_secrets(source: SourceCode) -> dict[str, Path]:
+def check_source(source: SourceCode, *, but_not: Path) -> None:
+    """Check that every file exists and may travel. Changes nothing, and cannot check code in a bucket.
+
+    Raises `InputError` or `ArchiveError`.
+    """
+    if source.remote:
+        return
+    for path in map(Path, source.dependencies):
+        if not path.exists():
+            raise InputError(f"dependencies: {path}: no such file or folder")
+    if source.archive is not None:
+        _check_archive(Path(source.archive), source.entry_point)
+        return
+    assert source.folder is not None
+    folder = Path(source.folder)
+    if source.whole_folder and not folder.is_dir():
+        raise InputError(f"source_dir: {folder}: no such folder")
+    script = folder / source.entry_point
+    if not script.is_file():
+        inside = " (entry_point counts from source_dir)" if source.whole_folder else ""
+        hint = ""
+        if not source.whole_folder and ":" in source.entry_point:
+            hint = "; to name an image, write image_uri=..."
+        raise InputError(f"entry_point: {script}: no such file{inside}{hint}")
+    if not os.access(script, os.R_OK):
+        raise InputError(f"entry_point: {script}: no permission to read it")
+    code_files(source, but_not=but_not)
+
+
+def _check_archive(path: Path, entry_point: str) -> None:
+    import tarfile
+
+    if not path.is_file():
+        raise InputError(f"source_dir: {path}: no such file")
+    try:
+        with tarfile.open(path, "r:gz") as archive:
+            names = [_checked_member(path, member.name) for member in archive]
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise ArchiveError(f"source_dir: {path} is damaged or no tar.gz: {error}; pack it again") from error
+    if entry_point not in names:
+        raise InputError(f"entry_point: {path} has no member {entry_point!r}")
+
+
+def _checked_member(path: Path, member: str) -> str:
+    name = os.path.normpath(member)
+    if name.startswith("/") or name.split("/")[0] == "..":
+        raise ArchiveError(f"source_dir: {path}: member {name!r} would land outside of the code folder; pack it again")
+    return name
+
+
+def copy_source(source: SourceCode, into: Path, *, but_not: Path) -> None:
+    """Copy the code into a host's `code/`, except an archive, which the supervisor unpacks.
+
+    `but_not` is a folder to leave out: the jobs' own folder, which may lie inside the source.
+    """
+    into.mkdir(parents=True, exist_ok=True)
+    if source.archive is not None:
+        return
+    for name, path in code_files(source, but_not=but_not).items():
+        target = into / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, target)
+
+
+def _allowed_secrets(source: SourceCode) -> dict[str, Path]:
+    """Return the files that `include_secrets` names, by their name in the code."""
     folders = {f"{path.name}/": path for path in map(Path, source.dependencies) if path.is_dir()}
     if source.whole_folder:
         folders[""] = Path(source.folder or "")
-    told = {}
+    allowed = {}
     for name in source.secrets:
-        places = [folder / name[len(prefix) :] for prefix, folder in folders.items() if name.startswith(prefix)]
-        path = next((place for place in places if place.is_file()), None)
+        candidates = [folder / name[len(prefix) :] for prefix, folder in folders.items() if name.startswith(prefix)]
+        path = next((candidate for candidate in candidates if candidate.is_file()), None)
         if path is None or ".." in PurePosixPath(name).parts:
             raise InputError(
                 f"include_secrets: {name!r} is no file of the code; give its path inside source_dir, "
                 "or 'folder/path' for one of dependencies"
             )
-        told[name] = path
-    return told
+        allowed[name] = path
+    return allowed
 
 
 def _files_below(root: Path, option: str, but_not: Path) -> Iterator[tuple[str, Path]]:
@@ -83,13 +150,14 @@ def _files_below(root: Path, option: str, but_not: Path) -> Iterator[tuple[str, 
 def _walk(
     folder: Path, above: str, rules: IgnoreRules, trail: tuple[str, ...], option: str, but_not: Path
 ) -> Iterator[tuple[str, Path]]:
-    """Yield the files of one folder and those inside it; `trail` are the true paths of the folders walked through."""
+    """Yield the files of a folder and of the folders inside it; `trail` holds the real paths of the folders above."""
     with os.scandir(folder) as entries:
-        for entry in sorted(entries, key=lambda each: each.name):
+        for entry in sorted(entries, key=lambda entry: entry.name):
             path, name, is_folder = Path(entry.path), above + entry.name, entry.is_dir()
             if entry.name in _LEFT_OUT or path == but_not:
                 continue
             left_out = rules.leaves_out(name, is_folder=is_folder)
+            # A pattern such as `!a/b` of .dockerignore may take a file out of a folder that is itself left out.
             if left_out and not (is_folder and rules.looks_inside and not entry.is_symlink()):
                 continue
             real = f"{trail[-1]}/{entry.name}"
@@ -104,7 +172,7 @@ def _walk(
 
 def _check_link(path: Path, real: str, trail: tuple[str, ...], option: str) -> None:
     if real in trail:
-        raise InputError(f"{option}: {path} is a link to {real}, a folder that it lies in; remove it")
+        raise InputError(f"{option}: {path} is a link to {real}, a folder that contains the link; remove it")
     if not real.startswith(f"{trail[0]}/"):
         raise InputError(
             f"{option}: {path} is a link to {real}, outside of the folder; copy the file in, give {real} in "
@@ -112,20 +180,21 @@ def _check_link(path: Path, real: str, trail: tuple[str, ...], option: str) -> N
         )
 
 
-def _check_places(found: dict[str, Path]) -> None:
-    for name, path in found.items():
+def _check_names(files: dict[str, Path]) -> None:
+    """Raise `InputError` if one file needs a folder at a name that another file has."""
+    for name, path in files.items():
         folder = name
         while folder := folder.rpartition("/")[0]:
-            if folder in found:
+            if folder in files:
                 raise InputError(
-                    f"dependencies: {path} needs a folder {folder!r} in the code, where {found[folder]} is a file; "
+                    f"dependencies: {path} needs a folder {folder!r} in the code, where {files[folder]} is a file; "
                     "rename one"
                 )
 
 
-def _check_secrets(found: dict[str, Path]) -> None:
+def _check_secrets(files: dict[str, Path]) -> None:
     secrets = []
-    for name, path in found.items():
+    for name, path in files.items():
         try:
             if looks_secret(path):
                 secrets.append(name)

@@ -1,4 +1,4 @@
-"""Code from a git repository: the `git` program fetches one commit, asks nobody, and gets no secret as an argument."""
+"""Fetch one commit of a git repository with the `git` program, without prompts and without secrets as arguments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from herringbone_contract.errors import InputError, OptionError, UnsupportedErro
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _FULL_COMMIT_CHARS = 40
 _BRANCH = re.compile(r"(?!-)[^\s:+~^?*\[\\]+")
-_ANY_USER = "x-access-token"  # GitHub and GitLab look at the token alone
-# `ext::` would run a command.
+_ANY_USER = "x-access-token"  # GitHub and GitLab check the token alone
+# Without this list, an address such as `ext::...` would run a command.
 _PROTOCOLS = "file:git:http:https:ssh"
-# A server that stops answering is given up after a minute.
+# Give up a server after a minute below one byte per second.
 _STALLED = ("-c", "http.lowSpeedLimit=1", "-c", "http.lowSpeedTime=60")
-# Answers git's two questions from the environment, so that this file holds no secret.
+# git runs this program to ask for username and password. It reads them from the environment, so the file has no secret.
 _ANSWERS = """#!/bin/sh
 case "$1" in
     Username*) printf '%s\\n' "$HERRINGBONE_GIT_USERNAME" ;;
@@ -34,10 +34,10 @@ _LAST_WORDS_CHARS = 500
 
 
 class GitConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where code is fetched from: `git_config={"repo": "https://github.com/me/model", "branch": "main"}`.
+    """The repository to fetch code from: `git_config={"repo": "https://github.com/me/model", "branch": "main"}`.
 
-    Names are those of AWS's SDK. `token`, or `username` and `password`, are for https; without them git finds its own:
-    a credential helper, an SSH agent.
+    Names are those of AWS's SDK. `token`, or `username` and `password`, are for https. Without them git uses its own
+    credentials: a credential helper or an SSH agent.
     """
 
     repo: str
@@ -50,33 +50,34 @@ class GitConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_de
 
     @property
     def masked(self) -> GitConfig:
+        """The same settings with `password` and `token` masked."""
         hidden = {name: MASK for name in ("password", "token") if getattr(self, name) is not None}
         return msgspec.structs.replace(self, **hidden)
 
 
 def check_git_config(config: GitConfig) -> None:
-    """Raise `OptionError` for what git could not be asked, or would be asked with a secret in view. Pure."""
+    """Raise `OptionError` for values that git would misread, or that would show a secret to other processes. Pure."""
     address = urlsplit(config.repo)
     if config.repo.startswith("-") or "::" in config.repo:
         raise OptionError(f"git_config: repo {config.repo!r} is no address of a repository")
     if address.password is not None or (address.scheme in ("http", "https") and address.username is not None):
         raise OptionError(
             f"git_config: repo names a user or a secret, and would show it to every process here; write "
-            f"{address.scheme}://{address.hostname}{address.path}, and give username, password or token beside it"
+            f"{address.scheme}://{address.hostname}{address.path}, and give username, password or token next to it"
         )
     if config.branch is not None and not _BRANCH.fullmatch(config.branch):
         raise OptionError(f"git_config: branch {config.branch!r} is no name of a branch")
     if config.commit is not None and not _COMMIT.fullmatch(config.commit):
-        raise OptionError(f"git_config: commit {config.commit!r} is no hash; give 7 to 40 digits of one")
+        raise OptionError(f"git_config: commit {config.commit!r} is no hash; give its first 7 to 40 digits")
     if (config.password or config.token) and address.scheme != "https" and not _is_local(address.hostname):
         raise OptionError("git_config: password and token are for https:// addresses; others send them in the open")
     if config.password and not config.token and (config.two_factor or not config.username):
-        needed = "a token, not a password, under 2FA_enabled" if config.two_factor else "username beside password"
+        needed = "a token, not a password, under 2FA_enabled" if config.two_factor else "username next to password"
         raise OptionError(f"git_config: needs {needed}")
 
 
 class Checkout(NamedTuple):
-    """A commit's files, and where they are from."""
+    """The files of one commit, with repository and hash."""
 
     folder: Path
     repo: str
@@ -93,9 +94,9 @@ def fetch_code(config: GitConfig, into: Path) -> Checkout:
     >>> fetch_code(GitConfig("https://github.com/me/model", branch="main"), scratch).commit[:8]      # doctest: +SKIP
     '5f70bf18'
 
-    The newest commit of `branch` (or tag), or of the repository's own; or `commit`, which has to be in the history of
-    `branch` if both are given. Submodules stay out. Raises `InputError` with what git said, `UnsupportedError` where
-    there is no git.
+    This is the newest commit of `branch` (a branch or tag; default: the repository's default branch), or `commit`,
+    which has to be in the history of `branch` if both are given. Submodules are not fetched. Raises `InputError` with
+    git's message, `UnsupportedError` without git.
     """
     git = _Git(config, into)
     git.run("init", "--quiet", "--template=", str(git.folder))
@@ -109,9 +110,9 @@ def fetch_code(config: GitConfig, into: Path) -> Checkout:
 
 
 def check_inside(source: SourceCode, checkout: Path) -> None:
-    """Raise `InputError` for code that is not of the repository."""
+    """Raise `InputError` for code outside of the repository."""
     if source.archive is not None:
-        raise InputError(f"source_dir: {source.archive} beside git_config; give a folder of the repository")
+        raise InputError(f"source_dir: {source.archive} together with git_config; give a folder of the repository")
     root = os.path.realpath(checkout)
     for path in (source.folder, *source.dependencies):
         real = os.path.realpath(str(path))
@@ -128,9 +129,10 @@ def _fetch_commit(git: _Git, commit: str, branch: str | None) -> str:
         git.run("merge-base", "--is-ancestor", commit, "FETCH_HEAD", otherwise=f"{commit} is not on {branch}")
         return commit
     if len(commit) >= _FULL_COMMIT_CHARS:
-        with suppress(InputError):  # not every server gives out commits by their hash
+        with suppress(InputError):  # not every server allows fetching a commit by its hash
             git.fetch("--depth=1", commit)
             return "FETCH_HEAD"
+    # A short hash, or a server that refuses hashes: fetch all branches, one of which holds the commit.
     git.fetch("--tags", "+refs/heads/*:refs/remotes/origin/*")
     return commit
 
@@ -158,22 +160,23 @@ class _Git:
                 "HERRINGBONE_GIT_USERNAME": config.username or _ANY_USER,
                 "HERRINGBONE_GIT_PASSWORD": self._secret,
             }
-            # The user's credential helper would have its own answer first, and file ours afterwards.
+            # Otherwise the user's credential helper would answer first, and store this secret afterwards.
             self._settings += ("-c", "credential.helper=")
 
-    def fetch(self, *what: str) -> None:
-        options = [each for each in what if each.startswith("-")]
-        names = [each for each in what if not each.startswith("-")]
+    def fetch(self, *arguments: str) -> None:
+        # `--` ends the options, so that no address or branch can be read as one.
+        options = [argument for argument in arguments if argument.startswith("-")]
+        names = [argument for argument in arguments if not argument.startswith("-")]
         self.run("-C", str(self.folder), "fetch", "--quiet", *options, "--", self._config.repo, *names)
 
     def run(self, *arguments: str, otherwise: str | None = None) -> str:
-        """Run a command of git's; `otherwise` says what its failure means where git does not."""
+        """Run a git command and return its output; `otherwise` is the message where git itself explains nothing."""
         import subprocess
 
-        where = () if arguments[0] in ("init", "-C") else ("-C", str(self.folder))
+        folder = () if arguments[0] in ("init", "-C") else ("-C", str(self.folder))
         try:
-            done = subprocess.run(
-                ["git", *self._settings, *where, *arguments],
+            result = subprocess.run(
+                ["git", *self._settings, *folder, *arguments],
                 env=self._environ,
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -183,12 +186,13 @@ class _Git:
             )
         except FileNotFoundError:
             raise UnsupportedError("git_config: there is no program git on PATH; install it") from None
-        if done.returncode:
-            said = done.stderr.strip()[-_LAST_WORDS_CHARS:].replace(self._secret or "\0", MASK)
+        if result.returncode:
+            # A server may repeat the secret in the message that git passes on.
+            message = result.stderr.strip()[-_LAST_WORDS_CHARS:].replace(self._secret or "\0", MASK)
             ref = self._config.commit or self._config.branch
             at = "" if ref is None else f" at {ref}"
-            raise InputError(f"git_config: {self._config.repo}{at} cannot be fetched: {otherwise or said}")
-        return done.stdout
+            raise InputError(f"git_config: {self._config.repo}{at} cannot be fetched: {otherwise or message}")
+        return result.stdout
 
 
 def _is_local(host: str | None) -> bool:

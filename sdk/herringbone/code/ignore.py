@@ -1,12 +1,13 @@
-"""What a folder's own ignore files leave out of the code.
+"""Apply the ignore files of a code folder.
 
     .gitignore            of the folder, of its folders, and of those above it up to the repository's root
-    .dockerignore         of the folder; its patterns count from there, as Docker reads them
-    .herringboneignore    of the folder, in the form of .gitignore
+    .dockerignore         of the folder; its patterns are relative to it, as in Docker
+    .herringboneignore    of the folder, in the format of .gitignore
 
-Later ones have the last word, so that `!data/` in .herringboneignore takes along what .gitignore leaves out.
+The last matching pattern decides, in this order of files: `!data/` in .herringboneignore keeps a folder that
+.gitignore leaves out.
 
-Most folders have none of them, and what reads patterns takes 10 ms to import: it is imported where there are some.
+Most folders have no ignore file, and `pathspec` takes 10 ms to import: it is imported only if a file has patterns.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from herringbone_contract.errors import InputError
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec, PathSpec
 
-# `depth` folders of a path lie above the file's own; a file above the code folder has a `prefix` to put before paths.
+# (prefix, depth, patterns). Before matching, `depth` leading folders are cut from a path, because the ignore file lies
+# that deep. For an ignore file above the code folder, `prefix` is put in front of the path.
 _Rule = tuple[str, int, "GitIgnoreSpec | PathSpec[Any]"]
 
 
 class IgnoreRules:
-    """The rules for one folder below `root`; `enter` gives those for a folder inside it.
+    """The rules for one folder below `root`; `enter` returns the rules for a folder inside it.
 
     >>> IgnoreRules.of(Path("src")).leaves_out("train.py", is_folder=False)    # doctest: +SKIP
     False
@@ -36,7 +38,7 @@ class IgnoreRules:
     def __init__(self, git: tuple[_Rule, ...], last: tuple[_Rule, ...], *, looks_inside: bool) -> None:
         self._git = git
         self._last = last
-        # Docker takes `!a/b` along though `a` is left out; git does not, and need not look into `a`.
+        # Docker keeps `a/b` for the pattern `!a/b` although `a` is left out; git does not, and need not look into `a`.
         self.looks_inside = looks_inside
 
     @classmethod
@@ -58,24 +60,24 @@ class IgnoreRules:
         return IgnoreRules((*self._git, *more), self._last, looks_inside=self.looks_inside) if more else self
 
     def leaves_out(self, name: str, *, is_folder: bool) -> bool:
-        """Say whether a file or folder is left out; the last pattern that speaks of it decides."""
+        """Return True if a file or folder is left out; the last pattern that matches it decides."""
         left_out = False
         for prefix, depth, spec in (*self._git, *self._last):
             path = prefix + name.split("/", depth)[depth] + ("/" if is_folder else "")
-            said = spec.check_file(path).include
-            if said is not None:
-                left_out = said
+            include = spec.check_file(path).include
+            if include is not None:
+                left_out = include
         return left_out
 
 
 def _rules_above(root: Path) -> Iterable[_Rule]:
-    """Yield the rules of the repository's folders above `root`, outermost first; none outside of a repository."""
+    """Yield the rules of the repository's folders above `root`, outermost first; nothing outside of a repository."""
     above = [root, *root.parents]
     top = next((depth for depth, folder in enumerate(above) if (folder / ".git").exists()), 0)
     for folder in reversed(above[1 : top + 1]):
         prefix = root.relative_to(folder).as_posix() + "/"
         for rule in _git_rule(folder / ".gitignore", prefix, 0):
-            # A code folder that is itself ignored was named all the same: what ignores it has no say inside.
+            # The user named the code folder, so an ignore file that leaves out the whole folder does not apply.
             if not rule[2].check_file(prefix).include:
                 yield rule
 
@@ -90,14 +92,14 @@ def _git_rule(file: Path, prefix: str, depth: int) -> tuple[_Rule, ...]:
 
 
 def _docker_patterns(lines: Iterable[str]) -> Iterable[str]:
-    """Anchor Docker's patterns: `a` means the one beside .dockerignore, where git's would mean any."""
+    """Anchor Docker's patterns: `a` matches only next to .dockerignore, while git would match it in any folder."""
     for line in lines:
         pattern = line.strip()
         if pattern and not pattern.startswith("#"):
             negated = pattern.startswith("!")
-            place = pattern.lstrip("!").strip().removeprefix("./").lstrip("/")
-            # What is said of a folder is said of all in it: here files are asked about one by one.
-            yield from (f"{'!' * negated}/{place}", f"{'!' * negated}/{place.rstrip('/')}/**")
+            path = pattern.lstrip("!").strip().removeprefix("./").lstrip("/")
+            # A pattern for a folder applies to everything inside, and `leaves_out` checks files one by one.
+            yield from (f"{'!' * negated}/{path}", f"{'!' * negated}/{path.rstrip('/')}/**")
 
 
 def _lines(path: Path) -> list[str]:
@@ -106,4 +108,4 @@ def _lines(path: Path) -> list[str]:
     except (FileNotFoundError, IsADirectoryError):
         return []
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read: {error}; mend it, or move it away") from None
+        raise InputError(f"{path}: cannot be read: {error}; fix it, or move it away") from None

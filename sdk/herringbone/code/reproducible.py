@@ -1,4 +1,4 @@
-"""Archives whose bytes come from the files alone: not from who packs them, when, where and in which checkout."""
+"""Write archives whose bytes depend on the files alone, not on the user, the time, the machine or the checkout."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import IO
 
 
 def zipped(raw: IO[bytes], *, level: int) -> gzip.GzipFile:
-    """Return what compresses onto `raw`, without a name and a time of its own."""
+    """Return a gzip writer onto `raw` whose header holds neither a file name nor a time."""
     return gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=level, mtime=0)
 
 
 def write_tar(files: Mapping[str, Path], onto: IO[bytes]) -> int:
-    """Write a tar of files under their names, in that order, as a stream; return the bytes of their content.
+    """Write a tar of files under their names, in the given order, as a stream; return the bytes of their content.
 
     Raises `OSError` for a full disk, or a file that shrinks meanwhile.
     """
@@ -31,7 +31,7 @@ def write_tar(files: Mapping[str, Path], onto: IO[bytes]) -> int:
 
 
 def _member(name: str, status: os.stat_result) -> tarfile.TarInfo:
-    # Owner and time stay at 0, and of the mode only what git keeps: they differ where the content does not.
+    # Owner and time stay 0, and the mode keeps the executable bit only: the rest differs between checkouts.
     info = tarfile.TarInfo(name)
     info.size = status.st_size
     info.mode = 0o755 if status.st_mode & 0o100 else 0o644

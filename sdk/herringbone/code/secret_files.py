@@ -1,4 +1,4 @@
-"""Which files look like secrets, by name or by content."""
+"""Recognise files that look like secrets, by name or by content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NAMES = frozenset(
 _ENVIRONMENT_EXAMPLES = frozenset({".env.example", ".env.sample", ".env.template", ".env.dist"})
 _AWS_FILES = frozenset({".aws/credentials", ".aws/config"})
 _KEY_STORES = (".p12", ".pfx")
-# Certificates have these endings too, and a key may stand behind its certificates.
+# Certificates have these suffixes, too, and a key may follow its certificates, so the whole file is searched.
 _KEY_SUFFIXES = (".pem", ".key")
 _KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----|PuTTY-User-Key-File-")
 _HEAD_BYTES = 64
@@ -20,12 +20,12 @@ _WHOLE_BYTES = 1 << 20
 
 
 def looks_secret(path: Path) -> bool:
-    """Say whether a file looks like credentials or a private key.
+    """Return True if a file looks like credentials or a private key.
 
     >>> looks_secret(Path("src/.env")), looks_secret(Path("src/.env.example"))
     (True, False)
 
-    A name that says nothing is looked into: `OSError` when it cannot be read.
+    Unless the name decides, the file is read: raises `OSError` when that fails.
     """
     real = Path(os.path.realpath(path)) if path.is_symlink() else path
     return _named_secret(path) or _named_secret(real) or _holds_key(path)
@@ -42,7 +42,7 @@ def _named_secret(path: Path) -> bool:
 def _holds_key(path: Path) -> bool:
     if path.name in _ENVIRONMENT_EXAMPLES:
         return False
-    # A file object takes four times as long, and code has a thousand files.
+    # A file object takes four times as long, and a code folder may have a thousand files.
     descriptor = os.open(path, os.O_RDONLY)
     try:
         if path.suffix.lower() in _KEY_SUFFIXES:

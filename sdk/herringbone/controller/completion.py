@@ -19,7 +19,8 @@ from herringbone.jobs.index import FAILED, UPLOADING
 from herringbone.jobs.logs import STAMP_CHARS
 from herringbone_contract.constants import MAX_FAILURE_CHARS
 from herringbone_contract.errors import ContractError
-from herringbone_contract.failure import Failure, parse_failure
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_failure
 from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:

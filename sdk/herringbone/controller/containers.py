@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 
-from herringbone.controller.hosts import Host, Restart
+from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
 from herringbone.engine.client import Engine, EngineRefusal, hijack, read_head, send
 from herringbone_contract.errors import ArchiveError, EngineError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from socket import socket
     from threading import Thread
-    from typing import Any
 
     from herringbone.controller.config import ContainerConfig, ContainersConfig, ControllerConfig, HostConfig
     from herringbone.controller.retry import Attempt
@@ -116,6 +115,7 @@ class ContainerHost(Host):
         try:
             state: dict[str, object] = self._engine.get(f"/containers/{self.id}/json")["State"]
         except EngineRefusal as error:
+            # Not found: somebody removed the container, for example with `docker rm -f`.
             if error.status != _NOT_FOUND:
                 raise
             return {}
@@ -139,6 +139,7 @@ class ContainerHost(Host):
         self.ending = None
         try:
             return int(json.loads(self._answer)["StatusCode"])
+        # A connection that broke leaves an empty or incomplete answer.
         except (ValueError, KeyError, TypeError):
             return self._code_without_answer()
 
@@ -179,8 +180,13 @@ class ContainerHost(Host):
         return self._frames.text(chunk)
 
 
-class Containers:
-    """The hosts of one job as containers of one engine, and the network between them."""
+class Containers(Site):
+    """The hosts of one job as containers of one engine, and the network between them.
+
+    The kernel ends a container's processes with its first one, so there are no orphans.
+    """
+
+    hosts: list[ContainerHost]
 
     def __init__(self, config: ControllerConfig, containers: ContainersConfig) -> None:
         self._config = containers
@@ -188,8 +194,6 @@ class Containers:
         self._host_configs, self._retries = config["hosts"], config["retries"]
         # Set by the loop's thread in `collect`, and joined by it in `remove`.
         self._removal: Thread | None = None
-        self.failed_attempts: Sequence[Attempt] = ()
-        self.machines: dict[str, str] = {}
         self.hosts = [
             ContainerHost(
                 host,
@@ -205,6 +209,7 @@ class Containers:
         for host in self.hosts:
             for descriptor in (host.output, host.ending):
                 assert descriptor is not None
+                # The loop must never wait in the read of one host.
                 os.set_blocking(descriptor, False)
                 # A child that held the stream open would keep the hosts from noticing the controller's death.
                 os.set_inheritable(descriptor, False)
@@ -214,9 +219,6 @@ class Containers:
             code = host.take_ending()
             if code is not None:
                 yield host, code
-
-    def kill_orphans(self) -> None:
-        pass  # the kernel ends a container's processes with its first one
 
     def on_host_failure(self) -> None:
         """Unpause paused hosts so that they receive the failure notice."""
@@ -244,9 +246,6 @@ class Containers:
             # Removal takes the engine a while, and the controller packs the model meanwhile. `remove` joins this.
             self._removal = Thread(target=self._remove_all)
             self._removal.start()
-
-    def attempt_columns(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - this controller goes on
-        return {}
 
     def restart(self, failed: Sequence[Attempt]) -> Restart:
         """Start the same containers again, over new connections."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import os
+import signal
 import time
 
 from herringbone.controller.log_files import LogFile
@@ -15,52 +16,10 @@ from herringbone.controller.log_files import LogFile
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any, Protocol
+    from typing import Any
 
     from herringbone.controller.config import HostConfig
     from herringbone.controller.retry import Attempt
-
-    class Site(Protocol):
-        """The hosts of one job."""
-
-        @property
-        def hosts(self) -> Sequence[Host]: ...
-
-        def start(self) -> None:
-            """Start the hosts. Raises `OSError`."""
-
-        def endings(self) -> Iterable[tuple[Host, int]]:
-            """Return the hosts that have ended since the last call, each with its exit code, as the shell counts."""
-
-        def kill_orphans(self) -> None:
-            """Kill the processes that ended hosts left behind."""
-
-        def on_host_failure(self) -> None:
-            """Make sure that the other hosts can learn of a failed host: unpause them, or mark them as lost."""
-
-        def collect(self) -> None:
-            """Bring what the ended hosts wrote to their base folders, and start to remove what no attempt needs."""
-
-        @property
-        def failed_attempts(self) -> Sequence[Attempt]:
-            """The attempts of this job that failed before this one."""
-
-        @property
-        def machines(self) -> Mapping[str, str]:
-            """The machine of each host, by host name; empty when all hosts are on one machine."""
-
-        def attempt_columns(self, failed: Sequence[Attempt]) -> dict[str, Any]:
-            """Return the columns of the record in which another controller finds the failed attempts."""
-
-        def restart(self, failed: Sequence[Attempt]) -> Restart:
-            """Prepare `hosts` for another start, or have another controller start them."""
-
-        def remove(self) -> None:
-            """Remove what the site still has, and return when nothing is left."""
-
-        def abandon(self) -> None:
-            """Kill and remove everything at once; some hosts may not have started."""
-
 
 _READ_BYTES = 1 << 20
 
@@ -79,6 +38,53 @@ class Conclusion(enum.Enum):
     OVER = "the job is over, and did not fail"
     FAILED = "the job failed, or another controller goes on"
     RESTART = "this controller starts the hosts again"
+
+
+class Site:
+    """The hosts of one job. The defaults suit hosts on one machine, whose site has nothing of its own to remove."""
+
+    hosts: Sequence[Host]
+    # The attempts of this job that failed before this one.
+    failed_attempts: Sequence[Attempt] = ()
+
+    @property
+    def machines(self) -> Mapping[str, str]:
+        """The machine of each host, by host name; empty when all hosts are on one machine."""
+        return {}
+
+    def start(self) -> None:
+        """Start the hosts. Raises `OSError`."""
+        raise NotImplementedError
+
+    def endings(self) -> Iterable[tuple[Host, int]]:
+        """Return the hosts that have ended since the last call, each with its exit code, as the shell counts."""
+        raise NotImplementedError
+
+    def kill_orphans(self) -> None:
+        """Kill the processes that ended hosts left behind."""
+
+    def on_host_failure(self) -> None:
+        """Make sure that the other hosts can learn of a failed host: unpause them, or mark them as lost."""
+
+    def collect(self) -> None:
+        """Bring what the ended hosts wrote to their base folders, and start to remove what no attempt needs."""
+
+    def attempt_columns(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002
+        """Return the columns of the record in which another controller finds the failed attempts."""
+        return {}
+
+    def restart(self, failed: Sequence[Attempt]) -> Restart:
+        """Prepare `hosts` for another start, or have another controller start them."""
+        raise NotImplementedError
+
+    def remove(self) -> None:
+        """Remove what the site still has, and return when nothing is left."""
+
+    def abandon(self) -> None:
+        """Kill and remove everything at once; some hosts may not have started."""
+        for host in self.hosts:
+            host.signal(signal.SIGKILL)
+        self.kill_orphans()
 
 
 class Host:

@@ -16,14 +16,13 @@ import sys
 import time
 
 from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD, RESTORED_SIGNALS
-from herringbone.controller.hosts import Host, Restart
+from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
 from herringbone.processes import descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-    from typing import Any
 
     from herringbone.controller.config import ControllerConfig, ProcessesConfig
     from herringbone.controller.retry import Attempt
@@ -86,16 +85,16 @@ class ProcessHost(Host):
                 os.kill(self.pid, number)
 
 
-class Processes:
+class Processes(Site):
     """The hosts of one job as children of the controller."""
+
+    hosts: list[ProcessHost]
 
     def __init__(self, config: ControllerConfig, processes: ProcessesConfig) -> None:
         self._config = processes
         self._host_configs = config["hosts"]
         self._run_folder = config["run_folder"]
         self.hosts = [ProcessHost(host, LogFile(f"{config['logs']}/{host['name']}.log")) for host in self._host_configs]
-        self.failed_attempts: Sequence[Attempt] = ()
-        self.machines: dict[str, str] = {}
 
     def start(self) -> None:
         # The controller keeps the only write end open and never writes. The kernel closes it when the controller dies,
@@ -141,9 +140,6 @@ class Processes:
     def collect(self) -> None:
         self.kill_orphans()
 
-    def attempt_columns(self, failed: Sequence[Attempt]) -> dict[str, Any]:  # noqa: ARG002 - this controller goes on
-        return {}
-
     def restart(self, failed: Sequence[Attempt]) -> Restart:
         """Create new hosts in the folders of the old ones; their checkpoints stay."""
         import shutil
@@ -161,14 +157,6 @@ class Processes:
         for host in self.hosts:
             host.log_begins = host.log.size
         return Restart.HERE
-
-    def remove(self) -> None:
-        pass
-
-    def abandon(self) -> None:
-        for host in self.hosts:
-            host.signal(signal.SIGKILL)
-        self.kill_orphans()
 
 
 def become_reaper() -> None:

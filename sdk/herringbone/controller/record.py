@@ -107,6 +107,7 @@ def record_of(config: ControllerConfig) -> Record:
 
 def training(config: ControllerConfig, *, first: bool) -> None:
     """Record that the hosts have been started; `first` is False for a restart by the same controller."""
+    # A restart keeps the start of the first attempt: the duration is that of the whole job.
     started = {"started": time.time()} if first else {}
     record_of(config).update(secondary_status=TRAINING, **started)
 

@@ -18,13 +18,14 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from herringbone.controller.hosts import Host, Restart
+from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.record import FileRecord, read_report, read_stop_request
 from herringbone.controller.retry import Attempt, excluded_machines
 from herringbone_contract.constants import BASE_VARIABLE, HostVariable
 from herringbone_contract.errors import ContractError
-from herringbone_contract.failure import exit_code_of, parse_failure
+from herringbone_contract.failure import exit_code_of
+from herringbone_contract.failure_text import parse_failure
 from herringbone_contract.paths import Paths
 
 TYPE_CHECKING = False
@@ -120,8 +121,13 @@ class StepHost(Host):
         return chunk
 
 
-class Steps:
-    """The hosts of one job as steps of the Slurm job whose batch script is this controller."""
+class Steps(Site):
+    """The hosts of one job as steps of the Slurm job whose batch script is this controller.
+
+    Slurm ends what is left of a step, and the hosts' files are on the shared file system already.
+    """
+
+    hosts: list[StepHost]
 
     def __init__(self, config: ControllerConfig, steps: StepsConfig) -> None:
         assert config["report"] is not None
@@ -155,9 +161,11 @@ class Steps:
                 host.clear()
                 host.log.say(f"[{host.name}] attempt {self._attempt + 1}", time.time())
             host.log.say(f"[{host.name}] Slurm job {self._id}, node {host.node}", time.time())
+        # One line for all hosts: they prove to each other that they know the same key.
         line = self._private_line()
         variables = {**os.environ, **self._steps["variables"]}
         if len(self.hosts) > 1:
+            # This controller runs on the node of the first host, so it can look for a port that is free there.
             variables[HostVariable.CONTROL] = f"tcp:{self._first_address()}:{free_port(int(self._id))}"
         for position, host in enumerate(self.hosts):
             host.start(self._srun(position), {**variables, BASE_VARIABLE: host.base}, line)
@@ -168,9 +176,6 @@ class Steps:
             if code is not None:
                 yield host, code
 
-    def kill_orphans(self) -> None:
-        pass  # Slurm ends what is left of a step
-
     def on_host_failure(self) -> None:
         """Mark the hosts that others lost contact with: their sruns would wait for as long as Slurm does."""
         failures = [host.failure() for host in self.hosts if host.exit_code]
@@ -178,9 +183,6 @@ class Steps:
         for host in self.hosts:
             if host.name in lost and host.exit_code is None:
                 host.lost = True
-
-    def collect(self) -> None:
-        pass  # the hosts' files are on the shared file system already
 
     def attempt_columns(self, failed: Sequence[Attempt]) -> dict[str, Any]:
         return {"attempts": [asdict(attempt) for attempt in failed]}
@@ -203,13 +205,6 @@ class Steps:
         if without:
             self._exclude(without)
         return Restart.ELSEWHERE
-
-    def remove(self) -> None:
-        pass
-
-    def abandon(self) -> None:
-        for host in self.hosts:
-            host.signal(signal.SIGKILL)
 
     def _srun(self, position: int) -> list[str]:
         unset = [word for name in _TASK_VARIABLES for word in ("-u", name)]

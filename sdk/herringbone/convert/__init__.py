@@ -1,1 +1,0 @@
-"""Scripts that use AWS's SDK v2, rewritten for Herringbone without being run."""

@@ -1,4 +1,4 @@
-"""What becomes of the arguments of one estimator call; the options' own tables say it."""
+"""Review the arguments of an estimator call, with the tables of the options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Kind = Literal["changed", "note", "left"]
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What was done, or must be known, at one line; `left` is what could not be converted."""
+    """A message about one line. The kind `left` is for code that could not be converted."""
 
     line: int
     kind: Kind
@@ -32,16 +32,16 @@ class Note(msgspec.Struct, frozen=True):
         return f"line {self.line}: {self.kind}: {self.text}"
 
 
-def review_argument(estimator: str, keyword: ast.keyword, *, is_here: bool) -> Iterator[Note]:
-    """Yield what there is to say of one keyword argument; `is_here` when the job is, or may be, one on this machine.
+def review_argument(estimator: str, keyword: ast.keyword, *, on_this_machine: bool) -> Iterator[Note]:
+    """Yield the notes on one keyword argument. `on_this_machine` is False for a job that surely runs elsewhere.
 
     >>> call = ast.parse("PyTorch(volume_size=100)", mode="eval").body
-    >>> print(*review_argument("PyTorch", call.keywords[0], is_here=True))
+    >>> print(*review_argument("PyTorch", call.keywords[0], on_this_machine=True))
     line 1: note: volume_size: not used by a job on this machine; kept
     """
     name, line = keyword.arg, keyword.value.lineno
     if name is None:
-        yield Note(line, "note", "**: what is in it is seen when the script runs, and checked then")
+        yield Note(line, "note", "**: its content is known when the script runs, and checked then")
         return
     known, value = _literal(keyword.value)
     if name in RENAMED:
@@ -51,16 +51,17 @@ def review_argument(estimator: str, keyword: ast.keyword, *, is_here: bool) -> I
         if known:
             yield from _review_own(estimator, name, value, line)
         return
-    # A value that only a run would tell is taken for a good one, but for options whose machinery is not here.
+    # A value that only a run would show counts as valid (None), except for options of a missing feature: those are
+    # refused unless the value switches them off, and any object does not.
     unknown = object() if name in LEFT_OUT else None
     try:
         parse_options({name: value if known else unknown})
     except (OptionError, UnsupportedError) as error:
         yield Note(line, "left", str(error))
         return
-    if is_here and name in UNUSED:
+    if on_this_machine and name in UNUSED:
         yield Note(line, "note", f"{name}: not used by a job on this machine; kept")
-    if is_here and name in REFUSED:
+    if on_this_machine and name in REFUSED:
         yield Note(line, "note", f"{name}: refused by a job on this machine: {REFUSED[name]}")
 
 
@@ -78,10 +79,10 @@ def _review_own(estimator: str, name: str, value: Any, line: int) -> Iterator[No
 
 
 def _names_a_file(distribution: dict[Any, Any]) -> bool:
-    """Say whether `parameters` is a path: nothing but the script itself is read."""
+    """Return True if `parameters` is a path. Its file is not read: a conversion reads the script alone."""
     strategies = distribution.get("smdistributed")
-    chosen = strategies.values() if isinstance(strategies, dict) else ()
-    return any(isinstance(each, dict) and isinstance(each.get("parameters"), str) for each in chosen)
+    settings = strategies.values() if isinstance(strategies, dict) else ()
+    return any(isinstance(entry, dict) and isinstance(entry.get("parameters"), str) for entry in settings)
 
 
 def _literal(node: ast.expr) -> tuple[bool, Any]:

@@ -1,4 +1,4 @@
-"""Changes to a text at places that its syntax tree names."""
+"""Change a text at the positions of nodes of its syntax tree."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 
 class Edits:
-    """Replacements, collected in any order and made at once; what lies between them stays as it is.
+    """Collects replacements in any order and applies them at once; the text between them stays as it is.
 
     >>> edits = Edits("a = b  # why")
     >>> edits.replace(ast.parse("a = b").body[0].value, "c")
@@ -16,6 +16,7 @@ class Edits:
     """
 
     def __init__(self, text: str) -> None:
+        # The columns of `ast` count bytes of UTF-8.
         self._bytes = text.encode()
         self._starts = [0]
         for line in self._bytes.splitlines(keepends=True):
@@ -23,9 +24,11 @@ class Edits:
         self._changes: list[tuple[int, int, str]] = []
 
     def replace(self, node: ast.expr | ast.stmt | ast.keyword, new: str) -> None:
+        """Put a text in place of a node."""
         self._changes.append((*self._span(node), new))
 
     def insert_before(self, node: ast.expr, new: str) -> None:
+        """Put a text in front of a node."""
         start, _ = self._span(node)
         self._changes.append((start, start, new))
 
@@ -35,25 +38,25 @@ class Edits:
         start, _ = self._span(keyword)
         self._changes.append((start, start + len(keyword.arg.encode()), new))
 
-    def remove_arguments(self, call: ast.Call, gone: Collection[ast.expr | ast.keyword]) -> None:
-        """Take arguments out of a call, each with the comma that parts it from its neighbour."""
+    def remove_arguments(self, call: ast.Call, removed: Collection[ast.expr | ast.keyword]) -> None:
+        """Remove arguments from a call, each with the comma between it and its neighbour."""
         arguments: list[ast.expr | ast.keyword] = sorted([*call.args, *call.keywords], key=self._span)
-        kept = [self._span(each) for each in arguments if each not in gone]
-        for place, each in enumerate(arguments):
-            if each not in gone:
+        kept = [self._span(argument) for argument in arguments if argument not in removed]
+        for position, argument in enumerate(arguments):
+            if argument not in removed:
                 continue
-            start, _ = self._span(each)
+            start, _ = self._span(argument)
             if kept and start > kept[-1][1]:
-                # From here on none is kept: they go at once, and a comma behind the last of them stays.
+                # No argument from here on is kept: remove all of them at once. A comma after the last one stays.
                 self._changes.append((kept[-1][1], self._span(arguments[-1])[1], ""))
                 return
             if not kept:
                 self._changes.append((start, self._span(call)[1] - 1, ""))
                 return
-            self._changes.append((start, self._span(arguments[place + 1])[0], ""))
+            self._changes.append((start, self._span(arguments[position + 1])[0], ""))
 
     def remove_lines(self, node: ast.stmt) -> None:
-        """Take a statement out with its lines; what else stands on them stays."""
+        """Remove a statement with its lines; other code on these lines stays."""
         start, end = self._span(node)
         first, last = self._starts[node.lineno - 1], self._starts[node.end_lineno or node.lineno]
         rest = self._bytes[end:last].strip()
@@ -65,6 +68,7 @@ class Edits:
     def apply(self) -> str:
         """Return the changed text."""
         text = self._bytes
+        # From the end to the start, so that positions stay valid.
         for start, end, new in sorted(self._changes, reverse=True):
             text = text[:start] + new.encode() + text[end:]
         return text.decode()

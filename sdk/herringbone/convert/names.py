@@ -1,4 +1,4 @@
-"""Which names of AWS's SDK have a counterpart here."""
+"""Map names of AWS's SDK to Herringbone's, and resolve the names of a script."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COUNTERPARTS = {
     "sagemaker.instance_group.InstanceGroup": "InstanceGroup",
 }
 
-# What scripts call for an account, only to hand it to an estimator: the option that it is handed to.
+# Functions of AWS's SDK whose result scripts pass to an estimator -> the option that takes the result.
 ACCOUNT = {
     "sagemaker.get_execution_role": "role",
     "sagemaker.session.get_execution_role": "role",
@@ -34,17 +34,17 @@ _OTHER_FRAMEWORKS = ("HuggingFace", "SKLearn", "XGBoost", "Chainer", "RLEstimato
 
 
 def why_left(name: str) -> str:
-    """Say why a name of AWS's SDK has no counterpart, and what to do."""
+    """Return the reason why a name of AWS's SDK has no counterpart, and the remedy."""
     last = name.rpartition(".")[2]
     if last in _OTHER_FRAMEWORKS:
         return f"{name}: no class of that name here; use PyTorch, TensorFlow, MXNet, or Estimator with image_uri"
     if name.startswith("sagemaker.train"):
-        return f"{name}: SDK v3 is not converted; docs/migrating.md has its names beside ours"
+        return f"{name}: SDK v3 is not converted; docs/migrating.md has its names next to ours"
     return f"{name}: no counterpart here; Herringbone trains, and leaves the rest to the SDK or to boto3"
 
 
 class Bindings:
-    """What the names of a script mean, as its imports say.
+    """The meanings of a script's names, from its imports.
 
     >>> bindings = Bindings(ast.parse("from sagemaker.pytorch import PyTorch as P"))
     >>> bindings.full_name(ast.parse("P", mode="eval").body)
@@ -63,7 +63,7 @@ class Bindings:
                     self._meanings[alias.asname or first] = alias.name if alias.asname else first
 
     def full_name(self, node: ast.AST) -> str | None:
-        """Return the dotted name that an expression stands for, None when it is no imported name."""
+        """Return the dotted name that an expression means, None for an expression that is no imported name."""
         if isinstance(node, ast.Name):
             return self._meanings.get(node.id)
         if isinstance(node, ast.Attribute):
@@ -73,5 +73,5 @@ class Bindings:
 
 
 def is_aws(name: str | None) -> bool:
-    """Say whether a dotted name belongs to AWS's SDK."""
+    """Return True if a dotted name belongs to AWS's SDK."""
     return name is not None and name.partition(".")[0] == "sagemaker"

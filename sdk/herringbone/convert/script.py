@@ -1,6 +1,6 @@
-"""A whole script: its imports, its estimator calls, and what it took from its account.
+"""Convert a whole script: its imports, its estimator calls, and the calls that ask for a role or a session.
 
-text -> syntax tree -> [names] what each name means -> [arguments] what is to say of each call -> [edits] text
+text -> syntax tree -> [names] meaning of each name -> [arguments] notes on each call -> [edits] changed text
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _ESTIMATORS = ("Estimator", "PyTorch", "TensorFlow")
 
 
 class Converted(msgspec.Struct, frozen=True):
-    """A changed script, with the notes in the order of its lines."""
+    """A converted script, with the notes in the order of its lines."""
 
     text: str
     notes: tuple[Note, ...]
 
     @property
     def complete(self) -> bool:
-        """Whether nothing was left that Herringbone cannot serve."""
+        """True if the script has no code left that Herringbone cannot serve."""
         return all(note.kind != "left" for note in self.notes)
 
 
 def convert_script(text: str, *, name: str = "script") -> Converted:
-    """Rewrite a script that uses AWS's SDK v2; it is parsed, and never run.
+    """Convert a script that uses AWS's SDK v2. The script is parsed, never run.
 
     >>> print(convert_script("from sagemaker.pytorch import PyTorch").text)
     from herringbone import PyTorch
 
-    Comments and layout stay. Raises `InputError` for what is no Python.
+    Comments and layout stay. Raises `InputError` for a text that is no Python.
     """
     try:
         tree = ast.parse(text)
@@ -52,8 +52,8 @@ class _Conversion:
         self._edits = Edits(text)
         self._bindings = Bindings(tree)
         self._notes: list[Note] = []
-        self._attributes: set[ast.AST] = set()  # `b` in `a.b.c` is no name of its own
-        self._through_module = False  # whether `herringbone.X` is written somewhere
+        self._attributes: set[ast.AST] = set()  # owners: `a.b` in `a.b.c` is not converted by itself
+        self._through_module = False  # True once the script contains `herringbone.X`
 
     def result(self) -> Converted:
         calls = list(self._estimator_calls())
@@ -65,7 +65,7 @@ class _Conversion:
         self._convert_imports(kept)
         notes = sorted(set(self._notes), key=lambda note: (note.line, note.kind, note.text))
         text = self._edits.apply()
-        ast.parse(text)  # what it was given could be parsed, so this must be, too
+        ast.parse(text)  # a result that cannot be parsed would be our mistake
         return Converted(text=text, notes=tuple(notes))
 
     def _estimator_calls(self) -> Iterator[tuple[ast.Call, str]]:
@@ -76,37 +76,41 @@ class _Conversion:
                     yield node, ours
 
     def _account(self, calls: list[tuple[ast.Call, str]]) -> set[ast.AST]:
-        """Return what can go: values handed to `role` or `sagemaker_session` alone, and where those were made."""
-        handed: list[tuple[str | None, ast.expr]] = [
+        """Return the nodes that can go: values used for `role` or `sagemaker_session` alone, and their assignments."""
+        passed: list[tuple[str | None, ast.expr]] = [
             (keyword.arg, keyword.value)
             for call, _ in calls
             for keyword in call.keywords
             if keyword.arg in ("role", "sagemaker_session")
         ]
-        place = ESTIMATOR_ORDER.index("role")
-        handed += [("role", call.args[place]) for call, name in calls if name == "Estimator" and len(call.args) > place]
+        position = ESTIMATOR_ORDER.index("role")
+        passed += [
+            ("role", call.args[position]) for call, name in calls if name == "Estimator" and len(call.args) > position
+        ]
         parameters = {node.arg for node in ast.walk(self._tree) if isinstance(node, ast.arg)}
-        gone: set[ast.AST] = {value for option, value in handed if self._makes(value) == option}
+        removable: set[ast.AST] = {value for option, value in passed if self._option_of(value) == option}
         for statement in ast.walk(self._tree):
             if not (isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)):
                 continue
-            option, variable = self._makes(statement.value), statement.targets[0].id
+            option, variable = self._option_of(statement.value), statement.targets[0].id
             if option is None or len(statement.targets) > 1 or variable in parameters:
                 continue
             uses = [node for node in ast.walk(self._tree) if isinstance(node, ast.Name) and node.id == variable]
-            values = {value for wish, value in handed if wish == option}
+            values = {value for target, value in passed if target == option}
+            # Any other use, also of the same name elsewhere, keeps the assignment.
             if all(use in values for use in uses if use is not statement.targets[0]):
-                gone |= {statement, statement.value, *values.intersection(uses)}
+                removable |= {statement, statement.value, *values.intersection(uses)}
                 self._remove(statement)
-                what = ast.unparse(statement)
-                self._notes.append(Note(statement.lineno, "changed", f"{what}: removed, nothing else used it"))
-        return gone
+                code = ast.unparse(statement)
+                self._notes.append(Note(statement.lineno, "changed", f"{code}: removed, nothing else used it"))
+        return removable
 
-    def _makes(self, value: ast.expr) -> str | None:
+    def _option_of(self, value: ast.expr) -> str | None:
+        """Return the option that takes the result of a call, None for any other expression."""
         return ACCOUNT.get(self._bindings.full_name(value.func) or "") if isinstance(value, ast.Call) else None
 
     def _remove(self, statement: ast.stmt) -> None:
-        # Elsewhere it may be all that a block has.
+        # Inside a block it may be the only statement, and an empty block is no Python.
         if statement in self._tree.body:
             self._edits.remove_lines(statement)
         else:
@@ -123,9 +127,12 @@ class _Conversion:
                 )
             for argument in call.args[len(ESTIMATOR_ORDER) :]:
                 self._notes.append(Note(argument.lineno, "left", "an argument without a name; write its name"))
-        gone = [keyword for keyword in call.keywords if keyword.value in account]
-        by_place = [argument for argument in call.args if argument in account]
-        removed = [*((keyword.arg, keyword.value) for keyword in gone), *(("role", each) for each in by_place)]
+        removed_keywords = [keyword for keyword in call.keywords if keyword.value in account]
+        by_position = [argument for argument in call.args if argument in account]
+        removed = [
+            *((keyword.arg, keyword.value) for keyword in removed_keywords),
+            *(("role", argument) for argument in by_position),
+        ]
         for option, value in removed:
             self._notes.append(
                 Note(
@@ -134,22 +141,22 @@ class _Conversion:
                     f"{option}: removed; a job here needs no account, one on ml.* takes the caller's",
                 )
             )
-        self._edits.remove_arguments(call, [*gone, *by_place])
-        given = {keyword.arg for keyword in call.keywords}
+        self._edits.remove_arguments(call, [*removed_keywords, *by_position])
+        names = {keyword.arg for keyword in call.keywords}
         in_the_cloud = any(_is_cloud_type(keyword) for keyword in call.keywords)
         for keyword in call.keywords:
             new = RENAMED.get(keyword.arg or "")
-            if keyword in gone:
+            if keyword in removed_keywords:
                 continue
-            if new is not None and new in given:
+            if new is not None and new in names:
                 self._notes.append(Note(keyword.value.lineno, "left", f"{keyword.arg}: {new} is given too; remove one"))
                 continue
-            self._notes += review_argument(estimator, keyword, is_here=not in_the_cloud)
+            self._notes += review_argument(estimator, keyword, on_this_machine=not in_the_cloud)
             if new is not None:
                 self._edits.rename(keyword, new)
 
     def _check_methods(self, estimators: dict[int, str]) -> None:
-        """Name the methods of estimators that have none of that name here."""
+        """Note the calls of methods that Herringbone's estimators do not have."""
         from herringbone.estimators.estimator import Estimator
 
         variables = {
@@ -171,7 +178,7 @@ class _Conversion:
                     self._notes.append(Note(node.lineno, "left", "experiment_config: there is no experiment service"))
 
     def _convert_uses(self, account: set[ast.AST]) -> set[str]:
-        """Write our names for AWS's; return the first parts of those that remain."""
+        """Replace AWS's names by ours; return the first parts of the names that remain."""
         kept: set[str] = set()
         removed = {inner for node in account for inner in ast.walk(node)}
         for node in ast.walk(self._tree):
@@ -193,7 +200,7 @@ class _Conversion:
         return kept
 
     def _ours(self, node: ast.Name | ast.Attribute) -> str | None:
-        """Return our name for a whole expression: `estimator.PyTorch`, not an attribute of one."""
+        """Return our name for an expression such as `sagemaker.pytorch.PyTorch`, None without a counterpart."""
         return COUNTERPARTS.get(self._bindings.full_name(node) or "")
 
     def _convert_imports(self, kept: set[str]) -> None:
@@ -207,10 +214,11 @@ class _Conversion:
                 continue
             if not any(is_aws(prefix + alias.name) for alias in node.names):
                 continue
-            ours, stay = self._parted(node, prefix, kept)
+            ours, stay = self._split_names(node, prefix, kept)
             lines = extra + ([f"from herringbone import {', '.join(ours)}"] if ours else [])
             lines += [f"{before}import {', '.join(stay)}"] if stay else []
-            extra = []
+            extra = []  # one `import herringbone` is enough
+            # An import that stays the same keeps the user's formatting.
             if lines == [ast.unparse(node)]:
                 continue
             if lines:
@@ -219,8 +227,10 @@ class _Conversion:
                 self._remove(node)
             self._notes.append(Note(node.lineno, "changed", f"{ast.unparse(node)}: now {'; '.join(lines) or 'gone'}"))
 
-    def _parted(self, node: ast.Import | ast.ImportFrom, prefix: str, kept: set[str]) -> tuple[list[str], list[str]]:
-        """Return what an import is to name of ours, and what it goes on naming."""
+    def _split_names(
+        self, node: ast.Import | ast.ImportFrom, prefix: str, kept: set[str]
+    ) -> tuple[list[str], list[str]]:
+        """Return our names that an import needs now, and the names that stay in it."""
         ours, stay = [], []
         for alias in node.names:
             name = prefix + alias.name
@@ -236,7 +246,7 @@ class _Conversion:
         return ours, stay
 
     def _is_module_used(self, bound: str) -> bool:
-        """Say whether every use of an imported module became one of ours, so that its import can go."""
+        """Return True if the script uses attributes of this module: `_convert_uses` has handled each of them."""
         return any(isinstance(node, ast.Attribute) and _first(node) == bound for node in ast.walk(self._tree))
 
 

@@ -1,7 +1,7 @@
-"""The container engine's API, spoken over plain sockets: one request, one connection.
+"""The client of the container engine's API, over plain sockets, with one connection per request.
 
-docker-py takes 0.1 s of processor time to import, a third of the whole way to a script's first line, and gives no
-stream that another process could go on with. See docs/decisions/010-engine-over-plain-sockets.md.
+A controller inherits open connections and reads on from them, so no library may buffer their bytes. docker-py does, and
+takes 0.1 s of processor time to import: docs/decisions/010-engine-over-plain-sockets.md and 030-one-engine-client.md.
 """
 
 from __future__ import annotations
@@ -14,21 +14,24 @@ from herringbone_contract.errors import EngineError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Mapping
-    from typing import Any
+    from typing import IO, Any
 
 _UNIX, _TCP, _SSH = "unix://", "tcp://", "ssh://"
 _DEFAULT_PORT = 2375
+# Without a limit, connecting to a machine that is off takes minutes.
 _CONNECT_SECONDS = 10.0
-# A start may wait for a busy disk; an engine that says nothing for so long will not say anything any more.
+# A start may wait for a busy disk. An engine that stays silent for this long is taken for dead.
 ANSWER_SECONDS = 120.0
 _PIECE_BYTES = 1 << 16
 _IMAGE_PIECE_BYTES = 1 << 20
+# A server that is no engine may send a head without an end.
 _MAX_HEAD_BYTES = 1 << 16
 
 
 class EngineRefusal(EngineError):
-    """The engine answered, and said no: `status` is HTTP's."""
+    """The engine answered with an error; `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -36,80 +39,140 @@ class EngineRefusal(EngineError):
 
 
 class Engine:
-    """One engine.
+    """One engine. `tls` is for an engine behind TLS.
 
     >>> Engine("unix:///var/run/docker.sock").get("/version")["Version"]       # doctest: +SKIP
     '20.10.24'
 
-    Requests name no version of the API: the engine answers in its newest. Raises `EngineRefusal` for what the engine
-    refuses, `EngineError` when it does not answer.
+    Requests name no version of the API, so the engine uses its newest one. Raises `EngineRefusal` when the engine
+    answers with an error, `EngineError` when it does not answer.
     """
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, tls: ssl.SSLContext | None = None) -> None:
         self.address = address
+        self._tls = tls
 
     @property
     def is_here(self) -> bool:
-        """Whether the engine sees this machine's files, so that they can be mounted."""
+        """True if the engine runs on this machine, so that containers can mount its files."""
         return self.address.startswith(_UNIX)
 
     def get(self, path: str, **query: object) -> Any:
-        return self.ask("GET", path, query)
+        return self.request("GET", path, query)
 
     def post(self, path: str, body: object = None, **query: object) -> Any:
-        return self.ask("POST", path, query, body)
+        return self.request("POST", path, query, body)
 
     def delete(self, path: str, **query: object) -> None:
-        self.ask("DELETE", path, query)
+        self.request("DELETE", path, query)
 
-    def ask(self, method: str, path: str, query: Mapping[str, object] | None = None, body: object = None) -> Any:
-        """Send a request and return the answer's JSON, None where there is none."""
+    def request(self, method: str, path: str, query: Mapping[str, object] | None = None, body: object = None) -> Any:
+        """Send a request and return the answer's JSON, None for an empty answer."""
         with self.open() as connection:
             try:
                 send(connection, method, path, query, body)
                 return answer(connection, f"{method} {path}")
             except OSError as error:
-                raise self.silent(error) from error
+                raise self.no_answer(error) from error
 
     def open(self) -> socket.socket:
-        """Return a new connection."""
+        """Return a new connection. Reads and writes on it time out after `ANSWER_SECONDS`."""
         try:
             connection = self._connect()
         except OSError as error:
-            raise self.silent(error) from error
+            raise self.no_answer(error) from error
         connection.settimeout(ANSWER_SECONDS)
         return connection
 
     def upload(self, container: str, folder: str, fill: Callable[[Callable[[bytes], None]], None]) -> None:
-        """Unpack a tar into a folder of a container; `fill` calls its argument with each piece of the tar."""
+        """Unpack a tar in a folder of a container; `fill` calls its argument with each piece of the tar."""
         with Upload(self, "PUT", f"/containers/{container}/archive", {"path": folder}) as upload:
-            with contextlib.suppress(BrokenPipeError):  # it has refused already; the answer says why
+            with contextlib.suppress(BrokenPipeError):  # the engine has refused already; its answer holds the reason
                 fill(upload.feed)
             upload.finish()
 
     def save(self, image: str) -> Iterator[bytes]:
-        """Yield an image, as one tar, piece by piece: what `docker save` writes."""
+        """Yield an image piece by piece, as the tar that `docker save` writes."""
         path = f"/images/{image}/get"
         with self.open() as connection:
             try:
                 send(connection, "GET", path)
                 if not 200 <= (status := read_head(connection)) < 300:
-                    raise _refusal(status, connection, f"GET {path}")
+                    raise _refusal(status, _rest(connection), f"GET {path}")
                 with connection.makefile("rb", buffering=0) as stream:
                     while piece := stream.read(_IMAGE_PIECE_BYTES):
                         yield piece
             except OSError as error:
-                raise self.silent(error) from error
+                raise self.no_answer(error) from error
 
     @contextlib.contextmanager
     def download(self, container: str, path: str) -> Any:
-        """Give a path of a container, as a tar to read from; `EngineRefusal` with status 404 when it is not there."""
+        """Open a path of a container as a tar to read; `EngineRefusal` with status 404 when it does not exist."""
         with self.open() as connection:
             send(connection, "GET", f"/containers/{container}/archive", {"path": path})
             if not 200 <= (status := read_head(connection)) < 300:
-                raise _refusal(status, connection, f"GET {path}")
+                raise _refusal(status, _rest(connection), f"GET {path}")
             with connection.makefile("rb", buffering=_PIECE_BYTES) as stream:
                 yield stream
+
+    def stream(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, object] | None = None,
+        *,
+        content: IO[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Iterator[dict[str, Any]]:
+        """Send a request and yield the JSON objects of its answer as the engine writes them.
+
+        >>> for step in engine.stream("POST", "/images/create", {"fromImage": "debian", "tag": "12"}):  # doctest: +SKIP
+        ...     print(step.get("status"))
+
+        `content` is a file, which is sent from its start. A build may print nothing for minutes, so there is no time
+        limit between two objects. Raises `EngineError` for an answer that ends early.
+        """
+        from http.client import HTTPException, HTTPResponse
+
+        request = f"{method} {path}"
+        with self.open() as connection:
+            try:
+                send_file(connection, request, query or {}, content, headers or {})
+                connection.settimeout(None)
+                response = HTTPResponse(connection, method=method)
+                response.begin()
+                if not 200 <= response.status < 300:
+                    raise _refusal(response.status, response.read(), request)
+                line = b""
+                # Not `readline`, which takes an answer that breaks off for one that ends.
+                while piece := response.read1(_PIECE_BYTES):
+                    *lines, line = (line + piece).split(b"\n")
+                    yield from (json.loads(text) for text in lines if text.strip())
+                if line.strip():
+                    yield json.loads(line)
+            except HTTPException as error:
+                raise EngineError(
+                    f"the container engine at {self.address} broke off its answer to {request}"
+                ) from error
+            except OSError as error:
+                raise self.no_answer(error) from error
+
+    def logs(self, container: str, *, follow: bool = False) -> Iterator[bytes]:
+        """Yield a container's output, stdout and stderr in their order; with `follow`, until the container ends."""
+        path = f"/containers/{container}/logs"
+        with self.open() as connection:
+            try:
+                send(connection, "GET", path, {"stdout": True, "stderr": True, "follow": follow})
+                connection.settimeout(None)
+                if not 200 <= (status := read_head(connection)) < 300:
+                    raise _refusal(status, _rest(connection), f"GET {path}")
+                # Buffering is harmless here: no other process reads this connection on.
+                with connection.makefile("rb") as frames:
+                    # Each frame has a head of 8 bytes: the stream's number, three zeros, the length.
+                    while head := frames.read(8):
+                        yield frames.read(int.from_bytes(head[4:], "big"))
+            except OSError as error:
+                raise self.no_answer(error) from error
 
     def _connect(self) -> socket.socket:
         if self.address.startswith(_UNIX):
@@ -123,12 +186,13 @@ class Engine:
             return connection
         if self.address.startswith(_TCP):
             host, _, port = self.address[len(_TCP) :].rstrip("/").rpartition(":")
-            place = (host.strip("[]"), int(port)) if host else (port, _DEFAULT_PORT)
-            return socket.create_connection(place, timeout=_CONNECT_SECONDS)
+            name, number = (host.strip("[]"), int(port)) if host else (port, _DEFAULT_PORT)
+            connection = socket.create_connection((name, number), timeout=_CONNECT_SECONDS)
+            return connection if self._tls is None else self._tls.wrap_socket(connection, server_hostname=name)
         return _through_ssh(self.address)
 
-    def silent(self, error: OSError) -> EngineError:
-        """Return what to raise where the engine does not answer."""
+    def no_answer(self, error: OSError) -> EngineError:
+        """Return the error to raise when the engine does not answer."""
         return EngineError(
             f"the container engine at {self.address} does not answer: {error.strerror or error}; is it running, and "
             "may you use it (`docker version`)?"
@@ -136,24 +200,26 @@ class Engine:
 
 
 class Upload:
-    """A request whose content is sent piece by piece, by who has it bit by bit.
+    """A request whose content is sent piece by piece, for a content of unknown length.
 
     >>> with Upload(engine, "POST", "/images/load", {}) as upload:              # doctest: +SKIP
     ...     for piece in pieces: upload.feed(piece)
     ...     upload.finish()
 
-    Raises what `Engine` raises; once the engine has refused, `feed` raises `BrokenPipeError` and `finish` says why.
+    Raises what `Engine` raises. Once the engine has refused, `feed` raises `BrokenPipeError` and `finish` the refusal.
     """
 
     def __init__(self, engine: Engine, method: str, path: str, query: Mapping[str, object]) -> None:
-        self._engine, self._what = engine, f"{method} {path}"
+        self._engine, self._request = engine, f"{method} {path}"
         self._connection = engine.open()
+        # The length of the content is unknown, and only HTTP/1.1 has chunks.
         head = _head(method, path, query, "1.1")
         try:
             self._connection.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
         except OSError as error:
+            # `__exit__` does not run when the constructor fails.
             self._connection.close()
-            raise engine.silent(error) from error
+            raise engine.no_answer(error) from error
 
     def __enter__(self) -> Upload:
         return self
@@ -163,37 +229,40 @@ class Upload:
 
     def feed(self, piece: bytes) -> None:
         try:
+            # An empty chunk would end the content.
             if piece:
                 self._connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise self._engine.silent(error) from error
+            raise self._engine.no_answer(error) from error
 
     def finish(self) -> str:
-        """End the content; return what the engine says to it."""
+        """End the content and return the text of the engine's answer."""
         try:
             with contextlib.suppress(BrokenPipeError):
                 self._connection.sendall(b"0\r\n\r\n")
             status = read_head(self._connection)
             if not 200 <= status < 300:
-                raise _refusal(status, self._connection, self._what)
+                raise _refusal(status, _rest(self._connection), self._request)
             return _rest(self._connection).decode("utf-8", "replace")
         except OSError as error:
-            raise self._engine.silent(error) from error
+            raise self._engine.no_answer(error) from error
         finally:
             self._connection.close()
 
 
 def _through_ssh(address: str) -> socket.socket:
-    """Let OpenSSH, with the user's own settings and keys, carry the bytes to the engine's socket over there."""
+    """Connect to the engine of another machine through OpenSSH, with the user's own settings and keys."""
     import subprocess
 
     ours, theirs = socket.socketpair()
+    # BatchMode: ssh must fail rather than ask for a password, because the user may not see its question.
     command = ["ssh", "-o", "BatchMode=yes", "--", address, "docker", "system", "dial-stdio"]
     with theirs:
-        # A shell starts it and is gone: it ends with its connection, which another process may go on with, and is
-        # nobody's child to wait for. (A shell gives what it starts behind itself no standard input but by name.)
+        # The shell starts ssh in the background and exits, so that ssh is no child of ours to wait for: it ends with
+        # its connection, which another process may inherit. A shell connects a background command to /dev/null
+        # unless standard input is redirected explicitly, hence descriptor 3.
         start = ["sh", "-c", 'exec 3<&0; "$@" <&3 3<&- &', "sh", *command]
         subprocess.run(start, stdin=theirs.fileno(), stdout=theirs.fileno(), start_new_session=True, check=True)
     return ours
@@ -202,10 +271,36 @@ def _through_ssh(address: str) -> socket.socket:
 def send(
     connection: socket.socket, method: str, path: str, query: Mapping[str, object] | None = None, body: object = None
 ) -> None:
-    """Send a request. As HTTP/1.0, so that the answer ends where the connection does, and is in one piece."""
+    """Send a request. HTTP/1.0 makes the answer end with the connection and forbids chunked encoding."""
     content = b"" if body is None else json.dumps(body).encode()
     fields = f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     connection.sendall((_head(method, path, query or {}, "1.0") + fields).encode() + content)
+
+
+def send_file(
+    connection: socket.socket,
+    request: str,
+    query: Mapping[str, object],
+    content: IO[bytes] | None,
+    headers: Mapping[str, str],
+) -> None:
+    """Send a request, such as "POST /build", with a file as its content.
+
+    The request is HTTP/1.1. After an HTTP/1.0 request the engine would close the connection without reading the padding
+    at the end of a tar, and the kernel would then report a reset connection to us.
+    """
+    size = 0
+    if content is not None:
+        size = content.seek(0, 2)
+        content.seek(0)
+    fields = {"Content-Type": "application/x-tar", "Content-Length": str(size), **headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    method, _, path = request.partition(" ")
+    connection.sendall(f"{_head(method, path, query, '1.1')}{lines}\r\n".encode())
+    # An engine that refuses early closes the connection; its answer, which the caller reads, holds the reason.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        while content is not None and (piece := content.read(_IMAGE_PIECE_BYTES)):
+            connection.sendall(piece)
 
 
 def hijack(connection: socket.socket, path: str, query: Mapping[str, object]) -> None:
@@ -213,23 +308,24 @@ def hijack(connection: socket.socket, path: str, query: Mapping[str, object]) ->
     head = _head("POST", path, query, "1.1")
     connection.sendall(f"{head}Connection: Upgrade\r\nUpgrade: tcp\r\nContent-Length: 0\r\n\r\n".encode())
     status = read_head(connection)
+    # 101 is Switching Protocols: from here on both directions carry raw bytes.
     if status != 101:
-        raise _refusal(status, connection, f"POST {path}")
+        raise _refusal(status, _rest(connection), f"POST {path}")
 
 
-def answer(connection: socket.socket, what: str) -> Any:
-    """Read an answer to its end; return its JSON, None where there is none. Raises `EngineRefusal` or `OSError`."""
+def answer(connection: socket.socket, request: str) -> Any:
+    """Read an answer to its end and return its JSON, None if it is empty. Raises `EngineRefusal` or `OSError`."""
     status = read_head(connection)
     if not 200 <= status < 300:
-        raise _refusal(status, connection, what)
+        raise _refusal(status, _rest(connection), request)
     content = _rest(connection)
     return json.loads(content) if content.strip() else None
 
 
 def read_head(connection: socket.socket) -> int:
-    """Read an answer's status and headers, and not a byte of what follows. Raises `ConnectionError`."""
+    """Read an answer's status and headers, and no byte of its content. Raises `ConnectionError`."""
     head = b""
-    # Byte by byte: what follows may be a stream that another process goes on reading.
+    # Read byte by byte: the content may be a stream that another process reads on.
     while not head.endswith(b"\r\n\r\n"):
         byte = connection.recv(1)
         if not byte or len(head) > _MAX_HEAD_BYTES:
@@ -241,12 +337,12 @@ def read_head(connection: socket.socket) -> int:
 def _head(method: str, path: str, query: Mapping[str, object], version: str) -> str:
     from urllib.parse import urlencode
 
-    given = {name: _text(value) for name, value in query.items() if value is not None}
-    return f"{method} {path}{'?' * bool(given)}{urlencode(given)} HTTP/{version}\r\nHost: engine\r\n"
+    parameters = {name: _text(value) for name, value in query.items() if value is not None}
+    return f"{method} {path}{'?' * bool(parameters)}{urlencode(parameters)} HTTP/{version}\r\nHost: engine\r\n"
 
 
 def _text(value: object) -> str:
-    """Write a query's value as the API does: 1 and 0 for truth, JSON for what has parts."""
+    """Return a query's value as the API takes it: 1 and 0 for booleans, JSON for dicts and lists."""
     if isinstance(value, bool):
         return str(int(value))
     return value if isinstance(value, str) else json.dumps(value)
@@ -259,10 +355,10 @@ def _rest(connection: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-def _refusal(status: int, connection: socket.socket, what: str) -> EngineRefusal:
-    content = _rest(connection)
+def _refusal(status: int, content: bytes, request: str) -> EngineRefusal:
+    # An engine sends {"message": ...}; a proxy in front of it may send any text.
     try:
         message = str(json.loads(content)["message"])
     except (ValueError, KeyError, TypeError):
         message = content.decode("utf-8", "replace").strip()
-    return EngineRefusal(status, f"the container engine refuses {what}: {message or status}")
+    return EngineRefusal(status, f"the container engine refuses {request}: {message or status}")

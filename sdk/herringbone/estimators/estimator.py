@@ -1,4 +1,4 @@
-"""`Estimator`: SageMaker's class of that name; it checks, plans and delegates."""
+"""`Estimator`: checks its arguments, makes the plan, and hands the plan to a backend."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ from herringbone_contract.errors import HyperparameterError, OptionError, Unsupp
 from herringbone_contract.hyperparameters import encode, encode_values
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing_extensions import Self, Unpack
 
     from herringbone.backends.base import Backend
+    from herringbone.estimators.options_dict import OptionsDict
     from herringbone.jobs.job import TrainingJob
 
 
 class Estimator:
-    """Train with a script (or an image) on any hosts.
+    """Train with a script, or with an image that has its own program, on any hosts.
 
     >>> estimator = Estimator("train.py", source_dir="src", instance_type="local_process", instance_count=2,
     ...                       hyperparameters={"epochs": 3})
@@ -40,8 +41,8 @@ class Estimator:
     'file:///home/me/.herringbone/jobs/train-2026-11-21-09-05-07-042/output/model.tar.gz'
 
     `options` are SageMaker's flat keyword arguments; `herringbone.estimators.options.Options` lists them. The
-    constructor reads no file and no network (but for modelparallel `parameters` given as a path). Raises `OptionError`,
-    `DistributionError` or `HyperparameterError`.
+    constructor uses no network and reads no file, except modelparallel `parameters` given as a path. Raises
+    `OptionError`, `DistributionError` or `HyperparameterError`.
     """
 
     _framework: ClassVar[Framework | None] = None
@@ -56,7 +57,7 @@ class Estimator:
         instance_count: int | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
         distribution: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[OptionsDict],
     ) -> None:
         self.entry_point = _text("entry_point", entry_point)
         self.source_dir = _text("source_dir", source_dir)
@@ -65,6 +66,7 @@ class Estimator:
         self.instance_count = instance_count
         self.options: Options = parse_options(options)
         self.distribution: Distribution = parse(distribution, framework=self._framework)
+        # Groups and hyperparameters are checked here and not at `plan`: the error then points at the wrong argument.
         self._groups = instance_groups(self.options, instance_type, instance_count)
         self._hyperparameters: dict[str, Any] = {}
         self.set_hyperparameters(**_mapping("hyperparameters", hyperparameters))
@@ -74,36 +76,36 @@ class Estimator:
                 "entry_point: missing; give the script to run, or image_uri for an image that has its own"
             )
         if self.source_dir is not None and self.entry_point is None:
-            raise OptionError("source_dir: given without entry_point; name the script of it that is to run")
+            raise OptionError("source_dir: given without entry_point; name the script in it to run")
         if self.options.git_config is not None and self.entry_point is None:
-            raise OptionError("git_config: given without entry_point; name the script of the repository that is to run")
+            raise OptionError("git_config: given without entry_point; name the script of the repository to run")
         if self.options.include_secrets and self.entry_point is None:
-            raise OptionError("include_secrets: given without entry_point, so that there is no code to include them in")
+            raise OptionError("include_secrets: given without entry_point, so there is no code to include them in")
 
     @property
     def latest_training_job(self) -> TrainingJob | None:
-        """The job of the last `fit` (or `attach`), None before it."""
+        """The job of the last `fit` (or `attach`); None before the first."""
         return self.jobs[-1] if self.jobs else None
 
     @property
     def model_data(self) -> str | None:
-        """Where the last job's model is; None while there is none."""
+        """The address of the last job's model; None while there is none."""
         job = self.latest_training_job
         return None if job is None else job.model_data
 
     def set_hyperparameters(self, **hyperparameters: Any) -> None:
-        """Add or replace hyperparameters. Raises `HyperparameterError` for a value that cannot travel."""
+        """Add or replace hyperparameters. Raises `HyperparameterError` for a value that JSON cannot hold."""
         merged = {**self._hyperparameters, **hyperparameters}
         encode_values(merged)
         self._hyperparameters = merged
 
     def hyperparameters(self) -> dict[str, str]:
-        """Return the hyperparameters as they travel: the user's, the distribution's and those always added.
+        """Return the encoded hyperparameters: the user's, the distribution's, and those that script mode adds.
 
         >>> Estimator("train.py", instance_type="local_process", hyperparameters={"lr": 0.1}).hyperparameters()["lr"]
         '0.1'
 
-        The job's name is among them once `fit` has given it one.
+        The job's name is among them after the first `fit`.
         """
         request = self._request(Path.cwd())
         job = self.latest_training_job
@@ -115,18 +117,19 @@ class Estimator:
         }
 
     def plan(self, inputs: Inputs = None, job_name: str | None = None) -> JobPlan:
-        """Say what `fit` would run, without running it; nothing is written (but `git_config` is fetched, and removed).
+        """Return the plan of the job that `fit` would start, without starting it.
 
         >>> print(estimator.plan({"training": "data"}))      # doctest: +SKIP
 
-        Raises the `UsageError` that `fit` would raise: a missing file, a rule broken, an option not served.
+        Writes nothing that stays: code from `git_config` is fetched and deleted again. Raises the `UsageError` that
+        `fit` would raise: for a missing file, a broken rule, or an option that the backend does not serve.
         """
         with self._code() as code:
             return self._plan(self._backend(), inputs, job_name, code)
 
     @contextmanager
     def _code(self) -> Iterator[Checkout | None]:
-        """Hold what `git_config` names, as long as it takes to look at it and to take it along."""
+        """Fetch the commit that `git_config` names, and keep it for the block; yield None without `git_config`."""
         config = self.options.git_config
         if config is None:
             yield None
@@ -159,15 +162,18 @@ class Estimator:
         *,
         on_interrupt: OnInterrupt | None = None,
     ) -> TrainingJob:
-        """Train, and return the job; while waiting, its log is shown unless `logs` is False (or AWS's "None").
+        """Start the job and return it. With `wait`, show its log to the end, unless `logs` is False (or AWS's "None").
 
         >>> estimator.fit("file://data", wait=False).status  # doctest: +SKIP
         'InProgress'
 
-        On Ctrl-C, `on_interrupt` says what becomes of the job before KeyboardInterrupt goes on: "stop" (a second
-        Ctrl-C kills it), "detach" (it goes on), or "ask". Not given, jobs here are stopped; on `ml.*` it is "ask",
-        which puts a question on a terminal and detaches on a pipe. Raises `UsageError` before anything starts,
-        `JobFailedError` when waiting and the job failed.
+        `on_interrupt` decides what happens to the job on Ctrl-C, before KeyboardInterrupt is raised:
+
+        - "stop": stop the job; a second Ctrl-C kills it. The default for jobs on your own machines.
+        - "detach": let the job run on.
+        - "ask": ask on a terminal, detach on a pipe. The default on `ml.*`.
+
+        Raises `UsageError` before anything starts. With `wait`, raises `JobFailedError` when the job failed.
         """
         from herringbone.jobs.console import Console
         from herringbone.jobs.job import TrainingJob
@@ -186,7 +192,7 @@ class Estimator:
         return job
 
     def logs(self) -> None:
-        """Show the last job's log until the job is over, as SageMaker's method of that name does."""
+        """Show the last job's log until the job is over, as SageMaker's method of the same name does."""
         job = self.latest_training_job
         if job is None:
             raise OptionError("logs: this estimator has no job yet; call fit() first")
@@ -194,13 +200,13 @@ class Estimator:
 
     @classmethod
     def attach(cls, training_job_name: str, sagemaker_session: object = None) -> Self:
-        """Return the estimator of a job, as it was when the job was submitted, without waiting for the job.
+        """Return the estimator that submitted a job, without waiting for the job.
 
         >>> Estimator.attach("digits-1").model_data          # doctest: +SKIP
 
-        A job that this machine never saw is asked of SageMaker, where a region is set, and rebuilt from its
-        description; use the class that it was submitted with. Secret-sounding `environment` values and hyperparameters
-        are stored masked and come back so. Raises `JobNotFoundError`.
+        If this machine does not know the job and a region is set, the estimator is rebuilt from SageMaker's description
+        of the job; call `attach` of the class that submitted it. Values of `environment` and of hyperparameters that
+        look like secrets are stored masked, and stay masked. Raises `JobNotFoundError`.
         """
         from herringbone.jobs.job import TrainingJob
 
@@ -241,7 +247,7 @@ class Estimator:
         )
 
     def _arguments(self) -> dict[str, Any]:
-        """Return the constructor's own arguments, as plain values."""
+        """Return the arguments of the constructor's own signature, as plain values."""
         return {
             "entry_point": self.entry_point,
             "source_dir": self.source_dir,
@@ -254,11 +260,11 @@ class Estimator:
 
     @classmethod
     def _arguments_of(cls, plan: JobPlan) -> dict[str, Any]:
-        """Return the arguments that build this class anew for a plan."""
+        """Return the arguments with which `attach` calls the constructor of this class."""
         return plan.arguments
 
     def _added_hyperparameters(self) -> dict[str, Any]:
-        """What a framework's class adds to every job's hyperparameters."""
+        """Return the hyperparameters that a framework's class adds to every job."""
         return {}
 
     def _base_job_name(self) -> str:

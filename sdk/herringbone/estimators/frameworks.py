@@ -1,10 +1,10 @@
-"""`PyTorch`, `TensorFlow` and `MXNet`: estimators under SageMaker's names, with the arguments in SageMaker's order."""
+"""The estimators `PyTorch`, `TensorFlow` and `MXNet`, with SageMaker's names and order of arguments."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from herringbone.estimators.estimator import Estimator
 from herringbone.planning.plan import JobPlan
@@ -12,9 +12,14 @@ from herringbone_contract.constants import MODEL_DIR, SHARED_MODEL_DIR, Key
 from herringbone_contract.distribution import Framework, Launcher
 from herringbone_contract.errors import OptionError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from herringbone.estimators.options_dict import ScriptOptions, TensorFlowOptions
+
 
 class _ScriptFirst(Estimator):
-    """The order of arguments that SageMaker's `PyTorch` and `MXNet` share."""
+    """The signature that SageMaker's `PyTorch` and `MXNet` share."""
 
     def __init__(
         self,
@@ -25,7 +30,7 @@ class _ScriptFirst(Estimator):
         hyperparameters: Mapping[str, Any] | None = None,
         image_uri: str | None = None,
         distribution: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[ScriptOptions],
     ) -> None:
         super().__init__(
             entry_point,
@@ -45,7 +50,7 @@ class PyTorch(_ScriptFirst):
     >>> PyTorch("train.py", instance_type="local_process", instance_count=1, hyperparameters={"epochs": 3}).fit()
     ... # doctest: +SKIP
 
-    See `Estimator`. `framework_version` and `py_version` choose an image where the backend runs images.
+    See `Estimator`. `framework_version` and `py_version` select an image where the backend runs images.
     """
 
     _framework: ClassVar[Framework | None] = "pytorch"
@@ -57,7 +62,7 @@ class MXNet(_ScriptFirst):
     >>> MXNet("train.py", instance_type="local_process", instance_count=2,
     ...       distribution={"parameter_server": {"enabled": True}}).fit()              # doctest: +SKIP
 
-    See `Estimator`, and docs/mxnet.md for what a script finds.
+    See `Estimator`, and docs/mxnet.md for the environment of a script.
     """
 
     _framework: ClassVar[Framework | None] = "mxnet"
@@ -73,8 +78,8 @@ class TensorFlow(Estimator):
 
     >>> TensorFlow(entry_point="train.py", instance_type="local_process", instance_count=1).fit()   # doctest: +SKIP
 
-    `model_dir` becomes a hyperparameter of that name: a path as given; False leaves it out; not given, it is the
-    folder that is packed under `mpi`, and otherwise one that all hosts share. See `Estimator`.
+    `model_dir` becomes a hyperparameter of that name; False leaves it out. The default is the folder that is packed
+    under `mpi`, and otherwise a folder that all hosts share. See `Estimator`.
     """
 
     _framework: ClassVar[Framework | None] = "tensorflow"
@@ -86,7 +91,7 @@ class TensorFlow(Estimator):
         model_dir: str | Literal[False] | None = None,
         image_uri: str | None = None,
         distribution: Mapping[str, Any] | None = None,
-        **options: Any,
+        **options: Unpack[TensorFlowOptions],
     ) -> None:
         if not (model_dir is None or model_dir is False or isinstance(model_dir, str)):
             raise OptionError(f"model_dir: expected a path, an address or False, got {model_dir!r}")
@@ -106,7 +111,7 @@ class TensorFlow(Estimator):
     def _arguments_of(cls, plan: JobPlan) -> dict[str, Any]:
         if plan.estimator == cls.__name__:
             return plan.arguments
-        # Rebuilt from a description that does not say whose estimator it was.
+        # The plan was rebuilt from the service's description, which does not name the estimator's class.
         hyperparameters = dict(plan.arguments.get("hyperparameters", {}))
         model_dir = hyperparameters.pop("model_dir", False)
         return {**plan.arguments, "hyperparameters": hyperparameters, "model_dir": model_dir}

@@ -1,4 +1,4 @@
-"""What `fit(inputs)` takes: channels of data, as SageMaker spells them."""
+"""The inputs of `fit`: channels of data, with SageMaker's names."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ _Input = TypeVar("_Input", "TrainingInput", "FileSystemInput")
 
 
 class ShuffleConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The seed by which a service shuffles the objects of a channel."""
+    """The seed with which a service shuffles the objects of a channel."""
 
     seed: int
 
 
 class TrainingInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One channel: where the data is, and how hosts share it.
+    """One channel: the address of the data, and how hosts share it.
 
     >>> TrainingInput("file:///data/train", distribution="ShardedByS3Key").s3_data
     'file:///data/train'
 
     `s3_data` is a folder or a file (`file://` or a plain path, relative to the current folder) or an `s3://` address.
-    Names, order and defaults are those of `sagemaker.inputs.TrainingInput`. Types are checked when `fit` or `plan`
-    takes it.
+    Names, order and defaults are those of `sagemaker.inputs.TrainingInput`. `fit` and `plan` check the types.
     """
 
     s3_data: str
@@ -50,13 +49,13 @@ class TrainingInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
 
 
 class FileSystemInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One channel that is a folder of an EFS or FSx for Lustre file system, which SageMaker mounts.
+    """One channel: a folder of an EFS or FSx for Lustre file system, which SageMaker mounts.
 
     >>> FileSystemInput("fs-0123456789abcdef0", "FSxLustre", "/fsx/train").address
     'fsxlustre://fs-0123456789abcdef0/fsx/train'
 
     Names, order and defaults are those of `sagemaker.inputs.FileSystemInput`. The job needs `subnets` and
-    `security_group_ids` that reach it.
+    `security_group_ids` from which the file system is reachable.
     """
 
     file_system_id: str
@@ -67,7 +66,7 @@ class FileSystemInput(msgspec.Struct, frozen=True, forbid_unknown_fields=True, o
 
     @property
     def address(self) -> str:
-        """The folder as messages and plans name it."""
+        """The name of the folder in messages and plans."""
         return f"{self.file_system_type.lower()}://{self.file_system_id}/{self.directory_path.lstrip('/')}"
 
 
@@ -78,7 +77,7 @@ Inputs: TypeAlias = "Source | Mapping[str, Source] | None"
 class Channel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A named input. `path` is the local folder or file, absolute; None when the data is not on this machine.
 
-    Of a folder of a file system `input` has the address alone.
+    For a folder of a file system, `input` holds its address and nothing else.
     """
 
     name: str
@@ -92,12 +91,12 @@ class Channel(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, for
 
 
 def parse_inputs(inputs: Inputs, *, base: Path) -> tuple[Channel, ...]:
-    """Turn what `fit` was given into channels, in the order of their names.
+    """Convert the argument `inputs` of `fit` to channels, sorted by name.
 
     >>> [channel.path for channel in parse_inputs("data", base=Path("/home/me"))]
     ['/home/me/data']
 
-    Relative paths count from `base`. Nothing is read. Raises `InputError`.
+    Relative paths count from `base`. This function reads no file. Raises `InputError`.
     """
     if inputs is None:
         return ()
@@ -127,7 +126,7 @@ def _channel(name: str, source: Source, base: Path) -> Channel:
 
 
 def _checked(name: str, source: _Input) -> _Input:
-    """Return the same input, its types checked."""
+    """Return an equal input whose types are checked: a struct's constructor checks none."""
     kind = type(source)
     try:
         return msgspec.convert(msgspec.to_builtins(source), kind)
@@ -136,12 +135,12 @@ def _checked(name: str, source: _Input) -> _Input:
 
 
 def local_path(address: str, *, base: Path) -> Path | None:
-    """Return where a plain path or a `file://` address points, or None for another scheme.
+    """Return the path that a plain path or a `file://` address means; None for another scheme.
 
     >>> local_path("file://data/train", base=Path("/home/me")), local_path("s3://bucket/x", base=Path("/"))
     (PosixPath('/home/me/data/train'), None)
 
-    As in AWS's local mode, `file://data` is relative: what follows the slashes is the path.
+    As in AWS's local mode, `file://data` is relative: the path starts after the two slashes.
     """
     scheme = urlsplit(address).scheme if "://" in address else ""
     if scheme not in ("", "file"):
@@ -151,7 +150,7 @@ def local_path(address: str, *, base: Path) -> Path | None:
 
 
 def share(files: Sequence[_Item], *, host: int, hosts: int) -> list[_Item]:
-    """Return the files of one host under `ShardedByS3Key`: every `hosts`-th of the sorted list.
+    """Return the files of one host under `ShardedByS3Key`: every `hosts`-th file of the sorted list.
 
     >>> share(["a", "b", "c"], host=0, hosts=2), share(["a", "b", "c"], host=1, hosts=2)
     (['a', 'c'], ['b'])

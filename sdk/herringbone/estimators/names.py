@@ -1,4 +1,4 @@
-"""Job names: SageMaker's pattern, and the default `<base>-YYYY-MM-DD-HH-MM-SS-mmm`."""
+"""Make and check job names: SageMaker's pattern, by default `<base>-YYYY-MM-DD-HH-MM-SS-mmm`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MAX_CHARS = 63
 
 
 def default_job_name(base: str, now: datetime) -> str:
-    """Return a name that tells the moment to the millisecond; a long base is cut, never the time.
+    """Return `base` followed by the time to the millisecond. A long base is cut, the time never is.
 
     >>> default_job_name("pytorch", datetime(2026, 11, 21, 9, 5, 7, 42_000))
     'pytorch-2026-11-21-09-05-07-042'
@@ -23,7 +23,7 @@ def default_job_name(base: str, now: datetime) -> str:
 
 
 def check_job_name(name: str) -> str:
-    """Return the name, or raise `JobNameError` when the service would refuse it."""
+    """Return the name unchanged. Raises `JobNameError` for a name that the service would refuse."""
     if not isinstance(name, str) or not JOB_NAME_PATTERN.fullmatch(name) or len(name) > MAX_CHARS:
         raise JobNameError(
             f"job name {name!r}: use 1 to {MAX_CHARS} letters, digits and hyphens, starting and ending with no hyphen"

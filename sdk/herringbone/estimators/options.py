@@ -1,7 +1,7 @@
-"""SageMaker's flat keyword arguments as one typed, frozen struct.
+"""Convert SageMaker's flat keyword arguments to one typed, frozen struct.
 
-The names are those of `sagemaker.estimator.EstimatorBase` 2.x, so that an old script runs unchanged. Which of
-them a backend can serve is the backend's word, given at plan.
+The names are those of `sagemaker.estimator.EstimatorBase` 2.x, so that an old script runs unchanged. A backend decides
+when a plan is made which of the options it serves.
 """
 
 from __future__ import annotations
@@ -13,29 +13,30 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from herringbone.backends.slurm.settings import SlurmSettings, check_slurm_settings
 from herringbone.code.git import GitConfig, check_git_config
+from herringbone.estimators.slurm import SlurmSettings, check_slurm_settings
 from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 InputMode = Literal["File", "Pipe", "FastFile"]
-# What a line of a failed attempt's log means for the next one; docs/resume.md.
+RepositoryAccess = Literal["Platform", "Vpc"]
+# The reaction to a failed attempt whose log matches a policy; docs/resume.md.
 LogAction = Literal["restart", "exclude_host", "blame_silent_host", "fail"]
 DAY_SECONDS = 86_400
 MAX_METRIC_DEFINITIONS = 40  # the service's limit
 
 
 class MetricDefinition(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One metric: its name, and the regular expression whose first group is its value."""
+    """One metric: its name, and a regular expression whose first group is the value."""
 
     name: str = msgspec.field(name="Name")
     regex: str = msgspec.field(name="Regex")
 
 
 class InstanceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Hosts of one type that play one role: `InstanceGroup("helpers", "local_process", 2)`."""
+    """Hosts of one type with one role: `InstanceGroup("helpers", "local_process", 2)`."""
 
     instance_group_name: str
     instance_type: str
@@ -43,7 +44,7 @@ class InstanceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What may stand after an estimator's own arguments.
+    """The options of an estimator, converted and checked. Editors read the same names in `OptionsDict`.
 
     >>> parse_options({"max_run": 3600}).max_run
     3600
@@ -51,14 +52,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Times are seconds, `volume_size` is GB.
     """
 
-    # The hosts and how long they may run.
+    # The hosts, and how long they may run.
     instance_groups: tuple[InstanceGroup, ...] | None = None
     max_run: Positive = DAY_SECONDS
     max_wait: Positive | None = None
     use_spot_instances: bool = False
     max_retry_attempts: Positive | None = None
-    min_instance_count: Positive | None = None  # hosts that a job may go on with when it begins anew
-    log_policies: dict[str, LogAction] = {}  # regular expression -> action, before `controller.retry.DEFAULT_POLICIES`
+    min_instance_count: Positive | None = None  # the fewest hosts with which a retry may run
+    log_policies: dict[
+        str, LogAction
+    ] = {}  # regular expression -> action; tried before `controller.retry.DEFAULT_POLICIES`
     keep_alive_period_in_seconds: NotNegative | None = None
     volume_size: Positive = 30
     volume_kms_key: str | None = None
@@ -67,7 +70,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     enable_infra_check: bool | None = None
     enable_remote_debug: bool | None = None
 
-    # What goes in and what comes out.
+    # Input and output.
     input_mode: InputMode = "File"
     model_uri: str | None = None
     model_channel_name: str = "model"
@@ -77,22 +80,22 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     output_kms_key: str | None = None
     disable_output_compression: bool = False
 
-    # The script and its surroundings.
+    # The script and its environment.
     dependencies: tuple[str, ...] = ()
-    include_secrets: tuple[str, ...] = ()  # files of the code that look like secrets, and may travel
+    include_secrets: tuple[str, ...] = ()  # files of the code that may travel although they look like secrets
     git_config: GitConfig | None = None
     code_location: str | None = None
     container_log_level: int = 20
     container_entry_point: tuple[str, ...] | None = None
     container_arguments: tuple[str, ...] | None = None
-    shm_size: int | str | None = None  # of /dev/shm in a container: bytes, or "512m", "2g"
-    slurm: SlurmSettings | None = None  # what a job asks of a Slurm cluster, beside its partition
-    bake_requirements: bool = False  # requirements.txt into a derived image, once, not at every job's start
+    shm_size: int | str | None = None  # size of /dev/shm in a container: bytes, or "512m", "2g"
+    slurm: SlurmSettings | None = None  # the request to a Slurm cluster, without its partition
+    bake_requirements: bool = False  # install requirements.txt once, into a derived image, not at every start
     environment: dict[str, str] = {}
     framework_version: str | None = None
     py_version: str | None = None
 
-    # The job's name, and what is read from its log.
+    # The job's name, and values read from its log.
     base_job_name: str | None = None
     tags: tuple[dict[str, str], ...] | dict[str, str] | None = None
     metric_definitions: tuple[MetricDefinition, ...] = ()
@@ -105,12 +108,12 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     security_group_ids: tuple[str, ...] | None = None
     encrypt_inter_container_traffic: bool = False
     enable_network_isolation: bool = False
-    training_repository_access_mode: Literal["Platform", "Vpc"] | None = None
+    training_repository_access_mode: RepositoryAccess | None = None
     training_repository_credentials_provider_arn: str | None = None
-    extra_request: dict[str, Any] | None = None  # members of the service's request, by its own names
+    extra_request: dict[str, Any] | None = None  # members of the service's request, under their names there
 
 
-# SDK v1 spellings; they were renamed in SDK v2 (2020) and meant the same.
+# Names of SDK v1, with the names that SDK v2 (2020) gave to the same options.
 RENAMED = {
     "train_instance_count": "instance_count",
     "train_instance_type": "instance_type",
@@ -126,7 +129,7 @@ RENAMED = {
     "session": "sagemaker_session",
 }
 
-# Options of SDK v2 whose machinery is not here, and the value by which a script switches each off.
+# Options of SDK v2 for features that Herringbone does not have, with the value that switches each off.
 LEFT_OUT: dict[str, Any] = {
     "rules": None,
     "debugger_hook_config": False,
@@ -139,7 +142,7 @@ LEFT_OUT: dict[str, Any] = {
     "recipe_overrides": None,
 }
 
-# What an estimator's own signature takes: known names for "did you mean".
+# The arguments in an estimator's own signature: "did you mean" suggests these names, too.
 ESTIMATOR_ARGUMENTS = (
     "entry_point",
     "source_dir",
@@ -163,23 +166,25 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     herringbone_contract.errors.OptionError: max_runs: no such option; did you mean max_run?
 
     Raises `OptionError` for an unknown name, a wrong type or a value out of range, and `UnsupportedError` for an
-    option of SDK v2 that asks for something left out here.
+    option of SDK v2 that switches on a feature Herringbone does not have.
     """
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for name, value in raw.items():
         if name in LEFT_OUT:
             _refuse_left_out(name, value)
         elif name in Options.__struct_fields__:
-            # AWS's defaults are None; a script that passes one on has said nothing.
+            # AWS's defaults are None, so None means that the option is not set.
             if value is not None:
-                given[name] = value
+                values[name] = value
         else:
             raise OptionError(_unknown(name))
-    session = given.pop("sagemaker_session", None)
+    # Any object serves as a session; msgspec could not convert it.
+    session = values.pop("sagemaker_session", None)
+    # `from_attributes` accepts objects of AWS's SDK, such as its InstanceGroup.
     try:
-        options = msgspec.convert(given, Options, from_attributes=True)
+        options = msgspec.convert(values, Options, from_attributes=True)
     except msgspec.ValidationError as error:
-        raise OptionError(explain(error, given)) from None
+        raise OptionError(explain(error, values)) from None
     options = msgspec.structs.replace(options, sagemaker_session=session)
     _check_environment(options.environment)
     if options.shm_size is not None:
@@ -195,19 +200,19 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
 
 
 def size_in_bytes(option: str, size: int | str) -> int:
-    """Return a size as Docker and AWS's local mode write it, in bytes.
+    """Return the bytes of a size that is written as in Docker and in AWS's local mode.
 
     >>> size_in_bytes("shm_size", "2g"), size_in_bytes("shm_size", "64M"), size_in_bytes("shm_size", 1024)
     (2147483648, 67108864, 1024)
     """
     match = _SIZE.fullmatch(str(size))
     if match is None or int(match[1]) == 0:
-        raise OptionError(f"{option}: {size!r} is no size; give bytes, or a number with k, m or g: '512m'")
+        raise OptionError(f"{option}: {size!r} is not a size; give bytes, or a number with k, m or g: '512m'")
     return int(match[1]) << _SHIFTS[match[2].lower()]
 
 
 def given_options(options: Options) -> dict[str, Any]:
-    """Return the options that differ from their default, as plain values that JSON can carry."""
+    """Return the options that differ from their default, as plain JSON values."""
     plain = msgspec.to_builtins(msgspec.structs.replace(options, sagemaker_session=None))
     assert isinstance(plain, dict)
     return plain
@@ -215,11 +220,12 @@ def given_options(options: Options) -> dict[str, Any]:
 
 def _refuse_left_out(name: str, value: Any) -> None:
     off = LEFT_OUT[name]
+    # An old script that switches the feature off, or passes AWS's default on, asks for nothing.
     if value is None or value is off or value == []:
         return
     raise UnsupportedError(
-        f"{name}: Herringbone has no such machinery, so a value other than {off!r} would be ignored in silence; "
-        f"remove {name} (on ml.*, what the service itself takes can stand in extra_request, by its own names)"
+        f"{name}: Herringbone does not have this feature, so a value other than {off!r} would be ignored in silence; "
+        f"remove {name} (on ml.*, extra_request takes members of the service's request under their names there)"
     )
 
 
@@ -233,16 +239,19 @@ def _unknown(name: str) -> str:
     return f"{name}: no such option; options are: {', '.join(sorted(known))}"
 
 
-def explain(error: msgspec.ValidationError, given: Mapping[str, Any]) -> str:
-    """Name the option in msgspec's message: "Expected `int`, got `str` - at `$.max_run`"."""
-    what, _, where = str(error).partition(" - at `$.")
-    path = where.rstrip("`")
+def explain(error: msgspec.ValidationError, values: Mapping[str, Any]) -> str:
+    """Return msgspec's message with the option in front and its value from `values` behind.
+
+    msgspec writes "Expected `int`, got `str` - at `$.max_run`".
+    """
+    problem, _, location = str(error).partition(" - at `$.")
+    path = location.rstrip("`")
     name = re.split(r"[.\[]", path, maxsplit=1)[0]
-    if name not in given:
+    if name not in values:
         return str(error)
-    # Their values may be secrets.
-    value = "" if name in ("environment", "git_config") else f" (given: {given[name]!r})"
-    return f"{path}: {what[0].lower()}{what[1:].replace('`', '')}{value}"
+    # The values of these two may be secrets.
+    value = "" if name in ("environment", "git_config") else f" (given: {values[name]!r})"
+    return f"{path}: {problem[0].lower()}{problem[1:].replace('`', '')}{value}"
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
@@ -289,7 +298,9 @@ def _check_policies(policies: Mapping[str, str]) -> None:
         except re.error as error:
             raise OptionError(f"log_policies: {pattern!r} is no regular expression: {error}") from None
         if empty:
-            raise OptionError(f"log_policies: {pattern!r} fits every line of a log; write what only the bad one says")
+            raise OptionError(
+                f"log_policies: {pattern!r} matches every line of a log; write a pattern for the line of the failure"
+            )
 
 
 def _check_together(options: Options) -> None:

@@ -1,26 +1,30 @@
-"""A user's requirements put into an image of their own, once."""
+"""Install a user's requirements into an image derived from another one, once per file and image."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from herringbone.engine.docker_py import asking
+from herringbone.engine.client import Engine
+from herringbone.engine.docker_settings import docker_folder, proxy_variables
 from herringbone.images.build import Image, inspect, root_folder, split_name
 from herringbone.images.build_errors import explain
 from herringbone.images.context import Context
 from herringbone.images.labels import REPOSITORY, Label, repository
 from herringbone_contract.errors import ImageError, InputError
 
-_FOLDER = "/tmp/herringbone-requirements"  # noqa: S108 - a folder of the container that installs them
+_FOLDER = "/tmp/herringbone-requirements"  # noqa: S108 - a folder of the installing container
 _HASH_CHARS = 12
+_PIECE_BYTES = 1 << 20
 _INCLUDE = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[ =]\s*(\S+)")
-# pip installs into the Python that `python` is in the image; what was put there for it goes again in the same layer.
+# Installs with the image's `python`. Removing the folder in the same layer keeps its content out of the image.
 _INSTALL = f"""
 set -eu
 cd {_FOLDER}
@@ -34,7 +38,7 @@ rm -rf {_FOLDER}
 
 
 def bake(
-    engine: Any,
+    engine: Engine,
     image: str,
     requirements: Path,
     say: Callable[[str], None],
@@ -42,13 +46,13 @@ def bake(
     wheelhouse: Path | None = None,
     ca_bundle: Path | None = None,
 ) -> Image:
-    """Return an image with a requirements file installed into it; the same file on the same image is installed once.
+    """Return an image with the requirements installed; installs the same file on the same image once.
 
-    >>> bake(connect(), "herringbone/pytorch:2.13.0-cpu-7c5b", Path("requirements.txt"), print).name  # doctest: +SKIP
+    >>> bake(engine, "herringbone/pytorch:2.13.0-cpu-7c5b", Path("requirements.txt"), print).name  # doctest: +SKIP
     'herringbone/pytorch:2.13.0-cpu-7c5b-with-0a1b2c3d4e5f'
 
-    Files that it includes with -r or -c come along. Raises `InputError` for a file that is missing, `ImageError` for an
-    image that is not here and for what pip cannot install.
+    Files included with -r or -c are taken, too. Raises `InputError` for a missing file, `ImageError` for an image that
+    the engine does not have and for packages that pip cannot install.
     """
     context = gather(requirements, wheelhouse=wheelhouse, ca_bundle=ca_bundle)
     base = inspect(engine, image)
@@ -56,18 +60,20 @@ def bake(
         raise ImageError(f"the image {image} is not on this engine: docker pull {image}")
     digest = hashlib.sha256(f"{base['Id']} {requirements.name} {context.digest}".encode()).hexdigest()[:_HASH_CHARS]
     name = baked_name(image, base["Config"].get("Labels") or {}, digest)
-    found = inspect(engine, name)
-    if found is not None:
-        return Image(name, found["Id"], found["Size"], built=False)
+    existing = inspect(engine, name)
+    if existing is not None:
+        return Image(name, existing["Id"], existing["Size"], built=False)
     _install(engine, base, name, context, requirements.name, digest, say)
     built = inspect(engine, name)
     if built is None:
-        raise ImageError(f"{name} was made and is gone: something here removes images while others are made")
+        raise ImageError(
+            f"{name} was made and has disappeared: another process removes images while this one makes them"
+        )
     return Image(name, built["Id"], built["Size"], built=True)
 
 
 def gather(requirements: Path, *, wheelhouse: Path | None = None, ca_bundle: Path | None = None) -> Context:
-    """Return what an image gets to install requirements from. Raises `InputError` for files that are missing."""
+    """Return the files from which an image installs requirements. Raises `InputError` for missing files."""
     return Context({f"{_FOLDER[1:]}/{name}": content for name, content in _files(requirements, wheelhouse, ca_bundle)})
 
 
@@ -86,7 +92,7 @@ def baked_name(image: str, labels: Mapping[str, str], digest: str) -> str:
 
 
 def _install(
-    engine: Any,
+    engine: Engine,
     base: Mapping[str, Any],
     name: str,
     context: Context,
@@ -94,46 +100,55 @@ def _install(
     digest: str,
     say: Callable[[str], None],
 ) -> None:
-    """Run pip in a container of the image, as its root, and make the difference a layer."""
+    """Run pip as root in a container of the image, and commit the container as the new image."""
     shell, script = ["/bin/sh"], [_INSTALL, "install", requirements]
-    with asking(f"to install requirements into {base['Id']}"):
-        container = engine.create_container(
-            base["Id"],
-            # An entrypoint given here would stay in an image that has none of its own.
-            entrypoint=shell if base["Config"].get("Entrypoint") else None,
-            command=["-c", *script] if base["Config"].get("Entrypoint") else [*shell, "-c", *script],
-            user="0:0",
-            working_dir="/",
-            labels={Label.REQUIREMENTS: digest},
-        )["Id"]
-        try:
-            with tempfile.TemporaryFile() as archive:
-                context.write(archive)
-                archive.seek(0)
-                engine.put_archive(container, "/", archive)
-            engine.start(container)
-            lines = []
-            for line in _lines(engine.logs(container, stream=True, follow=True)):
-                lines.append(line)
-                say(line)
-            code = engine.wait(container)["StatusCode"]
-            if code != 0:
-                raise ImageError(explain(lines, f"pip ended with {code}", place=root_folder(engine)))
-            repository_, tag = split_name(name)
-            # All else of the container's configuration is the image's own.
-            engine.commit(container, repository=repository_, tag=tag, changes=_restored(base["Config"]))
-        finally:
-            engine.remove_container(container, force=True, v=True)
+    has_entrypoint = bool(base["Config"].get("Entrypoint"))
+    proxies = proxy_variables(docker_folder(os.environ, Path.home()))
+    description = {
+        "Image": base["Id"],
+        # An entrypoint set here would stay in an image that has none of its own.
+        "Entrypoint": shell if has_entrypoint else None,
+        "Cmd": ["-c", *script] if has_entrypoint else [*shell, "-c", *script],
+        "User": "0:0",
+        "WorkingDir": "/",
+        "Env": [f"{variable}={value}" for variable, value in proxies.items()],
+        "Labels": {Label.REQUIREMENTS: digest},
+    }
+    container = engine.post("/containers/create", description)["Id"]
+    try:
+        with tempfile.TemporaryFile() as archive:
+            context.write(archive)
+            archive.seek(0)
+            engine.upload(container, "/", partial(_feed_file, archive))
+        engine.post(f"/containers/{container}/start")
+        lines = []
+        for line in _lines(engine.logs(container, follow=True)):
+            lines.append(line)
+            say(line)
+        code = engine.post(f"/containers/{container}/wait")["StatusCode"]
+        if code != 0:
+            raise ImageError(explain(lines, f"pip ended with {code}", image_folder=root_folder(engine)))
+        repository_, tag = split_name(name)
+        # The rest of the container's configuration comes from the image.
+        changes = "\n".join(_restored(base["Config"]))
+        engine.post("/commit", container=container, repo=repository_, tag=tag, changes=changes)
+    finally:
+        engine.delete(f"/containers/{container}", force=True, v=True)
+
+
+def _feed_file(file: IO[bytes], feed: Callable[[bytes], None]) -> None:
+    while piece := file.read(_PIECE_BYTES):
+        feed(piece)
 
 
 def _restored(config: Mapping[str, Any]) -> list[str]:
-    """Return the Dockerfile lines that put back what the installing container ran with. Pure.
+    """Return the Dockerfile lines that restore the image's own command, user and folder. Pure.
 
     >>> _restored({"Cmd": ["train"], "Entrypoint": None, "User": "", "WorkingDir": "/opt/ml/code"})
     ['CMD ["train"]', 'USER root', 'WORKDIR /opt/ml/code']
     """
     entrypoint = config.get("Entrypoint")
-    # An image of jobs without a command of its own runs `train`.
+    # Jobs run the command `train` of an image without a command of its own.
     command = config.get("Cmd") or ([] if entrypoint else ["train"])
     return [
         *([f"ENTRYPOINT {json.dumps(entrypoint)}"] if entrypoint else []),
@@ -157,17 +172,19 @@ def _files(requirements: Path, wheelhouse: Path | None, ca_bundle: Path | None) 
 
 
 def _included(path: Path, root: Path, seen: set[Path]) -> Iterator[tuple[str, Path]]:
-    """Yield (name below the file's folder, path) of a requirements file and of those that it includes."""
+    """Yield (path below `root`, path) of a requirements file and of the files that it includes."""
     path = path.absolute()
     if path in seen:
         return
     seen.add(path)
     content = _present(path).read_text(encoding="utf-8")
+    # Other folders are not sent, so pip would not find the file.
     try:
         yield path.resolve().relative_to(root.resolve()).as_posix(), path
     except ValueError:
         raise InputError(f"{path}: requirements to bake must include files of their own folder {root} only") from None
     for line in content.splitlines():
+        # pip itself downloads a file that is included by its address.
         if (match := _INCLUDE.match(line)) and "://" not in match[1]:
             yield from _included(path.parent / match[1], root, seen)
 
@@ -178,8 +195,8 @@ def _present(path: Path) -> Path:
     return path
 
 
-def _lines(pieces: Any) -> Iterator[str]:
-    """Put the engine's pieces of output together to lines."""
+def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Join the engine's pieces of output and yield whole lines."""
     rest = b""
     for piece in pieces:
         *whole, rest = (rest + piece).split(b"\n")

@@ -1,23 +1,36 @@
-"""A recipe becomes an image, once: an unchanged recipe finds the image that it made."""
+"""Build an image from a recipe, unless the engine has the image of the same recipe already.
+
+build(find_engine(os.environ, Path.home(), tls=True), make_recipe("pytorch"), print)
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from herringbone.engine.docker_py import asking, missing
+from herringbone.engine.client import Engine, EngineRefusal
+from herringbone.engine.docker_settings import (
+    docker_folder,
+    login_header,
+    proxy_variables,
+    registry_login,
+    registry_of,
+)
 from herringbone.images.build_errors import explain
 from herringbone.images.recipe import Recipe
 from herringbone_contract.errors import EngineError, ImageError
 
+_NOT_FOUND = 404
 _LAYER_STATES = ("Pull complete", "Already exists")
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """An image here. `built` is false where it was there already; `size_bytes` counts its layers unpacked."""
+    """An image of the engine. `built` is False if it existed already; `size_bytes` counts its layers unpacked."""
 
     name: str
     id: str
@@ -25,82 +38,86 @@ class Image:
     built: bool
 
 
-def build(engine: Any, recipe: Recipe, say: Callable[[str], None]) -> Image:
-    """Build an image, or return the one that the same recipe gave before. `say` takes lines of progress.
+def build(engine: Engine, recipe: Recipe, say: Callable[[str], None]) -> Image:
+    """Build an image, or return the image that the same recipe built before. `say` takes lines of progress.
 
-    >>> build(connect(), make_recipe("pytorch"), print).name        # doctest: +SKIP
+    >>> build(engine, make_recipe("pytorch"), print).name        # doctest: +SKIP
     'herringbone/pytorch:2.13.0-cpu-7c5bdf14485a'
 
-    Raises `ImageError` for a base that is not to be had or does not fit, and for a build that fails, with what to do.
+    Raises `ImageError`, with the remedy, for a base that cannot be pulled or does not fit, and for a failed build.
     """
     base = fetch_base(engine, recipe.base, say)
     name = recipe.tag(base["Id"])
-    found = inspect(engine, name)
-    if found is not None:
-        return Image(name, found["Id"], found["Size"], built=False)
-    check_architecture(base, recipe.base, engine.version())
-    place = root_folder(engine)
+    existing = inspect(engine, name)
+    if existing is not None:
+        return Image(name, existing["Id"], existing["Size"], built=False)
+    check_architecture(base, recipe.base, engine.get("/version"))
+    image_folder = root_folder(engine)
+    settings = {
+        "t": name,
+        "buildargs": {**proxy_variables(docker_folder(os.environ, Path.home())), **recipe.arguments},
+        "labels": {"org.opencontainers.image.base.digest": base["Id"]},
+        # Remove the containers of the build's steps, also when a step fails.
+        "rm": True,
+        "forcerm": True,
+    }
     try:
-        with tempfile.TemporaryFile() as context, asking(f"to build {name}"):
+        with tempfile.TemporaryFile() as context:
             recipe.context.write(context)
-            context.seek(0)
-            steps = engine.build(
-                fileobj=context,
-                custom_context=True,
-                tag=name,
-                buildargs=recipe.arguments,
-                labels={"org.opencontainers.image.base.digest": base["Id"]},
-                rm=True,
-                forcerm=True,
-                decode=True,
-            )
-            follow(steps, say, place=place)
+            follow(engine.stream("POST", "/build", settings, content=context), say, image_folder=image_folder)
     except EngineError as error:
-        # It did not even take in what it was to build from: for want of room, as a rule.
-        raise ImageError(explain([], str(error), place=place)) from error
+        # The engine could not even store the build's files, usually because its disk is full.
+        raise ImageError(explain([], str(error), image_folder=image_folder)) from error
     built = inspect(engine, name)
     if built is None:
-        raise ImageError(f"{name} was built and is gone: something here removes images while others are made")
+        raise ImageError(
+            f"{name} was built and has disappeared: another process removes images while this one makes them"
+        )
     return Image(name, built["Id"], built["Size"], built=True)
 
 
-def inspect(engine: Any, name: str) -> Mapping[str, Any] | None:
-    """Return what the engine knows of a local image, None where it has none of that name."""
-    with asking(f"about the image {name}"), missing():
-        found: Mapping[str, Any] = engine.inspect_image(name)
-        return found
-    return None
+def inspect(engine: Engine, name: str) -> Mapping[str, Any] | None:
+    """Return the engine's description of a local image, None if it has no image of that name."""
+    try:
+        description: Mapping[str, Any] = engine.get(f"/images/{name}/json")
+    except EngineRefusal as error:
+        if error.status == _NOT_FOUND:
+            return None
+        raise
+    return description
 
 
-def fetch_base(engine: Any, name: str, say: Callable[[str], None]) -> Mapping[str, Any]:
-    """Return what the engine knows of a base image; one that is not here is pulled."""
-    found = inspect(engine, name)
-    if found is not None:
-        return found
+def fetch_base(engine: Engine, name: str, say: Callable[[str], None]) -> Mapping[str, Any]:
+    """Return the engine's description of a base image; pull the image if the engine does not have it."""
+    base = inspect(engine, name)
+    if base is not None:
+        return base
     say(f"pulling {name}")
     repository, tag = split_name(name)
+    login = registry_login(registry_of(name), docker_folder(os.environ, Path.home()))
     try:
-        with asking(f"to pull {name}"):
-            error = None
-            for step in engine.pull(repository, tag=tag, stream=True, decode=True):
-                error = step.get("error", error)
-                if step.get("status") in _LAYER_STATES or "id" not in step:
-                    say(" ".join(filter(None, [step.get("status"), step.get("id")])))
-            if error is not None:
-                raise EngineError(error)
+        error = None
+        origin = {"fromImage": repository, "tag": tag}
+        # The answer begins with status 200, so a failure is a member of one of its objects.
+        for step in engine.stream("POST", "/images/create", origin, headers=login_header(login)):
+            error = step.get("error", error)
+            if step.get("status") in _LAYER_STATES or "id" not in step:
+                say(" ".join(filter(None, [step.get("status"), step.get("id")])))
+        if error is not None:
+            raise EngineError(error)
     except EngineError as error:
         raise ImageError(
             f"the base image {name} is not on this engine, and cannot be pulled: {error}. Load it here (docker load, "
             "docker import), or name another one with --base-image"
         ) from error
-    found = inspect(engine, name)
-    if found is None:
+    base = inspect(engine, name)
+    if base is None:
         raise ImageError(f"the base image {name} was pulled and is not there")
-    return found
+    return base
 
 
 def check_architecture(base: Mapping[str, Any], name: str, version: Mapping[str, Any]) -> None:
-    """Raise `ImageError` for a base that this engine's machine cannot run. Pure.
+    """Raise `ImageError` for a base that the engine's machine cannot run. Pure.
 
     >>> check_architecture({"Os": "linux", "Architecture": "arm64"}, "base", {"Os": "linux", "Arch": "amd64"})
     Traceback (most recent call last):
@@ -115,23 +132,23 @@ def check_architecture(base: Mapping[str, Any], name: str, version: Mapping[str,
         )
 
 
-def follow(steps: Iterable[Mapping[str, Any]], say: Callable[[str], None], *, place: str) -> None:
-    """Pass on a build's output line by line; raise `ImageError` when it fails. `place` is where images are kept."""
+def follow(steps: Iterable[Mapping[str, Any]], say: Callable[[str], None], *, image_folder: str) -> None:
+    """Pass on a build's output line by line. Raises `ImageError` if it fails; `image_folder` goes into the message."""
     lines: list[str] = []
     error = None
+    # The answer begins with status 200 before the build runs, so a failure is a member of one of its objects.
     for step in steps:
         for line in step.get("stream", "").splitlines():
             if line.strip():
                 lines.append(line)
                 say(line)
         error = step.get("error", error)
-    # Raised when all is read: an answer that is left half read holds its connection.
     if error is not None:
-        raise ImageError(explain(lines, error, place=place))
+        raise ImageError(explain(lines, error, image_folder=image_folder))
 
 
 def split_name(name: str) -> tuple[str, str | None]:
-    """Part an image's name from its tag or digest. Pure.
+    """Split an image's name into repository and tag; a name with a digest has no tag. Pure.
 
     >>> split_name("registry:5000/base"), split_name("base:1"), split_name("base@sha256:00")
     (('registry:5000/base', 'latest'), ('base', '1'), ('base@sha256:00', None))
@@ -144,6 +161,6 @@ def split_name(name: str) -> tuple[str, str | None]:
     return repository, tag
 
 
-def root_folder(engine: Any) -> str:
-    """Return where the engine keeps its images, on its own machine."""
-    return str(engine.info().get("DockerRootDir") or "the engine's own folder")
+def root_folder(engine: Engine) -> str:
+    """Return the folder, on the engine's own machine, that holds its images."""
+    return str(engine.get("/info").get("DockerRootDir") or "the engine's own folder")

@@ -1,4 +1,4 @@
-"""Why a build failed, and what to do about it: known causes by what they leave in the output. Pure."""
+"""Explain a failed build: known causes, recognised by their traces in the output, and the remedies. Pure."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class _Cause:
-    """A pattern in the output or in the engine's error; `help` may use {place} and the pattern's groups."""
+    """A pattern in the output or in the engine's error; `help` may use {image_folder} and the pattern's groups."""
 
     pattern: str
     help: str
 
 
-# The first that matches is the cause: what makes others fail stands before them.
+# The first match is the cause. A cause that makes others fail comes before them.
 _CAUSES = (
     _Cause(
         r"[Nn]o space left on device|disk quota exceeded",
-        "The disk is full. The engine keeps images in {place}: `docker system df` shows what takes the room, "
+        "The disk is full. The engine keeps images in {image_folder}: `docker system df` shows what takes the room, "
         "`docker image prune` and `docker builder prune` remove what nothing uses",
     ),
     _Cause(
@@ -48,13 +48,13 @@ _CAUSES = (
     ),
     _Cause(
         r"CERTIFICATE_VERIFY_FAILED",
-        "The package index's certificate is not known in the image; where a proxy of yours signs them, give its "
+        "The image does not trust the package index's certificate; if a proxy of yours signs it, give the proxy's "
         "certificate with --ca-bundle FILE",
     ),
     _Cause(
         r"DO NOT MATCH THE HASHES|[Hh]ashes are required",
         "A package's bytes are not those of the lock. A wheel of your own goes into --wheelhouse, another set of "
-        "versions into --lock FILE; where neither is meant, somebody changed the package, and you do not want it",
+        "versions into --lock FILE; if you intended neither, somebody changed the package: do not install it",
     ),
     _Cause(
         r"No matching distribution found for (?P<package>\S+)",
@@ -70,21 +70,21 @@ _CAUSES = (
 )
 
 
-def explain(lines: Sequence[str], error: str, *, place: str) -> str:
-    """Return the message for a build that failed: what the engine said, the cause if it is known, the last lines.
+def explain(lines: Sequence[str], error: str, *, image_folder: str) -> str:
+    """Return the message for a failed build: the engine's error, the cause if it is known, and the last lines.
 
-    >>> print(explain(["Step 1/2 : RUN x", "x: No space left on device"], "returned 1", place="/var/lib"))
+    >>> print(explain(["Step 1/2 : RUN x", "x: No space left on device"], "returned 1", image_folder="/var/lib"))
     ... # doctest: +ELLIPSIS
     the image cannot be built: returned 1. The disk is full. The engine keeps images in /var/lib...
       x: No space left on device
     """
     error = _COMMAND.sub(r"The command '\1...' returned", error.strip())
-    # The Dockerfile itself, which is repeated step by step, speaks of all that may happen.
+    # The builder repeats the Dockerfile, whose own messages would match the patterns below.
     output = [_COLOUR.sub("", line).rstrip() for line in lines if not _BUILDERS_OWN.match(line)]
-    said = f"the image cannot be built: {error}"
+    message = f"the image cannot be built: {error}"
     text = "\n".join([*output, error])
     for cause in _CAUSES:
         if match := re.search(cause.pattern, text):
-            said += ". " + cause.help.format(place=place, **match.groupdict())
+            message += ". " + cause.help.format(image_folder=image_folder, **match.groupdict())
             break
-    return "\n".join([said, *(f"  {line}" for line in output[-_SHOWN_LINES:] if line)])
+    return "\n".join([message, *(f"  {line}" for line in output[-_SHOWN_LINES:] if line)])

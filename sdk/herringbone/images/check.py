@@ -1,4 +1,4 @@
-"""Is this an image that jobs can run in? Asked by running some, whoever made the image."""
+"""Check that an image can run jobs, by running trial jobs in it."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
+from herringbone.engine.client import Engine
 from herringbone.images.build import inspect
 from herringbone.images.labels import CONTRACT, Label
 from herringbone.images.trial import Outcome, Setting, trial
 from herringbone_contract.constants import Key
 from herringbone_contract.errors import EngineError, ImageError
 
-# A uid that no image knows by name.
+# A user id that is in no image's /etc/passwd.
 _STRANGER = "47110:47110"
 _ROOT = "0:0"
-# From the best that an image can do to the least.
+# From the strictest setting that an image may support to the easiest.
 _SETTINGS = (Setting(_STRANGER, read_only=True), Setting(_STRANGER, read_only=False), Setting(_ROOT, read_only=False))
 _MPI = ((Key.MPI_ENABLED, True), (Key.MPI_PROCESSES_PER_HOST, 2), (Key.MPI_CUSTOM_OPTIONS, ""))
-# What the scripts in `trials` do.
+# These three match the scripts in `trials`.
 _FAILURE_CODE = 7
 _STOP_READY = "the trial runs"
 _JOB_SECONDS, _STOP_SECONDS = 120.0, 15.0
 
 
 class Verdict(Enum):
-    """`WARNING`: jobs run, but not as well as they could; `FAILED`: some will not run as they should."""
+    """`WARNING`: jobs run, with a limitation. `FAILED`: some jobs do not run as they should."""
 
     OK = "ok"
     WARNING = "warning"
@@ -43,20 +44,20 @@ class Finding:
     detail: str
 
 
-def check(engine: Any, image: str) -> Iterator[Finding]:
-    """Yield what trials of an image show, one after the other; after a first one that fails altogether no more come.
+def check(engine: Engine, image: str) -> Iterator[Finding]:
+    """Run trials of an image one after the other, and yield the findings; stop if the first trial fails.
 
-    >>> for finding in check(connect(), "herringbone/pytorch:2.13.0-cpu-7c5b"):     # doctest: +SKIP
+    >>> for finding in check(engine, "herringbone/pytorch:2.13.0-cpu-7c5b"):     # doctest: +SKIP
     ...     print(finding.subject, finding.verdict.value, finding.detail)
 
-    An image with our contract label must pass all of it. Of any other one is asked that it runs a job and that a failed
-    one does not pass for a success; the rest are warnings. Raises `ImageError` for an image that is not here.
+    An image with our contract label must pass all trials. Any other image must run a job, and must report a failed job
+    as failed; its other findings are warnings. Raises `ImageError` for an image that the engine does not have.
     """
-    found = inspect(engine, image)
-    if found is None:
+    description = inspect(engine, image)
+    if description is None:
         raise ImageError(f"the image {image} is not on this engine: docker pull {image}")
-    ours = (found["Config"].get("Labels") or {}).get(Label.CONTRACT) == CONTRACT
-    blame = Verdict.FAILED if ours else Verdict.WARNING
+    ours = (description["Config"].get("Labels") or {}).get(Label.CONTRACT) == CONTRACT
+    severity = Verdict.FAILED if ours else Verdict.WARNING
     yield Finding(
         "contract",
         Verdict.OK if ours else Verdict.WARNING,
@@ -64,26 +65,26 @@ def check(engine: Any, image: str) -> Iterator[Finding]:
     )
     outcomes = {}
     for setting in _SETTINGS:
-        outcomes[setting] = _run(engine, image, "survey", setting)
+        outcomes[setting] = _run(engine, image, "contents", setting)
         if outcomes[setting].code == 0:
             break
-    yield from _runs(outcomes, blame)
+    yield from _runs(outcomes, severity)
     facts = _facts(outcomes[setting])
     if facts is None:
         return
-    yield from _content(engine, image, facts, blame)
-    yield _failure(_run(engine, image, "failure", setting), blame)
-    yield _stop(engine, image, setting, blame)
+    yield from _content(engine, image, facts, severity)
+    yield _failure(_run(engine, image, "failure", setting), severity)
+    yield _stop(engine, image, setting, severity)
     if facts["mpi"]:
-        yield _mpi(_run(engine, image, "ranks", replace(setting, hyperparameters=_MPI)), blame)
+        yield _mpi(_run(engine, image, "ranks", replace(setting, hyperparameters=_MPI)), severity)
 
 
-def _runs(outcomes: Mapping[Setting, Outcome], blame: Verdict) -> Iterator[Finding]:
-    """Judge a job that was run in ever easier settings until it succeeded. Pure."""
+def _runs(outcomes: Mapping[Setting, Outcome], severity: Verdict) -> Iterator[Finding]:
+    """Judge a job that ran in easier and easier settings until it succeeded. Pure."""
     (hardest, first), (easiest, last) = next(iter(outcomes.items())), list(outcomes.items())[-1]
     facts = _facts(last)
     if facts is None:
-        yield Finding("a job", Verdict.FAILED, _said(last))
+        yield Finding("a job", Verdict.FAILED, _ending(last))
         return
     yield Finding("a job", Verdict.OK, f"Python {facts['python']}, by the command train")
     if easiest.user == hardest.user:
@@ -93,10 +94,10 @@ def _runs(outcomes: Mapping[Setting, Outcome], blame: Verdict) -> Iterator[Findi
     if easiest.read_only:
         yield Finding("read-only root", Verdict.OK, "only /opt/ml and /tmp are written")
     else:
-        yield Finding("read-only root", blame, first.tail)
+        yield Finding("read-only root", severity, first.tail)
 
 
-def _content(engine: Any, image: str, facts: Mapping[str, Any], blame: Verdict) -> Iterator[Finding]:
+def _content(engine: Engine, image: str, facts: Mapping[str, Any], severity: Verdict) -> Iterator[Finding]:
     framework = facts["framework"]
     yield (
         Finding("framework", Verdict.OK, f"{framework['name']} {framework['version']}")
@@ -107,57 +108,61 @@ def _content(engine: Any, image: str, facts: Mapping[str, Any], blame: Verdict) 
         yield Finding("MPI", Verdict.OK, facts["mpi"])
     else:
         yield Finding("MPI", Verdict.WARNING, "no mpirun: jobs with `mpi` will not start")
-    seen = _facts(_run(engine, image, "survey", Setting(_ROOT, read_only=False)))
-    if seen is None:
+    # Root sees every file of the image.
+    contents = _facts(_run(engine, image, "contents", Setting(_ROOT, read_only=False)))
+    if contents is None:
         return
-    keys = seen["private_keys"]
-    yield Finding("private keys", blame if keys else Verdict.OK, ", ".join(keys) or "none")
-    spare = [*seen["tools"], *([seen["sshd"]] if seen["sshd"] else []), *seen["caches"]]
-    detail = f"not needed: {', '.join(spare)}" if spare else "no compiler, no sshd, no package cache"
-    yield Finding("ballast", Verdict.WARNING if spare else Verdict.OK, detail)
+    keys = contents["private_keys"]
+    yield Finding("private keys", severity if keys else Verdict.OK, ", ".join(keys) or "none")
+    sshd = [contents["sshd"]] if contents["sshd"] else []
+    unneeded = [*contents["tools"], *sshd, *contents["caches"]]
+    detail = f"not needed: {', '.join(unneeded)}" if unneeded else "no compiler, no sshd, no package cache"
+    yield Finding("ballast", Verdict.WARNING if unneeded else Verdict.OK, detail)
 
 
-def _failure(outcome: Outcome, blame: Verdict) -> Finding:
+def _failure(outcome: Outcome, severity: Verdict) -> Finding:
     """Judge a job that failed. Pure.
 
     >>> _failure(Outcome(7, "", {"output/failure": b"exit code 7"}), Verdict.WARNING).verdict
     <Verdict.OK: 'ok'>
     """
-    told = outcome.files.get("output/failure", b"").decode(errors="replace")
+    failure = outcome.files.get("output/failure", b"").decode(errors="replace")
     if outcome.code in (0, None):
-        return Finding("failure", Verdict.FAILED, f"a script that exits with 7 passes for: {_said(outcome)}")
-    if not told:
-        return Finding("failure", blame, "a failed job writes no /opt/ml/output/failure")
+        return Finding("failure", Verdict.FAILED, f"a script that exits with 7 passes for: {_ending(outcome)}")
+    if not failure:
+        return Finding("failure", severity, "a failed job writes no /opt/ml/output/failure")
     if outcome.code != _FAILURE_CODE:
-        return Finding("failure", blame, f"exit code {_FAILURE_CODE} becomes {outcome.code}")
-    return Finding("failure", Verdict.OK, f"exit code {outcome.code}, told in {len(told)} characters")
+        return Finding("failure", severity, f"exit code {_FAILURE_CODE} becomes {outcome.code}")
+    return Finding("failure", Verdict.OK, f"exit code {outcome.code}, reported in {len(failure)} characters")
 
 
-def _stop(engine: Any, image: str, setting: Setting, blame: Verdict) -> Finding:
-    with trial(engine, image, "stop", setting) as it:
-        if not it.printed(_STOP_READY, seconds=_JOB_SECONDS):
-            return Finding("stop", blame, _said(it.outcome(seconds=0)))
-        it.signal("SIGTERM")
-        outcome = it.outcome(seconds=_STOP_SECONDS)
+def _stop(engine: Engine, image: str, setting: Setting, severity: Verdict) -> Finding:
+    with trial(engine, image, "stop", setting) as running:
+        if not running.printed(_STOP_READY, seconds=_JOB_SECONDS):
+            return Finding("stop", severity, _ending(running.outcome(seconds=0)))
+        running.signal("SIGTERM")
+        outcome = running.outcome(seconds=_STOP_SECONDS)
     if "model/stopped" not in outcome.files:
-        return Finding("stop", blame, "SIGTERM does not reach the script, which cannot save its state")
+        return Finding("stop", severity, "SIGTERM does not reach the script, which cannot save its state")
     if outcome.code is None:
-        return Finding("stop", blame, f"goes on for {_STOP_SECONDS:.0f} s after SIGTERM")
+        return Finding("stop", severity, f"runs on for {_STOP_SECONDS:.0f} s after SIGTERM")
     return Finding("stop", Verdict.OK, "SIGTERM reaches the script")
 
 
-def _mpi(outcome: Outcome, blame: Verdict) -> Finding:
+def _mpi(outcome: Outcome, severity: Verdict) -> Finding:
+    # Two processes that both call themselves rank 0 would be two jobs of one rank.
     ranks = {rank for rank in (0, 1) if f"trial rank {rank}" in outcome.output}
     if outcome.code == 0 and ranks == {0, 1}:
         return Finding("MPI job", Verdict.OK, "two ranks")
-    return Finding("MPI job", blame, _said(outcome))
+    return Finding("MPI job", severity, _ending(outcome))
 
 
-def _run(engine: Any, image: str, script: str, setting: Setting) -> Outcome:
+def _run(engine: Engine, image: str, script: str, setting: Setting) -> Outcome:
     try:
-        with trial(engine, image, script, setting) as it:
-            return it.outcome(seconds=_JOB_SECONDS)
+        with trial(engine, image, script, setting) as running:
+            return running.outcome(seconds=_JOB_SECONDS)
     except EngineError as error:
+        # The container runtime's message for a command that the image does not have.
         if '"train": executable file not found' in str(error):
             return Outcome(None, "", {}, "the image has no program `train`: pip install herringbone in it")
         return Outcome(None, "", {}, str(error))
@@ -166,11 +171,12 @@ def _run(engine: Any, image: str, script: str, setting: Setting) -> Outcome:
 def _facts(outcome: Outcome) -> dict[str, Any] | None:
     if outcome.code != 0 or "model/facts.json" not in outcome.files:
         return None
-    found: dict[str, Any] = json.loads(outcome.files["model/facts.json"])
-    return found
+    facts: dict[str, Any] = json.loads(outcome.files["model/facts.json"])
+    return facts
 
 
-def _said(outcome: Outcome) -> str:
+def _ending(outcome: Outcome) -> str:
+    """Return the end of a trial in words: the refusal, or the exit code and the last lines."""
     if outcome.refusal:
         return outcome.refusal
     code = f"after {_JOB_SECONDS:.0f} s it had not ended" if outcome.code is None else f"exit code {outcome.code}"

@@ -1,4 +1,4 @@
-"""What is sent to the engine for a build: files by their place in the context, from memory or from the disk."""
+"""The files that are sent to the engine for a build, from memory or from the disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A build's files, and the hashes of those that are known already: a framework's wheel takes its time.
+    """A build's files by their names. `known` holds hashes computed before: hashing a framework's wheel takes seconds.
 
     >>> Context({"Dockerfile": b"FROM base"}).digest[:8]
     '7bb267bd'
@@ -26,7 +26,7 @@ class Context:
 
     @property
     def digest(self) -> str:
-        """A hash of all names and contents."""
+        """The hash of all names and contents."""
         whole = hashlib.sha256()
         for name in sorted(self.files):
             digest = self.known.get(name) or digest_of(self.files[name])
@@ -34,12 +34,12 @@ class Context:
         return whole.hexdigest()
 
     def write(self, into: IO[bytes]) -> None:
-        """Write the files as a tar, every one dated and owned alike, so that the builder's cache knows them again."""
+        """Write the files as a tar, all with the same date and owner, so that the builder's cache recognises them."""
         with tarfile.open(fileobj=into, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for name in sorted(self.files):
                 content = self.files[name]
                 entry = tarfile.TarInfo(name)
-                entry.mode = 0o644
+                entry.mode = 0o644  # the Dockerfiles run their scripts by `sh`, so no file has to be executable
                 if isinstance(content, bytes):
                     entry.size = len(content)
                     archive.addfile(entry, io.BytesIO(content))
@@ -50,7 +50,7 @@ class Context:
 
 
 def digest_of(content: bytes | Path) -> str:
-    """Return the SHA-256 of some content or of a file, in hexadecimal."""
+    """Return the SHA-256 of bytes or of a file, in hexadecimal."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
     whole = hashlib.sha256()

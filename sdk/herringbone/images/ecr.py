@@ -1,7 +1,7 @@
-"""Amazon's registry: the login, the repository, and whether an image is there already.
+"""The client of Amazon's registry ECR: login, repositories, and existing images.
 
-ACCOUNT.dkr.ecr.REGION.amazonaws.com[/PREFIX]  ->  Ecr  --is the tag there?--> done
-                                                        --no--> repository made if missing, token, push
+ACCOUNT.dkr.ecr.REGION.amazonaws.com[/PREFIX]  ->  Ecr  --tag exists--> done
+                                                        --no tag--> make the repository if missing, token, push
 """
 
 from __future__ import annotations
@@ -32,51 +32,52 @@ PUSH_PERMISSIONS = (
 
 
 class Ecr:
-    """One account's registry in one region; `host` is where its images go to, where that is another place.
+    """One account's registry in one region. `host` replaces the host in the address, for a registry elsewhere.
 
     >>> Ecr.at("123456789012.dkr.ecr.eu-west-1.amazonaws.com/team").repository("herringbone/pytorch")
     'team/herringbone/pytorch'
 
-    Raises `AwsError`s, with the permission that is missing.
+    Raises `AwsError`s, which name the missing permission.
     """
 
     def __init__(self, address: str, session: AwsSession, *, host: str | None = None) -> None:
-        found = _ADDRESS.fullmatch(address.rstrip("/"))
-        assert found is not None, f"not an address of ECR's: {address}"
-        self.host = host or found["host"]
-        self._account, self._region, self._prefix = found["account"], found["region"], found["prefix"]
+        match = _ADDRESS.fullmatch(address.rstrip("/"))
+        assert match is not None, f"not an address of ECR: {address}"
+        self.host = host or match["host"]
+        self._account, self._region, self._prefix = match["account"], match["region"], match["prefix"]
         self._session = session
 
     @classmethod
     def at(cls, address: str) -> Ecr | None:
-        """Return the registry of that address, with the credentials that boto3 finds; None if it is not ECR's."""
-        found = _ADDRESS.fullmatch(address.rstrip("/"))
-        if found is None:
+        """Return the registry at an address, with the credentials that boto3 finds; None if it is not ECR."""
+        match = _ADDRESS.fullmatch(address.rstrip("/"))
+        if match is None:
             return None
         from herringbone.aws.session import AwsSession
 
-        return cls(address, AwsSession(region=found["region"]))
+        return cls(address, AwsSession(region=match["region"]))
 
     def repository(self, name: str) -> str:
+        """Return the repository of an image's name: the name below the address's prefix."""
         return f"{self._prefix}/{name}" if self._prefix else name
 
     def find(self, repository: str, tag: str, image_id: str) -> str | None:
-        """Return the digest of a tag that holds this very image, None where the tag is free.
+        """Return the digest of a tag that holds this image, None for a free tag.
 
-        Raises `ImageError` where it holds another image and may not change; where it may, it counts as free.
+        A tag with another image counts as free if tags may change there, and raises `ImageError` otherwise.
         """
         with self._session.explain_errors(f"to look for {repository}:{tag} in ECR"):
-            found = self._client.batch_get_image(
+            images = self._client.batch_get_image(
                 registryId=self._account,
                 repositoryName=repository,
                 imageIds=[{"imageTag": tag}],
                 acceptedMediaTypes=list(_MANIFESTS),
             )["images"]
-        if not found:
+        if not images:
             return None
-        digest = str(found[0]["imageId"]["imageDigest"])
-        # An engine names an image by its configuration, or (with containerd's store) by its manifest.
-        config = json.loads(found[0]["imageManifest"]).get("config", {}).get("digest")
+        digest = str(images[0]["imageId"]["imageDigest"])
+        # An engine identifies an image by its configuration or, with containerd's store, by its manifest.
+        config = json.loads(images[0]["imageManifest"]).get("config", {}).get("digest")
         if image_id in (config, digest):
             return digest
         if not self._tags_may_change(repository):
@@ -87,7 +88,7 @@ class Ecr:
         return None
 
     def make_repository(self, repository: str, say: Callable[[str], None]) -> None:
-        """Make the repository if it is missing: tags that never change, a scan at each push."""
+        """Make the repository if it is missing, with immutable tags and a scan at each push."""
         try:
             with self._session.explain_errors(f"to look for the repository {repository} in ECR"):
                 self._client.describe_repositories(registryId=self._account, repositoryNames=[repository])
@@ -106,16 +107,17 @@ class Ecr:
             say(f"made the repository {repository}")
         except AwsAccessError as error:
             raise AwsAccessError(
-                f"{error}. It is missing; who may can make it: `aws ecr create-repository --region {self._region} "
-                f"--repository-name {repository} --image-tag-mutability IMMUTABLE`, or infra/terraform",
+                f"{error}. The repository is missing; somebody with the permission can make it: "
+                f"`aws ecr create-repository --region {self._region} --repository-name {repository} "
+                "--image-tag-mutability IMMUTABLE`, or infra/terraform",
                 code=error.code,
             ) from None
         except AwsError as error:
-            if error.code != "RepositoryAlreadyExistsException":  # somebody was quicker
+            if error.code != "RepositoryAlreadyExistsException":  # another process made it in the meantime
                 raise
 
     def login(self) -> dict[str, str]:
-        """Return what the engine needs for one push. It holds a token: neither to be stored nor to be shown."""
+        """Return the login that the engine needs for one push. It holds a token, so do not store or show it."""
         with self._session.explain_errors("to log in to ECR"):
             answer = self._client.get_authorization_token()
         token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()
@@ -124,8 +126,8 @@ class Ecr:
 
     def _tags_may_change(self, repository: str) -> bool:
         with self._session.explain_errors(f"whether tags of {repository} may change"):
-            found = self._client.describe_repositories(registryId=self._account, repositoryNames=[repository])
-        return bool(found["repositories"][0]["imageTagMutability"] == "MUTABLE")
+            answer = self._client.describe_repositories(registryId=self._account, repositoryNames=[repository])
+        return bool(answer["repositories"][0]["imageTagMutability"] == "MUTABLE")
 
     @property
     def _client(self) -> Any:

@@ -1,26 +1,24 @@
-"""Which local image runs a job that names none."""
+"""Find the local image for a job that names none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from herringbone.engine.docker_py import asking
+from herringbone.engine.client import Engine
 from herringbone.images.labels import CONTRACT, Label, repository
 
 
-def find(engine: Any, *, framework: str | None, device: str, version: str | None = None) -> str | None:
-    """Return the name of the newest local image that `herringbone images build` made for this, or None.
+def find(engine: Engine, *, framework: str | None, device: str, version: str | None = None) -> str | None:
+    """Return the name of the newest local image of a framework and device that we built, None without one.
 
     >>> find(engine, framework="pytorch", device="cpu", version="2.13")     # doctest: +SKIP
     'herringbone/pytorch:2.13.0-cpu-1f0c9a7be4d2'
 
-    Without a framework any will do. A `version` is matched part by part: "2.13" takes "2.13.0", not "2.1". An image
-    derived from ours inherits its labels; the name tells them apart, so that nobody's own image is taken unasked.
+    `framework=None` matches any framework. A `version` is compared part by part: "2.13" matches "2.13.0", not "2.1". An
+    image derived from ours inherits its labels, so the name decides: a user's own image is never taken by itself.
     """
-    with asking("which images it has"):
-        listed = engine.images(filters=filters(framework=framework, device=device))
-    return choose(listed, version)
+    return choose(engine.get("/images/json", filters=filters(framework=framework, device=device)), version)
 
 
 def filters(*, framework: str | None, device: str) -> dict[str, list[str]]:
@@ -32,27 +30,27 @@ def filters(*, framework: str | None, device: str) -> dict[str, list[str]]:
 
 
 def choose(listed: Iterable[Mapping[str, Any]], version: str | None) -> str | None:
-    """Choose among images as the engine lists them. Pure.
+    """Return the name of the newest matching image, from images as the engine lists them. Pure.
 
     >>> labels = {"dev.herringbone.framework": "pytorch", "dev.herringbone.version": "2.13.0"}
     >>> choose([{"Created": 7, "Labels": labels, "RepoTags": ["mine:1", "herringbone/pytorch:2.13.0-cpu-0a"]}], "2.13")
     'herringbone/pytorch:2.13.0-cpu-0a'
     """
-    found = [
+    candidates = [
         (image["Created"], name)
         for image in listed
         if Label.REQUIREMENTS not in image["Labels"] and _is_version(image["Labels"].get(Label.VERSION, ""), version)
         if (name := _own_name(image)) is not None
     ]
-    return max(found)[1] if found else None
+    return max(candidates)[1] if candidates else None
 
 
 def _own_name(image: Mapping[str, Any]) -> str | None:
     own = repository(image["Labels"].get(Label.FRAMEWORK, ""))
     names = [name for name in image["RepoTags"] or () if f"/{name}".rpartition(":")[0].endswith(f"/{own}")]
-    # The short name before one with a registry in front.
+    # Prefer the short name to the same name with a registry in front.
     return min(names, key=len, default=None)
 
 
-def _is_version(found: str, wanted: str | None) -> bool:
-    return wanted is None or f"{found}.".startswith(f"{wanted}.")
+def _is_version(version: str, wanted: str | None) -> bool:
+    return wanted is None or f"{version}.".startswith(f"{wanted}.")

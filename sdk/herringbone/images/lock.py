@@ -1,7 +1,7 @@
-"""Lock files: which version and which bytes of every package go into an image.
+"""Read lock files, which fix the version and the hashes of every package in an image.
 
 A lock is a requirements file with hashes, as `uv pip compile --universal --generate-hashes` writes it: one file serves
-every Python, its lines carry markers. `scripts/lock_images.py` renews ours.
+every Python, because its lines have markers. `scripts/lock_images.py` updates ours.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ class Wheel:
 
     @property
     def name(self) -> str:
+        """The package's name, in the form that indexes compare."""
         return canonical(self.file.split("-")[0])
 
     @property
     def version(self) -> str:
+        """The version in the file's name."""
         return self.file.split("-")[1].replace("%2B", "+")
 
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock file's text, and what it says.
+    """A lock file's text, with access to its content.
 
     >>> lock = Lock("--extra-index-url https://x\\ntorch==2.13.0+cpu \\\\\\n    --hash=sha256:00\\n")
     >>> lock.version("torch")
@@ -44,28 +46,28 @@ class Lock:
 
     @property
     def pins(self) -> dict[str, set[str]]:
-        """Each package's versions; several where they depend on the Python."""
-        found: dict[str, set[str]] = {}
+        """The versions of each package; a package has several if they depend on the Python."""
+        pins: dict[str, set[str]] = {}
         for line in self.text.splitlines():
             if pin := _PIN.match(line):
-                found.setdefault(canonical(pin[1]), set()).add(pin[2])
-        return found
+                pins.setdefault(canonical(pin[1]), set()).add(pin[2])
+        return pins
 
     def version(self, name: str) -> str | None:
-        """Return the one version that is locked of a package, None where there is none or more than one."""
+        """Return the locked version of a package, None if the lock has no version or several."""
         versions = self.pins.get(canonical(name), set())
         return next(iter(versions)) if len(versions) == 1 else None
 
     @property
     def index(self) -> str | None:
-        """The index that has what PyPI has not, None where there is none."""
+        """The index with packages that PyPI does not have, None without one."""
         return next((line.split()[1] for line in self.text.splitlines() if line.startswith(_INDEX)), None)
 
     def with_wheels(self, wheels: Iterable[Wheel], framework: str) -> Lock:
-        """Return the lock for a build with a user's own wheels; he trusts them, so their hashes are as good as ours.
+        """Return the lock for a build with a user's own wheels, which the user trusts: their hashes are added.
 
-        Each line gets the hashes of the wheels of its version. The framework's own index is left out where the
-        framework is among them, and every index where all packages are: such a build needs no network.
+        Each line gets the hashes of the wheels of its version. If the framework is among the wheels, its own index is
+        left out. If all packages are, every index is left out, so that the build needs no network.
         """
         hashes: dict[tuple[str, str], list[str]] = {}
         for wheel in wheels:
@@ -81,7 +83,7 @@ class Lock:
 
 
 def canonical(name: str) -> str:
-    """Return a package's name as indexes compare it.
+    """Return a package's name in the form that indexes compare.
 
     >>> canonical("ML_dtypes")
     'ml-dtypes'
@@ -90,20 +92,20 @@ def canonical(name: str) -> str:
 
 
 def usable(wheels: Mapping[str, Path], lock: Lock) -> dict[str, Path]:
-    """Return those of a folder's wheels, by file name, that are a version which the lock asks for."""
+    """Return the wheels, by file name, whose package and version are in the lock."""
     pins = lock.pins
-    found = {}
+    locked = {}
     for file, path in wheels.items():
         wheel = Wheel(file, "")
         if wheel.version in pins.get(wheel.name, ()):
-            found[file] = path
-    return found
+            locked[file] = path
+    return locked
 
 
 def _with_hashes(line: str, hashes: Iterable[str]) -> str:
     missing = [f"--hash=sha256:{digest}" for digest in hashes]
     if not missing:
         return line
-    # The line goes on where it has hashes of its own already.
+    # A line with hashes of its own ends in a backslash, and continues after the added ones.
     head, goes_on = (line[:-1].rstrip(), " \\") if line.endswith("\\") else (line, "")
     return " \\\n    ".join([head, *missing]) + goes_on

@@ -1,11 +1,13 @@
-"""An image on its way to a registry."""
+"""Push an image to a registry."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
 
-from herringbone.engine.docker_py import asking
+from herringbone.engine.client import Engine
+from herringbone.engine.docker_settings import docker_folder, login_header, registry_login, registry_of
 from herringbone.images.build import inspect, split_name
 from herringbone.images.ecr import PUSH_PERMISSIONS, Ecr
 from herringbone_contract.errors import ImageError
@@ -13,19 +15,19 @@ from herringbone_contract.errors import ImageError
 _SHOWN = ("Pushed", "Layer already exists")
 
 
-def push(engine: Any, image: str, registry: str | Ecr, say: Callable[[str], None]) -> str:
-    """Push an image and return its name there, by digest, which no later push can change.
+def push(engine: Engine, image: str, registry: str | Ecr, say: Callable[[str], None]) -> str:
+    """Push an image and return its name there by digest, which no later push can change.
 
-    >>> push(connect(), "herringbone/pytorch:2.13.0-cpu-7c5b", "127.0.0.1:5000", print)     # doctest: +SKIP
+    >>> push(engine, "herringbone/pytorch:2.13.0-cpu-7c5b", "127.0.0.1:5000", print)     # doctest: +SKIP
     '127.0.0.1:5000/herringbone/pytorch@sha256:...'
 
-    Credentials are those of the `docker` command (docker login); for ECR, a token that is asked for with the user's
-    AWS credentials and used for this push alone. There the repository is made if it is missing, and an image that the
-    tag holds already is not sent again. Raises `ImageError` for an image that is not here and for a registry that does
-    not take it, `AwsError`s for what ECR does not allow.
+    The login is that of the `docker` command (docker login). For ECR it is a token for this push alone, made with the
+    user's AWS credentials; a missing repository is made, and an image that the tag holds already is not sent again.
+    Raises `ImageError` for an image that the engine does not have and for a registry that refuses it, and
+    `AwsError`s for requests that ECR refuses.
     """
-    found = inspect(engine, image)
-    if found is None:
+    description = inspect(engine, image)
+    if description is None:
         raise ImageError(f"the image {image} is not on this engine; `herringbone images ls` lists those that are")
     local, tag = split_name(image)
     if tag is None:
@@ -37,23 +39,23 @@ def push(engine: Any, image: str, registry: str | Ecr, say: Callable[[str], None
     repository = ecr.repository(local)
     name = f"{ecr.host}/{repository}"
     ecr.make_repository(repository, say)
-    digest = ecr.find(repository, tag, found["Id"])
+    digest = ecr.find(repository, tag, description["Id"])
     if digest is not None:
         say(f"{name}:{tag} is there already")
         return f"{name}@{digest}"
     return _send(engine, image, name, tag, say, ecr)
 
 
-def _send(engine: Any, image: str, name: str, tag: str, say: Callable[[str], None], ecr: Ecr | None = None) -> str:
+def _send(engine: Engine, image: str, name: str, tag: str, say: Callable[[str], None], ecr: Ecr | None = None) -> str:
     digest = error = None
-    with asking(f"to push {name}:{tag}"):
-        engine.tag(image, name, tag)
-        auth = {} if ecr is None else {"auth_config": ecr.login()}
-        for step in engine.push(name, tag=tag, stream=True, decode=True, **auth):
-            error = step.get("error", error)
-            if step.get("status") in _SHOWN:
-                say(f"{step['status']} {step.get('id', '')}".rstrip())
-            digest = step.get("aux", {}).get("Digest") or digest
+    engine.post(f"/images/{image}/tag", repo=name, tag=tag)
+    login = registry_login(registry_of(name), docker_folder(os.environ, Path.home())) if ecr is None else ecr.login()
+    # The answer begins with status 200, so a failure is a member of one of its objects.
+    for step in engine.stream("POST", f"/images/{name}/push", {"tag": tag}, headers=login_header(login)):
+        error = step.get("error", error)
+        if step.get("status") in _SHOWN:
+            say(f"{step['status']} {step.get('id', '')}".rstrip())
+        digest = step.get("aux", {}).get("Digest") or digest
     if error is not None:
         registry = name.partition("/")[0]
         raise ImageError(f"{name}:{tag} cannot be pushed: {error}{_hint(error, registry, ecr)}")

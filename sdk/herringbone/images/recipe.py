@@ -1,4 +1,4 @@
-"""What goes into an image, and the name that follows from it. Building it is `build`'s work."""
+"""Collect the files and settings that go into an image, and derive its name. `herringbone.images.build` builds it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _HASH_CHARS = 12
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A framework that images are built for: by device, its package and the base image to start from.
+    """A framework for which images are built: its package and its base image for each device.
 
-    The CUDA libraries come with the framework's own wheels, so the base needs no more than what tells the NVIDIA
-    runtime what to let in.
+    The CUDA libraries come with the framework's own wheels. So the base only needs the settings with which the NVIDIA
+    runtime gives a container access to GPUs.
     """
 
     packages: dict[str, str]
@@ -38,14 +38,14 @@ FRAMEWORKS = {
         packages={"cpu": "tensorflow-cpu", "cuda": "tensorflow"},
         bases={"cpu": "debian:bookworm-slim", "cuda": "nvidia/cuda:12.9.1-base-ubuntu24.04"},
     ),
-    # Its last packages for GPUs are for CUDA 11.2 and older.
+    # MXNet's last packages for GPUs are for CUDA 11.2 and older.
     "mxnet": Framework(packages={"cpu": "mxnet"}, bases={"cpu": "debian:bookworm-slim"}),
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Recipe:
-    """All that decides what an image will be, but for its base, which only an engine can look up."""
+    """Everything that determines an image, except the id of its base, which only an engine knows."""
 
     framework: str
     device: str
@@ -55,7 +55,8 @@ class Recipe:
     context: Context = field(repr=False)
 
     def tag(self, base_id: str) -> str:
-        """Return the image's name: the same for the same content, another one when anything changes. Pure."""
+        """Return the image's name, which depends on the whole content and on the base's id. Pure."""
+        # The base's id, because its name may mean another image tomorrow.
         arguments = json.dumps([base_id, sorted(self.arguments.items())])
         whole = hashlib.sha256(f"{arguments}\n{self.context.digest}".encode()).hexdigest()
         return f"{repository(self.framework)}:{self.version}-{self.device}-{whole[:_HASH_CHARS]}"
@@ -80,13 +81,13 @@ def make_recipe(
     ca_bundle: Path | None = None,
     lock: Path | None = None,
 ) -> Recipe:
-    """Gather what goes into an image. Reads files, asks no engine.
+    """Collect the files and settings of an image. Reads files, uses no engine.
 
     >>> make_recipe("pytorch").base
     'debian:bookworm-slim'
 
-    Raises `OptionError` for a framework or device that there is not, `InputError` for files that are missing or do not
-    fit, `ImageError` where Herringbone itself cannot be packed.
+    Raises `OptionError` for an unknown framework or device, `InputError` for files that are missing or do not fit, and
+    `ImageError` if Herringbone itself cannot be packed.
     """
     known = _framework(framework)
     if device not in DEVICES:
@@ -132,19 +133,19 @@ def _framework(name: str) -> Framework:
 
 
 def _wheels(folder: Path, lock: Lock, package: str, version: str) -> dict[str, Path]:
-    """Return the wheels of a wheelhouse that the lock asks for; the framework must be among them."""
+    """Return the wheels of a wheelhouse that are in the lock. Raises `InputError` without one of the framework."""
     if not folder.is_dir():
         raise InputError(f"the wheelhouse {folder} is not a folder")
-    all_of_them = {path.name: path for path in sorted(folder.glob("*.whl"))}
-    found = usable(all_of_them, lock)
-    if not any(Wheel(file, "").name == package for file in found):
+    wheels = {path.name: path for path in sorted(folder.glob("*.whl"))}
+    locked = usable(wheels, lock)
+    if not any(Wheel(file, "").name == package for file in locked):
         index = f"--extra-index-url {lock.index} " if lock.index else ""
-        there = ", ".join(file for file in all_of_them if Wheel(file, "").name == package) or "none of it"
+        present = ", ".join(file for file in wheels if Wheel(file, "").name == package) or "none of it"
         raise InputError(
-            f"the wheelhouse {folder} has no wheel of {package} {version} (there is {there}): "
+            f"the wheelhouse {folder} has no wheel of {package} {version} (there is {present}): "
             f"pip download --no-deps --dest {folder} {index}{package}=={version}"
         )
-    return found
+    return locked
 
 
 def _certificates(bundle: Path | None) -> bytes:

@@ -1,7 +1,7 @@
-"""One job in one container, for the sake of seeing how an image takes it. No backend, no home: an engine is enough.
+"""Run one job in one container, to test an image. Needs an engine, but no backend and no job folder.
 
-The contract's tree is copied into an anonymous volume, so that it works with an engine far away, and under a root
-filesystem that is read-only.
+The contract's tree is copied into an anonymous volume, so that trials work with an engine on another machine and with a
+read-only root filesystem.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from herringbone.engine.docker_py import asking, missing
+from herringbone.engine.client import Engine, EngineRefusal
 from herringbone_contract.constants import Key
 
 BASE = "/opt/ml"
@@ -25,11 +25,12 @@ _FOLDERS = ("input", "input/config", "input/data", "code", "model", "output", "o
 _SCRIPTS = Path(__file__).with_name("trials")
 _POLL_SECONDS = 0.02
 _TAIL_LINES = 8
+_NOT_FOUND = 404
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How a trial's container runs."""
+    """The settings of a trial's container."""
 
     user: str
     read_only: bool
@@ -38,9 +39,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a trial ended: exit code, None where it did not end in time, all it printed, its files below `/opt/ml`.
+    """The end of a trial: exit code, output, and files below `/opt/ml`.
 
-    `refusal` is why it could not even start.
+    `code` is None for a trial that did not end in time. `refusal` is the reason for a trial that did not even start.
     """
 
     code: int | None
@@ -50,7 +51,7 @@ class Outcome:
 
     @property
     def tail(self) -> str:
-        """The last lines of the output, in one."""
+        """The last lines of the output, joined to one line."""
         return " | ".join(self.output.strip().splitlines()[-_TAIL_LINES:])
 
 
@@ -62,14 +63,15 @@ class Trial:
     7
     """
 
-    def __init__(self, engine: Any, container: str) -> None:
+    def __init__(self, engine: Engine, container: str) -> None:
         self._engine, self._container = engine, container
 
     def printed(self, text: str, *, seconds: float) -> bool:
-        """Wait until the job prints a text; False when it ends before, or takes longer."""
+        """Wait until the job prints a text. Returns False if it ends without, or takes longer than `seconds`."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
-            running = self._engine.inspect_container(self._container)["State"]["Running"]
+            # Read the state before the output: a text printed right before the end is then seen.
+            running = self._state()["Running"]
             if text in self._output():
                 return True
             if not running:
@@ -78,67 +80,73 @@ class Trial:
         return False
 
     def signal(self, name: str) -> None:
-        with asking(f"to send {name}"):
-            self._engine.kill(self._container, name)
+        self._engine.post(f"/containers/{self._container}/kill", signal=name)
 
     def outcome(self, *, seconds: float) -> Outcome:
-        """Wait for the end of the job, and gather what is left of it."""
+        """Wait up to `seconds` for the end of the job, and return its exit code, output and files."""
         deadline = time.monotonic() + seconds
         code = None
         while code is None and time.monotonic() < deadline:
-            state = self._engine.inspect_container(self._container)["State"]
+            state = self._state()
             code = None if state["Running"] else int(state["ExitCode"])
             if code is None:
                 time.sleep(_POLL_SECONDS)
         return Outcome(code, self._output(), dict(self._files()))
 
+    def _state(self) -> dict[str, Any]:
+        state: dict[str, Any] = self._engine.get(f"/containers/{self._container}/json")["State"]
+        return state
+
     def _output(self) -> str:
-        text: bytes = self._engine.logs(self._container)
-        return text.decode(errors="replace")
+        return b"".join(self._engine.logs(self._container)).decode(errors="replace")
 
     def _files(self) -> Iterator[tuple[str, bytes]]:
         for folder in ("model", "output"):
-            with asking("for a trial's files"), missing():
-                pieces, _ = self._engine.get_archive(self._container, f"{BASE}/{folder}")
-                with tarfile.open(fileobj=io.BytesIO(b"".join(pieces))) as archive:
-                    for entry in archive:
-                        if (file := archive.extractfile(entry)) is not None:
-                            yield entry.name, file.read()
+            try:
+                with self._engine.download(self._container, f"{BASE}/{folder}") as stream:
+                    content = stream.read()
+            except EngineRefusal as error:
+                if error.status != _NOT_FOUND:
+                    raise
+                continue
+            with tarfile.open(fileobj=io.BytesIO(content)) as archive:
+                for entry in archive:
+                    if (file := archive.extractfile(entry)) is not None:
+                        yield entry.name, file.read()
 
 
 @contextmanager
-def trial(engine: Any, image: str, script: str, setting: Setting) -> Iterator[Trial]:
-    """Start a script of the folder `trials` as a job of one host without a network; it is gone behind the block.
+def trial(engine: Engine, image: str, script: str, setting: Setting) -> Iterator[Trial]:
+    """Start a script of the folder `trials` as a job of one host without a network; the container ends with the block.
 
-    Raises `EngineError` when the engine cannot start it; an image without `train` ends here.
+    Raises `EngineError` when the engine cannot start the container, for example for an image without `train`.
     """
-    with asking(f"to run {image}"):
-        container = engine.create_container(
-            image,
-            ["train"],
-            user=setting.user,
-            hostname=HOST,
-            volumes=[BASE],
-            environment={"HOME": "/tmp", "USER": "trainer"},  # noqa: S108 - the container's
-            host_config=engine.create_host_config(
-                read_only=setting.read_only,
-                tmpfs={"/tmp": "mode=1777,exec"},  # noqa: S108
-                network_mode="none",
-            ),
-        )["Id"]
+    description = {
+        "Image": image,
+        "Cmd": ["train"],
+        "User": setting.user,
+        "Hostname": HOST,
+        "Volumes": {BASE: {}},
+        "Env": ["HOME=/tmp", "USER=trainer"],
+        "HostConfig": {
+            "ReadonlyRootfs": setting.read_only,
+            "Tmpfs": {"/tmp": "mode=1777,exec"},  # noqa: S108 - a path of the container
+            # A trial needs no network, and an image of any origin gets none.
+            "NetworkMode": "none",
+        },
+    }
+    container = engine.post("/containers/create", description)["Id"]
     try:
-        with asking(f"to run {image}"):
-            engine.put_archive(
-                container, BASE, _tree((_SCRIPTS / f"{script}.py").read_bytes(), dict(setting.hyperparameters))
-            )
-            engine.start(container)
+        tree = _tree((_SCRIPTS / f"{script}.py").read_bytes(), dict(setting.hyperparameters))
+        engine.upload(container, BASE, lambda feed: feed(tree))
+        engine.post(f"/containers/{container}/start")
         yield Trial(engine, container)
     finally:
-        engine.remove_container(container, force=True, v=True)
+        engine.delete(f"/containers/{container}", force=True, v=True)
 
 
 def _tree(script: bytes, hyperparameters: Mapping[str, object]) -> bytes:
-    """Return the contract's tree as a tar; everybody may write to its folders."""
+    """Return the contract's tree as a tar. Any user may write to its folders, because a trial may run as any uid."""
     steering = {Key.PROGRAM: "trial.py", Key.SUBMIT_DIRECTORY: f"{BASE}/code", Key.JOB_NAME: "herringbone-trial"}
     resources = {
         "current_host": HOST,

@@ -1,8 +1,8 @@
-"""Herringbone itself as a wheel, packed from what is running here: an installed distribution or a checkout.
+"""Pack the running Herringbone, an installed distribution or a checkout, as a wheel.
 
-The same sources give the same bytes, whoever packs them: entries are sorted, dated alike and not compressed (the
-output of a compressor depends on its version). Nothing is built, so no build tool is needed: the native core of
-`herringbone_parallel.reduce` comes along as it was compiled here, if it was, and its sources too.
+Equal sources give equal bytes on every machine: entries are sorted, have the same date and are not compressed, because
+the output of a compressor depends on its version. Packing compiles nothing and needs no build tool. The wheel holds the
+native core of `herringbone_parallel.reduce` as compiled on this machine, if it was, and its sources.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from pathlib import Path
 from herringbone_contract.errors import ImageError
 
 PACKAGES = ("herringbone_contract", "herringbone", "herringbone_entry", "herringbone_parallel")
+# The earliest date that a zip archive can hold.
 _DATE = (1980, 1, 1, 0, 0, 0)
 _FILE_MODE = 0o100644 << 16
 _TAG = "py3-none-any"
-# What lies elsewhere in a checkout than in a wheel: folder of the wheel -> (package it hangs on, path from there).
+# Folders that a checkout keeps elsewhere than a wheel: folder in the wheel -> (a package, path from that package).
 _ELSEWHERE = {
     "herringbone_parallel/_shim": ("herringbone_parallel", "../shim"),
     "herringbone_parallel/_shim_horovod": ("herringbone_parallel", "../shim_horovod"),
@@ -36,7 +37,7 @@ def pack_herringbone() -> tuple[str, bytes]:
     >>> pack_herringbone()[0]
     'herringbone-0.1.0-py3-none-any.whl'
 
-    Raises `ImageError` where Herringbone was not installed, so that nobody knows its version.
+    Raises `ImageError` if Herringbone is not installed, because its version is unknown then.
     """
     try:
         installed = distribution("herringbone")
@@ -48,13 +49,13 @@ def pack_herringbone() -> tuple[str, bytes]:
 
 
 def find_containers() -> Path:
-    """Return the folder with the Dockerfiles: in a checkout its own, else the one that came with the wheel."""
+    """Return the folder with the Dockerfiles, of the checkout or of the installed wheel."""
     _, path = next(pair for pair in _roots() if pair[0] == "herringbone/_containers")
     return path
 
 
 def pack(files: Mapping[str, bytes], record: str) -> bytes:
-    """Return a wheel of these files and their `record`. Pure.
+    """Return a wheel of these files and of `record`, the list of their hashes. Pure.
 
     >>> zipfile.ZipFile(io.BytesIO(pack({"a/b.py": b"1"}, "a.dist-info/RECORD"))).namelist()
     ['a/b.py', 'a.dist-info/RECORD']
@@ -84,7 +85,7 @@ def _sources() -> Iterator[tuple[str, bytes]]:
 
 
 def _roots() -> Iterator[tuple[str, Path]]:
-    """Yield (folder of the wheel, folder here)."""
+    """Yield (folder in the wheel, folder on this machine)."""
     for package in PACKAGES:
         yield package, _folder(package)
     for name, (package, path) in _ELSEWHERE.items():

@@ -9,6 +9,7 @@ from pathlib import Path
 from herringbone_contract.errors import HerringboneError
 
 HOME_VARIABLE = "HERRINGBONE_HOME"
+_LAST_WORDS_CHARS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,13 @@ class JobFolder:
     def controller_log(self) -> Path:
         """The error output of the controller itself; normally empty."""
         return self.path / "controller.log"
+
+    def controller_words(self) -> str:
+        """Return the end of the controller's log, which says why the controller died; "" without a log."""
+        try:
+            return self.controller_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
+        except OSError:
+            return ""
 
 
 @dataclass(frozen=True, slots=True)

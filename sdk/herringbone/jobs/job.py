@@ -23,7 +23,8 @@ from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_ba
 from herringbone.jobs.logs import LogLine, Metric, find_metrics, select_lines
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import JobFailedError
-from herringbone_contract.failure import Failure, parse_failure
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource

@@ -1,6 +1,6 @@
-"""What backends on this machine have in common in reviewing a plan: launchers, channels, and where output goes.
+"""Review a plan for a backend that runs on the user's own machines: options, launchers, channels and output.
 
-Looks at names and permissions, changes nothing.
+These checks look at names and permissions and change nothing.
 """
 
 from __future__ import annotations
@@ -8,23 +8,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from herringbone.code.source import check_source
+from herringbone.code.files import check_source
 from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import given_options
 from herringbone.jobs.home import JobFolder, find_home
 from herringbone.planning.plan import JobPlan, refuse
+from herringbone_contract.distribution import Launcher
 from herringbone_contract.errors import InputError, UnsupportedError
 
 _LAUNCHERS = (
-    "plain",
-    "mpi",
-    "torch_distributed",
-    "data_parallel",
-    "parameter_server",
-    "multi_worker_mirrored",
+    Launcher.PLAIN,
+    Launcher.MPI,
+    Launcher.TORCH_DISTRIBUTED,
+    Launcher.DATA_PARALLEL,
+    Launcher.PARAMETER_SERVER,
+    Launcher.MULTI_WORKER_MIRRORED,
 )
 
-# Options that cost money, choose machines or name accounts: a job on this machine is the same without them.
+# Options that cost money, choose machines or name accounts: without them a job on this machine runs just the same.
 UNUSED = (
     "role",
     "sagemaker_session",
@@ -47,7 +48,7 @@ UNUSED = (
     "slurm",
 )
 
-# Options whose user counts on them: running without would be another job, or a less safe one.
+# Options that a user relies on: without them the job would be another job, or a less safe one.
 REFUSED = {
     "volume_kms_key": "the job's folder is not encrypted",
     "output_kms_key": "the model is not encrypted",
@@ -55,20 +56,21 @@ REFUSED = {
 
 
 def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retries: int = 0) -> None:
-    """Raise one `UnsupportedError` with every wish that is not served; `refused` are options, with reasons.
+    """Raise one `UnsupportedError` that names every option the backend does not serve.
 
-    `retries` is how often a job begins anew here that says nothing of it.
+    `refused` maps options to the reason why this backend refuses them. `retries` is the number of restarts that this
+    backend allows a job without `max_retry_attempts`.
     """
-    given = given_options(plan.options)
-    refusals = {name: why for name, why in {**REFUSED, **refused}.items() if given.get(name)}
+    options = given_options(plan.options)
+    refusals = {name: reason for name, reason in {**REFUSED, **refused}.items() if options.get(name)}
     if not (plan.options.max_retry_attempts or retries):
-        why = "says how a job begins anew, and this one does not: give max_retry_attempts, too"
-        refusals |= {name: why for name in ("log_policies", "min_instance_count") if name in given}
+        reason = "controls how a job restarts, and this job never restarts: give max_retry_attempts, too"
+        refusals |= {name: reason for name in ("log_policies", "min_instance_count") if name in options}
     refuse(backend, refusals | _refused_values(plan))
 
 
 def check_files(backend: str, plan: JobPlan) -> None:
-    """Raise `InputError`, `ArchiveError` or `UnsupportedError` unless code, data and folders are there."""
+    """Check that code, data and folders exist. Raises `InputError`, `ArchiveError` or `UnsupportedError`."""
     if plan.source is not None:
         if plan.source.remote:
             raise UnsupportedError(
@@ -76,75 +78,63 @@ def check_files(backend: str, plan: JobPlan) -> None:
                 "here and give its path"
             )
         check_source(plan.source, but_not=find_home().path)
-    for channel in all_channels(plan):
+    for channel in plan.channels:
         _check_channel(backend, channel)
     output_folder(plan, JobFolder(Path(plan.folder)))
     checkpoint_folder(plan)
 
 
 def unused_of(plan: JobPlan, unused: tuple[str, ...]) -> list[str]:
-    """Return which of the options that mean nothing were given."""
-    given = given_options(plan.options)
+    """Return the options that the user set and that have no effect: those of `UNUSED` and of `unused`."""
+    options = given_options(plan.options)
     session = ["sagemaker_session"] if plan.options.sagemaker_session is not None else []
-    return [name for name in (*UNUSED, *unused) if name in given] + session
-
-
-def all_channels(plan: JobPlan) -> tuple[Channel, ...]:
-    """Return the channels, the model's (`model_uri`) among them."""
-    uri = plan.options.model_uri
-    if uri is None:
-        return plan.channels
-    from herringbone.estimators.inputs import parse_inputs
-
-    name = plan.options.model_channel_name
-    if any(channel.name == name for channel in plan.channels):
-        raise InputError(f"channel {name!r}: given in inputs and by model_uri; rename one (model_channel_name)")
-    return (*plan.channels, *parse_inputs({name: uri}, base=Path(plan.folder)))
+    return [name for name in (*UNUSED, *unused) if name in options] + session
 
 
 def brings_packages(plan: JobPlan) -> bool:
-    """Say whether ranks may run in a Python of the job's own, made from its requirements.txt."""
+    """Return True if ranks may run in a Python that is made for the job from its requirements.txt."""
     source = plan.source
     assert source is not None
     if source.folder is None:
-        return True
+        return True  # only the host unpacks an archive, so it may hold a requirements.txt
     return source.whole_folder and Path(source.folder, "requirements.txt").exists()
 
 
 def output_folder(plan: JobPlan, folder: JobFolder) -> Path:
-    """Return where the packed model goes: `<output_path>/<job>/output`, or the job's own folder."""
+    """Return the folder for the packed model: `<output_path>/<job>/output`, or the job folder's `output`."""
     if plan.options.output_path is None:
         return folder.output
     return _on_this_machine("output_path", plan.options.output_path, plan) / plan.job_name / "output"
 
 
 def checkpoint_folder(plan: JobPlan) -> Path | None:
-    """Return the folder that outlives the job as its checkpoints, None when none was given."""
+    """Return the folder that keeps the checkpoints after the job, None without `checkpoint_s3_uri`."""
     uri = plan.options.checkpoint_s3_uri
     return None if uri is None else _on_this_machine("checkpoint_s3_uri", uri, plan)
 
 
 def _refused_values(plan: JobPlan) -> dict[str, str]:
-    """Options that are served, but not with every value."""
+    """Return the refusals for options that are served, but not with these values."""
     refusals = {}
-    if plan.launcher not in _LAUNCHERS:
-        refusals["distribution"] = (
-            f"the launcher {plan.launcher} does not run here yet; these do: {', '.join(_LAUNCHERS)}"
-        )
-    elif plan.launcher == "torch_distributed" and "mp_parameters" in plan.hyperparameters:
+    if plan.distribution.launcher not in _LAUNCHERS:
+        served = ", ".join(launcher.value for launcher in _LAUNCHERS)
+        refusals["distribution"] = f"the launcher {plan.launcher} does not run here yet; these do: {served}"
+    elif plan.distribution.model_parallel_v2 is not None:
         refusals["distribution.smdistributed.modelparallel"] = "version 2 of the library does not run here; use mpi"
     if any(host.ranks == 0 and not host.helper for host in plan.hosts):
         refusals["distribution.instance_groups"] = "a group that neither trains nor helps does not run here yet"
     local = plan.options.checkpoint_local_path
     if local is not None and local.rstrip("/") != "/opt/ml/checkpoints":
-        refusals["checkpoint_local_path"] = f"only /opt/ml/checkpoints has a place here, not {local}"
+        refusals["checkpoint_local_path"] = f"only /opt/ml/checkpoints is served here, not {local}"
     modes = {"input_mode": plan.options.input_mode}
     modes |= {f"channel {channel.name}": channel.input.input_mode or "File" for channel in plan.channels}
     refusals |= {name: "Pipe mode does not run here; use File" for name, mode in modes.items() if mode == "Pipe"}
     for channel in plan.channels:
-        given = channel.input
-        if given.compression == "Gzip" or given.record_wrapping == "RecordIO" or given.s3_data_type != "S3Prefix":
-            refusals[f"channel {channel.name}"] = "compression, record_wrapping and manifests are a service's work"
+        source = channel.input
+        if source.compression == "Gzip" or source.record_wrapping == "RecordIO" or source.s3_data_type != "S3Prefix":
+            refusals[f"channel {channel.name}"] = (
+                "compression, record_wrapping and manifests are served by a service alone"
+            )
     return refusals
 
 

@@ -1,4 +1,4 @@
-"""Whether a job's script will find an MXNet that can be imported, as far as a plan can know."""
+"""Check, as far as a plan can know, that a job's script will be able to import MXNet."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from pathlib import PurePath
 from herringbone.planning.checks import brings_packages
 from herringbone.planning.plan import JobPlan
 
-# The first numpy without `numpy.bool`, which MXNet's last release asks for when it is imported.
+# The first numpy without `numpy.bool`, which MXNet's last release reads when it is imported.
 _NUMPY_TOO_NEW = (1, 24)
-_WAY = "`pip install 'herringbone[mxnet]'` on Python 3.10 or 3.11, or name mxnet==1.9.1 and numpy<1.24 in the job's"
-_WAY += " requirements.txt"
+_REMEDY = "`pip install 'herringbone[mxnet]'` on Python 3.10 or 3.11, or name mxnet==1.9.1 and numpy<1.24 in the job's"
+_REMEDY += " requirements.txt"
 
-# The versions of this Python's MXNet and numpy; None for one that it has not.
+# The versions of this Python's MXNet and numpy; None for a package that is not installed.
 Installed = tuple[str | None, str | None]
 
 
 def installed_mxnet() -> Installed:
-    """Return what this Python has: "" for an MXNet that does not say its version."""
+    """Return the versions of this Python's MXNet and numpy; "" for an MXNet whose version is unknown."""
     mxnet = _version("mxnet")
     if mxnet is None and importlib.util.find_spec("mxnet") is not None:
-        mxnet = ""  # one of the packages for GPUs, or built by hand
+        mxnet = ""  # a package for GPUs, which has another name, or a build without metadata
     return mxnet, _version("numpy")
 
 
 def missing_mxnet(plan: JobPlan, installed: Callable[[], Installed]) -> dict[str, str]:
-    """Return, as refusals, what a script for MXNet needs and ranks will not find; nothing is imported.
+    """Return, as refusals, the packages that an MXNet script needs and its ranks will not find. Imports none of them.
 
-    A job with a requirements.txt runs in a Python of its own, of which nothing is known yet.
+    A job with a requirements.txt is never refused: its Python is made from that file at the start.
     """
     assert plan.source is not None
     is_python = PurePath(plan.source.entry_point).suffix == ".py"
     if plan.estimator != "MXNet" or not is_python or brings_packages(plan):
         return {}
     mxnet, numpy = installed()
-    where = f"ranks run in {sys.executable}, which has"
+    python = f"ranks run in {sys.executable}, which has"
     if mxnet is None:
-        return {"MXNet": f"not there: {where} none: {_WAY}"}
+        return {"MXNet": f"not there: {python} none: {_REMEDY}"}
     if numpy is None or _release(numpy) >= _NUMPY_TOO_NEW:
-        return {"MXNet": f"needs a numpy older than 1.24, and {where} {numpy or 'none'}: {_WAY}"}
+        return {"MXNet": f"needs a numpy older than 1.24, and {python} {numpy or 'none'}: {_REMEDY}"}
     return {}
 
 

@@ -1,25 +1,27 @@
-"""From what an estimator was given to what will run: `JobPlan`, made by a pure function.
+"""Turn an estimator's arguments into a `JobPlan`, the description of the job that a backend starts.
 
     estimator's arguments -> JobRequest --make_plan--> JobPlan --backend.submit--> a running job
 
-A plan can be printed, compared and stored. Making one starts nothing and writes nothing.
+A plan can be printed, compared and stored. Making a plan starts nothing and writes nothing.
 """
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from herringbone.code.source import SourceCode
-from herringbone.estimators.inputs import Channel
+from herringbone.estimators.inputs import Channel, parse_inputs
 from herringbone.estimators.options import InstanceGroup, Options, explain
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key, masked
-from herringbone_contract.distribution import Distribution, Launcher, check_layout, with_instance_groups
+from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
 from herringbone_contract.errors import DistributionError, InputError, OptionError, UnsupportedError
-from herringbone_contract.hyperparameters import check_limits, encode, encode_values
+from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
+from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters
 from herringbone_contract.resources import HOMOGENEOUS_GROUP, host_names
 
@@ -27,8 +29,9 @@ _SHOWN_CHARS = 100
 
 
 class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """An estimator's arguments, parsed. `arguments` are the same as the user gave them, to build the estimator again.
+    """An estimator's arguments, parsed.
 
+    `arguments` are the same arguments as the user wrote them, from which `attach` builds the estimator again.
     `source` is None for an image that brings its own program.
     """
 
@@ -43,7 +46,10 @@ class JobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One host. `ranks` is None where the host itself counts them: one per GPU, or one; a `helper` has none."""
+    """One host of a job.
+
+    `ranks` is None where the host itself counts its ranks: one per GPU, or one without GPUs. A `helper` has 0 ranks.
+    """
 
     name: str
     instance_type: str
@@ -53,22 +59,25 @@ class HostPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that a backend needs to start a job.
+    """Everything that a backend needs to start a job.
 
     >>> print(estimator.plan("data"))                                   # doctest: +SKIP
     >>> estimator.plan("data").to_dict()["hyperparameters"]["epochs"]   # doctest: +SKIP
     '3'
 
-    `unused` names the options that were given and mean nothing to this backend. `request` is what a service would be
-    sent, unmasked, with `${...}` for what only the account can tell; None where no service runs the job. Paths are
-    absolute, or relative to `folder`, where the plan was made. `fewer_hosts` are the counts of hosts, the greatest
-    first, that the job may go on with when it begins anew and not all can be had.
+    - `distribution` is the typed strategy. `hyperparameters` carry the same strategy to the hosts, encoded.
+    - `channels` are all channels of the job: those of `fit`, then the model's (`model_uri`), always the last one.
+    - `unused` names the options that the user set and that have no effect on this backend.
+    - `request` is the service's request, unmasked, with `${...}` for values that only the account knows. It is None
+      where no service runs the job.
+    - Paths are absolute, or relative to `folder`, the folder in which the plan was made.
+    - `fewer_hosts`: host counts, largest first, with which a retry may run when some hosts are unavailable.
     """
 
     job_name: str
     backend: str
     estimator: str
-    launcher: str
+    distribution: Distribution
     hosts: tuple[HostPlan, ...]
     source: SourceCode | None
     channels: tuple[Channel, ...]
@@ -81,24 +90,29 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     fewer_hosts: tuple[int, ...] = ()
 
     @property
+    def launcher(self) -> str:
+        """The name of the program that starts the ranks, for messages and for the plan as JSON."""
+        return self.distribution.launcher.value
+
+    @property
     def environment(self) -> dict[str, str]:
-        """What the user adds to each rank's environment, unmasked."""
+        """The variables that the user adds to each rank's environment, unmasked."""
         return self.options.environment
 
     @property
-    def told_name(self) -> str:
-        """The job's name as its script knows it, in every attempt the same."""
-        told = self.hyperparameters.get(Key.JOB_NAME)
-        return self.job_name if told is None else str(json.loads(told))
+    def script_job_name(self) -> str:
+        """The job name that the script reads. It stays the same in every attempt, whatever the platform's name is."""
+        encoded = self.hyperparameters.get(Key.JOB_NAME)
+        return self.job_name if encoded is None else str(json.loads(encoded))
 
     @property
     def advice(self) -> str | None:
-        """What would be better about a plan that is not wrong."""
+        """A suggestion for a plan that is valid but slower than it needs to be; None without one."""
         helpers = sum(host.helper for host in self.hosts)
         return reduce_servers.advice(training_hosts=sum(host.ranks != 0 for host in self.hosts), helpers=helpers)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as JSON's plain values, secret-sounding variables and hyperparameters masked."""
+        """Return the plan as plain JSON values; environment and hyperparameters that look like secrets are masked."""
         shown = msgspec.structs.replace(
             self.options,
             environment=masked(self.environment),
@@ -107,8 +121,8 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             sagemaker_session=None,
         )
         arguments = dict(self.arguments)
-        if given := arguments.get("hyperparameters"):
-            arguments["hyperparameters"] = masked_hyperparameters(given)
+        if user_values := arguments.get("hyperparameters"):
+            arguments["hyperparameters"] = masked_hyperparameters(user_values)
         plan = msgspec.structs.replace(
             self,
             options=shown,
@@ -116,16 +130,26 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             hyperparameters=masked_hyperparameters(self.hyperparameters),
             arguments=arguments,
         )
-        plain: dict[str, Any] = json.loads(json.dumps(msgspec.to_builtins(plan)))
-        return plain
+        # JSON turns tuples into lists, so that a plan equals what the index gives back.
+        fields = json.loads(json.dumps(msgspec.to_builtins(plan)))
+        return {"launcher": self.launcher, **fields}
 
     def __str__(self) -> str:
         return "\n".join(f"{name + ':':<18} {value}" for name, value in _described(self))
 
 
 def parse_plan(raw: object) -> JobPlan:
-    """Read back what `JobPlan.to_dict` gave; masked values stay masked."""
-    return msgspec.convert(raw, JobPlan)
+    """Return the plan that `JobPlan.to_dict` wrote; masked values stay masked."""
+    stored = msgspec.convert(raw, dict[str, Any])
+    stored.pop("launcher", None)  # derived from the distribution
+    # msgspec cannot tell the two versions of modelparallel's parameters apart; the grammar of `distribution` can.
+    # Plans in indexes of earlier versions have the distribution as hyperparameters only.
+    encoded = stored.get("hyperparameters", {})
+    distribution = parse(stored.pop("distribution")) if "distribution" in stored else decode(encoded)
+    types = {field.name: field.type for field in msgspec.structs.fields(JobPlan)}
+    return JobPlan(
+        distribution=distribution, **{name: msgspec.convert(value, types[name]) for name, value in stored.items()}
+    )
 
 
 def make_plan(
@@ -136,15 +160,16 @@ def make_plan(
     backend: str,
     folder: str,
 ) -> JobPlan:
-    """Lay out hosts and ranks, encode the hyperparameters, and check the rules that need all of it.
+    """Lay out hosts and ranks, encode the hyperparameters, and check the rules that concern several arguments.
 
     Pure. Raises `DistributionError`, `HyperparameterError`, `InputError` or `OptionError`.
     """
     distribution = request.distribution
-    named = [group.instance_group_name for group in request.options.instance_groups or ()]
-    distribution = with_instance_groups(distribution, named)
+    group_names = [group.instance_group_name for group in request.options.instance_groups or ()]
+    distribution = with_instance_groups(distribution, group_names)
     hosts = lay_out_hosts(request.groups, distribution)
     training = [host for host in hosts if host.ranks != 0]
+    # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
     hyperparameters = {
@@ -152,15 +177,17 @@ def make_plan(
         **encode(distribution, instance_type=training[0].instance_type),
         **encode_values(steering(request, job_name=job_name)),
     }
+    # Each part keeps the limits; together they may still be too many.
     check_limits(hyperparameters)
     return JobPlan(
         job_name=job_name,
         backend=backend,
         estimator=request.estimator,
-        launcher=distribution.launcher.value,
+        distribution=distribution,
         hosts=hosts,
         source=request.source,
-        channels=_channels(channels, hosts),
+        # Helpers get the model, too: only the data is kept from them.
+        channels=_channels(channels, hosts) + _model_channel(channels, request.options, folder),
         hyperparameters=hyperparameters,
         options=request.options,
         folder=folder,
@@ -169,31 +196,8 @@ def make_plan(
     )
 
 
-def _fewer_hosts(request: JobRequest, distribution: Distribution, hosts: tuple[HostPlan, ...]) -> tuple[int, ...]:
-    """Return the counts below the job's own, down to `min_instance_count`, that its distribution can be laid out on."""
-    least = request.options.min_instance_count
-    if least is None:
-        return ()
-    if len(request.groups) > 1:
-        raise OptionError("min_instance_count: a job of several instance_groups keeps its hosts; leave it out")
-    if least > len(hosts):
-        raise OptionError(f"min_instance_count: {least} is more than instance_count, {len(hosts)}")
-    ranks = hosts[0].ranks
-    found = []
-    for count in range(len(hosts) - 1, least - 1, -1):
-        try:
-            if ranks is not None:
-                check_layout(distribution, hosts=count, processes_per_host=ranks)
-        except DistributionError as error:
-            if count == least:
-                raise DistributionError(f"min_instance_count: {least}: {error}") from None
-        else:
-            found.append(count)
-    return tuple(found)
-
-
 def steering(request: JobRequest, *, job_name: str | None) -> dict[str, Any]:
-    """Return the hyperparameters that script mode always adds; `sagemaker_region` is a cloud backend's to add."""
+    """Return the hyperparameters that script mode always adds; a cloud backend adds `sagemaker_region` itself."""
     added: dict[str, Any] = {}
     if request.source is not None:
         added[Key.SUBMIT_DIRECTORY] = request.source.address
@@ -207,7 +211,7 @@ def steering(request: JobRequest, *, job_name: str | None) -> dict[str, Any]:
 def instance_groups(
     options: Options, instance_type: str | None, instance_count: int | None
 ) -> tuple[InstanceGroup, ...]:
-    """Return the groups of hosts: those given, or one made of `instance_type` and `instance_count`."""
+    """Return the option `instance_groups`, or one group made of `instance_type` and `instance_count`."""
     if options.instance_groups is not None:
         if instance_type is not None or instance_count is not None:
             raise OptionError("instance_groups: excludes instance_type and instance_count; give one or the other")
@@ -217,22 +221,22 @@ def instance_groups(
         return options.instance_groups
     if instance_type is None:
         raise OptionError("instance_type: missing; write for example instance_type='local_process'")
-    given = {"instance_type": instance_type, "instance_count": 1 if instance_count is None else instance_count}
+    fields = {"instance_type": instance_type, "instance_count": 1 if instance_count is None else instance_count}
     try:
-        return (msgspec.convert({"instance_group_name": HOMOGENEOUS_GROUP, **given}, InstanceGroup),)
+        return (msgspec.convert({"instance_group_name": HOMOGENEOUS_GROUP, **fields}, InstanceGroup),)
     except msgspec.ValidationError as error:
-        raise OptionError(explain(error, given)) from None
+        raise OptionError(explain(error, fields)) from None
 
 
 def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution) -> tuple[HostPlan, ...]:
-    """Return the hosts of the groups, named in their order, with the ranks that a distribution gives each. Pure."""
+    """Return the hosts of all groups, named in their order, each with its number of ranks. Pure."""
     names = iter(host_names(sum(group.instance_count for group in groups)))
     chosen = distribution.instance_groups or ()
     hosts = []
     for group in groups:
         name, instance_type = group.instance_group_name, group.instance_type
         trains = not chosen or name in chosen
-        ranks = _ranks_per_host(distribution) if trains else 0
+        ranks = ranks_per_host(distribution.launcher, distribution.processes_per_host) if trains else 0
         helper = name == distribution.helpers
         hosts += [
             HostPlan(name=next(names), instance_type=instance_type, group=name, ranks=ranks, helper=helper)
@@ -241,16 +245,58 @@ def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution)
     return tuple(hosts)
 
 
-def _channels(channels: tuple[Channel, ...], hosts: tuple[HostPlan, ...]) -> tuple[Channel, ...]:
-    """Return the channels with the groups that they go to: where hosts help, to those that train, unless one says more.
+def own_data_parallel_keys(distribution: Distribution) -> list[str]:
+    """Return the keys of `smdistributed.dataparallel` in use that AWS's library does not know, such as `helpers`."""
+    if distribution.data_parallel is None:
+        return []
+    known_to_aws = ("enabled", "custom_mpi_options")
+    return [key for key in msgspec.to_builtins(distribution.data_parallel) if key not in known_to_aws]
 
-    A helper would read nothing of it, and of data that is shared out nobody would read the helper's share.
+
+def refuse(backend: str, refusals: dict[str, str]) -> None:
+    """Raise one `UnsupportedError` that names every option a backend cannot serve; do nothing without refusals.
+
+    `refusals` maps the option's name to the reason.
+    """
+    if refusals:
+        lines = [f"{name}: {reason}" for name, reason in refusals.items()]
+        raise UnsupportedError(f"{backend} cannot serve this job:\n  " + "\n  ".join(lines))
+
+
+def _fewer_hosts(request: JobRequest, distribution: Distribution, hosts: tuple[HostPlan, ...]) -> tuple[int, ...]:
+    """Return the host counts below the job's own, down to `min_instance_count`, for which a layout exists."""
+    least = request.options.min_instance_count
+    if least is None:
+        return ()
+    if len(request.groups) > 1:
+        raise OptionError("min_instance_count: a job of several instance_groups keeps its hosts; leave it out")
+    if least > len(hosts):
+        raise OptionError(f"min_instance_count: {least} is more than instance_count, {len(hosts)}")
+    ranks = hosts[0].ranks
+    counts = []
+    for count in range(len(hosts) - 1, least - 1, -1):
+        try:
+            if ranks is not None:
+                check_layout(distribution, hosts=count, processes_per_host=ranks)
+        except DistributionError as error:
+            # The user named this count, so it has to work. A count in between may fail: the job skips it.
+            if count == least:
+                raise DistributionError(f"min_instance_count: {least}: {error}") from None
+        else:
+            counts.append(count)
+    return tuple(counts)
+
+
+def _channels(channels: tuple[Channel, ...], hosts: tuple[HostPlan, ...]) -> tuple[Channel, ...]:
+    """Return the channels with the groups that get them: the training groups, unless the channel names others.
+
+    A helper reads no data. If it got a share of a sharded channel, nobody would train on that share.
     """
     groups = list(dict.fromkeys(host.group for host in hosts))
     for channel in channels:
-        if strangers := set(channel.input.instance_groups or ()) - set(groups):
+        if unknown := set(channel.input.instance_groups or ()) - set(groups):
             raise InputError(
-                f"channel {channel.name!r}: instance_groups: the job has no group {', '.join(sorted(strangers))}; it "
+                f"channel {channel.name!r}: instance_groups: the job has no group {', '.join(sorted(unknown))}; it "
                 f"has: {', '.join(groups)}"
             )
     training = tuple(dict.fromkeys(host.group for host in hosts if not host.helper))
@@ -264,21 +310,14 @@ def _channels(channels: tuple[Channel, ...], hosts: tuple[HostPlan, ...]) -> tup
     )
 
 
-def _ranks_per_host(distribution: Distribution) -> int | None:
-    if distribution.launcher is Launcher.MPI:
-        return distribution.processes_per_host or 1
-    if distribution.launcher is Launcher.DATA_PARALLEL:
-        return distribution.processes_per_host
-    if distribution.launcher is Launcher.TORCH_DISTRIBUTED:
-        return None
-    return 1
-
-
-def refuse(backend: str, refusals: dict[str, str]) -> None:
-    """Raise one `UnsupportedError` that names every wish a backend cannot serve."""
-    if refusals:
-        lines = [f"{name}: {why}" for name, why in refusals.items()]
-        raise UnsupportedError(f"{backend} cannot serve this job:\n  " + "\n  ".join(lines))
+def _model_channel(channels: tuple[Channel, ...], options: Options, folder: str) -> tuple[Channel, ...]:
+    """Return the channel that `model_uri` asks for, () without one."""
+    if options.model_uri is None:
+        return ()
+    name = options.model_channel_name
+    if any(channel.name == name for channel in channels):
+        raise InputError(f"channel {name!r}: given in inputs and by model_uri; rename one (model_channel_name)")
+    return parse_inputs({name: options.model_uri}, base=Path(folder))
 
 
 def _masked_request(request: dict[str, Any] | None) -> dict[str, Any] | None:
@@ -293,13 +332,14 @@ def _masked_request(request: dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _described(plan: JobPlan) -> list[tuple[str, str]]:
+    """Return the lines that `str(plan)` shows, each as (label, text)."""
     rows = [("job", plan.job_name), ("runs on", plan.backend), ("launcher", plan.launcher)]
     for host in plan.hosts:
         group = "" if host.group == HOMOGENEOUS_GROUP else f", group {host.group}"
         rows.append((f"host {host.name}", f"{_role(host)}{group}"))
     if plan.source is not None:
-        place = plan.source.revision or plan.source.archive or plan.source.folder
-        rows.append(("script", f"{plan.source.entry_point} in {place}"))
+        origin = plan.source.revision or plan.source.archive or plan.source.folder
+        rows.append(("script", f"{plan.source.entry_point} in {origin}"))
         rows += [("dependency", path) for path in plan.source.dependencies]
     for channel in plan.channels:
         sharded = ", every host its share of the files" if channel.sharded else ""

@@ -1,4 +1,4 @@
-"""Whether a job finds the TensorFlow that its `distribution` needs, as far as a plan can know."""
+"""Check, as far as a plan can know, that a job will find the TensorFlow that its `distribution` needs."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from collections.abc import Callable
 
 from herringbone.planning.checks import brings_packages
 from herringbone.planning.plan import JobPlan
+from herringbone_contract.distribution import Launcher
 
 _PACKAGES = ("tensorflow", "tensorflow-cpu")
-# The first that comes with Keras 3; Herringbone's library is written for it.
+# The first release with Keras 3, for which Herringbone's library is written.
 _LIBRARY_NEEDS = (2, 16)
-_STRATEGIES = ("parameter_server", "multi_worker_mirrored")
+_STRATEGIES = (Launcher.PARAMETER_SERVER, Launcher.MULTI_WORKER_MIRRORED)
 
 
 def installed_tensorflow() -> str | None:
-    """Return this Python's TensorFlow: its version, "" where it has one that does not say, None where it has none."""
+    """Return the version of this Python's TensorFlow: "" where its version is unknown, None without TensorFlow."""
     for package in _PACKAGES:
         try:
             return importlib.metadata.version(package)
@@ -28,27 +29,27 @@ def installed_tensorflow() -> str | None:
 
 
 def missing_tensorflow(plan: JobPlan, installed: Callable[[], str | None]) -> dict[str, str]:
-    """Return, as refusals, what the job needs of TensorFlow and ranks will not find; nothing is imported.
+    """Return, as refusals, the TensorFlow that the job needs and its ranks will not find. Imports no TensorFlow.
 
-    A job with a requirements.txt runs in a Python of its own, of which nothing is known yet.
+    A job with a requirements.txt is never refused: its Python is made from that file at the start.
     """
     library = _uses_library(plan)
-    strategy = plan.estimator == "TensorFlow" and plan.launcher in _STRATEGIES
+    strategy = plan.estimator == "TensorFlow" and plan.distribution.launcher in _STRATEGIES
     if not (library or strategy) or brings_packages(plan):
         return {}
-    found = installed()
+    version = installed()
     needed = "TensorFlow 2.16 or newer" if library else "TensorFlow"
-    where = f"ranks run in {sys.executable}, which has"
-    way = "`pip install 'herringbone[tensorflow]'`, or name tensorflow in the job's requirements.txt"
-    if found is None:
-        return {"distribution": f"needs {needed}, and {where} none: {way}"}
-    if library and _release(found) < _LIBRARY_NEEDS:
-        return {"distribution": f"needs {needed}, with Keras 3, and {where} {found}: {way}"}
+    python = f"ranks run in {sys.executable}, which has"
+    remedy = "`pip install 'herringbone[tensorflow]'`, or name tensorflow in the job's requirements.txt"
+    if version is None:
+        return {"distribution": f"needs {needed}, and {python} none: {remedy}"}
+    if library and _release(version) < _LIBRARY_NEEDS:
+        return {"distribution": f"needs {needed}, with Keras 3, and {python} {version}: {remedy}"}
     return {}
 
 
 def old_tensorflow(plan: JobPlan) -> dict[str, str]:
-    """Return, as a refusal, a `framework_version` that no image of ours can have beside our library."""
+    """Return, as a refusal, a `framework_version` that none of our images can have together with our library."""
     version = plan.options.framework_version
     if version is None or plan.arguments.get("image_uri") or not _uses_library(plan):
         return {}
@@ -62,11 +63,16 @@ def old_tensorflow(plan: JobPlan) -> dict[str, str]:
 
 
 def _uses_library(plan: JobPlan) -> bool:
-    library = plan.launcher == "data_parallel" or "mp_parameters" in plan.hyperparameters
+    distribution = plan.distribution
+    library = (
+        distribution.launcher is Launcher.DATA_PARALLEL
+        or distribution.model_parallel is not None
+        or distribution.model_parallel_v2 is not None
+    )
     return library and plan.estimator == "TensorFlow"
 
 
 def _release(version: str) -> tuple[int, int]:
-    """Return the first two numbers of a version; one that has no two, such as "2", may be new enough."""
+    """Return the first two numbers of a version; a version without two, such as "2", counts as new enough."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return _LIBRARY_NEEDS if numbers is None else (int(numbers[1]), int(numbers[2]))

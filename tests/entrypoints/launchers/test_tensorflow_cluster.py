@@ -1,4 +1,4 @@
-"""`parameter_server` and `multi_worker_mirrored_strategy`: who is told what, and how long the servers stay."""
+"""`parameter_server` and `multi_worker_mirrored_strategy`: the roles of ranks, and the lives of servers."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from herringbone_entry.launchers.tensorflow_cluster import Servers, rank_config, server_config
+from herringbone_entry.channel.rendezvous import TensorFlowServers
+from herringbone_entry.launchers.tensorflow_cluster import rank_config, server_config
 
 STAND_IN = Path(__file__).parents[1] / "stand_in_tensorflow"
 MIRRORED = {"sagemaker_multi_worker_mirrored_strategy_enabled": True}
 PARAMETER_SERVER = {"sagemaker_parameter_server_enabled": True}
-# What scripts begin with: every rank waits for all parameter servers.
-WHO = """
+# Every script begins with this: each rank waits for all parameter servers.
+WAIT_FOR_SERVERS = """
 import json, os, sys, time
 config = json.loads(os.environ["TF_CONFIG"])
 cluster, task = config["cluster"], config["task"]
@@ -23,7 +24,11 @@ while not all(os.path.exists(os.environ["ROOT"] + f"/serves-{number}") for numbe
     time.sleep(0.01)
 print(task["type"], task["index"], {role: len(tasks) for role, tasks in sorted(cluster.items())})
 """
-HOSTS = [Servers("algo-1", 7000, 7001), Servers("fd00::2", 8000, 8001), Servers("algo-3", 9000, 9001)]
+HOSTS = [
+    TensorFlowServers("algo-1", 7000, 7001),
+    TensorFlowServers("fd00::2", 8000, 8001),
+    TensorFlowServers("algo-3", 9000, 9001),
+]
 
 
 def test_every_rank_is_a_worker_of_a_mirrored_strategy() -> None:
@@ -61,21 +66,21 @@ def stand_in_first() -> str:
     return os.pathsep.join(filter(None, [str(STAND_IN), os.environ.get("PYTHONPATH")]))
 
 
-def made(make_job, script: str, *, hosts: int = 2, over: str = "unix", **settings):
+def job_with_servers(make_job, script: str, *, hosts: int = 2, over: str = "unix", **settings):
     job = make_job(hosts=hosts, over=over, PYTHONPATH=stand_in_first())
-    job.write(WHO + script, **settings)
+    job.write(WAIT_FOR_SERVERS + script, **settings)
     return job
 
 
 @pytest.mark.parametrize("over", ["unix", "tcp"])
 def test_mirrored_ranks_find_each_other(make_job, over: str) -> None:
     script = "addresses = cluster['worker']; print(len(set(addresses)), *addresses)"
-    job = made(make_job, script, over=over, **MIRRORED)
+    job = job_with_servers(make_job, script, over=over, **MIRRORED)
     ended = job.run()
     assert [result.code for result in ended.values()] == [0, 0]
     first, second = (result.rank_lines for result in ended.values())
     assert [first[0], second[0]] == ["[algo-1:0] worker 0 {'worker': 2}", "[algo-2:1] worker 1 {'worker': 2}"]
-    # They agree on two places: of one machine where hosts are its processes.
+    # Both have the same two addresses, which are of one machine when hosts are its processes.
     assert first[1].partition("] ")[2] == second[1].partition("] ")[2]
     address = r"127\.0\.0\.1" if over == "unix" else r"[\w.:\[\]]+"
     assert re.fullmatch(rf"\[algo-1:0\] 2 {address}:\d+ {address}:\d+", first[1])
@@ -83,7 +88,7 @@ def test_mirrored_ranks_find_each_other(make_job, over: str) -> None:
 
 @pytest.mark.parametrize("over", ["unix", "tcp"])
 def test_workers_and_parameter_servers_end_with_the_chief(make_job, over: str) -> None:
-    # The chief ends when both workers have said who they are.
+    # The chief ends when both workers have printed their roles.
     script = """
 if task["type"] == "worker":
     sys.stdout.flush()
@@ -92,7 +97,7 @@ if task["type"] == "worker":
 while not all(os.path.exists(os.environ["ROOT"] + f"/works-{number}") for number in range(2)):
     time.sleep(0.01)
 """
-    job = made(make_job, script, hosts=3, over=over, **PARAMETER_SERVER)
+    job = job_with_servers(make_job, script, hosts=3, over=over, **PARAMETER_SERVER)
     ended = job.run(timeout=20.0)
     assert [(result.code, result.success) for result in ended.values()] == [(0, True)] * 3
     roles = {"chief": 1, "ps": 3, "worker": 2}
@@ -118,20 +123,20 @@ else:
     time.sleep(0.3)
     print("chief saw it")
 """
-    ended = made(make_job, script, **PARAMETER_SERVER).run()
+    ended = job_with_servers(make_job, script, **PARAMETER_SERVER).run()
     assert [result.code for result in ended.values()] == [0, 0]
     assert "[algo-1:0] chief saw it" in ended["algo-1"].lines
 
 
 def test_a_lone_host_is_chief_and_parameter_server(make_job) -> None:
-    ended = made(make_job, "", hosts=1, **PARAMETER_SERVER).run()["algo-1"]
+    ended = job_with_servers(make_job, "", hosts=1, **PARAMETER_SERVER).run()["algo-1"]
     assert (ended.code, ended.rank_lines) == (0, ["[algo-1:0] chief 0 {'chief': 1, 'ps': 1}"])
 
 
 def test_only_hosts_of_the_named_groups_take_part(make_job) -> None:
     job = make_job(hosts=3, PYTHONPATH=stand_in_first())
     job.groups = {"cpu": ["algo-1"], "gpu": ["algo-2", "algo-3"]}
-    job.write(WHO, **PARAMETER_SERVER, sagemaker_distribution_instance_groups=["gpu"])
+    job.write(WAIT_FOR_SERVERS, **PARAMETER_SERVER, sagemaker_distribution_instance_groups=["gpu"])
     ended = job.run()
     assert [result.code for result in ended.values()] == [0, 0, 0]
     assert [line for result in ended.values() for line in result.lines if "serves" in line] == [
@@ -149,7 +154,7 @@ def test_only_hosts_of_the_named_groups_take_part(make_job) -> None:
     ],
 )
 def test_a_parameter_server_that_ends_by_itself_ends_the_job_and_is_named(make_job, mood: str, text: str) -> None:
-    ended = made(make_job, "time.sleep(60)", **PARAMETER_SERVER).run(timeout=20.0, STAND_IN=mood)
+    ended = job_with_servers(make_job, "time.sleep(60)", **PARAMETER_SERVER).run(timeout=20.0, STAND_IN=mood)
     for result in ended.values():
         assert (result.code, result.success) == (1, False)
         assert re.search(text, result.failure_text, re.DOTALL)
@@ -157,5 +162,5 @@ def test_a_parameter_server_that_ends_by_itself_ends_the_job_and_is_named(make_j
 
 def test_a_worker_that_fails_fails_the_job(make_job) -> None:
     script = "time.sleep(60) if task['type'] == 'chief' else sys.exit(7)"
-    ended = made(make_job, script, **PARAMETER_SERVER).run(timeout=20.0)
+    ended = job_with_servers(make_job, script, **PARAMETER_SERVER).run(timeout=20.0)
     assert [(result.code, result.failure.rank) for result in ended.values()] == [(7, 1), (7, 1)]

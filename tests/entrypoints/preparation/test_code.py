@@ -1,4 +1,4 @@
-"""The user's code: filled from a folder, a file or an archive; its entry point; its packages."""
+"""The user's code from a folder, a file or an archive, its entry point, and its packages."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfil
 
 
 @pytest.mark.parametrize("form", ["folder", "file", "tar.gz", "file://tar.gz"])
-def test_code_comes_from_wherever_the_job_says(make_job, tmp_path: Path, form: str) -> None:
+def test_code_comes_from_every_kind_of_source(make_job, tmp_path: Path, form: str) -> None:
     source = tmp_path / "src"
     source.mkdir()
     (source / "train.py").write_text("print('filled')")
@@ -47,7 +47,7 @@ def test_code_comes_from_wherever_the_job_says(make_job, tmp_path: Path, form: s
     assert job.run()["algo-1"].lines == ["[algo-1:0] filled"]
 
 
-def test_code_that_is_there_already_stays(tmp_path: Path) -> None:
+def test_existing_code_stays(tmp_path: Path) -> None:
     (tmp_path / "train.py").touch()
     fill(tmp_path, "/nowhere")
     assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
@@ -57,7 +57,7 @@ def test_code_that_is_there_already_stays(tmp_path: Path) -> None:
     ("place", "error", "says"),
     [("/nowhere", InputError, "does not exist"), ("ftp://b/k.tar.gz", UnsupportedError, "a file:// or an s3://")],
 )
-def test_code_that_cannot_be_had_is_refused(tmp_path: Path, place: str, error: type, says: str) -> None:
+def test_missing_code_is_refused(tmp_path: Path, place: str, error: type, says: str) -> None:
     with pytest.raises(error, match=says):
         fill(tmp_path / "code", place)
 
@@ -167,7 +167,7 @@ def test_p21_requirements_are_installed_once_and_shared(make_job, tmp_path: Path
     assert float(last[0].split()[2]) - began[1] < 1.5
 
 
-def test_p21_a_package_that_is_not_to_be_had_is_named(make_job, tmp_path: Path) -> None:
+def test_p21_an_unavailable_package_is_named(make_job, tmp_path: Path) -> None:
     job = make_job(**offline(tmp_path))
     job.write("print('never')")
     (job.base() / "code" / "requirements.txt").write_text("hbtiny==1.5\nhb-no-such-package>=2\n")

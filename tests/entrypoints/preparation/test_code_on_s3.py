@@ -1,4 +1,4 @@
-"""Code that lies on S3: fetched from a mock of it, and from a server that plays each trouble once."""
+"""Code on S3: fetched from a mock of S3, and from a server that fails once in each way."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def surroundings(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What a container of a job with a role has in its environment."""
+    """Return the environment of a container whose job has a role."""
     urllib.request.urlopen(f"{s3}/moto-api/reset", data=b"", timeout=10).close()  # noqa: S310 - our own server
     nothing = str(tmp_path / "no-such-file")
     variables = {
@@ -67,7 +67,7 @@ def surroundings(s3: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> di
 
 @pytest.fixture
 def put(surroundings: dict[str, str]) -> Callable[[bytes], None]:
-    """Puts the code's archive where the job says it is."""
+    """Return a function that uploads the code's archive to the address in the job."""
     import boto3
 
     client = boto3.Session().client("s3", region_name=REGION)
@@ -76,8 +76,8 @@ def put(surroundings: dict[str, str]) -> Callable[[bytes], None]:
 
 
 @contextmanager
-def troubled_s3(data: bytes, *troubles: int | str) -> Iterator[str]:
-    """An S3 with one object, whose answers are first these: a status, or "cut" for half of the object."""
+def failing_s3(data: bytes, *troubles: int | str) -> Iterator[str]:
+    """Serve one object as S3 would, after these first answers: a status, or "cut" for half of the object."""
     left = list(troubles)
 
     class Answers(BaseHTTPRequestHandler):
@@ -113,7 +113,7 @@ def test_a_job_fetches_its_code(make_job, surroundings, put) -> None:
     assert (ended.code, ended.lines) == (0, ["[algo-1:0] from S3"])
 
 
-def test_the_region_of_the_hyperparameters_serves_where_no_variable_names_one(put, monkeypatch, tmp_path) -> None:
+def test_the_region_of_the_hyperparameters_applies_if_no_variable_names_one(put, monkeypatch, tmp_path) -> None:
     put(packed(**{"train.py": ""}))
     monkeypatch.delenv("AWS_REGION")
     fill(tmp_path / "code", ADDRESS, region=REGION)
@@ -121,7 +121,7 @@ def test_the_region_of_the_hyperparameters_serves_where_no_variable_names_one(pu
 
 
 @pytest.mark.parametrize("address", ["s3://code/job/other.tar.gz", "s3://no-such-bucket/sourcedir.tar.gz"])
-def test_what_is_not_there_is_named(put, tmp_path, address: str) -> None:
+def test_a_missing_object_is_named(put, tmp_path, address: str) -> None:
     with pytest.raises(InputError, match=f"code at {address} is not there .*removed after"):
         fill(tmp_path / "code", address)
 
@@ -131,14 +131,14 @@ def test_an_address_without_a_key(tmp_path) -> None:
         fill(tmp_path / "code", "s3://bucket")
 
 
-def test_an_archive_from_s3_is_looked_at_like_any_other(put, tmp_path) -> None:
+def test_an_archive_from_s3_is_checked_like_any_other(put, tmp_path) -> None:
     put(packed(**{"../evil.py": ""}))
     with pytest.raises(ArchiveError, match="lies outside the folder"):
         fill(tmp_path / "code", ADDRESS)
 
 
 def test_a_denial_names_the_permissions(surroundings, monkeypatch, tmp_path) -> None:
-    with troubled_s3(b"", 403) as address:
+    with failing_s3(b"", 403) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
         with pytest.raises(AwsAccessError, match=r"needs s3:GetObject on arn:aws:s3:::code/job/sourcedir\.tar\.gz"):
             fill(tmp_path / "code", ADDRESS)
@@ -152,8 +152,8 @@ def test_no_credentials(surroundings, monkeypatch, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("troubles", [(503, 503), ("cut",)], ids=["slow down", "cut off half way"])
-def test_a_passing_trouble_is_waited_out(surroundings, monkeypatch, tmp_path, troubles: tuple[int | str, ...]) -> None:
-    with troubled_s3(packed(**{"train.py": "x" * 1000}), *troubles) as address:
+def test_a_temporary_error_is_retried(surroundings, monkeypatch, tmp_path, troubles: tuple[int | str, ...]) -> None:
+    with failing_s3(packed(**{"train.py": "x" * 1000}), *troubles) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
         fill(tmp_path / "code", ADDRESS)
     assert (tmp_path / "code" / "train.py").is_file()

@@ -42,7 +42,7 @@ def test_p18_a_container_without_gpus_sees_the_machines_in_proc_and_has_none(tmp
     assert num_gpus({}, tmp_path) == 2
     lay(tmp_path, ".dockerenv")
     assert num_gpus({}, tmp_path) == 0
-    # What the image says is only a wish.
+    # The image's variable is only a request.
     assert num_gpus({"NVIDIA_VISIBLE_DEVICES": "0,1"}, tmp_path) == 0
 
 

@@ -1,4 +1,4 @@
-"""Which jobs see Herringbone's own `horovod`: those that import it themselves, under mpi, and have no real one."""
+"""Herringbone's own `horovod` is only for jobs that import Horovod themselves, run under mpi, and have no real one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ASKS = "import horovod.torch as hvd"
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the packages of tests/entrypoints/stand_in in the place of the library's."""
+    """Put the packages of tests/entrypoints/stand_in in place of the library's."""
     monkeypatch.syspath_prepend(str(STAND_IN))
     for name in [name for name in sys.modules if name.partition(".")[0] == "herringbone_parallel"]:
         monkeypatch.delitem(sys.modules, name)
@@ -51,7 +51,7 @@ def test_the_launcher_has_to_be_mpi(tmp_path: Path) -> None:
         assert shims(launcher, tmp_path, sys.executable) == ()
 
 
-def test_a_real_one_is_seen_where_it_lies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_horovod_is_found_in_each_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     code, overlay, site = tmp_path / "code", tmp_path / "overlay", tmp_path / "site"
     python = str(overlay / "bin" / "python")
     code.mkdir()
@@ -71,7 +71,7 @@ def test_a_folder_of_the_job_s_own_code_is_real_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("by_mpi", [True, False])
-def test_ranks_import_it_and_the_log_says_whose_it_is(make_job, mpirun, by_mpi: bool) -> None:
+def test_ranks_import_the_shim_and_the_log_names_it(make_job, mpirun, by_mpi: bool) -> None:
     path = os.pathsep.join(filter(None, [str(STAND_IN), os.environ.get("PYTHONPATH")]))
     job = make_job(PYTHONPATH=path, HERRINGBONE_MPIRUN=mpirun("openmpi5"))
     settings = {"sagemaker_mpi_enabled": True} if by_mpi else {"sagemaker_torch_distributed_enabled": True}

@@ -1,4 +1,4 @@
-"""What a rank finds: SM_* of its own host, its arguments, its place; no secrets."""
+"""The environment of a rank: SM_* of its own host, its arguments, its number, and no secrets."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def dumps(job) -> dict[int, dict]:
 
 
 def hetero(job) -> None:
-    """Make the last host one of another kind."""
+    """Give the last host another instance group."""
     groups = [
         {"instance_group_name": "gpu", "instance_type": "ml.p4d.24xlarge", "hosts": job.hosts[:-1]},
         {"instance_group_name": "cpu", "instance_type": "ml.c5.xlarge", "hosts": job.hosts[-1:]},
@@ -58,9 +58,9 @@ def test_p16_every_rank_sees_its_own_host(make_job, mpirun, launcher: str) -> No
     ended = job.run()
     assert [result.code for result in ended.values()] == [0, 0], ended
     per_host = 1 if launcher == "torch" else 2
-    found = dumps(job)
-    assert sorted(found) == list(range(2 * per_host))
-    for rank, dump in found.items():
+    dump_of_rank = dumps(job)
+    assert sorted(dump_of_rank) == list(range(2 * per_host))
+    for rank, dump in dump_of_rank.items():
         env, host = dump["env"], f"algo-{rank // per_host + 1}"
         assert env["SM_CURRENT_HOST"] == host
         assert env["SM_MODEL_DIR"] == str(job.base(host) / "model")
@@ -73,7 +73,7 @@ def test_p16_every_rank_sees_its_own_host(make_job, mpirun, launcher: str) -> No
         assert env["GLOO_SOCKET_IFNAME"] == "lo"
         assert dump["cwd"] == str(job.base(host) / "code")
         assert dump["path"][0] == dump["cwd"]
-    assert len({dump["env"]["MASTER_PORT"] for dump in found.values()}) == 1
+    assert len({dump["env"]["MASTER_PORT"] for dump in dump_of_rank.values()}) == 1
 
 
 def test_ranks_live_only_in_the_groups_that_the_distribution_names(make_job) -> None:
@@ -86,15 +86,15 @@ def test_ranks_live_only_in_the_groups_that_the_distribution_names(make_job) -> 
     assert [dump["env"]["SM_CURRENT_HOST"] for _, dump in sorted(dumps(job).items())] == ["algo-1", "algo-2"]
 
 
-def test_the_channel_of_the_hosts_key_is_no_data(make_job) -> None:
+def test_the_channel_of_the_hosts_key_is_hidden_from_the_script(make_job) -> None:
     job = make_job()
     job.write("")
     (job.base() / "input" / "config" / "inputdataconfig.json").write_text('{"train": {}, "herringbone": {}}')
-    given = {"HERRINGBONE_KEY_FILE": str(job.base() / "input" / "data" / "herringbone" / "key")}
-    host = read_host({"SAGEMAKER_BASE_DIR": str(job.base()), **given})
-    found = contract_environment(host, num_cpus=1, num_gpus=0)
-    assert found["SM_CHANNELS"] == '["train"]'
-    assert "SM_CHANNEL_HERRINGBONE" not in found
+    key_file = {"HERRINGBONE_KEY_FILE": str(job.base() / "input" / "data" / "herringbone" / "key")}
+    host = read_host({"SAGEMAKER_BASE_DIR": str(job.base()), **key_file})
+    variables = contract_environment(host, num_cpus=1, num_gpus=0)
+    assert variables["SM_CHANNELS"] == '["train"]'
+    assert "SM_CHANNEL_HERRINGBONE" not in variables
 
 
 def test_sm_variables_of_a_host(make_job) -> None:
@@ -102,7 +102,7 @@ def test_sm_variables_of_a_host(make_job) -> None:
     job.write("", **{"batch-size": 3, "note": None, "sagemaker_container_log_level": 10})
     (job.base() / "input" / "config" / "inputdataconfig.json").write_text('{"train": {}, "eval": {}}')
     base = str(job.base())
-    found = contract_environment(read_host({"SAGEMAKER_BASE_DIR": base}), num_cpus=4, num_gpus=2)
+    variables = contract_environment(read_host({"SAGEMAKER_BASE_DIR": base}), num_cpus=4, num_gpus=2)
     expected = {
         "SM_HOSTS": '["algo-1"]',
         "SM_HP_BATCH-SIZE": "3",
@@ -122,12 +122,12 @@ def test_sm_variables_of_a_host(make_job) -> None:
         "SM_IS_HETERO": "false",
         "SM_CURRENT_INSTANCE_GROUP": "homogeneousCluster",
     }
-    assert {name: found.get(name) for name in expected} == expected
-    assert json.loads(found["SM_TRAINING_ENV"])["channel_input_dirs"]["eval"] == f"{base}/input/data/eval"
+    assert {name: variables.get(name) for name in expected} == expected
+    assert json.loads(variables["SM_TRAINING_ENV"])["channel_input_dirs"]["eval"] == f"{base}/input/data/eval"
 
 
 def test_a_pipe_channel_is_the_scripts_to_read(make_job) -> None:
-    """The platform writes each epoch into a FIFO of its own: whoever else opens one takes data away."""
+    """Leave a FIFO to the script: the platform writes each epoch once, and another reader would take data."""
     job = make_job()
     job.write(
         """
@@ -181,7 +181,7 @@ def test_p22_nasty_hyperparameters_arrive_intact(make_job) -> None:
 
 
 @pytest.mark.parametrize("launcher", ["plain", "openmpi5"])
-def test_p22_a_shell_script_gets_them_too(make_job, mpirun, launcher: str) -> None:
+def test_p22_a_shell_script_gets_the_hyperparameters_too(make_job, mpirun, launcher: str) -> None:
     # dash drops SM_HP_NEWLINE-S on the way to its children; the other spelling is there for it.
     job = make_job(PYTHON=sys.executable)
     job.environment["HERRINGBONE_MPIRUN"] = mpirun("openmpi5")
@@ -233,8 +233,8 @@ def test_p20_a_rank_cannot_read_the_jobs_secret(make_job) -> None:
     for dump in dumps(job).values():
         ours = [name for name in dump["env"] if name.startswith("HERRINGBONE_")]
         assert sorted(ours) == ["HERRINGBONE_REDUCE_MEET", "HERRINGBONE_REDUCE_TOKEN_FILE"]
-    # Besides the folder being listed, one socket (the rank's own link) and one pipe: the ranks' token, which was made
-    # from the hosts' secret and does not give it away.
+    # Apart from the folder being listed there are one socket (the rank's own link) and one pipe: the ranks' token.
+    # It is derived from the hosts' secret and does not reveal it.
     assert all(line.count("pipe") == 1 for result in ended.values() for line in result.lines)
 
 

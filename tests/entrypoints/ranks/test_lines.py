@@ -1,4 +1,4 @@
-"""Output, byte for byte: pure cases first, then a real rank's."""
+"""Output of ranks, byte for byte: pure cases first, then real ranks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_p14_a_progress_bar_is_shown_once_a_second_and_at_its_end() -> None:
     assert out == [P + b"0/30", P + b"10/30", P + b"20/30", P + b"30/30"]
 
 
-def test_p14_a_bar_that_stands_still_shows_its_state() -> None:
+def test_p14_a_bar_that_pauses_shows_its_state() -> None:
     lines = stream()
     assert lines.feed(b"\r1/2", now=0.0) == b""
     assert lines.bar
@@ -59,7 +59,7 @@ WIPED = b"\r" + b" " * 6 + b"\r"
 
 @pytest.mark.parametrize("cut", range(len(WIPED) + 1))
 def test_p14_a_bar_wiped_for_a_message_leaves_no_line_of_blanks(cut: int) -> None:
-    # What `tqdm.write` does: wipe the bar, print, draw the bar again.
+    # `tqdm.write` wipes the bar, prints, and draws the bar again.
     lines, out = stream(), []
     for now, text in enumerate([b"\r 10/30", WIPED[:cut], WIPED[cut:], b"saved\n", b"\r 11/30", b"\r 30/30", WIPED]):
         out += lines.feed(text, now=float(now)).splitlines()
@@ -68,7 +68,7 @@ def test_p14_a_bar_wiped_for_a_message_leaves_no_line_of_blanks(cut: int) -> Non
     assert out == [P + b" 10/30", P + b"saved", P + b" 11/30", P + b" 30/30"]
 
 
-def test_p14_a_printed_line_of_blanks_is_kept_beside_a_bar() -> None:
+def test_p14_a_printed_line_of_blanks_is_kept_next_to_a_bar() -> None:
     assert stream().feed(b"\r1/2\r2/2\n   \n \r\nend\n", 0.0) == b"".join(
         P + line + b"\n" for line in (b"2/2", b"   ", b" \r", b"end")
     )
@@ -130,10 +130,10 @@ def test_p14_a_ranks_bytes_arrive_as_they_were(make_job, mpirun, launcher: str, 
         b"\xff\xfe not utf-8",
         b"no newline at the end",
     ]
-    found = ended.output.split(b"\n")[:-1]
+    lines = ended.output.split(b"\n")[:-1]
     # Two pipes: the order between them is free.
-    assert sorted(found) == sorted(P + line for line in expected)
-    assert [line for line in found if b"stderr" not in line] == [P + line for line in expected if b"stderr" not in line]
+    assert sorted(lines) == sorted(P + line for line in expected)
+    assert [line for line in lines if b"stderr" not in line] == [P + line for line in expected if b"stderr" not in line]
 
 
 def test_p15_a_million_lines_of_a_real_rank(make_job) -> None:

@@ -1,16 +1,16 @@
-"""The pipe from a process to the supervisor's output, over a real pipe."""
+"""A real pipe from a process to the supervisor's output."""
 
 from __future__ import annotations
 
 import os
 
+from herringbone_entry.event_loop import Loop
 from herringbone_entry.ranks.lines import LineStream, Tail
 from herringbone_entry.ranks.pipe import Pipe
-from herringbone_entry.supervisor.event_loop import Loop
 
 
 class Refilled:
-    """An output behind which a writer is always quicker than the reader."""
+    """An output during whose writes another process always fills the pipe again."""
 
     full = False
 
@@ -24,8 +24,8 @@ class Refilled:
             os.write(self.pipe.writer, b"more\n")
 
 
-def test_draining_ends_though_the_writer_does_not() -> None:
-    # A rank had failed and its child wrote on; the supervisor took what was in the pipe "by now", and more came.
+def test_draining_ends_although_the_writer_does_not() -> None:
+    # A rank had failed, and its child continued to write; the supervisor read until the pipe was empty: never.
     output = Refilled()
     output.pipe = Pipe(Loop(), output, LineStream(b"", Tail()), lambda: None)
     os.write(output.pipe.writer, b"last words\n")

@@ -1,4 +1,4 @@
-"""The first rank's Python comes up beside its supervisor: nothing shows of it but the time."""
+"""A prewarmed rank starts next to its supervisor, and differs from a fresh rank in nothing but the time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,14 @@ from pathlib import Path
 import pytest
 
 from herringbone_entry.ranks import prewarm
-from herringbone_entry.ranks.prewarm import Spare
+from herringbone_entry.ranks.prewarm import PrewarmedRank
 
-WITHOUT_SPARE = (sys.executable, "-c", "import os; from herringbone_entry.job import run; os._exit(run(os.environ))")
-# All by which a program could tell that it was started in another way.
+WITHOUT_PREWARMED = (
+    sys.executable,
+    "-c",
+    "import os; from herringbone_entry.job import run; os._exit(run(os.environ))",
+)
+# Everything by which a program could notice that it was started in another way.
 SELF_PORTRAIT = """
     import json, os, signal, sys
     os.environ.pop("MASTER_PORT")  # another one in each job
@@ -35,7 +39,7 @@ SELF_PORTRAIT = """
 
 @contextmanager
 def private_line(job, environment: dict[str, str] | None) -> Iterator[None]:
-    """Give the job its controller's line, or one that never comes. The controller lives until the block ends."""
+    """Give the job its controller's line, or none that ever comes. The controller lives until the block ends."""
     reader, writer = os.pipe()
     if environment is not None:
         os.write(writer, json.dumps({"environment": environment}).encode() + b"\n")
@@ -48,22 +52,24 @@ def private_line(job, environment: dict[str, str] | None) -> Iterator[None]:
         os.close(writer)
 
 
-def test_a_rank_is_the_same_in_a_spare(make_job) -> None:
+def test_a_prewarmed_rank_equals_a_fresh_one(make_job) -> None:
     job = make_job(PYTHONPATH=os.environ.get("PYTHONPATH", ""), LC_ALL="C.UTF-8")
     job.write(SELF_PORTRAIT, epochs=3)
-    drawn = json.loads(job.run()["algo-1"].lines[0].partition(" ")[2])
-    job.command = WITHOUT_SPARE
-    assert drawn == json.loads(job.run()["algo-1"].lines[0].partition(" ")[2])
+    prewarmed_portrait = json.loads(job.run()["algo-1"].lines[0].partition(" ")[2])
+    job.command = WITHOUT_PREWARMED
+    assert prewarmed_portrait == json.loads(job.run()["algo-1"].lines[0].partition(" ")[2])
 
 
 @pytest.mark.parametrize(
-    ("environment", "taken"),
+    ("environment", "prewarmed_serves"),
     [({"COLOUR": "green"}, True), ({"COLOUR": "green", "PYTHONHASHSEED": "7"}, False), ({"LD_BIND_NOW": "1"}, False)],
 )
-def test_what_comes_in_private_is_the_ranks_too(make_job, environment: dict[str, str], taken: bool) -> None:
+def test_a_rank_has_the_private_environment_and_is_prewarmed_only_if_that_comes_in_time(
+    make_job, environment: dict[str, str], prewarmed_serves: bool
+) -> None:
     job = make_job()
     names = [*environment, "HERRINGBONE_PRIVATE_FD"]
-    # The kernel shows what a process was started with, Python what it has now.
+    # The kernel shows the environment at the start of a process, Python the present one.
     job.write(
         f"""
         import os
@@ -73,16 +79,18 @@ def test_what_comes_in_private_is_the_ranks_too(make_job, environment: dict[str,
     )
     with private_line(job, environment):
         ended = job.run()["algo-1"]
-    assert ended.lines == [f"[algo-1:0] {' '.join(environment.values())} None", f"[algo-1:0] {taken}"]
+    assert ended.lines == [f"[algo-1:0] {' '.join(environment.values())} None", f"[algo-1:0] {prewarmed_serves}"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 143)])
-def test_a_spare_goes_with_a_supervisor_that_never_needed_it(make_job, number: signal.Signals, code: int) -> None:
+def test_a_prewarmed_rank_ends_with_a_supervisor_that_never_needed_it(
+    make_job, number: signal.Signals, code: int
+) -> None:
     job = make_job()
     job.write("print('never')")
     with private_line(job, None):
         job.start()
-        while len(job.survivors()) < 2:  # the supervisor waits for its line, the spare for its orders
+        while len(job.survivors()) < 2:  # the supervisor waits for its line, the prewarmed rank for its start message
             time.sleep(0.01)
         job.processes["algo-1"].send_signal(number)
         ended = job.wait()["algo-1"]
@@ -90,7 +98,7 @@ def test_a_spare_goes_with_a_supervisor_that_never_needed_it(make_job, number: s
     assert job.survivors(patience=5.0) == []
 
 
-def test_a_job_that_cannot_start_leaves_no_spare(make_job) -> None:
+def test_a_job_that_cannot_start_leaves_no_prewarmed_rank(make_job) -> None:
     job = make_job()
     job.write("print('never')", program="train.py", sagemaker_program="missing.py")
     ended = job.run()["algo-1"]
@@ -100,27 +108,27 @@ def test_a_job_that_cannot_start_leaves_no_spare(make_job) -> None:
 
 
 @pytest.mark.parametrize("reaped", [True, False])
-def test_a_spare_that_died_serves_nobody(reaped: bool) -> None:
+def test_a_prewarmed_rank_that_died_does_not_serve(reaped: bool) -> None:
     environment = dict(os.environ)
-    one = Spare(sys.executable, environment)
-    assert one.serves(sys.executable, {**environment, "MORE": "1"})
-    assert one.lacks({**environment, "MORE": "1"}) == {"MORE": "1"}
-    assert not one.serves("/usr/bin/another", environment)
-    assert not one.serves(sys.executable, {**environment, "PYTHONOPTIMIZE": "2"})
-    os.kill(one.pid, signal.SIGKILL)
-    os.waitid(os.P_PID, one.pid, os.WEXITED | (0 if reaped else os.WNOWAIT))
-    assert not one.serves(sys.executable, environment)
-    one.discard()
+    prewarmed = PrewarmedRank(sys.executable, environment)
+    assert prewarmed.serves(sys.executable, {**environment, "MORE": "1"})
+    assert prewarmed.lacks({**environment, "MORE": "1"}) == {"MORE": "1"}
+    assert not prewarmed.serves("/usr/bin/another", environment)
+    assert not prewarmed.serves(sys.executable, {**environment, "PYTHONOPTIMIZE": "2"})
+    os.kill(prewarmed.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, prewarmed.pid, os.WEXITED | (0 if reaped else os.WNOWAIT))
+    assert not prewarmed.serves(sys.executable, environment)
+    prewarmed.discard()
 
 
-def test_a_python_that_is_not_there_leaves_nothing_open() -> None:
+def test_a_missing_python_leaves_no_descriptor_open() -> None:
     before = os.listdir("/proc/self/fd")
     with pytest.raises(FileNotFoundError):
-        Spare("/no/python", dict(os.environ))
+        PrewarmedRank("/no/python", dict(os.environ))
     assert os.listdir("/proc/self/fd") == before
 
 
-def test_none_is_started_where_none_is_wanted(tmp_path: Path) -> None:
+def test_no_rank_is_prewarmed_when_it_would_not_serve(tmp_path: Path) -> None:
     assert prewarm.start({**os.environ, "PYTHONPATH": "relative"}) is None
     config = tmp_path / "input" / "config"
     config.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A script under the wrapper behaves as under `python script.py`."""
+"""A script in a rank behaves as under `python script.py`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from herringbone_contract.constants import HostVariable
-from herringbone_entry.ranks import attach
+from herringbone_entry.channel import attach
 
 SEMANTICS = """
     import atexit, multiprocessing, os, pickle, sys
@@ -95,7 +95,7 @@ def test_a_module_entry_point_runs_as_main(make_job) -> None:
     assert ended.failure.frames[-1].file.endswith("pkg/__main__.py")
 
 
-def test_os_exit_of_a_forked_child_is_its_own_affair(make_job) -> None:
+def test_os_exit_of_a_forked_child_does_not_end_the_rank(make_job) -> None:
     job = make_job()
     job.write(
         "import os\npid = os.fork()\nif not pid: os._exit(3)\nprint(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))"
@@ -104,13 +104,13 @@ def test_os_exit_of_a_forked_child_is_its_own_affair(make_job) -> None:
     assert (ended.code, ended.lines) == (0, ["[algo-1:0] 3"])
 
 
-def test_smdistributed_is_there_in_a_rank_and_nowhere_else(make_job) -> None:
+def test_only_a_rank_can_import_smdistributed(make_job) -> None:
     job = make_job()
     job.write("import importlib.util; print(importlib.util.find_spec('smdistributed') is not None)")
     assert job.run()["algo-1"].lines == ["[algo-1:0] True"]
     answer = "import importlib.util; print(importlib.util.find_spec('smdistributed') is not None)"
-    found = subprocess.run([sys.executable, "-c", answer], capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == "False"
+    answered = subprocess.run([sys.executable, "-c", answer], capture_output=True, text=True, check=True)
+    assert answered.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_launchers_of_later_releases_are_refused_by_name(make_job, steering: dic
     assert says in ended.failure_text
 
 
-def test_a_program_that_cannot_run_says_why(make_job) -> None:
+def test_a_program_that_cannot_run_gives_the_reason(make_job) -> None:
     job = make_job()
     job.write("#!/no/such/interpreter", program="run.sh")
     (job.base() / "code" / "run.sh").chmod(0o755)

@@ -1,4 +1,4 @@
-"""Hosts without ranks that serve the others': their server comes before the ranks and goes after them."""
+"""Helper hosts have no ranks and serve the others' ranks: their servers start before the ranks and end after them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 STAND_IN = Path(__file__).parents[1] / "stand_in"
 OVER = pytest.mark.parametrize("over", ["unix", "tcp"])
 DATA_PARALLEL = {"sagemaker_distributed_dataparallel_enabled": True}
-# What every script here begins with: `ask` says something to the first server and returns its answer.
+# Every script begins with this: `ask` sends a word to the first server and returns its answer.
 ASK = """
 import os, socket, signal, sys, time
 def ask(text):
@@ -28,7 +28,7 @@ open(os.environ["ROOT"] + "/up-" + os.environ["RANK"], "w").write(token)
 
 
 def helped(make_job, script: str, *, helpers=("algo-2",), hosts: int = 2, over: str = "unix", **settings):
-    """Make a job of which some hosts help."""
+    """Make a job with helper hosts."""
     path = os.pathsep.join(filter(None, [str(STAND_IN), os.environ.get("PYTHONPATH")]))
     job = make_job(hosts=hosts, over=over, PYTHONPATH=path)
     job.groups = {"cpu": list(helpers), "gpu": [host for host in job.hosts if host not in helpers]}
@@ -55,7 +55,7 @@ def test_ranks_find_the_servers_of_helper_hosts(make_job, over: str, helpers) ->
 
 @pytest.mark.mpi
 @pytest.mark.parametrize("kind", ["openmpi4", "openmpi5", "mpich"])
-def test_mpirun_runs_on_a_helper_host_where_that_is_the_first(make_job, mpirun, kind: str) -> None:
+def test_mpirun_runs_on_a_helper_host_that_is_the_first_host(make_job, mpirun, kind: str) -> None:
     job = helped(make_job, "print(ask(token))", helpers=["algo-1"], hosts=3, over="tcp")
     job.environment["HERRINGBONE_MPIRUN"] = mpirun(kind)
     for host in job.hosts:
@@ -68,16 +68,16 @@ def test_mpirun_runs_on_a_helper_host_where_that_is_the_first(make_job, mpirun, 
     assert lines == [f"[algo-{2 + rank // 2}:{rank}] welcome" for rank in range(4)]
 
 
-def test_what_the_dict_says_of_the_library_reaches_ranks_and_servers(make_job) -> None:
+def test_the_dicts_settings_reach_ranks_and_servers(make_job) -> None:
     script = "print(*(f'{name[12:]}={os.environ[name]}' for name in sorted(os.environ) if name.startswith('HERR')))"
-    said = {"aggregation_frequency": 4, "average_aggregated_gradients": False, "wire": "bf16"}
-    job = helped(make_job, script, rails=["eth0", "eth1"], **said)
+    settings = {"aggregation_frequency": 4, "average_aggregated_gradients": False, "wire": "bf16"}
+    job = helped(make_job, script, rails=["eth0", "eth1"], **settings)
     ended = job.run()
     assert "[algo-2] stand-in serves algo-2 eth0,eth1" in ended["algo-2"].lines
     (line,) = ended["algo-1"].rank_lines
-    told = dict(word.split("=", 1) for word in line.split()[1:])
-    port = told["REDUCE_SERVERS"].rpartition(":")[2]
-    assert told | {"REDUCE_MEET": "", "REDUCE_TOKEN_FILE": ""} == {
+    variables = dict(word.split("=", 1) for word in line.split()[1:])
+    port = variables["REDUCE_SERVERS"].rpartition(":")[2]
+    assert variables | {"REDUCE_MEET": "", "REDUCE_TOKEN_FILE": ""} == {
         "AGGREGATION_FREQUENCY": "4",
         "AVERAGE_AGGREGATED_GRADIENTS": "false",
         "REDUCE_MEET": "",
@@ -86,8 +86,8 @@ def test_what_the_dict_says_of_the_library_reaches_ranks_and_servers(make_job) -
         "REDUCE_TOKEN_FILE": "",
         "REDUCE_WIRE": "bf16",
     }
-    assert told["REDUCE_MEET"].startswith("127.0.0.1:")
-    assert told["REDUCE_TOKEN_FILE"].startswith("/dev/fd/")
+    assert variables["REDUCE_MEET"].startswith("127.0.0.1:")
+    assert variables["REDUCE_TOKEN_FILE"].startswith("/dev/fd/")
 
 
 def test_more_helpers_than_are_useful_are_advised_against_in_the_log(make_job) -> None:
@@ -157,7 +157,7 @@ def test_a_server_that_does_not_serve_is_named(make_job, mood: str, code: int, t
         assert "ImportError: no numpy here" in ended["algo-1"].failure_text
 
 
-def test_a_server_that_will_not_go_is_killed(make_job) -> None:
+def test_a_server_that_ignores_sigterm_is_killed(make_job) -> None:
     job = helped(make_job, "")
     ended = job.run(timeout=10.0, STAND_IN="stubborn")
     assert [result.code for result in ended.values()] == [0, 0]
@@ -213,7 +213,7 @@ def test_p8_a_frozen_helper_host_is_noticed(make_job) -> None:
         ("cpus", "has no instance group 'cpu'"),
     ],
 )
-def test_a_helper_group_that_is_everybody_or_not_there_is_refused(make_job, group: str, message: str) -> None:
+def test_a_helper_group_with_all_hosts_or_none_is_refused(make_job, group: str, message: str) -> None:
     job = make_job(hosts=2)
     job.groups = {group: job.hosts}
     helpers = {"sagemaker_distributed_dataparallel_parameters": {"helpers": "cpu"}}

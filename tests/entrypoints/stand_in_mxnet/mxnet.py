@@ -1,4 +1,4 @@
-"""In the place of MXNet, for a parameter server or its scheduler: serves inside its import, as `STAND_IN` says."""
+"""Replace MXNet in a parameter server or its scheduler: serve inside the import, as `STAND_IN` says."""
 
 import os
 import sys
@@ -11,8 +11,8 @@ if MOOD == "absent":
 if MOOD == "numpy":
     raise AttributeError("module 'numpy' has no attribute 'bool'")
 if MOOD != "without":
-    told = {name: value for name, value in sorted(os.environ.items()) if name.startswith("DMLC_")}
-    print("serves", *(f"{name}={value}" for name, value in told.items()), flush=True)
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith("DMLC_")}
+    print("serves", *(f"{name}={value}" for name, value in variables.items()), flush=True)
     open(f"{ROOT}/{ROLE}-{os.getpid()}", "w").close()
     if f"{ROLE} dies" == MOOD:
         sys.exit("out of memory, say")

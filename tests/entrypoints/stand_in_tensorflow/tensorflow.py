@@ -1,4 +1,4 @@
-"""In the place of TensorFlow, for a parameter server: it says which task it is, and does as `STAND_IN` says."""
+"""Replace TensorFlow in a parameter server: print the task, and do as `STAND_IN` says."""
 
 import json
 import os

@@ -1,15 +1,16 @@
-"""Who failed first, and when a job is over: messages in, orders out, no processes."""
+"""The coordinator finds the first failure and the end of a job: messages in, orders out, no processes."""
 
 from __future__ import annotations
 
 import pytest
 
-from herringbone_contract.failure import Failure, parse_failure
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_failure
 from herringbone_entry.supervisor.coordinator import ABORT_SECONDS, SETTLE_SECONDS, Coordinator
 
 
 class Bench:
-    """A coordinator with a clock that is turned by hand."""
+    """A coordinator with a clock that the test moves."""
 
     def __init__(
         self, *hosts: str, launcher: bool = False, across: bool = False, tensorflow: tuple[int, ...] = ()
@@ -27,31 +28,31 @@ class Bench:
         )
         self.hosts, self.launcher, self.tensorflow = hosts, launcher, tensorflow
 
-    def ready(self, processes: int = 1) -> None:
+    def all_ready(self, processes: int = 1) -> None:
         for host in self.hosts:
             has_launcher = self.launcher and host == self.hosts[0]
-            self.come(host, processes=processes, has_launcher=has_launcher)
+            self.host_ready(host, processes=processes, has_launcher=has_launcher)
 
-    def come(
+    def host_ready(
         self, host: str, *, processes: int = 1, has_launcher: bool = False, server_port: int | None = None
     ) -> None:
         ports = {"port": 1234, "reduce_port": 1235, "server_port": server_port, "tensorflow": self.tensorflow}
         chief = len(self.tensorflow) == 2
-        self.say(host, "ready", processes=processes, has_launcher=has_launcher, has_chief=chief, **ports)
+        self.report(host, "ready", processes=processes, has_launcher=has_launcher, has_chief=chief, **ports)
 
-    def say(self, host: str, kind: str, **fields: object) -> None:
+    def report(self, host: str, kind: str, **fields: object) -> None:
         self.coordinator.receive(host, {"kind": kind, **fields})
 
     def ended(self, rank: int, code: int | None, *, age: float = 0.0, what: str = "") -> None:
         host = f"algo-{rank + 1}"
         failure = Failure(host, rank, code or 1, what).to_json()
-        self.say(host, "ended", rank=rank, code=code, age=age, failure=failure)
+        self.report(host, "ended", rank=rank, code=code, age=age, failure=failure)
 
     def mpirun_ended(self, code: int) -> None:
         failure = Failure("algo-1", None, code, "LaunchError").to_json()
-        self.say("algo-1", "launcher_ended", code=code, rank_code=code, failure=failure)
+        self.report("algo-1", "launcher_ended", code=code, rank_code=code, failure=failure)
 
-    def turn(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         self.now += seconds
         due = [timer for timer in self.timers if timer[0] <= self.now]
         self.timers = [timer for timer in self.timers if timer[0] > self.now]
@@ -69,34 +70,34 @@ class Bench:
         return finish["code"], parse_failure(finish["failure"]).rank
 
 
-def test_a_job_starts_when_all_have_come_and_ends_when_all_have_ended() -> None:
+def test_a_job_starts_when_all_hosts_are_ready_and_ends_when_all_ranks_have_ended() -> None:
     bench = Bench("algo-1", "algo-2")
-    bench.come("algo-2", processes=2)
+    bench.host_ready("algo-2", processes=2)
     assert bench.orders == []
-    bench.come("algo-1")
+    bench.host_ready("algo-1")
     meeting = {"address": "127.0.0.1", "port": 1234, "reduce_port": 1235, "servers": "", "tensorflow": []}
     assert bench.orders == [{"kind": "start", "counts": {"algo-2": 2, "algo-1": 1}, "meeting": meeting}]
     for rank in range(3):
-        bench.say("algo-1", "ended", rank=rank, code=0, age=0.0)
+        bench.report("algo-1", "ended", rank=rank, code=0, age=0.0)
     assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}
 
 
 def test_the_first_failure_is_the_earliest_not_the_first_to_arrive() -> None:
     bench = Bench("algo-1", "algo-2")
-    bench.ready()
+    bench.all_ready()
     bench.now = 10.0
     bench.ended(0, 1, what="ConnectionError")
     bench.ended(1, 3, age=0.1, what="ValueError")
     assert bench.kinds == ["start", "abort"]
-    bench.turn(SETTLE_SECONDS)
+    bench.advance(SETTLE_SECONDS)
     assert bench.verdict == (3, 1)
 
 
 def test_a_rank_killed_under_mpirun_gets_its_code_from_mpirun() -> None:
     bench = Bench("algo-1", "algo-2", launcher=True)
-    bench.ready()
+    bench.all_ready()
     bench.ended(1, None)
-    bench.turn(SETTLE_SECONDS)
+    bench.advance(SETTLE_SECONDS)
     bench.ended(0, None)
     assert bench.kinds == ["start", "abort"]
     bench.mpirun_ended(137)
@@ -104,34 +105,34 @@ def test_a_rank_killed_under_mpirun_gets_its_code_from_mpirun() -> None:
 
 
 def test_mpiruns_end_is_noticed_before_its_ranks() -> None:
-    # MPICH's mpirun was reaped in the turn before the links of its ranks closed; a good job was called failed.
+    # MPICH's mpirun was reaped in the turn before the links of its ranks closed; a good job counted as failed.
     bench = Bench("algo-1", launcher=True)
-    bench.ready()
+    bench.all_ready()
     bench.mpirun_ended(0)
     bench.ended(0, 0)
-    bench.turn(SETTLE_SECONDS)
+    bench.advance(SETTLE_SECONDS)
     assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}
 
 
 def test_an_mpirun_that_fails_by_itself_is_the_failure() -> None:
     bench = Bench("algo-1", launcher=True)
-    bench.ready()
+    bench.all_ready()
     bench.mpirun_ended(213)
     bench.ended(0, None)
-    bench.turn(SETTLE_SECONDS)
+    bench.advance(SETTLE_SECONDS)
     assert bench.verdict == (213, 0)
     alone = Bench("algo-1", launcher=True)
-    alone.ready()
+    alone.all_ready()
     alone.mpirun_ended(213)
-    alone.turn(ABORT_SECONDS)
+    alone.advance(ABORT_SECONDS)
     assert alone.verdict == (213, None)
 
 
 def test_a_lost_host_ends_the_job_even_when_others_never_answer() -> None:
     bench = Bench("algo-1", "algo-2", "algo-3")
-    bench.ready()
+    bench.all_ready()
     bench.coordinator.lost("algo-2")
-    bench.turn(ABORT_SECONDS)
+    bench.advance(ABORT_SECONDS)
     finish = bench.orders[-1]
     assert finish["code"] == 1
     assert parse_failure(finish["failure"]).message == "lost contact with algo-2"
@@ -140,20 +141,20 @@ def test_a_lost_host_ends_the_job_even_when_others_never_answer() -> None:
 def test_a_host_that_went_down_is_the_cause_of_ranks_that_mpirun_killed() -> None:
     # On a busy machine a killed supervisor's ranks went first, MPICH's mpirun killed the others, and rank 1 was blamed.
     bench = Bench("algo-1", "algo-2", launcher=True)
-    bench.ready()
+    bench.all_ready()
     bench.ended(0, None)
-    bench.turn(SETTLE_SECONDS / 2)
+    bench.advance(SETTLE_SECONDS / 2)
     bench.coordinator.lost("algo-2")
     bench.mpirun_ended(137)
-    bench.turn(SETTLE_SECONDS)
+    bench.advance(SETTLE_SECONDS)
     assert parse_failure(bench.orders[-1]["failure"]).render() == ("algo-2: exit code 1: lost contact with algo-2")
 
 
 def test_a_stop_releases_the_ranks_when_each_has_saved_or_cannot() -> None:
     bench = Bench("algo-1", "algo-2", launcher=True)
-    bench.ready()
-    bench.say("algo-2", "stop")
-    bench.say("algo-1", "deferred", rank=0)
+    bench.all_ready()
+    bench.report("algo-2", "stop")
+    bench.report("algo-1", "deferred", rank=0)
     assert bench.kinds == ["start", "stop"]
     bench.ended(1, 0)
     assert bench.kinds == ["start", "stop", "release"]
@@ -165,8 +166,8 @@ def test_a_stop_releases_the_ranks_when_each_has_saved_or_cannot() -> None:
 @pytest.mark.parametrize(("codes", "expected"), [([0, 0], 0), ([0, 1], 143)])
 def test_a_stopped_job_that_ends_well_ended_well(codes: list[int], expected: int) -> None:
     bench = Bench("algo-1", "algo-2")
-    bench.ready()
-    bench.say("algo-1", "stop")
+    bench.all_ready()
+    bench.report("algo-1", "stop")
     for rank, code in enumerate(codes):
         bench.ended(rank, code)
     assert bench.orders[-1]["code"] == expected
@@ -174,72 +175,72 @@ def test_a_stopped_job_that_ends_well_ended_well(codes: list[int], expected: int
 
 def test_missing_hosts_are_named() -> None:
     bench = Bench("algo-1", "algo-2", "algo-3")
-    bench.come("algo-1")
-    bench.turn(600.0)
+    bench.host_ready("algo-1")
+    bench.advance(600.0)
     assert "algo-2, algo-3 did not come within 600 s" in parse_failure(bench.orders[-1]["failure"]).message
 
 
-def test_a_host_that_comes_after_the_end_hears_of_it() -> None:
+def test_a_host_that_joins_after_the_end_receives_the_last_order() -> None:
     bench = Bench("algo-1", "algo-2")
-    bench.say("algo-1", "stop")
+    bench.report("algo-1", "stop")
     bench.coordinator.joined()
     assert bench.kinds == ["finish", "finish"]
 
 
 def helped(*, across: bool = False) -> Bench:
-    """Two hosts that train and two that help, which have come in another order."""
+    """Return a job of two training hosts and two helpers, which were ready in another order."""
     bench = Bench("algo-1", "algo-2", "algo-3", "algo-4", across=across)
-    bench.come("algo-4", processes=0, server_port=7004)
-    bench.come("algo-1")
-    bench.come("algo-2")
-    bench.come("algo-3", processes=0, server_port=7003)
+    bench.host_ready("algo-4", processes=0, server_port=7004)
+    bench.host_ready("algo-1")
+    bench.host_ready("algo-2")
+    bench.host_ready("algo-3", processes=0, server_port=7003)
     return bench
 
 
-def test_ranks_are_told_the_servers_in_the_order_of_their_hosts() -> None:
+def test_ranks_receive_the_servers_in_the_order_of_their_hosts() -> None:
     (start,) = helped().orders
     assert start["meeting"]["servers"] == "algo-3=127.0.0.1:7003,algo-4=127.0.0.1:7004"
     assert start["counts"] == {"algo-1": 1, "algo-2": 1, "algo-3": 0, "algo-4": 0}
 
 
-def test_among_machines_a_server_has_its_host_s_address_or_else_its_name() -> None:
+def test_across_machines_a_server_has_the_address_of_its_host_or_its_name() -> None:
     bench = helped(across=True)
     facts = {"address": "10.0.0.3", "unknown": [], "wall": 0.0, "group": "cpu", "cpus": 2, "gpus": 0}
     disk = {"free_bytes": 1 << 40, "interface": "eth0", "named_interface": None}
-    bench.say("algo-3", "checked", facts=facts | disk)
-    bench.turn(600.0)
+    bench.report("algo-3", "checked", facts=facts | disk)
+    bench.advance(600.0)
     assert bench.orders[-1]["meeting"]["servers"] == "algo-3=10.0.0.3:7003,algo-4=algo-4:7004"
 
 
-def test_helpers_that_bring_nothing_are_spoken_of() -> None:
+def test_useless_helpers_get_an_advice() -> None:
     bench = Bench("algo-1", "algo-2")
-    bench.come("algo-1")
-    bench.come("algo-2", processes=0, server_port=7002)
+    bench.host_ready("algo-1")
+    bench.host_ready("algo-2", processes=0, server_port=7002)
     assert bench.kinds == ["say", "start"]
     assert bench.orders[0]["text"].startswith("advice: one host trains")
 
 
 def server_ended(bench: Bench, code: int) -> None:
     failure = Failure("algo-3", None, code, message="ended").to_json()
-    bench.say("algo-3", "server_ended", code=code, failure=failure)
+    bench.report("algo-3", "server_ended", code=code, failure=failure)
 
 
 @pytest.mark.parametrize(("code", "blamed"), [(137, "algo-3"), (1, "algo-2"), (0, "algo-2")])
 def test_a_killed_server_is_the_cause_of_the_errors_of_ranks_that_miss_it(code: int, blamed: str) -> None:
-    # One that ended by itself may have done so for what a rank did, and then the order of time says who was first.
+    # A server that ended by itself may have ended because of a rank, so the earlier end is the cause.
     bench = helped()
     bench.ended(1, 1, what="ConnectionError")
-    bench.turn(SETTLE_SECONDS / 2)
+    bench.advance(SETTLE_SECONDS / 2)
     server_ended(bench, code)
     bench.ended(0, 1, what="ConnectionError")
-    bench.turn(SETTLE_SECONDS)
+    bench.advance(SETTLE_SECONDS)
     assert parse_failure(bench.orders[-1]["failure"]).host == blamed
 
 
 def test_a_server_that_ends_well_too_early_fails_the_job() -> None:
     bench = helped()
     server_ended(bench, 0)
-    bench.turn(ABORT_SECONDS)
+    bench.advance(ABORT_SECONDS)
     assert bench.orders[-1]["code"] == 1
 
 
@@ -248,29 +249,29 @@ def test_a_lost_helper_host_is_the_cause_as_well() -> None:
     bench.ended(1, 1, what="ConnectionError")
     bench.coordinator.lost("algo-4")
     bench.ended(0, 1, what="ConnectionError")
-    bench.turn(SETTLE_SECONDS)
+    bench.advance(SETTLE_SECONDS)
     assert parse_failure(bench.orders[-1]["failure"]).render() == "algo-4: exit code 1: lost contact with algo-4"
 
 
 def test_a_server_s_end_during_a_stop_fails_nothing() -> None:
     bench = helped()
-    bench.say("algo-1", "stop")
+    bench.report("algo-1", "stop")
     server_ended(bench, 137)
     bench.ended(0, 0)
     bench.ended(1, 0)
     assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}
 
 
-def test_ranks_learn_where_tensorflow_s_servers_of_all_hosts_are() -> None:
+def test_ranks_receive_the_addresses_of_all_tensorflow_servers() -> None:
     bench = Bench("algo-1", "algo-2", tensorflow=(7000, 7001))
-    bench.ready()
+    bench.all_ready()
     (start,) = bench.orders
     assert start["meeting"]["tensorflow"] == [["127.0.0.1", 7000, 7001]] * 2
 
 
 def test_a_job_closes_when_its_chief_has_ended_well() -> None:
     bench = Bench("algo-1", "algo-2", "algo-3", tensorflow=(7000, 7001))
-    bench.ready()
+    bench.all_ready()
     bench.ended(1, 0)
     assert bench.kinds == ["start"]
     bench.ended(0, 0)
@@ -283,7 +284,7 @@ def test_a_job_closes_when_its_chief_has_ended_well() -> None:
 
 def test_a_chief_that_fails_fails_the_job() -> None:
     bench = Bench("algo-1", "algo-2", tensorflow=(7000, 7001))
-    bench.ready()
+    bench.all_ready()
     bench.ended(0, 3)
-    bench.turn(ABORT_SECONDS)
+    bench.advance(ABORT_SECONDS)
     assert bench.verdict == (3, 0)

@@ -1,4 +1,4 @@
-"""A rank fails: everyone stops soon, everyone says why, and the exit code is the rank's own."""
+"""A failing rank stops every host soon, with the reason and the rank's own exit code."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MPI = {"sagemaker_mpi_enabled": True}
 def check(ended, job, how: str, rank: int) -> None:
     for host, result in ended.items():
         assert result.code == CODES[how], (host, result.output)
-        found = result.failure
-        assert found is not None
-        assert (found.host, found.rank, found.exit_code) == (f"algo-{rank + 1}", rank, CODES[how])
+        failure = result.failure
+        assert failure is not None
+        assert (failure.host, failure.rank, failure.exit_code) == (f"algo-{rank + 1}", rank, CODES[how])
         if how == "sigkill":
-            assert found.frames == ()
+            assert failure.frames == ()
         else:
-            assert found.frames[-1].function == "fail"
-            assert found.frames[-1].file.endswith("train.py")
-        assert any(line.startswith("last words") for line in found.log_tail), found.log_tail
+            assert failure.frames[-1].function == "fail"
+            assert failure.frames[-1].file.endswith("train.py")
+        assert any(line.startswith("last words") for line in failure.log_tail), failure.log_tail
         assert not result.success
         assert f"rank {rank} on algo-{rank + 1}" in result.failure_text
     assert job.survivors() == []
@@ -33,9 +33,9 @@ def check(ended, job, how: str, rank: int) -> None:
 def ends_every_host(job, how: str, rank: int) -> None:
     ended = job.run()
     over = time.time()
-    words = [line for result in ended.values() for line in result.rank_lines if "last words" in line]
-    assert words, ended
-    took = over - float(words[0].split()[-1])
+    last_words = [line for result in ended.values() for line in result.rank_lines if "last words" in line]
+    assert last_words, ended
+    took = over - float(last_words[0].split()[-1])
     check(ended, job, how, rank)
     assert took < 5.0
 
@@ -57,7 +57,7 @@ def test_p5_p25_the_same_under_each_mpi(make_job, mpirun, over: str, kind: str, 
     job = make_job(hosts=2, over=over, HOW=how, BAD_RANK=str(rank), HERRINGBONE_MPIRUN=mpirun(kind))
     job.write(SCRIPT, **MPI)
     if kind == "mpich" and how in ("sigkill", "segfault"):
-        # MPICH kills the others within the millisecond and may itself name the wrong one: who is blamed is open.
+        # MPICH kills the others within the millisecond and may itself name the wrong one: either rank may be the cause.
         for result in job.run().values():
             assert result.code == CODES[how]
             assert result.failure is not None
@@ -66,7 +66,7 @@ def test_p5_p25_the_same_under_each_mpi(make_job, mpirun, over: str, kind: str, 
     ends_every_host(job, how, rank)
 
 
-# Starts rank 1 when rank 0's failure has had all its consequences but the last, mpirun's own end.
+# Starts rank 1 late: rank 0 has failed, and everything has ended but mpirun itself.
 SLOW_MPIRUN = """#!/bin/sh
 [ "$1" = --version ] && exec echo "mpirun (Open MPI) 5.0.11"
 trap "" TERM
@@ -78,8 +78,8 @@ wait
 """
 
 
-def test_p5_a_rank_that_comes_after_the_failure_does_not_run(make_job, tmp_path) -> None:
-    # Only the ranks that had attached by then were signalled.
+def test_p5_a_rank_that_attaches_after_the_failure_does_not_run(make_job, tmp_path) -> None:
+    # Only ranks that had attached by then got the signal.
     mpirun = tmp_path / "mpirun"
     mpirun.write_text(SLOW_MPIRUN)
     mpirun.chmod(0o755)
@@ -161,7 +161,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("case", list(GOLDEN))
-def test_p13_the_failure_file_says_what_matters(make_job, case: str) -> None:
+def test_p13_the_failure_file_has_cause_frames_and_last_lines(make_job, case: str) -> None:
     script, golden = GOLDEN[case]
     job = make_job()
     job.write(script)

@@ -1,4 +1,4 @@
-"""Several hosts: they meet, they leave together, and one that is lost is noticed."""
+"""Several hosts find each other, leave together, and notice a lost host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-# How the hosts of one machine talk, and those of several.
+# The control channel of hosts on one machine, and of hosts on several.
 OVER = pytest.mark.parametrize("over", ["unix", "tcp"])
 WAYS = [("torch", "unix"), ("torch", "tcp"), ("openmpi5", "unix"), ("openmpi5", "tcp")]
 SLEEP = "import os, time; open(os.environ['ROOT'] + '/up-' + os.environ['RANK'], 'w'); time.sleep(60)"
@@ -45,7 +45,7 @@ def test_p6_another_host_killed_ends_the_first(make_job, mpirun, launcher: str, 
     assert time.monotonic() - began < 5.0
     assert ended.code == 1
     assert ended.failure_text.startswith("algo-2: exit code 1: lost contact with algo-2")
-    # A daemon of mpirun's outlives its killed supervisor until it misses mpirun; in a container nothing outlives PID 1.
+    # A daemon of mpirun's outlives its killed supervisor until it notices mpirun's end; in a container it cannot.
     assert job.survivors(patience=3.0 if over == "tcp" else 0.0) == []
 
 
@@ -65,7 +65,7 @@ def test_p7_the_first_host_killed_ends_the_others(make_job, mpirun, launcher: st
         assert ended[host].code == 1
         assert "lost contact with algo-1" in ended[host].failure_text
         assert not ended[host].success
-    # mpirun, whose supervisor was killed, ends when it has missed its ranks; the others do not wait for that.
+    # mpirun, whose supervisor was killed, ends once it notices the end of its ranks. The other hosts do not wait.
     assert job.survivors(patience=3.0) == []
 
 
@@ -83,7 +83,7 @@ def test_p8_a_frozen_host_is_noticed(make_job, over: str, frozen: str) -> None:
     ended = job.wait()
     assert ended[other].code == 1
     assert f"lost contact with {frozen}" in ended[other].failure_text
-    # Thawed, it finds itself alone, and ends as well.
+    # When it continues, it has lost the others, and ends as well.
     assert ended[frozen].code == 1
     assert job.survivors() == []
 
@@ -93,9 +93,9 @@ def test_p8_a_frozen_host_is_noticed(make_job, over: str, frozen: str) -> None:
 def test_p9_a_host_that_never_comes_is_named(make_job, over: str, missing: str) -> None:
     job = make_job(hosts=2, over=over, HERRINGBONE_JOIN_TIMEOUT="0.6")
     job.write(SLEEP, **TORCH)
-    there = "algo-2" if missing == "algo-1" else "algo-1"
-    job.start(there)
-    ended = job.wait(timeout=6.0)[there]
+    present = "algo-2" if missing == "algo-1" else "algo-1"
+    job.start(present)
+    ended = job.wait(timeout=6.0)[present]
     assert ended.code == 1
     assert f"{missing} did not come within 0.6 s" in ended.failure_text
 
@@ -112,7 +112,7 @@ def test_a_host_that_cannot_prepare_ends_all_hosts(make_job) -> None:
 
 
 def reach(control: str) -> socket.socket:
-    """Connect to a control channel, as soon as it is there."""
+    """Connect to a control channel as soon as somebody listens."""
     kind, _, rest = control.partition(":")
     deadline = time.monotonic() + 10.0
     while True:
@@ -125,13 +125,13 @@ def reach(control: str) -> socket.socket:
                 return stranger
         except ConnectionRefusedError:
             pass
-        assert time.monotonic() < deadline, "no door"
+        assert time.monotonic() < deadline, "nobody listens"
         time.sleep(0.02)
 
 
 @OVER
-def test_strangers_at_the_door_neither_enter_nor_delay(make_job, over: str) -> None:
-    # A handshake in blocking calls would have waited for the first silent stranger for ever.
+def test_strangers_neither_join_nor_delay(make_job, over: str) -> None:
+    # A handshake in blocking calls would wait for the first silent stranger for ever.
     job = make_job(hosts=2, over=over)
     job.write("print('through')", **TORCH)
     job.start("algo-1")
@@ -158,7 +158,7 @@ def test_a_host_with_another_secret_is_refused(make_job, over: str) -> None:
     assert "algo-2 did not come" in ended["algo-1"].failure_text
 
 
-def test_a_platform_without_a_channel_is_told_what_the_job_must_bring(make_job) -> None:
+def test_without_a_channel_the_message_names_the_variables_to_set(make_job) -> None:
     job = make_job(hosts=2, over="tcp")
     job.write("print('together')", **TORCH)
     job.control = ""
@@ -187,7 +187,7 @@ def test_a_port_that_is_taken_is_named(make_job) -> None:
     assert f"control channel: cannot listen at port {port} of this host: " in ended.failure_text
 
 
-def test_nobody_can_knock_once_all_have_come(make_job) -> None:
+def test_nobody_can_connect_once_all_hosts_have_joined(make_job) -> None:
     job = make_job(hosts=2, over="tcp")
     job.write(SLEEP, **TORCH)
     job.start()

@@ -1,4 +1,4 @@
-"""Before machines start together: what each says of itself, and what the first one makes of it."""
+"""Checks before machines start together: the facts of each host, and the first host's table of them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_host_that_does_not_answer_is_in_the_table() -> None:
     ]
 
 
-def test_rank_0s_host_is_called_by_name_where_all_know_it() -> None:
+def test_ranks_use_the_name_of_rank_0s_host_if_every_host_knows_it() -> None:
     unsure = {**GOOD, "unknown": ["algo-1"]}
     assert master_address("algo-1", {"algo-1": GOOD, "algo-2": GOOD}) == "algo-1"
     assert master_address("algo-1", {"algo-1": GOOD, "algo-2": unsure}) == "10.0.0.1"
@@ -70,16 +70,16 @@ def test_rank_0s_host_is_called_by_name_where_all_know_it() -> None:
 
 def checked_bench() -> Bench:
     bench = Bench(*HOSTS, across=True)
-    bench.ready()
+    bench.all_ready()
     assert bench.orders == [{"kind": "check", "names": ["algo-1", "algo-1"]}]
-    bench.say("algo-1", "checked", facts={**GOOD, "wall": 1000.0})
+    bench.report("algo-1", "checked", facts={**GOOD, "wall": 1000.0})
     return bench
 
 
 def test_the_job_starts_when_all_have_been_checked() -> None:
     bench = checked_bench()
     bench.now = 0.5
-    bench.say("algo-2", "checked", facts={**GOOD, "wall": 1003.5, "unknown": ["algo-1"]})
+    bench.report("algo-2", "checked", facts={**GOOD, "wall": 1003.5, "unknown": ["algo-1"]})
     assert bench.kinds == ["check", "say", "start"]
     assert bench.orders[1]["host"] == "algo-1"
     assert "warning: the clock of algo-2 is +3.0 s off algo-1's" in bench.orders[1]["text"]
@@ -88,21 +88,21 @@ def test_the_job_starts_when_all_have_been_checked() -> None:
 
 def test_the_job_waits_for_a_slow_host_only_so_long() -> None:
     bench = checked_bench()
-    bench.turn(PATIENCE_SECONDS)
+    bench.advance(PATIENCE_SECONDS)
     assert bench.kinds == ["check", "say", "start"]
-    bench.say("algo-2", "checked", facts={**GOOD, "wall": 1000.0})
+    bench.report("algo-2", "checked", facts={**GOOD, "wall": 1000.0})
     assert bench.kinds == ["check", "say", "start"]
 
 
 def test_a_stop_during_the_check_is_a_stop() -> None:
     bench = checked_bench()
-    bench.say("algo-1", "stop")
+    bench.report("algo-1", "stop")
     assert bench.orders[-1]["code"] == 143
-    bench.turn(PATIENCE_SECONDS)
+    bench.advance(PATIENCE_SECONDS)
     assert bench.kinds == ["check", "finish"]
 
 
-def test_p28_machines_that_do_not_know_each_others_names_train_all_the_same(make_job) -> None:
+def test_p28_machines_without_each_others_names_still_train(make_job) -> None:
     job = make_job(hosts=2, over="tcp")
     job.write("import os; print(os.environ['MASTER_ADDR'])", sagemaker_torch_distributed_enabled=True)
     ended = job.run()

@@ -1,4 +1,4 @@
-"""P11: nothing of a job outlives its supervisor, and nothing that a rank left behind delays its end for long."""
+"""P11: no process of a job outlives its supervisor, and none that a rank left running delays the end for long."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ def test_p11_a_grandchild_holding_stdout_delays_the_end_by_two_seconds_at_most(m
     assert job.survivors() == []
 
 
-def test_p11_what_a_program_leaves_behind_before_any_rank_is_started_ends_with_the_job(
-    make_job, tmp_path: Path
-) -> None:
-    # We adopted orphans only after the ranks were started: one that a quick script had left by then was never found.
+def test_p11_a_process_left_running_before_any_rank_starts_ends_with_the_job(make_job, tmp_path: Path) -> None:
+    # We adopted orphans only after the ranks were started: an orphan of an earlier moment was never found.
     mpirun = tmp_path / "mpirun"
     mpirun.write_text(f"#!/bin/sh\nsetsid sleep 60 >/dev/null 2>&1 &\ntouch {tmp_path}/asked\n")
     mpirun.chmod(0o755)
@@ -34,14 +32,14 @@ def test_p11_what_a_program_leaves_behind_before_any_rank_is_started_ends_with_t
     assert job.survivors() == []
 
 
-def test_p11_what_a_grandchild_prints_at_the_end_is_kept(make_job) -> None:
+def test_p11_the_last_lines_of_a_grandchild_are_kept(make_job) -> None:
     job = make_job()
     job.write("import os; os.system('(sleep 0.3; echo last) &'); print('first')")
     assert job.run()["algo-1"].lines == ["[algo-1:0] first", "[algo-1:0] last"]
 
 
 def test_p11_a_grandchild_that_writes_without_end_does_not_hold_the_supervisor(make_job) -> None:
-    # When its rank had failed, the supervisor took what was in the pipe "by now": more came, for ever.
+    # After the rank's failure the supervisor read the pipe until it was empty, and it never was.
     job = make_job()
     job.write("import subprocess; subprocess.Popen(['yes', 'still here']); raise ValueError('boom')")
     ended = job.run(timeout=10.0)["algo-1"]
@@ -51,7 +49,7 @@ def test_p11_a_grandchild_that_writes_without_end_does_not_hold_the_supervisor(m
 
 
 def test_p11_a_forked_child_does_not_make_its_dead_rank_look_alive(make_job, mpirun) -> None:
-    # The child held the rank's link open, and the rank's death was noticed when the child ended.
+    # The child held the rank's link open, so the supervisor noticed the rank's death only at the child's end.
     job = make_job(HERRINGBONE_MPIRUN=mpirun("openmpi5"))
     job.write(
         """

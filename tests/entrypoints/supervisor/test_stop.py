@@ -1,4 +1,4 @@
-"""Stopping: SIGTERM reaches every rank, the grace is kept, nothing runs on."""
+"""A stop sends SIGTERM to every rank, keeps the grace period, and leaves no process running."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HANDLER = """
     rank, root = os.environ["RANK"], pathlib.Path(os.environ["ROOT"])
 
     def save(number, frame):
-        (root / f"told-{rank}").write_text(str(time.time()))
+        (root / f"stopped-{rank}").write_text(str(time.time()))
         time.sleep(float(os.environ.get("SAVE_SECONDS", "0.1")) * (1 + int(rank)))
         (root / f"saved-{rank}").touch()
         sys.exit(int(os.environ.get("CODE", "0")))
@@ -40,22 +40,22 @@ def prepared(make_job, mpirun, kind: str, script: str, **environment: str):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("code", "expected"), [(0, 0), (9, 143)])
-def test_p10_every_rank_is_told_and_may_save(make_job, mpirun, kind: str, code: int, expected: int) -> None:
-    # Under mpirun, the first rank to leave with a non-zero code made it kill those that were still saving.
+def test_p10_every_rank_gets_sigterm_and_may_save(make_job, mpirun, kind: str, code: int, expected: int) -> None:
+    # mpirun killed ranks that were still saving as soon as one rank had left with a code other than 0.
     job, ranks = prepared(make_job, mpirun, kind, HANDLER, CODE=str(code), SAVE_SECONDS="0.8")
     stopped = time.time()
     job.processes["algo-1"].send_signal(signal.SIGTERM)
     ended = job.wait()["algo-1"]
     assert ended.code == expected, ended.output
     for rank in range(ranks):
-        assert float((job.root / f"told-{rank}").read_text()) - stopped < 1.0
+        assert float((job.root / f"stopped-{rank}").read_text()) - stopped < 1.0
         assert (job.root / f"saved-{rank}").exists()
     assert ended.failure is None
     assert job.survivors() == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_p10_after_the_grace_comes_sigkill(make_job, mpirun, kind: str) -> None:
+def test_p10_sigkill_follows_the_grace_period(make_job, mpirun, kind: str) -> None:
     job, _ = prepared(make_job, mpirun, kind, HANDLER, SAVE_SECONDS="60", HERRINGBONE_STOP_GRACE="0.5")
     job.processes["algo-1"].send_signal(signal.SIGTERM)
     began = time.monotonic()
@@ -67,14 +67,14 @@ def test_p10_after_the_grace_comes_sigkill(make_job, mpirun, kind: str) -> None:
 def test_p10_a_second_signal_kills_at_once(make_job, mpirun) -> None:
     job, _ = prepared(make_job, mpirun, "plain", HANDLER, SAVE_SECONDS="60")
     job.processes["algo-1"].send_signal(signal.SIGTERM)
-    job.seen("told-")
+    job.seen("stopped-")
     job.processes["algo-1"].send_signal(signal.SIGINT)
     assert job.wait(timeout=5.0)["algo-1"].code == 143
 
 
 @pytest.mark.parametrize("kind", ["openmpi5", "mpich"])
 def test_p10_a_rank_without_a_handler_does_not_end_those_that_save(make_job, mpirun, kind: str) -> None:
-    # Rank 1 has no handler and would die of SIGTERM, and mpirun would have taken rank 0 with it.
+    # Rank 1 has no handler. SIGTERM would end it, and mpirun would then end rank 0.
     script = HANDLER.replace("    signal.signal(", "    if rank == '0': signal.signal(")
     job, _ = prepared(make_job, mpirun, kind, script, SAVE_SECONDS="1.0")
     job.processes["algo-1"].send_signal(signal.SIGTERM)
@@ -83,13 +83,13 @@ def test_p10_a_rank_without_a_handler_does_not_end_those_that_save(make_job, mpi
 
 
 def test_p10_a_rank_that_learns_to_save_after_the_stop_saves(make_job, mpirun) -> None:
-    # Rank 1 was passed over, for it could not save yet; when all others had saved it could, and was passed over again.
+    # Rank 1 had no handler at the stop, so it was deferred. By the release it had one, and was skipped again.
     script = HANDLER.replace(
         "    signal.signal(",
         """
     if rank == "1":
         (root / "up-1").touch()
-        while not (root / "told-0").exists():
+        while not (root / "stopped-0").exists():
             time.sleep(0.01)
     signal.signal(""",
     )
@@ -99,19 +99,19 @@ def test_p10_a_rank_that_learns_to_save_after_the_stop_saves(make_job, mpirun) -
     assert (job.root / "saved-1").exists()
 
 
-@pytest.mark.parametrize("told", ["algo-1", "algo-2"])
-def test_p10_one_host_told_stops_all_hosts(make_job, told: str) -> None:
+@pytest.mark.parametrize("stopped_host", ["algo-1", "algo-2"])
+def test_p10_a_stop_of_one_host_stops_all_hosts(make_job, stopped_host: str) -> None:
     job = make_job(hosts=2)
     job.write(HANDLER, sagemaker_torch_distributed_enabled=True)
     job.start()
     job.seen("up-", 2)
-    job.processes[told].send_signal(signal.SIGTERM)
+    job.processes[stopped_host].send_signal(signal.SIGTERM)
     ended = job.wait(timeout=10.0)
     assert [result.code for result in ended.values()] == [0, 0]
     assert len(list(job.root.glob("saved-*"))) == 2
 
 
-def test_p10_a_stop_before_the_hosts_have_met(make_job) -> None:
+def test_p10_a_stop_before_all_hosts_have_joined(make_job) -> None:
     job = make_job(hosts=2)
     job.write("print('never')")
     job.start("algo-1")
@@ -166,8 +166,8 @@ def test_p10_a_job_started_with_signals_ignored_can_be_stopped(make_job, number:
     assert (job.root / "saved-0").exists()
 
 
-def test_a_rank_that_never_takes_its_orders_can_be_stopped(make_job) -> None:
-    # Orders of more than a socket holds were sent in one blocking call; a Python stuck on a dead disk never read them.
+def test_a_rank_that_never_reads_its_start_message_can_be_stopped(make_job) -> None:
+    # A start message larger than the socket's buffer was sent in one blocking call, and a hanging Python never reads.
     job = make_job()
     job.write("print('never')", **{f"name{number}": "x" * 2_400 for number in range(45)})
     stuck = "import os, sys, time\nif sys.orig_argv[1] == '-c': open(os.environ['ROOT'] + '/up-0', 'w'); time.sleep(60)"

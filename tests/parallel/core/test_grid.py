@@ -33,6 +33,6 @@ def test_rank_and_coordinates_undo_each_other(placement: str) -> None:
     assert all(rank in grid.group("PT", rank) for rank in range(12))
 
 
-def test_ranks_that_cannot_be_shared_out_are_named() -> None:
+def test_ranks_that_do_not_fill_the_grid_are_refused() -> None:
     with pytest.raises(ParallelError, match="3 ranks cannot be shared out in pipelines of 2 partitions"):
         Grid(3, pipeline=2)

@@ -8,15 +8,15 @@ from herringbone_parallel.core import launch
 ENVIRONMENT = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
 
 
-def test_a_rank_is_told_its_place() -> None:
-    assert launch.place(ENVIRONMENT) == launch.Place(rank=3, size=4, local_rank=1, local_size=2)
+def test_rank_info_reads_the_environment() -> None:
+    assert launch.rank_info(ENVIRONMENT) == launch.RankInfo(rank=3, size=4, local_rank=1, local_size=2)
 
 
 @pytest.mark.parametrize("missing", ENVIRONMENT)
-def test_a_process_that_was_not_launched_is_told_how_to(missing: str) -> None:
+def test_the_error_tells_how_to_launch_a_rank(missing: str) -> None:
     rest = {name: value for name, value in ENVIRONMENT.items() if name != missing}
     with pytest.raises(ParallelError, match=rf"^{missing} is not set: this process was not launched as a rank\. Run "):
-        launch.place(rest)
+        launch.rank_info(rest)
 
 
 def test_parameters_come_with_their_defaults() -> None:
@@ -24,6 +24,6 @@ def test_parameters_come_with_their_defaults() -> None:
     assert (settings.partitions, settings.microbatches, settings.active_microbatches) == (2, 4, 4)
 
 
-def test_a_job_without_model_parallelism_is_named() -> None:
+def test_a_job_without_model_parallelism_is_refused() -> None:
     with pytest.raises(ParallelError, match=r"^SM_HP_MP_PARAMETERS is not set: the job's distribution has no "):
         launch.model_parallel({})

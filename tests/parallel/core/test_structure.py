@@ -16,7 +16,7 @@ Pair = namedtuple("Pair", "left right")
 
 
 class Output(OrderedDict):  # type: ignore[type-arg]
-    """Like the output classes of model libraries: a dict with attributes of its own."""
+    """A dict with attributes of its own, like the output classes of model libraries."""
 
 
 def test_every_container_comes_back_as_its_own_type() -> None:

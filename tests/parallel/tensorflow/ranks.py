@@ -1,7 +1,7 @@
-"""Real ranks for tests: processes of a Python that has TensorFlow, which join, run a function, and part again.
+"""Real ranks for tests: processes of a Python with TensorFlow, which join, run a function, and leave each other again.
 
-That Python is another one than pytest's: functions are named ("training.fit": `fit` in `programs/training.py`), and
-what they take and return are plain values and arrays.
+Pytest runs in another Python. So a test passes the name of a function ("training.fit" is `fit` in
+`programs/training.py`), and arguments and results are plain values and arrays.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ _SOURCES = [str(Path(package.__file__).parents[1]) for package in (herringbone_c
 _SHIMS = [str(Path(herringbone_parallel.__file__).parents[1] / name) for name in ("shim", "shim_horovod")]
 
 
-# Less than pytest waits for a test: where a rank hangs, all of them say where they are.
+# Less than pytest's limit for a test, so that a test with a hanging rank still prints the tracebacks of all ranks.
 _ANSWER_SECONDS = 100
 
 
 class RankFailedError(AssertionError):
-    """A rank raised; the message is its traceback."""
+    """A rank raised an exception; the message is its traceback."""
 
 
-def _environment(**variables: str) -> dict[str, str]:
+def environment(**variables: str) -> dict[str, str]:
+    """Return the environment of a rank's Python: this repository's packages and shims, and no GPU."""
     return {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([*_SOURCES, *_SHIMS]),
@@ -49,7 +50,7 @@ def _environment(**variables: str) -> dict[str, str]:
 
 
 class Ranks:
-    """Up to `size` processes that run functions as ranks 0, 1, ...
+    """Processes that run functions as ranks 0, 1, ...; they are started when they are first needed.
 
     >>> ranks.run("training.fit", 2, [1, 2, 3])             # doctest: +SKIP
     [what rank 0 returned, what rank 1 returned]
@@ -61,7 +62,7 @@ class Ranks:
         self._processes: list[tuple[subprocess.Popen[bytes], Connection]] = []
 
     def run(self, function: str, size: int, *args: Any, **variables: str) -> list[Any]:
-        """Run the function on `size` ranks; `variables` are further ones of their environment."""
+        """Run the function on `size` ranks and return the results; `variables` are added to their environment."""
         answers = self.answers(function, size, *args, **variables)
         failed = [f"rank {rank}:\n{text}" for rank, (ok, text) in enumerate(answers) if not ok]
         if failed:
@@ -69,7 +70,7 @@ class Ranks:
         return [result for _, result in answers]
 
     def answers(self, function: str, size: int, *args: Any, **variables: str) -> list[tuple[bool, Any]]:
-        """Run the function; return, by rank, whether it returned, and what, or the traceback."""
+        """Run the function; return (True, result) or (False, traceback) for each rank."""
         while len(self._processes) < size:
             self._processes.append(self._process())
         port = ReservedPort()
@@ -80,7 +81,7 @@ class Ranks:
                 RankVariable.WORLD_SIZE: str(size),
                 ReduceVariable.MEET: f"127.0.0.1:{port.number}",
                 ReduceVariable.TOKEN_FILE: str(self._token),
-                # As many hosts as ranks: the sums go over sockets.
+                # Each rank is on a host of its own, so the sums go over sockets.
                 ReduceVariable.HOST: f"algo-{rank + 1}",
                 **variables,
             }
@@ -91,20 +92,20 @@ class Ranks:
         return answers
 
     def model_parallel(self, **parameters: Any) -> dict[str, str]:
-        """Return the variables of ranks whose job has these parameters of smdistributed.modelparallel."""
-        given = {"auto_partition": False, "default_partition": 0, **parameters}
+        """Return the environment of ranks in a job with these parameters of smdistributed.modelparallel."""
+        settings = {"auto_partition": False, "default_partition": 0, **parameters}
         return {
-            "SM_HP_MP_PARAMETERS": json.dumps(given),
+            "SM_HP_MP_PARAMETERS": json.dumps(settings),
             RankVariable.LOCAL_RANK: "0",
             RankVariable.LOCAL_WORLD_SIZE: "1",
         }
 
     @contextmanager
     def helper(self) -> Iterator[dict[str, str]]:
-        """A helper host's server; yields the variables that tell ranks of it."""
+        """Start the server of a helper host; yields the environment by which ranks find it."""
         with subprocess.Popen(
             [sys.executable, "-m", REDUCE_SERVER_MODULE],
-            env=_environment(**{ReduceVariable.TOKEN_FILE: str(self._token), ReduceVariable.HOST: "algo-9"}),
+            env=environment(**{ReduceVariable.TOKEN_FILE: str(self._token), ReduceVariable.HOST: "algo-9"}),
             stdout=subprocess.PIPE,
         ) as server:
             assert server.stdout is not None
@@ -122,15 +123,15 @@ class Ranks:
     def _process(self) -> tuple[subprocess.Popen[bytes], Connection]:
         if not PYTHON.exists():
             pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
-        here, there = socket.socketpair()
-        with there:
+        own_end, rank_end = socket.socketpair()
+        with rank_end:
             process = subprocess.Popen(
-                [PYTHON, Path(__file__).parent / "programs" / "serve.py", str(there.fileno())],
-                # TensorFlow writes files there, and a rank that is killed leaves them.
-                env=_environment(TMPDIR=str(self._token.parent)),
-                pass_fds=[there.fileno()],
+                [PYTHON, Path(__file__).parent / "programs" / "serve.py", str(rank_end.fileno())],
+                # TensorFlow writes temporary files, and a killed rank leaves them behind.
+                env=environment(TMPDIR=str(self._token.parent)),
+                pass_fds=[rank_end.fileno()],
             )
-        return process, Connection(here.detach())
+        return process, Connection(own_end.detach())
 
     def _answer(self, connection: Connection) -> tuple[bool, Any]:
         if not connection.poll(_ANSWER_SECONDS):

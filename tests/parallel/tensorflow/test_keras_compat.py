@@ -1,4 +1,4 @@
-"""Keras 3 understands scripts of TensorFlow 2.3 to 2.6: each line of the table in docs/tensorflow.md."""
+"""Keras 3 accepts scripts of TensorFlow 2.3 to 2.6: one test for each line of the table in docs/tensorflow.md."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.fixture
 def script(ranks: Ranks):
-    """Runs one of `programs/keras_compat.py` and returns what it found."""
+    """Return a function that runs a function of `programs/keras_compat.py` and returns its result."""
     return lambda name: ranks.run("keras_compat.run", 1, name)[0]
 
 
 def test_all_is_put_back(ranks: Ranks) -> None:
-    [found] = ranks.run("keras_compat.everything_is_put_back", 1)
-    assert found == (False, True, True, True, True, [])
+    [result] = ranks.run("keras_compat.everything_is_put_back", 1)
+    assert result == (False, True, True, True, True, [])
 
 
 def test_another_keras_is_refused(ranks: Ranks) -> None:
-    [said] = ranks.run("keras_compat.other_versions", 1)
-    for version, message in zip(("2.15.0", "4.0.0"), said, strict=True):
+    [messages] = ranks.run("keras_compat.other_versions", 1)
+    for version, message in zip(("2.15.0", "4.0.0"), messages, strict=True):
         assert message.startswith(f"ParallelError: Keras {version}: smdistributed.modelparallel.tensorflow reads old")
 
 
@@ -46,10 +46,10 @@ def test_the_learning_rate_has_a_short_name(script) -> None:
 
 
 def test_decay_is_a_schedule(script) -> None:
-    rates, expected, without, said = script("decay")
+    rates, expected, without, message = script("decay")
     assert rates == pytest.approx(expected, rel=1e-6)
     assert without == 0.5
-    assert said == "decay=0.1 beside CosineDecay: the schedule decays by itself; leave decay out"
+    assert message == "decay=0.1 with a CosineDecay: the schedule decays by itself; leave decay out"
 
 
 def test_apply_gradients_takes_what_it_took(script) -> None:
@@ -70,12 +70,12 @@ def test_one_seed_is_enough(script) -> None:
 
 
 def test_models_train_on_generators(script) -> None:
-    losses, asked, told, queue, worded = script("generators")
+    losses, evaluated, predicted, queue, warned = script("generators")
     assert losses == pytest.approx([losses[0]] * 3, rel=1e-6)
-    assert (asked, told) == pytest.approx((0, 0), abs=1e-6)
+    assert (evaluated, predicted) == pytest.approx((0, 0), abs=1e-6)
     assert queue == (2, 3)
-    assert len(worded) == 1
-    assert "Keras 3 reads a generator in one thread" in worded[0]
+    assert len(warned) == 1
+    assert "Keras 3 reads a generator in one thread" in warned[0]
 
 
 def test_models_predict_classes(script) -> None:
@@ -87,23 +87,23 @@ def test_compile_takes_what_it_took(script) -> None:
 
 
 def test_a_folder_is_a_savedmodel(script) -> None:
-    differences, whole, said = script("saved_models")
+    differences, whole, message = script("saved_models")
     assert max(*differences, whole) <= 1e-6
-    assert said == "save(signatures=): not with Keras 3; use tf.saved_model.save(model, '/2', signatures=...)"
+    assert message == "save(signatures=): not with Keras 3; use tf.saved_model.save(model, '/2', signatures=...)"
 
 
 def test_weights_are_kept_in_the_old_forms(script) -> None:
-    differences, said = script("weights")
+    differences, messages = script("weights")
     assert differences == [0.0] * 5
-    assert "has no weights yet; call it on a batch first" in said[0]
-    assert said[1] == "load_weights('/tf', by_name=True): a checkpoint is loaded by the model's structure"
-    assert said[2] == "save_weights('/old.h5', overwrite=False): the file exists"
+    assert "has no weights yet; call it on a batch first" in messages[0]
+    assert messages[1] == "load_weights('/tf', by_name=True): a checkpoint is loaded by the model's structure"
+    assert messages[2] == "save_weights('/old.h5', overwrite=False): the file exists"
 
 
 def test_modules_that_moved_are_found(script) -> None:
-    half, same, policy, optimizer, said, rate = script("namespaces")
+    half, same, policy, optimizer, message, rate = script("namespaces")
     assert (half, same, policy, optimizer, rate) == (0.5, True, "mixed_bfloat16", "LossScaleOptimizer", 0.5)
-    assert "give the optimizer loss_scale_factor=128" in said
+    assert "give the optimizer loss_scale_factor=128" in message
 
 
 def test_a_script_of_that_time_trains(script) -> None:

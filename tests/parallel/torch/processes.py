@@ -1,15 +1,15 @@
-"""Processes for ranks: forked from one that has imported torch, for which an interpreter of their own takes seconds."""
+"""Processes for ranks: forked from a server that has imported torch, because each import of torch takes seconds."""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 
-# `torch.set_num_threads` holds for its own thread: those that run microbatches would start helpers, which spin.
+# `torch.set_num_threads` affects its own thread only. The threads of microbatches would start workers, which spin.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
-import torch._dynamo  # noqa: F401 - which the first optimizer of a process would import
+import torch._dynamo  # noqa: F401  the first optimizer of a process imports it
 
 import herringbone_parallel.torch.model_parallel.api  # noqa: F401
 

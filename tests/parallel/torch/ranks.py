@@ -1,4 +1,4 @@
-"""Real ranks for tests: a pool of processes that join, run a function with the library initialised, and part again."""
+"""Real ranks for tests: a pool of processes that initialise the library, run a function and shut the library down."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class RankFailedError(AssertionError):
 
 
 def free_port() -> int:
-    """Return a port that nobody is handed meanwhile who asks for any; other tests run at the same time."""
+    """Return a free port that the system gives to no other test at the same time."""
     port = ReservedPort()
     port.release()
     return port.number
@@ -29,10 +29,10 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
     import torch
 
     torch.set_num_threads(1)
-    # Of the objects of all imports, a collection would take longer than most tests.
+    # A garbage collection over the objects of all imports would take longer than most tests.
     gc.freeze()
-    while (order := connection.recv()) is not None:
-        function, world_size, port, parameters, args = order
+    while (task := connection.recv()) is not None:
+        function, world_size, port, parameters, args = task
         os.environ.update(
             RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), SM_HP_MP_PARAMETERS=json.dumps(parameters),
@@ -43,11 +43,12 @@ def _serve(rank: int, connection: Any, variables: dict[str, str]) -> None:
         try:
             state.init()
             connection.send((True, function(*args)))
-        except BaseException:  # noqa: BLE001  the test hears of it
+        except BaseException:  # noqa: BLE001  the test gets the traceback
             connection.send((False, traceback.format_exc()))
         finally:
             state.shutdown()
-            # A model is a cycle with its hooks; one that stays keeps groups, whose threads wake all the time.
+            # A model and its hooks are a reference cycle. A model that stays keeps groups, whose threads keep waking
+            # up.
             gc.collect()
 
 
@@ -65,11 +66,13 @@ class Ranks:
     def run(self, function: Callable[..., Any], parameters: dict[str, Any], *args: Any) -> list[Any]:
         count = parameters["partitions"] * parameters.pop("replicas", 1)
         while len(self._workers) < count:
-            here, there = PROCESSES.Pipe()
-            process = PROCESSES.Process(target=_serve, args=(len(self._workers), there, self._variables), daemon=True)
+            connection, worker_connection = PROCESSES.Pipe()
+            process = PROCESSES.Process(
+                target=_serve, args=(len(self._workers), worker_connection, self._variables), daemon=True
+            )
             process.start()
-            there.close()
-            self._workers.append((process, here))
+            worker_connection.close()
+            self._workers.append((process, connection))
         port = free_port()
         for _, connection in self._workers[:count]:
             connection.send((function, count, port, parameters, args))
@@ -77,8 +80,8 @@ class Ranks:
         for _, connection in self._workers[:count]:
             if not connection.poll(60):
                 self.close()
-                said = "".join(f"\nrank {rank} said: {answer[1]}" for rank, answer in enumerate(answers))
-                raise RankFailedError(f"rank {len(answers)} did not answer within 60 s{said}")
+                others = "".join(f"\nrank {rank} answered: {answer[1]}" for rank, answer in enumerate(answers))
+                raise RankFailedError(f"rank {len(answers)} did not answer within 60 s{others}")
             try:
                 answers.append(connection.recv())
             except EOFError:

@@ -39,7 +39,7 @@ FILE = PartitionFile(
 
 @pytest.fixture
 def show(tmp_path, capsys):
-    """Shows a text as a file; returns the exit code, standard output and standard error."""
+    """Writes a text to a file and shows it; returns the exit code, standard output and standard error."""
 
     def run(text: str, *options: str) -> tuple[int, str, str]:
         path = tmp_path / "partition.json"
@@ -75,7 +75,7 @@ split by contiguous, bound by counting
     )
 
 
-def test_as_json_with_what_follows_from_the_file(show):
+def test_json_holds_the_file_with_bottleneck_and_gap(show):
     code, out, _ = show(to_text(FILE), "--json")
     shown = json.loads(out)
     assert code == 0
@@ -83,12 +83,12 @@ def test_as_json_with_what_follows_from_the_file(show):
     assert shown["gap"] == pytest.approx(0.025)
 
 
-def test_a_file_that_is_not_there(tmp_path, capsys):
+def test_a_missing_file(tmp_path, capsys):
     assert main(["partition", "show", str(tmp_path / "none.json")]) == 2
     assert "none.json' cannot be read: No such file or directory" in capsys.readouterr().err
 
 
-def test_a_file_that_is_something_else(show):
+def test_a_file_of_another_kind(show):
     code, _, err = show('{"epochs": 3}')
     assert code == 2
     assert "partition.json: this is not a partition file" in err

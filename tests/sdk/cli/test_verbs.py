@@ -1,4 +1,4 @@
-"""The command line, over the real supervisor where a job runs."""
+"""The command line, with the real supervisor where a job runs."""
 
 import json
 import subprocess
@@ -47,7 +47,7 @@ def job_file(script):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "found"),
+    ("arguments", "hyperparameters"),
     [
         ([], {}),
         (["--epochs", "3", "--name=run", "-k", "v"], {"epochs": 3, "name": "run", "k": "v"}),
@@ -56,8 +56,8 @@ def job_file(script):
         (["--eq", "a=b", "--path=/a=b"], {"eq": "a=b", "path": "/a=b"}),
     ],
 )
-def test_script_arguments_are_hyperparameters(arguments, found):
-    assert parse_script_arguments(arguments) == found
+def test_script_arguments_are_hyperparameters(arguments, hyperparameters):
+    assert parse_script_arguments(arguments) == hyperparameters
 
 
 def test_positional_script_arguments_are_refused():
@@ -136,13 +136,13 @@ def test_debug_shows_the_traceback(herringbone, script, monkeypatch):
         main(["describe", "gone"])
 
 
-def test_arguments_behind_dashes_belong_to_run_and_plan(herringbone):
+def test_arguments_after_dashes_belong_to_run_and_plan(herringbone):
     with pytest.raises(SystemExit) as caught:
         main(["ls", "--", "--epochs", "3"])
     assert caught.value.code == 2
 
 
-def test_nothing_runs_yet(herringbone, home):
+def test_ls_without_jobs(herringbone, home):
     assert herringbone("ls", "--json") == (0, "[]\n", "")
     assert herringbone("ls")[1].split() == ["NAME", "STATUS", "CREATED", "SECONDS", "HOSTS"]
 
@@ -176,7 +176,7 @@ def test_a_failing_job_is_exit_code_1(herringbone, script):
 
 
 @pytest.mark.e2e
-def test_run_as_json_keeps_standard_output_for_it(herringbone, script):
+def test_run_as_json_writes_json_alone_to_standard_output(herringbone, script):
     script("print('hello')")
     code, out, err = herringbone("run", "train.py", "--json")
     assert (code, err) == (0, "[algo-1:0] hello\n")
@@ -202,7 +202,7 @@ def test_a_detached_job_is_followed_and_stopped(herringbone, script, start_pytho
 
 
 @pytest.mark.e2e
-def test_a_reader_that_has_seen_enough_is_no_error(script, herringbone):
+def test_a_closed_pipe_is_no_error(script, herringbone):
     script("for n in range(20000): print('line', n)")
     herringbone("run", "train.py", "--job-name", "a", "--quiet")
     command = f"{sys.executable} -m herringbone.cli logs a | head -1"

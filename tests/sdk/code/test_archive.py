@@ -1,4 +1,4 @@
-"""The packed code: equal content, equal bytes."""
+"""The packed code: equal content gives equal bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from herringbone.code.archive import pack_code
-from herringbone.code.source import SourceCode, check_source, copy_source
+from herringbone.code.files import check_source, copy_source
+from herringbone.code.source import SourceCode
 from herringbone_contract.errors import InputError
 
 NO_HOME = Path("/nonexistent")
@@ -17,7 +18,7 @@ FILES = {"train.py": "print(1)\n", "lib/b.py": "b", "lib/a.py": "a"}
 
 
 def checkout(folder: Path, *, order: int, umask: int, time: int) -> SourceCode:
-    """The same files, written in another order, by other habits, at another time."""
+    """Write the same files in another order, with another umask and time."""
     for name in list(FILES)[::order]:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,26 +34,26 @@ def test_equal_code_makes_equal_archives(tmp_path):
     assert one.digest == other.digest
     assert one.path.read_bytes() == other.path.read_bytes()
     assert one.path.name == f"{one.digest}.tar.gz"
-    # The name of the file in which the content is known to a store: it may not change by itself.
+    # Stores know the content by this name, so it must not change from one version to the next.
     assert one.digest == "565ead5a3362b1f4fc6ee98f3dbb50fc068fabab389144760a693157a9d22264"
 
 
-def test_the_archive_says_nothing_of_who_made_it_and_when(tmp_path):
+def test_the_archive_holds_no_owner_and_no_time(tmp_path):
     source = checkout(tmp_path / "a", order=1, umask=0o027, time=10**9)
     packed = pack_code(source, tmp_path, but_not=NO_HOME)
     with tarfile.open(packed.path) as archive:
-        seen = [(each.name, each.mode, each.uid, each.gid, each.uname, each.mtime) for each in archive]
-    assert seen == [
+        members = [(info.name, info.mode, info.uid, info.gid, info.uname, info.mtime) for info in archive]
+    assert members == [
         ("lib/a.py", 0o644, 0, 0, "", 0),
         ("lib/b.py", 0o644, 0, 0, "", 0),
         ("train.py", 0o755, 0, 0, "", 0),
     ]
-    # The flags (no file name follows) and the time of gzip's header.
+    # gzip's header: the flags, 0 without a file name, and the time.
     assert packed.path.read_bytes()[3:8] == b"\0\0\0\0\0"
 
 
 @pytest.mark.parametrize("change", ["content", "name", "mode"])
-def test_other_code_has_another_name(tmp_path, change):
+def test_changed_code_has_another_name(tmp_path, change):
     source = checkout(tmp_path / "a", order=1, umask=0o022, time=10**9)
     before = pack_code(source, tmp_path, but_not=NO_HOME)
     path = tmp_path / "a/lib/a.py"
@@ -65,8 +66,8 @@ def test_other_code_has_another_name(tmp_path, change):
     assert pack_code(source, tmp_path, but_not=NO_HOME).digest != before.digest
 
 
-def test_what_is_packed_is_what_is_copied(tmp_path):
-    """One rule for what belongs to the code, whatever the backend."""
+def test_packing_and_copying_take_the_same_files(tmp_path):
+    """All backends select files by one rule."""
     source = checkout(tmp_path / "a", order=1, umask=0o022, time=10**9)
     (tmp_path / "a/.gitignore").write_text("b.py\n")
     packed = pack_code(source, tmp_path / "packed", but_not=NO_HOME)
@@ -90,7 +91,7 @@ def test_the_size_is_shown(tmp_path):
     assert str(packed) == f"code {packed.digest[:12]}: 3 files, 11 bytes, {packed.size_bytes} bytes packed"
 
 
-def test_nothing_is_left_of_an_archive_that_was_not_finished(tmp_path):
+def test_a_failed_archive_leaves_no_file(tmp_path):
     source = checkout(tmp_path / "a", order=1, umask=0o022, time=0)
     (tmp_path / "a/.env").write_text("TOKEN=1")
     with pytest.raises(InputError, match=r"\.env would travel"):

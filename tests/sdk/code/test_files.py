@@ -1,4 +1,4 @@
-"""What belongs to a job's code, what an ignore file leaves out, and what may not travel."""
+"""Selection of a job's code: files that belong to it, ignored files, and files that may not travel."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from herringbone.code.source import find_source
 from herringbone_contract.errors import InputError
 
 NO_HOME = Path("/nonexistent")
-# In two parts, or this file would itself look like a key to others' scanners.
+# Written in two parts, because secret scanners would take this file for a key otherwise.
 KEY = "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIE\n"
 
 
 @pytest.fixture
 def write(tmp_path):
-    """Writes files, `src/train.py` among them, and returns the folder `src`."""
+    """Writes files and `src/train.py`, and returns the folder `src`."""
 
     def files(texts: dict[str, str]) -> Path:
         for name, text in {"src/train.py": "", **texts}.items():
@@ -35,7 +35,7 @@ def names(folder: Path, dependencies: tuple[str, ...] = (), secrets: tuple[str, 
 
 
 @pytest.mark.parametrize(
-    ("files", "found"),
+    ("files", "expected"),
     [
         ({"src/b/a.py": "", "src/a.py": ""}, "a.py b/a.py train.py"),
         ({"src/.git/HEAD": "", "src/lib/__pycache__/a.pyc": ""}, "train.py"),
@@ -55,16 +55,16 @@ def names(folder: Path, dependencies: tuple[str, ...] = (), secrets: tuple[str, 
         ({"src/.gitignore": "train.py\n"}, ".gitignore train.py"),
     ],
 )  # fmt: skip
-def test_the_files_of_a_folder(write, files, found):
-    assert names(write(files)) == found.split()
+def test_the_files_of_a_folder(write, files, expected):
+    assert names(write(files)) == expected.split()
 
 
-def test_dependencies_lie_at_the_root_and_win(write):
+def test_dependencies_lie_at_the_root_and_replace_files_of_the_same_name(write):
     folder = write({"src/one.py": "", "src/lib/a.py": "", "lib/a.py": "", "lib/.gitignore": "b.py", "lib/b.py": "",
                     "one.py": ""})  # fmt: skip
     source = find_source("train.py", "src", ("lib", "one.py"), base=folder.parent)
-    found = code_files(source, but_not=NO_HOME)
-    assert {name: path.relative_to(folder.parent).as_posix() for name, path in found.items()} == {
+    files = code_files(source, but_not=NO_HOME)
+    assert {name: path.relative_to(folder.parent).as_posix() for name, path in files.items()} == {
         "lib/.gitignore": "lib/.gitignore",
         "lib/a.py": "lib/a.py",
         "one.py": "one.py",
@@ -72,7 +72,7 @@ def test_dependencies_lie_at_the_root_and_win(write):
     }
 
 
-def test_a_file_where_a_folder_must_be(write):
+def test_a_file_in_place_of_a_folder_is_refused(write):
     folder = write({"src/lib": "", "lib/a.py": ""})
     with pytest.raises(InputError, match=r"needs a folder 'lib' in the code, where .*src/lib is a file; rename one"):
         names(folder, dependencies=("lib",))
@@ -91,7 +91,7 @@ def test_a_file_where_a_folder_must_be(write):
         ("store.p12", ""),
     ],
 )
-def test_a_secret_travels_only_when_told(write, name, text):
+def test_a_secret_travels_only_when_include_secrets_names_it(write, name, text):
     folder = write({f"src/{name}": text})
     with pytest.raises(InputError) as caught:
         names(folder)
@@ -102,7 +102,7 @@ def test_a_secret_travels_only_when_told(write, name, text):
     assert names(folder) == [".herringboneignore", "train.py"]
 
 
-def test_what_only_resembles_a_secret_travels(write):
+def test_a_file_that_only_resembles_a_secret_travels(write):
     folder = write({
         "src/.env.example": "TOKEN=", "src/cert.pem": "-----BEGIN CERTIFICATE-----\n", "src/id_rsa.pub": "ssh-rsa A",
         "src/keys.py": f"KEY = '''{KEY}'''", "src/credentials": "",
@@ -110,25 +110,25 @@ def test_what_only_resembles_a_secret_travels(write):
     assert names(folder) == [".env.example", "cert.pem", "credentials", "id_rsa.pub", "keys.py", "train.py"]
 
 
-def test_a_secret_is_told_of_by_the_name_it_has_in_the_code(write):
+def test_include_secrets_takes_names_as_they_are_in_the_code(write):
     folder = write({"lib/.env": "", "src/.env": ""})
     with pytest.raises(InputError, match=r"source_dir: \.env, lib/\.env would travel"):
         names(folder, dependencies=("lib",))
-    told = names(folder, dependencies=("lib",), secrets=(".env", "lib/.env"))
-    assert told == [".env", "lib/.env", "train.py"]
+    taken = names(folder, dependencies=("lib",), secrets=(".env", "lib/.env"))
+    assert taken == [".env", "lib/.env", "train.py"]
     for wrong in ("nosuch", "../lib/.env", "other/.env"):
         with pytest.raises(InputError, match=f"include_secrets: '{wrong}' is no file of the code"):
             names(folder, secrets=(wrong,))
 
 
-def test_a_secret_behind_a_link_is_one(write):
+def test_a_link_to_a_secret_is_a_secret(write):
     folder = write({"src/.env": "", "src/.gitignore": ".env"})
     (folder / "settings").symlink_to(".env")
     with pytest.raises(InputError, match="settings would travel"):
         names(folder)
 
 
-def test_a_lone_file_that_is_named_has_been_told_of(write):
+def test_a_secret_that_is_named_as_a_dependency_travels(write):
     folder = write({".env": "A=1"})
     assert names(folder, dependencies=(".env",)) == [".env", "train.py"]
 
@@ -144,12 +144,12 @@ def test_links_inside_are_followed_and_others_refused(write):
         names(folder)
     (folder / "out").unlink()
     (folder / "lib" / "up").symlink_to("..")
-    with pytest.raises(InputError, match=r"/up is a link to .*/src, a folder that it lies in"):
+    with pytest.raises(InputError, match=r"/up is a link to .*/src, a folder that contains the link"):
         names(folder)
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may read everything")
-def test_what_cannot_be_read_is_named(write):
+def test_an_unreadable_file_is_named(write):
     folder = write({"src/a.py": ""})
     (folder / "a.py").chmod(0)
     with pytest.raises(InputError, match=r"a\.py cannot be read: Permission denied"):

@@ -1,4 +1,4 @@
-"""Code from a git repository: which commit, and who sees a token."""
+"""Code from a git repository: the commit that is fetched, and where a token may appear."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture(scope="module")
 def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two commits on main, a third on `other`; src/train.py says which one it is of."""
+    """Two commits on main and a third on `other`; src/train.py prints the name of its commit."""
     folder = tmp_path_factory.mktemp("repo")
     git(folder, "init", "--quiet", "--initial-branch=main")
     (folder / "src").mkdir()
@@ -41,8 +41,8 @@ def repo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def word(repo: str | Path, into: Path, **given: str) -> str:
-    code = fetch_code(GitConfig(str(repo), **given), into)
+def word(repo: str | Path, into: Path, **settings: str) -> str:
+    code = fetch_code(GitConfig(str(repo), **settings), into)
     return (code.folder / "src" / "train.py").read_text().split("'")[1]
 
 
@@ -50,10 +50,10 @@ def word(repo: str | Path, into: Path, **given: str) -> str:
     ("branch", "commit", "expected"),
     [(None, None, "second"), ("other", None, "third"), (None, "main~1", "first"), ("other", "main~1", "first")],
 )
-def test_the_commit_that_is_named(repo, tmp_path, branch, commit, expected):
+def test_branch_and_commit_select_the_commit(repo, tmp_path, branch, commit, expected):
     names = {"branch": branch, "commit": commit and git(repo, "rev-parse", commit)}
-    given = {name: value for name, value in names.items() if value is not None}
-    assert word(repo, tmp_path, **given) == expected
+    settings = {name: value for name, value in names.items() if value is not None}
+    assert word(repo, tmp_path, **settings) == expected
 
 
 def test_a_short_hash_is_found(repo, tmp_path):
@@ -61,22 +61,22 @@ def test_a_short_hash_is_found(repo, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("settings", "message"),
     [
         ({"branch": "gone"}, "at gone cannot be fetched: fatal: couldn't find remote ref gone"),
         ({"commit": "0" * 40}, "at 0000.* cannot be fetched"),
         ({"branch": "main", "commit": "other"}, "is not on main"),
     ],
 )
-def test_what_is_not_there_is_told_in_gits_words(repo, tmp_path, given, says):
-    if given.get("commit") == "other":
-        given = {**given, "commit": git(repo, "rev-parse", "other")}
-    with pytest.raises(InputError, match=f"git_config: {repo} {says}|git_config: {repo} at .* {says}"):
-        fetch_code(GitConfig(str(repo), **given), tmp_path)
+def test_a_missing_branch_or_commit_is_reported_with_gits_message(repo, tmp_path, settings, message):
+    if settings.get("commit") == "other":
+        settings = {**settings, "commit": git(repo, "rev-parse", "other")}
+    with pytest.raises(InputError, match=f"git_config: {repo} {message}|git_config: {repo} at .* {message}"):
+        fetch_code(GitConfig(str(repo), **settings), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("settings", "message"),
     [
         ({"repo": "https://me:secret@host/x"}, "git_config: repo names a user or a secret.* write https://host/x, and"),
         ({"repo": "https://token@host/x"}, "git_config: repo names a user or a secret"),
@@ -86,48 +86,48 @@ def test_what_is_not_there_is_told_in_gits_words(repo, tmp_path, given, says):
         ({"repo": "r", "branch": "a:b"}, "branch 'a:b' is no name"),
         ({"repo": "r", "commit": "HEAD"}, "commit 'HEAD' is no hash"),
         ({"repo": "git@host:x", "token": TOKEN}, "password and token are for https"),
-        ({"repo": "https://h/x", "password": TOKEN}, "needs username beside password"),
+        ({"repo": "https://h/x", "password": TOKEN}, "needs username next to password"),
         ({"repo": "https://h/x", "username": "a", "password": TOKEN, "2FA_enabled": True}, "needs a token"),
         ({"repo": "https://h/x", "tokens": TOKEN}, "git_config: object contains unknown field tokens"),
         ({"branch": "main"}, "git_config: object missing required field repo"),
     ],
 )
-def test_what_git_could_not_be_asked(given, says):
-    with pytest.raises(OptionError, match=says) as caught:
-        Estimator("train.py", instance_type="local_process", git_config=given)
+def test_wrong_settings_are_refused_by_the_constructor(settings, message):
+    with pytest.raises(OptionError, match=message) as caught:
+        Estimator("train.py", instance_type="local_process", git_config=settings)
     assert TOKEN not in str(caught.value)
 
 
 def test_a_plan_names_the_commit_and_takes_the_repositorys_files(repo):
-    given = {
+    arguments = {
         "source_dir": "src",
         "instance_type": "local_process",
         "git_config": {"repo": str(repo), "branch": "other"},
     }
-    plan = Estimator("train.py", **given).plan()
+    plan = Estimator("train.py", **arguments).plan()
     assert plan.source.revision == f"{repo}@{git(repo, 'rev-parse', 'other')}"
     assert f"train.py in {plan.source.revision}" in str(plan)
-    # So that `attach` gives the estimator that was.
+    # `attach` needs the arguments as the user wrote them, not the path of the checkout.
     assert (plan.arguments["entry_point"], plan.arguments["source_dir"]) == ("train.py", "src")
     assert not Path(plan.source.folder).exists()
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("settings", "message"),
     [
         ({"entry_point": "gone.py"}, "entry_point: .*gone.py: no such file"),
         ({"entry_point": "train.py", "source_dir": "../x"}, r"\.\./x is not in the repository of git_config"),
         ({"entry_point": "src/train.py", "dependencies": ["/etc"]}, "etc is not in the repository of git_config"),
-        ({"entry_point": "a.py", "source_dir": "c.tar.gz"}, "c.tar.gz beside git_config"),
+        ({"entry_point": "a.py", "source_dir": "c.tar.gz"}, "c.tar.gz together with git_config"),
     ],
 )
-def test_code_stays_inside_the_repository(repo, given, says):
-    with pytest.raises(InputError, match=says):
-        Estimator(instance_type="local_process", git_config={"repo": str(repo)}, **given).plan()
+def test_code_stays_inside_the_repository(repo, settings, message):
+    with pytest.raises(InputError, match=message):
+        Estimator(instance_type="local_process", git_config={"repo": str(repo)}, **settings).plan()
 
 
-class Door(BaseHTTPRequestHandler):
-    """Serves a repository by git's own program to who knows the token."""
+class GitServer(BaseHTTPRequestHandler):
+    """Serves a repository with git's own CGI program to clients that send the token."""
 
     root: Path
     asked: list[str]
@@ -139,14 +139,14 @@ class Door(BaseHTTPRequestHandler):
         self._serve(self.rfile.read(int(self.headers["Content-Length"])))
 
     def _serve(self, body: bytes) -> None:
-        known = base64.b64encode(f"me:{TOKEN}".encode()).decode()
-        if self.headers.get("Authorization") != f"Basic {known}":
+        expected = base64.b64encode(f"me:{TOKEN}".encode()).decode()
+        if self.headers.get("Authorization") != f"Basic {expected}":
             self.send_response(401)
             self.send_header("WWW-Authenticate", 'Basic realm="git"')
             self.end_headers()
             return
         url = urlsplit(self.path)
-        told = {
+        variables = {
             "GIT_PROJECT_ROOT": str(self.root),
             "GIT_HTTP_EXPORT_ALL": "1",
             "PATH_INFO": url.path,
@@ -155,7 +155,7 @@ class Door(BaseHTTPRequestHandler):
             "CONTENT_TYPE": self.headers.get("Content-Type", ""),
         }
         run = subprocess.run(
-            ["git", "http-backend"], input=body, env={**os.environ, **told}, capture_output=True, check=True
+            ["git", "http-backend"], input=body, env={**os.environ, **variables}, capture_output=True, check=True
         )
         head, _, content = run.stdout.partition(b"\r\n\r\n")
         self.send_response(200)
@@ -165,13 +165,13 @@ class Door(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Keep the test's output free of request lines."""
 
 
 @pytest.fixture
 def address(repo: Path) -> Iterator[str]:
-    """Where the repository is served over HTTP."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Open", (Door,), {"root": repo}))
+    """The HTTP address of the repository."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Open", (GitServer,), {"root": repo}))
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}/.git"
     server.shutdown()
@@ -180,7 +180,7 @@ def address(repo: Path) -> Iterator[str]:
 
 @pytest.fixture
 def traced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A `git` first on PATH that notes its arguments."""
+    """A `git`, first on PATH, that writes its arguments to a file."""
     real = subprocess.run(["which", "git"], check=True, capture_output=True, text=True).stdout.strip()
     notes = tmp_path / "arguments"
     (tmp_path / "bin").mkdir()
@@ -203,19 +203,19 @@ def test_a_token_reaches_the_server_and_no_argument_or_file(address, traced, tmp
     assert not any(TOKEN.encode() in path.read_bytes() for path in kept)
 
 
-def test_without_the_token_nobody_is_asked(address, tmp_path):
+def test_without_the_token_git_does_not_prompt(address, tmp_path):
     with pytest.raises(InputError, match="cannot be fetched: fatal: could not read Username"):
         fetch_code(GitConfig(address), tmp_path)
 
 
-def test_a_wrong_token_is_not_repeated(address, tmp_path):
+def test_a_wrong_token_is_not_shown(address, tmp_path):
     with pytest.raises(InputError, match="Authentication failed") as caught:
         fetch_code(GitConfig(address, username="me", token=TOKEN[::-1]), tmp_path)
     assert TOKEN[::-1] not in str(caught.value)
 
 
 def test_a_stored_plan_has_no_token(repo, address):
-    given = {"repo": address, "username": "me", "token": TOKEN}
-    plan = Estimator("src/train.py", instance_type="local_process", git_config=given).plan()
+    settings = {"repo": address, "username": "me", "token": TOKEN}
+    plan = Estimator("src/train.py", instance_type="local_process", git_config=settings).plan()
     assert TOKEN not in str(plan.to_dict())
     assert plan.to_dict()["options"]["git_config"]["token"] == MASK

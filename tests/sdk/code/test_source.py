@@ -1,4 +1,4 @@
-"""Code that travels: found, checked and copied."""
+"""The user's code: located, checked and copied."""
 
 import io
 import tarfile
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.code.source import SourceCode, check_source, copy_source, find_source
+from herringbone.code.files import check_source, copy_source
+from herringbone.code.source import SourceCode, find_source
 from herringbone_contract.errors import ArchiveError, InputError, UnsupportedError
 
 HERE = Path("/home/me")
@@ -42,7 +43,7 @@ def test_an_entry_point_stays_inside_its_folder():
         find_source("../train.py", "src", [], base=HERE)
 
 
-def test_code_in_a_bucket_is_an_archive_that_is_not_looked_at():
+def test_code_in_a_bucket_is_an_archive_that_is_not_checked():
     source = find_source("train.py", "s3://b/code.tar.gz", [], base=HERE)
     assert (source.remote, source.address) == (True, "s3://b/code.tar.gz")
     check_source(source, but_not=HERE)
@@ -62,7 +63,7 @@ def test_code_in_a_bucket_is_an_archive_that_is_not_looked_at():
         (SourceCode(entry_point="t.py", archive="gone.tar.gz"), "source_dir: gone.tar.gz: no such file"),
     ],
 )
-def test_what_is_missing_is_named(source, message, tmp_path, monkeypatch):
+def test_missing_files_are_named(source, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
         check_source(source, but_not=NO_HOME)
@@ -84,7 +85,7 @@ def test_an_archive_is_checked_before_anything_starts(tmp_path):
         check_source(SourceCode(entry_point="train.py", archive=str(good)), but_not=NO_HOME)
 
 
-def test_a_folder_travels_whole_but_for_git_and_caches(tmp_path):
+def test_a_folder_is_copied_without_git_and_caches(tmp_path):
     source = tmp_path / "src"
     for name in ("train.py", "lib/a.py", "data.csv", ".git/HEAD", "lib/__pycache__/a.pyc", "jobs/x"):
         (source / name).parent.mkdir(parents=True, exist_ok=True)
@@ -100,11 +101,11 @@ def test_a_folder_travels_whole_but_for_git_and_caches(tmp_path):
     )
     copy_source(code, tmp_path / "code", but_not=source / "jobs")
     copied = [path for path in (tmp_path / "code").rglob("*") if path.is_file()]
-    found = sorted(path.relative_to(tmp_path / "code").as_posix() for path in copied)
-    assert found == ["data.csv", "extra/e.py", "lib/a.py", "one.py", "train.py"]
+    names = sorted(path.relative_to(tmp_path / "code").as_posix() for path in copied)
+    assert names == ["data.csv", "extra/e.py", "lib/a.py", "one.py", "train.py"]
 
 
-def test_a_lone_script_leaves_its_neighbours(tmp_path):
+def test_a_lone_script_is_copied_alone(tmp_path):
     (tmp_path / "train.py").write_text("")
     (tmp_path / "secret.txt").write_text("")
     copy_source(SourceCode(entry_point="train.py", folder=str(tmp_path)), tmp_path / "code", but_not=tmp_path)

@@ -96,5 +96,6 @@ def test_a_stop_in_the_second_attempt_is_a_stop(script, backend):
 def test_restart_options_without_retries_are_refused(script, backend, option):
     script("")
     options = {"log_policies": {"flaky": "restart"}, "min_instance_count": 1}
-    with pytest.raises(Exception, match=f"{option}: says how a job begins anew, and this one does not: give max_retry"):
+    message = f"{option}: controls how a job restarts, and this job never restarts: give max_retry"
+    with pytest.raises(Exception, match=message):
         submit(backend, **{option: options[option]})

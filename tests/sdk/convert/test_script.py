@@ -1,4 +1,4 @@
-"""Scripts of AWS's SDK v2 and what `herringbone convert` makes of them, as literals."""
+"""Scripts for AWS's SDK v2 and the results of `herringbone convert`, as literals."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_whole_script():
     assert converted.complete
 
 
-def test_what_is_converted_needs_no_more_converting():
+def test_converting_twice_changes_nothing():
     assert convert_script(CHANGED).text == CHANGED
 
 
@@ -95,7 +95,7 @@ def test_what_is_converted_needs_no_more_converting():
             "import sagemaker\nr = sagemaker.get_execution_role()\nsagemaker.estimator.Estimator('i', r, 1, 'local')",
             "import herringbone\nherringbone.Estimator(image_uri='i', instance_count=1, instance_type='local')",
         ),
-        # What goes is all there is, or the last two.
+        # The removed arguments are all arguments, or the last two.
         (
             "from sagemaker import Session\nfrom sagemaker.pytorch import PyTorch\n"
             "PyTorch(sagemaker_session=Session(),)",
@@ -128,10 +128,13 @@ def test_a_few_lines(before, after):
             "from sagemaker.pytorch import PyTorch\ne = PyTorch('a')\ne.deploy(1)",
             "e.deploy(): an estimator here trains",
         ),
-        ("from sagemaker.pytorch import PyTorch\nPyTorch('a', rules=[1])", "rules: Herringbone has no such machinery"),
+        (
+            "from sagemaker.pytorch import PyTorch\nPyTorch('a', rules=[1])",
+            "rules: Herringbone does not have this feature",
+        ),
         (
             "from sagemaker.pytorch import PyTorch\nPyTorch('a', rules=[R()])",
-            "rules: Herringbone has no such machinery",
+            "rules: Herringbone does not have this feature",
         ),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_runs=1)", "did you mean max_run?"),
         ("from sagemaker.pytorch import PyTorch\nPyTorch('a', max_run='1')", "max_run: expected int"),
@@ -149,7 +152,7 @@ def test_a_few_lines(before, after):
         ),
     ],
 )
-def test_what_cannot_be_converted_stays_and_is_named(script, left):
+def test_code_that_cannot_be_converted_stays_and_is_named(script, left):
     converted = convert_script(script)
     assert not converted.complete
     assert [left in note.text for note in converted.notes if note.kind == "left"] == [True]
@@ -172,7 +175,7 @@ def test_a_role_that_something_else_uses_stays():
 
 
 @pytest.mark.parametrize("kept", ["model_dir=False", "distribution=d", "rules=None", "**more", "max_run=limit()"])
-def test_what_is_fine_as_it_is_stays(kept):
+def test_valid_arguments_stay(kept):
     script = f"from herringbone import TensorFlow\nTensorFlow(entry_point='a', {kept})"
     converted = convert_script(script.replace("from herringbone", "from sagemaker.tensorflow"))
     assert converted.text == script
@@ -187,11 +190,11 @@ def test_what_is_fine_as_it_is_stays(kept):
         ("chosen", ["volume_kms_key: refused by a job on this machine", "volume_size: not used"]),
     ],
 )
-def test_a_note_on_what_a_job_on_this_machine_has_no_use_for(instance_type, notes):
+def test_notes_on_options_without_effect_on_this_machine(instance_type, notes):
     call = f"PyTorch('a', instance_type={instance_type}, volume_size=100, volume_kms_key='k')"
     converted = convert_script(f"from sagemaker.pytorch import PyTorch\n{call}")
-    found = [note.text for note in converted.notes if note.kind == "note"]
-    assert [text.startswith(note) for text, note in zip(found, notes, strict=True)] == [True] * len(notes)
+    texts = [note.text for note in converted.notes if note.kind == "note"]
+    assert [text.startswith(note) for text, note in zip(texts, notes, strict=True)] == [True] * len(notes)
 
 
 def test_no_file_is_read_for_a_distribution():
@@ -199,7 +202,7 @@ def test_no_file_is_read_for_a_distribution():
     assert convert_script(f"from sagemaker.pytorch import PyTorch\nPyTorch('a', distribution={path})").complete
 
 
-def test_what_is_no_python_is_refused():
+def test_a_text_that_is_no_python_is_refused():
     with pytest.raises(InputError, match=r"job\.py: no Python that this version can parse: "):
         convert_script("print 1", name="job.py")
 

@@ -1,5 +1,6 @@
-"""The engine's API over plain sockets, spoken with a small real server."""
+"""The client of the engine's API, with a small real server."""
 
+import io
 import json
 import socket
 import tempfile
@@ -15,7 +16,7 @@ from herringbone_contract.errors import EngineError
 
 @contextmanager
 def served(*answers):
-    """An engine that gives these answers, one a connection; gives its address and the requests that came."""
+    """An engine with one answer for each connection; yields its address and the requests that it got."""
     requests = []
     with tempfile.TemporaryDirectory(prefix="hb-") as folder, socket.socket(socket.AF_UNIX) as listener:
         path = str(Path(folder, "engine"))
@@ -23,11 +24,11 @@ def served(*answers):
         listener.listen()
 
         def serve():
-            for each in answers:
+            for answer_ in answers:
                 connection, _ = listener.accept()
                 with connection:
                     requests.append(request(connection))
-                    connection.sendall(each)
+                    connection.sendall(answer_)
 
         thread = threading.Thread(target=serve)
         thread.start()
@@ -36,10 +37,10 @@ def served(*answers):
 
 
 def request(connection):
-    got = b""
-    while b"\r\n\r\n" not in got:
-        got += connection.recv(65_536)
-    head, _, body = got.partition(b"\r\n\r\n")
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += connection.recv(65_536)
+    head, _, body = received.partition(b"\r\n\r\n")
     fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:])
     if "Transfer-Encoding" in fields:
         while not body.endswith(b"0\r\n\r\n"):
@@ -67,7 +68,7 @@ def test_a_request_and_its_answer():
     ]
 
 
-def test_a_refusal_keeps_its_status_and_its_words():
+def test_a_refusal_keeps_its_status_and_its_message():
     with served(reply(409, b'{"message": "it is paused"}'), reply(500, b"oops")) as (address, _):
         with pytest.raises(EngineRefusal, match="refuses POST /containers/a/kill: it is paused") as caught:
             Engine(address).post("/containers/a/kill")
@@ -76,15 +77,15 @@ def test_a_refusal_keeps_its_status_and_its_words():
             Engine(address).get("/version")
 
 
-def test_an_engine_that_is_gone_or_hangs_up_is_said_to_be_silent():
+def test_an_engine_that_is_gone_or_hangs_up_does_not_answer():
     with served(b"") as (address, _), pytest.raises(EngineError, match="does not answer: it closed the connection"):
         Engine(address).get("/version")
     with pytest.raises(EngineError, match=r"unix:///no/such/engine does not answer: No such file .* is it running"):
         Engine("unix:///no/such/engine").get("/version")
 
 
-def test_a_stream_begins_right_behind_its_head():
-    """Another process goes on reading it: not a byte may be taken too many."""
+def test_reading_the_head_takes_no_byte_of_the_stream():
+    """Another process reads the stream on."""
     upgraded = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\n\r\nfirst words"
     with served(upgraded) as (address, requests), Engine(address).open() as stream:
         hijack(stream, "/containers/a/attach", {"stream": True})
@@ -92,13 +93,13 @@ def test_a_stream_begins_right_behind_its_head():
     assert requests[0][0] == "POST /containers/a/attach?stream=1 HTTP/1.1"
 
 
-def test_an_answer_may_come_much_later_than_its_question():
+def test_an_answer_may_come_much_later_than_its_request():
     with served(reply(200, b'{"StatusCode": 7}')) as (address, _), Engine(address).open() as ending:
         send(ending, "POST", "/containers/a/wait", {"condition": "next-exit"})
         assert answer(ending, "the end") == {"StatusCode": 7}
 
 
-def test_what_is_uploaded_goes_piece_by_piece():
+def test_an_upload_is_sent_piece_by_piece():
     def fill(write):
         for piece in (b"abc", b"", b"d" * 17):
             write(piece)
@@ -110,12 +111,46 @@ def test_what_is_uploaded_goes_piece_by_piece():
     ]
 
 
-def test_what_is_downloaded_is_a_stream():
+def test_a_download_is_a_stream():
     with served(reply(200, b"tar tar tar"), reply(404, b'{"message": "no such path"}')) as (address, _):
         with Engine(address).download("a", "/opt/ml/model") as stream:
             assert stream.read() == b"tar tar tar"
         with pytest.raises(EngineRefusal, match="no such path"), Engine(address).download("a", "/gone"):
             pass
+
+
+def chunked(*pieces, end=b"0\r\n\r\n"):
+    chunks = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces)
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + chunks + end
+
+
+def test_a_streamed_answer_is_a_sequence_of_objects():
+    steps = chunked(b'{"stream": "Step', b' 1"}\r\n{"aux"', b": 2}\r\n")
+    with served(steps) as (address, requests):
+        answers = Engine(address).stream("POST", "/build", {"t": "a:1"}, content=io.BytesIO(b"tar"))
+        assert list(answers) == [{"stream": "Step 1"}, {"aux": 2}]
+    assert requests == [("POST /build?t=a%3A1 HTTP/1.1", b"tar")]
+
+
+def test_a_streamed_answer_that_ends_early_is_an_error():
+    with served(chunked(b'{"stream": "Step 1"}\r\n', end=b"")) as (address, _):
+        steps = Engine(address).stream("POST", "/build")
+        assert next(steps) == {"stream": "Step 1"}
+        with pytest.raises(EngineError, match="broke off its answer to POST /build"):
+            next(steps)
+
+
+def test_a_refused_stream_keeps_the_engines_message():
+    answer_ = reply(500, b'{"message": "no space left"}')
+    with served(answer_) as (address, _), pytest.raises(EngineRefusal, match="refuses POST /build: no space left"):
+        list(Engine(address).stream("POST", "/build", content=io.BytesIO(b"tar")))
+
+
+def test_a_log_is_taken_out_of_its_frames():
+    frames = b"\x01\0\0\0\0\0\0\x03out" + b"\x02\0\0\0\0\0\0\x04err\n"
+    with served(reply(200, frames)) as (address, requests):
+        assert list(Engine(address).logs("a", follow=True)) == [b"out", b"err\n"]
+    assert requests[0][0] == "GET /containers/a/logs?stdout=1&stderr=1&follow=1 HTTP/1.0"
 
 
 def test_an_engine_by_tcp():
@@ -128,11 +163,11 @@ def test_an_engine_by_tcp():
 
 
 def test_an_engine_by_ssh(tmp_path, monkeypatch):
-    """The user's own ssh carries the bytes; here a program of that name does, to show what it is asked."""
+    """The user's own ssh carries the bytes; a program of that name records its arguments."""
     program = tmp_path / "ssh"
     program.write_text(
         "#!/bin/sh\n"
-        f'echo "$*" > {tmp_path}/asked\n'
+        f'echo "$*" > {tmp_path}/arguments\n'
         """while read -r line && [ "$line" != "$(printf '\\r')" ]; do :; done\n"""
         'printf "HTTP/1.0 200 OK\\r\\n\\r\\n[1]"\n'
     )
@@ -141,7 +176,7 @@ def test_an_engine_by_ssh(tmp_path, monkeypatch):
     engine = Engine("ssh://me@gpu-box")
     assert not engine.is_here
     assert engine.get("/images/json") == [1]
-    assert (tmp_path / "asked").read_text() == "-o BatchMode=yes -- ssh://me@gpu-box docker system dial-stdio\n"
+    assert (tmp_path / "arguments").read_text() == "-o BatchMode=yes -- ssh://me@gpu-box docker system dial-stdio\n"
 
 
 def test_a_body_is_json():

@@ -1,4 +1,4 @@
-"""The estimators themselves: what the constructor checks, and what `hyperparameters()` says."""
+"""The estimators: the checks of the constructor, and the result of `hyperparameters()`."""
 
 import pytest
 
@@ -16,16 +16,16 @@ from herringbone import (
 MPI = {"mpi": {"enabled": True, "processes_per_host": 2}}
 
 
-def test_hyperparameters_are_what_travels():
+def test_hyperparameters_are_encoded():
     estimator = PyTorch(
         "src/train.py",
         instance_type="local_process",
         hyperparameters={"epochs": 3, "name": "run", "on": True, "none": None, "layers": [1, 2]},
         distribution=MPI,
     )
-    given = estimator.hyperparameters()
-    assert given.pop("sagemaker_submit_directory").startswith('"file:///')
-    assert given == {
+    encoded = estimator.hyperparameters()
+    assert encoded.pop("sagemaker_submit_directory").startswith('"file:///')
+    assert encoded == {
         "epochs": "3",
         "name": '"run"',
         "on": "true",
@@ -52,7 +52,7 @@ def test_hyperparameters_can_be_set_later():
     assert "bad" not in estimator.hyperparameters()
 
 
-def test_positional_arguments_stand_in_sagemakers_order():
+def test_positional_arguments_have_sagemakers_order():
     torch = PyTorch("t.py", "2.3", "py311", "src", {"a": 1}, "image", MPI, instance_type="local_process")
     assert (torch.entry_point, torch.source_dir, torch.image_uri) == ("t.py", "src", "image")
     assert (torch.options.framework_version, torch.options.py_version) == ("2.3", "py311")
@@ -62,7 +62,7 @@ def test_positional_arguments_stand_in_sagemakers_order():
 
 
 @pytest.mark.parametrize(
-    ("given", "distribution", "model_dir"),
+    ("arguments", "distribution", "model_dir"),
     [
         ({}, None, '"/opt/ml/shared/model"'),
         ({}, MPI, '"/opt/ml/model"'),
@@ -70,13 +70,13 @@ def test_positional_arguments_stand_in_sagemakers_order():
         ({"model_dir": False}, None, None),
     ],
 )
-def test_tensorflows_model_dir(given, distribution, model_dir):
-    estimator = TensorFlow(entry_point="t.py", instance_type="local_process", distribution=distribution, **given)
+def test_tensorflows_model_dir(arguments, distribution, model_dir):
+    estimator = TensorFlow(entry_point="t.py", instance_type="local_process", distribution=distribution, **arguments)
     assert estimator.hyperparameters().get("model_dir") == model_dir
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("arguments", "error", "message"),
     [
         ({}, OptionError, "entry_point: missing; give the script to run"),
         ({"image_uri": "i", "source_dir": "src"}, OptionError, "source_dir: given without entry_point"),
@@ -87,24 +87,24 @@ def test_tensorflows_model_dir(given, distribution, model_dir):
         ({"entry_point": "t.py", "max_runs": 3}, OptionError, "did you mean max_run?"),
     ],
 )
-def test_the_constructor_finds_mistakes(given, error, message):
+def test_the_constructor_finds_mistakes(arguments, error, message):
     with pytest.raises(error) as caught:
-        Estimator(instance_type="local_process", **given)
+        Estimator(instance_type="local_process", **arguments)
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("model_dir", [True, 3])
-def test_a_model_dir_that_means_nothing(model_dir):
+def test_a_model_dir_of_a_wrong_type_is_refused(model_dir):
     with pytest.raises(OptionError, match="model_dir: expected a path, an address or False"):
         TensorFlow(entry_point="t.py", model_dir=model_dir, instance_type="local_process")
 
 
-def test_the_constructor_looks_at_no_file(tmp_path, monkeypatch):
+def test_the_constructor_reads_no_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Estimator("gone.py", source_dir="gone", instance_type="ml.p4d.24xlarge", dependencies=["gone"])
 
 
-def test_an_instance_type_without_backend_says_so_at_plan():
+def test_an_instance_type_without_backend_is_refused_at_plan():
     with pytest.raises(
         UnsupportedError,
         match=r"'pbs:gpu': this release has no backend .*, local_gpu, slurm:PARTITION, ssh:INVENTORY, ml\.\*$",
@@ -125,7 +125,7 @@ def test_groups_of_different_types_are_refused_at_plan():
         Estimator("t.py", instance_groups=groups, instance_type="local_process")
 
 
-def test_no_job_yet():
+def test_an_estimator_without_jobs():
     estimator = Estimator("t.py", instance_type="local_process")
     assert (estimator.latest_training_job, estimator.model_data, estimator.jobs) == (None, None, [])
     with pytest.raises(OptionError, match=r"this estimator has no job yet; call fit\(\) first"):
@@ -137,7 +137,7 @@ def test_experiments_are_refused():
         Estimator("t.py", instance_type="local_process").fit(experiment_config={"ExperimentName": "x"})
 
 
-def test_hyperparameters_name_the_type_of_the_hosts_that_train():
+def test_hyperparameters_name_the_instance_type_of_the_training_hosts():
     groups = [InstanceGroup("cpu", "ml.c5n.18xlarge", 2), InstanceGroup("gpu", "ml.p4d.24xlarge", 2)]
     helped = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "cpu"}}}
     estimator = Estimator("train.py", instance_groups=groups, distribution=helped)

@@ -1,4 +1,4 @@
-"""Channels: what `fit(inputs)` takes."""
+"""The inputs of `fit`, converted to channels."""
 
 from pathlib import Path
 
@@ -28,9 +28,9 @@ def test_inputs_become_named_channels(inputs, channels):
     assert [(channel.name, channel.path) for channel in parse_inputs(inputs, base=HERE)] == channels
 
 
-def test_an_input_is_kept_whole():
-    given = TrainingInput("s3://b/p", "ShardedByS3Key", content_type="text/csv", instance_groups=["a"])
-    (channel,) = parse_inputs({"train": given}, base=HERE)
+def test_every_member_of_an_input_is_kept():
+    source = TrainingInput("s3://b/p", "ShardedByS3Key", content_type="text/csv", instance_groups=["a"])
+    (channel,) = parse_inputs({"train": source}, base=HERE)
     assert channel == Channel(
         name="train",
         input=TrainingInput("s3://b/p", "ShardedByS3Key", content_type="text/csv", instance_groups=("a",)),
@@ -55,7 +55,7 @@ def test_a_wrong_input_is_named(inputs, message):
     assert message in str(caught.value)
 
 
-def test_shares_are_disjoint_and_whole():
+def test_shares_are_disjoint_and_complete():
     files = [f"part-{number}" for number in range(7)]
     shares = [share(files, host=host, hosts=3) for host in range(3)]
     assert shares == [["part-0", "part-3", "part-6"], ["part-1", "part-4"], ["part-2", "part-5"]]

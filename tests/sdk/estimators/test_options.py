@@ -1,14 +1,25 @@
-"""SageMaker's keyword arguments: what is taken, what is refused, and in which words."""
+"""SageMaker's keyword arguments: names, types, refusals and their messages."""
+
+import inspect
 
 import pytest
 
-from herringbone.estimators.options import InstanceGroup, MetricDefinition, given_options, parse_options
+from herringbone import Estimator, MXNet, PyTorch, TensorFlow
+from herringbone.estimators.options import (
+    ESTIMATOR_ARGUMENTS,
+    InstanceGroup,
+    MetricDefinition,
+    Options,
+    given_options,
+    parse_options,
+)
+from herringbone.estimators.options_dict import OptionsDict, ScriptOptions, TensorFlowOptions
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 # Every name of sagemaker 2.257's EstimatorBase and Framework that a managed-training SDK must or should know.
-# The last line's are our own: containers on this machine need the first two, which the service has no name for;
-# min_instance_count and log_policies say how a job begins anew on hosts of one's own;
-# include_secrets lets through what the SDK holds back; extra_request is for what the service takes and no option names.
+# The last two lines are our own. Containers on this machine need shm_size and bake_requirements, for which the service
+# has no name. min_instance_count and log_policies control how a job restarts on the user's own hosts. include_secrets
+# allows files that the SDK holds back. extra_request passes members of the request for which there is no option.
 NAMES = """
     instance_groups max_run max_wait use_spot_instances max_retry_attempts keep_alive_period_in_seconds volume_size
     volume_kms_key training_plan instance_placement_config enable_infra_check enable_remote_debug input_mode model_uri
@@ -24,9 +35,18 @@ log_policies
 
 def test_the_list_of_options_is_frozen():
     """A new option must be argued for, not slipped in."""
-    from herringbone.estimators.options import Options
-
     assert sorted(Options.__struct_fields__) == sorted(NAMES.split())
+
+
+@pytest.mark.parametrize(
+    ("estimator", "options"),
+    [(Estimator, OptionsDict), (PyTorch, ScriptOptions), (MXNet, ScriptOptions), (TensorFlow, TensorFlowOptions)],
+)
+def test_editors_complete_every_option(estimator, options):
+    """Signature and `**options` together name every option and every argument, each once."""
+    signature = set(inspect.signature(estimator).parameters) - {"options", "model_dir"}
+    assert signature.isdisjoint(options.__optional_keys__)
+    assert signature | options.__optional_keys__ == {*Options.__struct_fields__, *ESTIMATOR_ARGUMENTS}
 
 
 def test_defaults_are_those_of_sagemaker():
@@ -49,11 +69,11 @@ def test_lists_become_tuples_and_dicts_become_types():
     assert options.instance_groups == (InstanceGroup("a", "local_process", 2),)
 
 
-def test_none_means_not_given_as_in_sagemaker():
+def test_none_means_not_set_as_in_sagemaker():
     assert parse_options({"tags": None, "metric_definitions": None, "dependencies": None}) == parse_options({})
 
 
-def test_any_object_is_taken_as_a_session_and_not_stored():
+def test_any_object_is_accepted_as_a_session_and_not_stored():
     session = object()
     options = parse_options({"sagemaker_session": session})
     assert options.sagemaker_session is session
@@ -61,7 +81,7 @@ def test_any_object_is_taken_as_a_session_and_not_stored():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"max_runs": 60}, "max_runs: no such option; did you mean max_run?"),
         ({"zzz": 1}, "zzz: no such option; options are: bake_requirements, base_job_name"),
@@ -84,9 +104,9 @@ def test_any_object_is_taken_as_a_session_and_not_stored():
         ({"subnets": ["a"]}, "subnets, security_group_ids: give both or neither"),
     ],
 )
-def test_a_wrong_option_is_named_with_the_way_out(given, message):
+def test_a_wrong_option_is_named_with_the_remedy(options, message):
     with pytest.raises(OptionError) as caught:
-        parse_options(given)
+        parse_options(options)
     assert message in str(caught.value)
 
 
@@ -96,13 +116,13 @@ def test_a_secret_in_a_wrong_environment_is_not_shown():
     assert "hunter2" not in str(caught.value)
 
 
-def test_switching_off_what_is_not_here_is_taken():
-    """Old scripts switch the debugger and the profiler off; there is nothing to switch off, and so nothing to say."""
+def test_switching_off_a_missing_feature_is_accepted():
+    """Old scripts switch off the debugger and the profiler, which Herringbone does not have."""
     assert parse_options({"debugger_hook_config": False, "disable_profiler": True, "rules": []}) == parse_options({})
 
 
-def test_switching_on_what_is_not_here_is_refused():
-    with pytest.raises(UnsupportedError, match="profiler_config: Herringbone has no such machinery"):
+def test_switching_on_a_missing_feature_is_refused():
+    with pytest.raises(UnsupportedError, match="profiler_config: Herringbone does not have this feature"):
         parse_options({"profiler_config": {"x": 1}})
 
 
@@ -110,10 +130,10 @@ def test_switching_on_what_is_not_here_is_refused():
     ("policies", "message"),
     [
         ({"ECC (error": "restart"}, r"log_policies: 'ECC \(error' is no regular expression"),
-        ({"x*": "restart"}, "log_policies: 'x\\*' fits every line of a log"),
+        ({"x*": "restart"}, "log_policies: 'x\\*' matches every line of a log"),
         ({"ECC": "exclude"}, "log_policies.*exclude"),
     ],
 )
-def test_log_policies_that_cannot_be_meant(policies, message):
+def test_a_wrong_log_policy_is_refused(policies, message):
     with pytest.raises(OptionError, match=message):
         parse_options({"log_policies": policies})

@@ -1,4 +1,4 @@
-"""The estimator for MXNet: what it sends, and what a plan says before a job starts."""
+"""The estimator for MXNet: its hyperparameters, and the checks before a job starts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def plan(folder: Path, *, entry_point: str = "train.py", requirements: bool = Fa
     return make_plan(estimator._request(folder), channels=(), job_name="j", backend="local_process", folder=str(folder))
 
 
-def test_arguments_come_in_the_order_of_sagemakers_and_servers_are_said_to_be_mxnets() -> None:
+def test_arguments_have_sagemakers_order_and_servers_are_marked_as_mxnets() -> None:
     estimator = MXNet(
         "train.py",
         "1.9.1",
@@ -39,20 +39,20 @@ def test_arguments_come_in_the_order_of_sagemakers_and_servers_are_said_to_be_mx
         instance_count=2,
     )
     assert estimator.options.framework_version == "1.9.1"
-    sent = estimator.hyperparameters()
-    assert (sent["epochs"], sent["sagemaker_parameter_server_enabled"]) == ("3", "true")
-    assert json.loads(sent["sagemaker_parameter_server_framework"]) == "mxnet"
+    encoded = estimator.hyperparameters()
+    assert (encoded["epochs"], encoded["sagemaker_parameter_server_enabled"]) == ("3", "true")
+    assert json.loads(encoded["sagemaker_parameter_server_framework"]) == "mxnet"
     without = MXNet("train.py", instance_type="local", distribution={"mpi": {"enabled": True}}).hyperparameters()
     assert "sagemaker_parameter_server_framework" not in without
 
 
-def test_what_aws_ignores_for_mxnet_is_refused() -> None:
+def test_a_strategy_that_aws_ignores_for_mxnet_is_refused() -> None:
     with pytest.raises(DistributionError, match=r"not a strategy of mxnet.*mxnet can use: mpi, parameter_server"):
         MXNet("t.py", instance_type="local", distribution={"smdistributed": {"dataparallel": {"enabled": True}}})
 
 
 @pytest.mark.parametrize(
-    ("mxnet", "numpy", "said"),
+    ("mxnet", "numpy", "message"),
     [
         (
             None,
@@ -65,24 +65,24 @@ def test_what_aws_ignores_for_mxnet_is_refused() -> None:
         ("1.9.1", "1.23.5", None),
     ],
 )
-def test_a_python_that_cannot_import_mxnet_is_named_before_the_job_starts(tmp_path, mxnet, numpy, said) -> None:
+def test_a_python_that_cannot_import_mxnet_is_named_before_the_job_starts(tmp_path, mxnet, numpy, message) -> None:
     refused = missing_mxnet(plan(tmp_path), lambda: (mxnet, numpy))
-    assert refused == {} if said is None else said in refused["MXNet"]
+    assert refused == {} if message is None else message in refused["MXNet"]
 
 
-def test_what_the_job_itself_brings_is_not_asked_for(tmp_path) -> None:
+def test_a_job_with_its_own_packages_is_served(tmp_path) -> None:
     assert missing_mxnet(plan(tmp_path, requirements=True), lambda: (None, None)) == {}
     (tmp_path / "requirements.txt").unlink()
     assert missing_mxnet(plan(tmp_path, entry_point="run.sh"), lambda: (None, None)) == {}
 
 
-def test_images_are_built_for_processors_alone() -> None:
+def test_images_are_built_for_cpus_alone() -> None:
     assert make_recipe("mxnet").version == "1.9.1"
     with pytest.raises(OptionError, match="device 'cuda': images of mxnet are built for cpu"):
         make_recipe("mxnet", device="cuda")
 
 
-def test_sagemaker_wants_an_image_and_says_which(tmp_path) -> None:
+def test_sagemaker_needs_an_image_and_the_message_names_the_command(tmp_path) -> None:
     (tmp_path / "train.py").touch()
     estimator = MXNet(str(tmp_path / "train.py"), "1.9.0", "py38", instance_type="ml.c5.xlarge", role="arn:role")
     assert backend_for("ml.c5.xlarge").name == "sagemaker"

@@ -1,4 +1,4 @@
-"""The whole plan of a job compared with one literal, and the rules that need all of a job."""
+"""The whole plan of a job compared with one literal, and the rules that concern several arguments."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from herringbone_contract.errors import (
     UnsupportedError,
 )
 
-HERE = Path("/home/me")
+HOME = Path("/home/me")
 SPLIT_IN_TWO = {
     "smdistributed": {
         "modelparallel": {
@@ -38,7 +38,7 @@ def request(distribution=None, *, count=1, hyperparameters=None, type_="local_pr
     return JobRequest(
         estimator="PyTorch",
         arguments={"entry_point": "train.py", "source_dir": "/home/me/src"},
-        source=find_source("train.py", "src", parsed.dependencies, base=HERE),
+        source=find_source("train.py", "src", parsed.dependencies, base=HOME),
         image_uri=None,
         groups=instance_groups(parsed, None if named else type_, None if named else count),
         hyperparameters=hyperparameters or {},
@@ -47,18 +47,18 @@ def request(distribution=None, *, count=1, hyperparameters=None, type_="local_pr
     )
 
 
-def plan(distribution=None, inputs=None, **given):
+def plan(distribution=None, inputs=None, **options):
     return make_plan(
-        request(distribution, **given),
-        channels=parse_inputs(inputs, base=HERE),
+        request(distribution, **options),
+        channels=parse_inputs(inputs, base=HOME),
         job_name="digits-1",
         backend="local_process",
-        folder=str(HERE),
+        folder=str(HOME),
     )
 
 
 def test_the_whole_plan_of_a_job():
-    made = plan(
+    job_plan = plan(
         SPLIT_IN_TWO,
         {"training": "file://data", "test": TrainingInput("/data/test", "ShardedByS3Key", content_type="text/csv")},
         count=2,
@@ -68,11 +68,20 @@ def test_the_whole_plan_of_a_job():
         metric_definitions=[{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
     )
     host = {"instance_type": "local_process", "group": "homogeneousCluster", "ranks": 2, "helper": False}
-    assert made.to_dict() == {
+    assert job_plan.to_dict() == {
         "job_name": "digits-1",
         "backend": "local_process",
         "estimator": "PyTorch",
         "launcher": "mpi",
+        "distribution": {
+            "smdistributed": {
+                "modelparallel": {
+                    "enabled": True,
+                    "parameters": {"partitions": 2, "microbatches": 4, "pipeline": "interleaved", "optimize": "memory"},
+                }
+            },
+            "mpi": {"enabled": True, "processes_per_host": 2},
+        },
         "hosts": [{"name": "algo-1", **host}, {"name": "algo-2", **host}],
         "source": {"entry_point": "train.py", "folder": "/home/me/src", "whole_folder": True},
         "channels": [
@@ -114,34 +123,34 @@ HELPED = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "cpu"}}
 
 
 def groups(gpus, cpus):
-    given = {"gpu": ("ml.p4d.24xlarge", gpus), "cpu": ("ml.c5n.18xlarge", cpus)}
+    kinds = {"gpu": ("ml.p4d.24xlarge", gpus), "cpu": ("ml.c5n.18xlarge", cpus)}
     return [
-        {"instance_group_name": name, "instance_type": type_, "instance_count": n} for name, (type_, n) in given.items()
+        {"instance_group_name": name, "instance_type": type_, "instance_count": n} for name, (type_, n) in kinds.items()
     ]
 
 
 def test_hosts_of_the_helper_group_have_no_ranks():
-    made = plan(HELPED, instance_groups=groups(2, 2))
-    assert [(host.name, host.ranks, host.helper) for host in made.hosts] == [
+    job_plan = plan(HELPED, instance_groups=groups(2, 2))
+    assert [(host.name, host.ranks, host.helper) for host in job_plan.hosts] == [
         ("algo-1", None, False),
         ("algo-2", None, False),
         ("algo-3", 0, True),
         ("algo-4", 0, True),
     ]
-    assert made.hyperparameters["sagemaker_distribution_instance_groups"] == '["gpu"]'
-    assert made.hyperparameters["sagemaker_distributed_dataparallel_parameters"] == '{"helpers": "cpu"}'
-    assert made.hyperparameters["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
-    assert "host algo-3:       helper, sums gradients, group cpu" in str(made).splitlines()
-    assert parse_plan(made.to_dict()).hosts == made.hosts
+    assert job_plan.hyperparameters["sagemaker_distribution_instance_groups"] == '["gpu"]'
+    assert job_plan.hyperparameters["sagemaker_distributed_dataparallel_parameters"] == '{"helpers": "cpu"}'
+    assert job_plan.hyperparameters["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
+    assert "host algo-3:       helper, sums gradients, group cpu" in str(job_plan).splitlines()
+    assert parse_plan(job_plan.to_dict()).hosts == job_plan.hosts
 
 
-def test_channels_go_to_the_hosts_that_train_unless_they_say_otherwise():
+def test_channels_go_to_the_training_hosts_unless_they_name_groups():
     inputs = {
         "training": TrainingInput("/data", "ShardedByS3Key"),
         "all": TrainingInput("/data", instance_groups=("gpu", "cpu")),
     }
-    made = plan(HELPED, inputs, instance_groups=groups(2, 2))
-    assert [(each.name, each.input.instance_groups) for each in made.channels] == [
+    job_plan = plan(HELPED, inputs, instance_groups=groups(2, 2))
+    assert [(channel.name, channel.input.instance_groups) for channel in job_plan.channels] == [
         ("all", ("gpu", "cpu")),
         ("training", ("gpu",)),
     ]
@@ -159,20 +168,46 @@ def test_channels_go_to_the_hosts_that_train_unless_they_say_otherwise():
         (1, 1, "one host trains, so no gradients cross the network"),
     ],
 )
-def test_helpers_that_bring_nothing_are_advised_against_and_not_refused(gpus, cpus, advice):
-    made = plan(HELPED, instance_groups=groups(gpus, cpus))
+def test_useless_helpers_give_advice_and_no_error(gpus, cpus, advice):
+    job_plan = plan(HELPED, instance_groups=groups(gpus, cpus))
     if advice is None:
-        assert made.advice is None
-        assert "advice:" not in str(made)
+        assert job_plan.advice is None
+        assert "advice:" not in str(job_plan)
     else:
-        assert made.advice.startswith(advice)
-        assert f"advice:            {advice}" in str(made)
+        assert job_plan.advice.startswith(advice)
+        assert f"advice:            {advice}" in str(job_plan)
 
 
-def test_mpi_beside_data_parallel_says_how_many_ranks():
-    beside = {"smdistributed": {"dataparallel": {"enabled": True}}, "mpi": {"enabled": True, "processes_per_host": 2}}
-    made = plan(beside)
-    assert (made.launcher, made.hosts[0].ranks) == ("data_parallel", 2)
+def test_the_model_is_the_last_channel_of_the_plan():
+    job_plan = plan(None, {"a": "/x", "z": "/y"}, model_uri="m.tar.gz", model_channel_name="base")
+    assert [(channel.name, channel.path) for channel in job_plan.channels] == [
+        ("a", "/x"),
+        ("z", "/y"),
+        ("base", "/home/me/m.tar.gz"),
+    ]
+
+
+def test_helpers_get_the_model_and_no_data():
+    job_plan = plan(HELPED, {"a": "/x"}, instance_groups=groups(2, 2), model_uri="/m")
+    assert [channel.input.instance_groups for channel in job_plan.channels] == [("gpu",), None]
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [SPLIT_IN_TWO, {"torch_distributed": {"enabled": True}}, {"parameter_server": {"enabled": True}}, None],
+)
+def test_the_distribution_of_a_stored_plan_is_typed(distribution):
+    job_plan = plan(distribution)
+    assert parse_plan(job_plan.to_dict()).distribution == parse(distribution)
+
+
+def test_mpi_next_to_data_parallel_sets_the_number_of_ranks():
+    strategies = {
+        "smdistributed": {"dataparallel": {"enabled": True}},
+        "mpi": {"enabled": True, "processes_per_host": 2},
+    }
+    job_plan = plan(strategies)
+    assert (job_plan.launcher, job_plan.hosts[0].ranks) == ("data_parallel", 2)
 
 
 def test_a_plan_reads_for_people():
@@ -192,12 +227,12 @@ def test_a_plan_reads_for_people():
     assert "hunter2" not in text
 
 
-def test_a_stored_plan_comes_back_whole():
-    made = plan(
+def test_a_stored_plan_is_read_back_whole():
+    job_plan = plan(
         SPLIT_IN_TWO, {"a": TrainingInput("/x", "ShardedByS3Key")}, environment={"MODE": "fast"}, tags={"a": "b"}
     )
-    assert parse_plan(made.to_dict()) == made
-    assert parse_plan(msgspec.json.decode(msgspec.json.encode(made.to_dict()))) == made
+    assert parse_plan(job_plan.to_dict()) == job_plan
+    assert parse_plan(msgspec.json.decode(msgspec.json.encode(job_plan.to_dict()))) == job_plan
 
 
 def test_torch_distributed_leaves_the_count_to_the_host():
@@ -225,14 +260,14 @@ def test_partitions_must_divide_the_ranks():
     assert len(plan(uneven, count=2).hosts) == 2
 
 
-def test_a_hyperparameter_that_cannot_travel_is_named():
+def test_a_hyperparameter_that_cannot_be_encoded_is_named():
     with pytest.raises(HyperparameterError, match="hyperparameter 'model' cannot be encoded"):
         plan(hyperparameters={"model": object()})
     with pytest.raises(HyperparameterError, match="'long' has 2502 characters as JSON"):
         plan(hyperparameters={"long": "x" * 2500})
 
 
-def test_our_own_hyperparameters_count_too():
+def test_added_hyperparameters_count_towards_the_limit():
     plan(hyperparameters={f"h{number}": number for number in range(96)})
     with pytest.raises(HyperparameterError, match="101 hyperparameters; the service takes 100"):
         plan(hyperparameters={f"h{number}": number for number in range(97)})
@@ -248,55 +283,61 @@ def test_our_own_hyperparameters_count_too():
         ({"instance_groups": []}, "instance_groups: names must be given once each"),
     ],
 )
-def test_hosts_that_make_no_sense(options, message):
+def test_impossible_hosts_are_refused(options, message):
     with pytest.raises(OptionError) as caught:
         plan(**options)
     assert message in str(caught.value)
 
 
-# What local_process makes of a plan.
+# The review of a plan by local_process.
 
 
 @pytest.fixture
-def here(tmp_path):
-    """A folder that has the script and the data that the plans name."""
+def folder(tmp_path):
+    """A folder with the script and the data that the plans name."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src/train.py").write_text("")
     (tmp_path / "data").mkdir()
     return tmp_path
 
 
-def reviewed(folder, distribution=None, inputs=None, **given):
-    made = plan(distribution, inputs, **given)
-    source = find_source("train.py", "src", (), base=folder)
-    channels = parse_inputs(inputs, base=folder)
-    return review(msgspec.structs.replace(made, source=source, channels=channels, folder=str(folder)))
+def reviewed(folder, distribution=None, inputs=None, **options):
+    job_plan = make_plan(
+        msgspec.structs.replace(
+            request(distribution, **options), source=find_source("train.py", "src", (), base=folder)
+        ),
+        channels=parse_inputs(inputs, base=folder),
+        job_name="digits-1",
+        backend="local_process",
+        folder=str(folder),
+    )
+    return review(job_plan)
 
 
-def test_code_in_a_bucket_is_refused(here):
-    source = find_source("train.py", "s3://b/c.tar.gz", (), base=here)
+def test_code_in_a_bucket_is_refused(folder):
+    source = find_source("train.py", "s3://b/c.tar.gz", (), base=folder)
     with pytest.raises(
         UnsupportedError, match=r"source_dir: s3://b/c\.tar\.gz is not on this machine, and local_process"
     ):
         review(msgspec.structs.replace(plan(), source=source))
 
 
-def test_options_that_mean_nothing_here_are_named(here):
+def test_options_without_effect_are_named(folder):
     unused = reviewed(
-        here, inputs="data", role="r", volume_size=100, use_spot_instances=True, max_run=5, tags={"a": "b"}
+        folder, inputs="data", role="r", volume_size=100, use_spot_instances=True, max_run=5, tags={"a": "b"}
     )
     assert unused == ("role", "use_spot_instances", "volume_size")
-    assert reviewed(here, sagemaker_session=object()) == ("sagemaker_session",)
+    assert reviewed(folder, sagemaker_session=object()) == ("sagemaker_session",)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"enable_network_isolation": True}, "enable_network_isolation: processes of this machine share its network"),
         ({"encrypt_inter_container_traffic": True}, "encrypt_inter_container_traffic: hosts here"),
         ({"output_kms_key": "k"}, "output_kms_key: the model is not encrypted"),
         ({"input_mode": "Pipe"}, "input_mode: Pipe mode does not run here"),
-        ({"checkpoint_local_path": "/ckpt"}, "only /opt/ml/checkpoints has a place here, not /ckpt"),
+        ({"checkpoint_local_path": "/ckpt"}, "only /opt/ml/checkpoints is served here, not /ckpt"),
         ({"output_path": "s3://b/o"}, "output_path: s3://b/o is not on this machine"),
         ({"checkpoint_s3_uri": "s3://b/o"}, "checkpoint_s3_uri: s3://b/o is not on this machine"),
         ({"model_uri": "s3://b/m"}, "channel 'model': s3://b/m is not on this machine"),
@@ -312,32 +353,32 @@ def test_options_that_mean_nothing_here_are_named(here):
         ),
     ],
 )
-def test_wishes_that_are_not_served_are_refused_by_name(here, given, message):
+def test_options_that_are_not_served_are_refused_by_name(folder, options, message):
     with pytest.raises(UnsupportedError) as caught:
-        reviewed(here, **given)
+        reviewed(folder, **options)
     assert message in str(caught.value)
 
 
-def test_all_refusals_come_at_once(here):
+def test_all_refusals_come_at_once(folder):
     with pytest.raises(UnsupportedError) as caught:
-        reviewed(here, enable_network_isolation=True, output_kms_key="k")
+        reviewed(folder, enable_network_isolation=True, output_kms_key="k")
     assert "enable_network_isolation" in str(caught.value)
     assert "output_kms_key" in str(caught.value)
 
 
-def test_files_that_are_not_there_are_named(here):
+def test_missing_files_are_named(folder):
     with pytest.raises(InputError, match=r"channel 'training': .*/gone: no such file or folder"):
-        reviewed(here, inputs="gone")
-    (here / "src/train.py").unlink()
+        reviewed(folder, inputs="gone")
+    (folder / "src/train.py").unlink()
     with pytest.raises(
         InputError, match=r"entry_point: .*/src/train.py: no such file \(entry_point counts from source"
     ):
-        reviewed(here)
+        reviewed(folder)
 
 
-def test_two_channels_of_one_name(here):
+def test_two_channels_of_one_name(folder):
     with pytest.raises(InputError, match="channel 'model': given in inputs and by model_uri"):
-        reviewed(here, inputs={"model": "data"}, model_uri="data")
+        reviewed(folder, inputs={"model": "data"}, model_uri="data")
 
 
 def test_job_names():
@@ -355,7 +396,7 @@ def test_job_names():
             check_job_name(name)
 
 
-def test_fewer_hosts_are_those_that_the_distribution_can_be_laid_out_on():
+def test_fewer_hosts_are_counts_for_which_a_layout_exists():
     assert plan(count=4, min_instance_count=2).fewer_hosts == (3, 2)
     assert plan(count=4).fewer_hosts == ()
     halves = {
@@ -367,3 +408,11 @@ def test_fewer_hosts_are_those_that_the_distribution_can_be_laid_out_on():
         plan(halves, count=4, min_instance_count=1)
     with pytest.raises(OptionError, match="min_instance_count: 3 is more than instance_count, 2"):
         plan(count=2, min_instance_count=3)
+
+
+@pytest.mark.parametrize("distribution", [SPLIT_IN_TWO, {"torch_distributed": {"enabled": True}}, None])
+def test_a_plan_of_an_earlier_version_has_its_distribution_as_hyperparameters_only(distribution):
+    job_plan = plan(distribution)
+    stored = job_plan.to_dict()
+    del stored["distribution"]
+    assert parse_plan({**stored, "launcher": job_plan.launcher}) == job_plan

@@ -1,4 +1,4 @@
-"""What a plan says of TensorFlow before a job starts: whether there is one, and whether it is new enough."""
+"""The check, before a job starts, that TensorFlow is installed and new enough."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def test_our_library_needs_the_tensorflow_of_keras_3(tmp_path, version: str, ser
     assert missing_tensorflow(plan(tmp_path, STRATEGIES[0]), lambda: version) == {}
 
 
-def test_what_the_job_itself_brings_or_does_not_need_is_not_asked_for(tmp_path) -> None:
+def test_a_job_with_its_own_packages_or_without_tensorflow_is_served(tmp_path) -> None:
     assert missing_tensorflow(plan(tmp_path, {"mpi": {"enabled": True}}), lambda: None) == {}
-    of_torch = msgspec.structs.replace(plan(tmp_path, LIBRARY), estimator="PyTorch")
-    assert missing_tensorflow(of_torch, lambda: None) == {}
+    torch_plan = msgspec.structs.replace(plan(tmp_path, LIBRARY), estimator="PyTorch")
+    assert missing_tensorflow(torch_plan, lambda: None) == {}
     assert missing_tensorflow(plan(tmp_path, LIBRARY, requirements=True), lambda: None) == {}
 
 
@@ -63,6 +63,6 @@ def test_an_image_of_ours_with_an_old_tensorflow_is_refused_by_name(tmp_path, ve
 
 
 @pytest.mark.parametrize("version", ["2.16", "2.21.0", "3.0", "2", None, "latest"])
-def test_a_new_version_or_none_goes_on_to_look_for_an_image(tmp_path, version: str | None) -> None:
+def test_a_new_version_or_none_is_not_refused(tmp_path, version: str | None) -> None:
     options = {} if version is None else {"framework_version": version}
     assert old_tensorflow(plan(tmp_path, LIBRARY, **options)) == {}

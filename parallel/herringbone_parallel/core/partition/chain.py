@@ -1,16 +1,17 @@
-"""The best split in contiguous runs of the call order: dynamic programming, exact with communication.
+"""Finds the best split into contiguous runs of the call order: dynamic programming, exact with communication.
 
     free groups in call order   0 1 2 | 3 4 | 5 6 7        partition k holds the run [i, j)
     pinned groups               embed = head on host h      ... and, if k is a host, its pinned groups
 
-A group whose members are scattered over the order (an embedding tied to the head) fits no run: it is pinned, and every
-host is tried. For one choice of hosts the greatest cost of the first k runs over the first j groups is
+A group whose members are scattered over the order (an embedding tied to the head) fits no run. It is pinned to a
+partition, its host, and every host is tried. For one choice of hosts the greatest cost of the first k runs over the
+first j groups is
 
     best[k][j] = min over i of max(best[k-1][i], cost_k[i, j])
 
-in O(partitions x groups^2) on arrays. A second pass finds, at that greatest cost, the least communication in total.
-A value used on several other partitions counts once at its source here (its receivers are not known inside a run);
-without such values the result is the exact optimum among contiguous splits, by (greatest cost, communication).
+in O(partitions x groups^2) on arrays. A second pass finds the least total communication at that greatest cost. A value
+used on several other partitions counts once at its source here, because a single run does not show its receivers.
+Without such values the result is the exact optimum among contiguous splits, by (greatest cost, communication).
 """
 
 from __future__ import annotations
@@ -23,10 +24,11 @@ import numpy as np
 
 from herringbone_parallel.core.partition.problem import Floats, Flow, Problem, weigh
 
-# Where cuts may lie. Beyond it, neighbours are joined into runs of about equal cost.
+# Possible cuts. Models with more groups have neighbours joined into runs of about equal cost.
 MAX_POSITIONS = 1_024
-# Cells of all tables that trying hosts of pinned groups may fill: about half a second.
+# Cells of all tables for the hosts of pinned groups: they take about half a second.
 MAX_CELLS = 100_000_000
+# Costs of one split that were summed in different orders differ by rounding.
 TOLERANCE = 1e-12
 
 
@@ -41,19 +43,21 @@ def split_contiguous(problem: Problem, partitions: int, memory_cap: float | None
     [0, 1, 1]
     """
     order = _Order.of(problem, partitions)
+    # A table depends only on the set of groups pinned to the partition, so choices of hosts share tables.
     tables: dict[frozenset[int], _Tables] = {}
     rows_of: dict[tuple[int, ...], list[_Tables]] = {}
     for hosts in product(range(partitions), repeat=len(order.pinned)):
         rows_of[hosts] = rows = []
         for partition in range(partitions):
-            inside = frozenset(group for group, host in zip(order.pinned, hosts, strict=True) if host == partition)
-            if inside not in tables:
-                tables[inside] = _Tables.of(problem, order, inside, memory_cap)
-            rows.append(tables[inside])
+            pinned = frozenset(group for group, host in zip(order.pinned, hosts, strict=True) if host == partition)
+            if pinned not in tables:
+                tables[pinned] = _Tables.of(problem, order, pinned, memory_cap)
+            rows.append(tables[pinned])
     limit_of = {hosts: _least_bottleneck(rows) for hosts, rows in rows_of.items()}
     limit = min(limit_of.values()) + TOLERANCE
     if not np.isfinite(limit):
         return None
+    # The second pass: only runs within the limit, by communication alone.
     allowed = {id(table): table.within(limit) for table in tables.values()}
     splits = [
         order.labels(problem.size, hosts, _cuts([allowed[id(row)] for row in rows]))
@@ -65,7 +69,7 @@ def split_contiguous(problem: Problem, partitions: int, memory_cap: float | None
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The free groups, as runs in call order, and the pinned ones."""
+    """The free groups as runs in call order, and the pinned groups."""
 
     runs: tuple[tuple[int, ...], ...]
     pinned: tuple[int, ...]
@@ -73,6 +77,8 @@ class _Order:
     @classmethod
     def of(cls, problem: Problem, partitions: int) -> _Order:
         pinned: list[int] = []
+        # Each pinned group multiplies the choices of hosts, so pin the costliest groups, as many as the limit allows.
+        # The others stay in the order at the place of their first member.
         for group in sorted(problem.scattered, key=lambda group: -problem.cost[group]):
             cells = partitions ** (len(pinned) + 2) * min(problem.size, MAX_POSITIONS) ** 2
             if cells <= MAX_CELLS and problem.size - len(pinned) > partitions:
@@ -96,15 +102,16 @@ class _Order:
 
 
 def _joined(problem: Problem, free: list[int], partitions: int) -> Iterator[tuple[int, ...]]:
-    """Yield the free groups one by one, or joined to at most about `MAX_POSITIONS` runs of equal cost."""
+    """Yield the free groups one by one, or joined into about `MAX_POSITIONS` runs of equal cost."""
     if len(free) <= MAX_POSITIONS:
         yield from ((group,) for group in free)
         return
     step = float(problem.cost[free].sum()) / MAX_POSITIONS
     run: list[int] = []
-    for left, group in zip(range(len(free), 0, -1), free, strict=True):
+    for remaining, group in zip(range(len(free), 0, -1), free, strict=True):
         run.append(group)
-        if problem.cost[run].sum() >= step or left <= partitions:
+        # The last groups stay single, so that there are enough runs for all partitions.
+        if problem.cost[run].sum() >= step or remaining <= partitions:
             yield tuple(run)
             run = []
     if run:
@@ -113,39 +120,44 @@ def _joined(problem: Problem, free: list[int], partitions: int) -> Iterator[tupl
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """For every run [i, j), with the pinned groups `inside`: cost (inf where not allowed) and communication."""
+    """The cost (inf if not allowed) and the communication of every run [i, j), joined with some pinned groups.
+
+    Both arrays have shape (runs + 1, runs + 1), indexed by the start and the end of the run.
+    """
 
     cost: Floats
     communication: Floats
 
     @classmethod
-    def of(cls, problem: Problem, order: _Order, inside: frozenset[int], memory_cap: float | None) -> _Tables:
-        communication = _communication(problem.flows, order, inside)
-        cost = _sums(problem.cost, order, inside) + problem.seconds_share * communication
+    def of(cls, problem: Problem, order: _Order, pinned: frozenset[int], memory_cap: float | None) -> _Tables:
+        communication = _communication(problem.flows, order, pinned)
+        cost = _sums(problem.cost, order, pinned) + problem.seconds_share * communication
         count = len(order.runs)
         starts, ends = np.arange(count + 1)[:, None], np.arange(count + 1)[None, :]
-        # A run may be empty only where a pinned group keeps the partition from being so.
-        cost[starts > ends if inside else starts >= ends] = np.inf
+        # A run may be empty only if a pinned group keeps the partition from being empty.
+        cost[starts > ends if pinned else starts >= ends] = np.inf
         if memory_cap is not None:
-            cost[_sums(problem.memory, order, inside) > memory_cap] = np.inf
+            cost[_sums(problem.memory, order, pinned) > memory_cap] = np.inf
         return cls(cost, communication)
 
     def within(self, limit: float) -> Floats:
-        """Return the communication of the runs that cost at most `limit`, inf for the others."""
+        """Return the communication of the runs that cost at most `limit`, and inf for the others."""
         return np.where(self.cost <= limit, self.communication, np.inf)
 
 
-def _sums(amounts: Floats, order: _Order, inside: frozenset[int]) -> Floats:
+def _sums(amounts: Floats, order: _Order, pinned: frozenset[int]) -> Floats:
+    """Return the sum of the amounts of every run [i, j) and of the pinned groups, from running sums."""
     prefix = np.concatenate([[0.0], np.cumsum([amounts[list(run)].sum() for run in order.runs])])
-    sums: Floats = prefix[None, :] - prefix[:, None] + amounts[list(inside)].sum()
+    sums: Floats = prefix[None, :] - prefix[:, None] + amounts[list(pinned)].sum()
     return sums
 
 
-def _communication(flows: tuple[Flow, ...], order: _Order, inside: frozenset[int]) -> Floats:
-    """Return the seconds of communication of every run [i, j) joined with `inside`.
+def _communication(flows: tuple[Flow, ...], order: _Order, pinned: frozenset[int]) -> Floats:
+    """Return the seconds of communication of every run [i, j) joined with the pinned groups.
 
-    Each condition on a value, such as "its source is in the run", holds on rectangles of the (i, j) plane; their
-    corners are noted, and two running sums fill them.
+    A condition on a value, such as "its source is in the run", holds on rectangles of the (i, j) plane. Only the
+    corners of each rectangle are written; two running sums then fill all rectangles at once, so a flow takes constant
+    time per end instead of time in proportion to the area.
     """
     corners = np.zeros((len(order.runs) + 2, len(order.runs) + 2))
     position = order.positions()
@@ -158,35 +170,36 @@ def _communication(flows: tuple[Flow, ...], order: _Order, inside: frozenset[int
 
     for flow in flows:
         users = sorted({position[user] for user in flow.users if user in position})
-        some_in = any(user in inside for user in flow.users)
-        some_out = any(user not in position and user not in inside for user in flow.users)
+        user_inside = any(user in pinned for user in flow.users)
+        # A user pinned to another partition: the value leaves whatever the run is.
+        user_elsewhere = any(user not in position and user not in pinned for user in flow.users)
         if flow.source in position:
             source = position[flow.source]
             add(0, source, source + 1, flow.seconds)  # sent, unless all users are in the run
-            if not some_out:
+            if not user_elsewhere:
                 add(0, min([source, *users]), max([source, *users]) + 1, -flow.seconds)
-            if some_in:  # received, unless the source is in the run
+            if user_inside:  # received, unless the source is in the run
                 add(0, len(order.runs), 0, flow.seconds)
                 add(0, source, source + 1, -flow.seconds)
                 continue
             for before, user in zip([-1, *users], users, strict=False):
                 add(before + 1, user, user + 1, flow.seconds)
                 add(before + 1, min(user, source), max(user, source) + 1, -flow.seconds)
-        elif flow.source in inside:
-            if some_out or users:
+        elif flow.source in pinned:  # sent, unless all users are in the run
+            if user_elsewhere or users:
                 add(0, len(order.runs), 0, flow.seconds)
-            if users and not some_out:
+            if users and not user_elsewhere:
                 add(0, users[0], users[-1] + 1, -flow.seconds)
-        elif some_in:
+        elif user_inside:  # the source is on another partition, so the value is received in any case
             add(0, len(order.runs), 0, flow.seconds)
-        else:
+        else:  # received once, if the run has any user: counted at the first user in it
             for before, user in zip([-1, *users], users, strict=False):
                 add(before + 1, user, user + 1, flow.seconds)
     return np.cumsum(np.cumsum(corners, axis=0), axis=1)[:-1, :-1]
 
 
 def _least_bottleneck(rows: list[_Tables]) -> float:
-    """Return the least greatest cost of runs that cover the order, one run a row."""
+    """Return the least greatest cost of runs that cover the order, one run per row: the recurrence of the module."""
     best = rows[0].cost[0]
     for row in rows[1:]:
         best = np.maximum(best[:, None], row.cost).min(axis=0)
@@ -194,15 +207,15 @@ def _least_bottleneck(rows: list[_Tables]) -> float:
 
 
 def _cuts(allowed: list[Floats]) -> list[int]:
-    """Return where each run starts so that communication is least in total; one table a run, inf where not allowed.
+    """Return the start of each run so that total communication is least; one table per run, inf where not allowed.
 
-    Among equals, later cuts win: early ranks also keep more activations.
+    Among equals, later cuts win.
     """
     best = allowed[0][0]
     choices = []
     for communication in allowed[1:]:
         sums = best[:, None] + communication
-        # argmin finds the first of equals; turned around, the last.
+        # argmin finds the first of equals, so on the reversed array it finds the last.
         choice = len(best) - 1 - np.argmin(sums[::-1], axis=0)
         choices.append(choice)
         best = sums[choice, np.arange(len(best))]

@@ -1,13 +1,13 @@
-"""What a model costs: the tree of its modules with bytes and seconds, the values that flow, and the link between ranks.
+"""Describes a model's costs: a tree of modules with bytes and seconds, the values between them, and the ranks' link.
 
-A measuring adaptor fills it from one traced step; everything that decides reads nothing else. All figures are a
-node's *own*: those of its children are in the children.
+An adaptor measures them in one traced step, and the partitioner reads nothing else. All figures are a node's *own*:
+those of its children are in the children.
 
     root  ""             parameters {}          seconds: the root's own operations
     +-- "embed"          parameters {1: 4000}
     +-- "block"          parameters {}          seconds: the residual addition
     |   +-- "block.fc"   parameters {2: 800}
-    +-- "head"           parameters {1: 4000}   the same identity: one parameter, two places
+    +-- "head"           parameters {1: 4000}   the same identity: one parameter, used twice
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class CostNode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
     >>> CostNode(path="head", parameters={1: 4000}, seconds=0.002, input_bytes=512).path
     'head'
 
-    `path` is dotted, "" for the model itself. `parameters` maps each own parameter or buffer, by an identity that
-    shared ones share, to the bytes that a rank holds because of it: count gradient and optimizer state in, if a
-    memory cap is to mean the device's memory. `activation_bytes` are what its backward keeps, all live microbatches
-    together. `seconds` are forward and backward of one microbatch. `input_bytes` are what a call is given.
-    `children` are in the order of their first call.
+    `path` is dotted, "" for the model itself. `parameters` maps the identity of each own parameter or buffer to the
+    bytes that a rank holds because of it; a parameter that modules share has one identity. Include the gradient and the
+    optimizer state if a memory cap shall mean the device's memory. `activation_bytes` are kept for the backward, by all
+    live microbatches together. `seconds` are forward and backward of one microbatch. `input_bytes` is the size of a
+    call's inputs. `children` are in the order of their first call.
     """
 
     path: str
@@ -56,6 +56,8 @@ class CostNode(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, om
 class Value(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A tensor that one module makes and others use, by their paths.
 
+        Value(source="embed", users=("block.fc", "head"), forward_bytes=512, backward_bytes=512)
+
     It moves at most once to each rank that uses it, and a gradient of `backward_bytes` comes back from each
     (0 where nothing upstream needs one).
     """
@@ -67,7 +69,7 @@ class Value(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How fast a message goes from one rank to another: a fixed time, and bytes per second.
+    """The speed of a message from one rank to another: a fixed time, and bytes per second.
 
     >>> Link(seconds=1e-4, bytes_per_second=1e9).transfer_seconds(1_000_000, 0)
     0.0011
@@ -77,13 +79,13 @@ class Link(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     bytes_per_second: Annotated[float, Meta(gt=0.0)]
 
     def transfer_seconds(self, forward_bytes: int, backward_bytes: int) -> float:
-        """Return the time one value takes, its gradient included."""
+        """Return the seconds of one value and its gradient; nothing is sent for 0 bytes."""
         messages = (forward_bytes > 0) + (backward_bytes > 0)
         return messages * self.seconds + (forward_bytes + backward_bytes) / self.bytes_per_second
 
 
 class CostTree(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A model's costs. Without measured `values` it counts as a chain: each module uses what the one before it made."""
+    """A model's costs. Without `values` it counts as a chain: each module uses the output of the one before."""
 
     root: CostNode
     link: Link
@@ -96,7 +98,7 @@ def to_text(tree: CostTree) -> str:
 
 
 def parse(text: str | bytes) -> CostTree:
-    """Read back what `to_text` wrote; raises `ParallelError` when it is something else."""
+    """Return the tree that `to_text` wrote; raise `ParallelError` for any other text."""
     try:
         return msgspec.json.decode(text, type=CostTree)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

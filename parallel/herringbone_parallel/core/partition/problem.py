@@ -1,20 +1,20 @@
-"""The partition problem as numbers: groups of modules that cannot be separated, and the values between them.
+"""Turns a cost tree into the partition problem: groups of modules that cannot be separated, and the flows between them.
 
-A cost tree becomes a problem in three moves.
+A cost tree becomes a problem in three steps.
 
-[1] A module with parameters of its own is a unit. One without runs where its inputs are, so its costs go to the unit
-    called before it; a container's own operations finish its result, so they go to the last unit inside it.
-[2] Units that share a parameter live together: they form one group (union-find), and count the parameter once.
-[3] Values between modules become values between groups.
+[1] A module with parameters of its own is a unit. A module without runs where its inputs are, so its costs go to the
+    unit called before it. A container's own operations finish its result, so they go to the last unit inside it.
+[2] Units that share a parameter must be on one rank: they form one group (union-find) and count the parameter once.
+[3] Values between modules become flows between groups.
 
-Cost of a partition k, a share of the whole model's (Karakus et al., arXiv 2111.05972, for the first two terms):
+The cost of a partition k is a share of the whole model's (Karakus et al., arXiv 2111.05972, for the first two terms):
 
     cost(k) = w * memory(k) / sum(memory) + (1 - w) * (seconds(k) + communication(k)) / sum(seconds)
 
 with `w` the `memory_weight`. `communication(k)` is the time of every message that k sends or receives: a rank is busy
 while it copies, so both ends pay (the model of Archer et al., ICML 2024). A value moves once to each partition that
-uses it. In a full pipeline a microbatch leaves every max(seconds + communication), so that with w = 0 the greatest
-cost is the step time per microbatch, as a share of the time of one device.
+uses it. A full pipeline finishes a microbatch every max(seconds + communication). So with w = 0 the greatest cost is
+the step time per microbatch, as a share of the time of one device.
 """
 
 from __future__ import annotations
@@ -34,7 +34,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """A value between groups: made by `source`, used by `users` (sorted, without the source)."""
+    """A value that group `source` makes and the groups `users` use, sorted and without the source.
+
+    `seconds` is the time of one transfer, with its gradient's.
+    """
 
     source: int
     users: tuple[int, ...]
@@ -45,8 +48,9 @@ class Flow:
 class Problem:
     """Groups in the order of their first call, and the flows between them.
 
-    `cost` is each group's share without communication; `seconds_share` turns seconds of communication into cost.
-    `memory` is in bytes, `seconds` in seconds. `scattered` are the groups with other groups between their members.
+    `members` are the paths of each group's modules. `cost` is each group's share without communication, and
+    `seconds_share` is the cost of a second of communication. `memory` is in bytes, `seconds` in seconds. `scattered`
+    are the groups with other groups between their members in call order.
     """
 
     members: tuple[tuple[str, ...], ...]
@@ -64,7 +68,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """What each partition carries: its cost (communication included), bytes, seconds, and seconds of communication."""
+    """The loads of the partitions: cost (communication included), bytes, seconds, and seconds of communication."""
 
     cost: Floats
     memory: Floats
@@ -73,36 +77,40 @@ class Loads:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """The order of splits: the greatest cost first, then all communication."""
+        """The key by which splits compare: the greatest cost, then all communication."""
         return float(self.cost.max()), float(self.communication.sum())
 
 
 def weigh(problem: Problem, labels: Sequence[int], partitions: int) -> Loads:
-    """Return what each partition carries when group g is on partition `labels[g]`."""
-    where = np.asarray(labels)
+    """Return the load of each partition when group g is on partition `labels[g]`."""
+    partition_of = np.asarray(labels)
     communication = np.zeros(partitions)
     for flow in problem.flows:
         home = labels[flow.source]
+        # A set, because a value moves once to a partition however many of its groups use it.
         for partition in {labels[user] for user in flow.users} - {home}:
+            # Both ends are busy during a transfer.
             communication[partition] += flow.seconds
             communication[home] += flow.seconds
-    cost = np.bincount(where, problem.cost, partitions) + problem.seconds_share * communication
+    cost = np.bincount(partition_of, problem.cost, partitions) + problem.seconds_share * communication
     return Loads(
         cost,
-        np.bincount(where, problem.memory, partitions).astype(np.float64),
-        np.bincount(where, problem.seconds, partitions).astype(np.float64),
+        np.bincount(partition_of, problem.memory, partitions).astype(np.float64),
+        np.bincount(partition_of, problem.seconds, partitions).astype(np.float64),
         communication,
     )
 
 
 def revisits(problem: Problem, labels: Sequence[int]) -> bool:
-    """Say whether the call order comes back to a partition it has left; scattered groups are left out, as they must."""
+    """Return True if the call order comes back to a partition that it has left; scattered groups do not count."""
+    # A scattered group comes back in every split, so it says nothing about this one.
     order = [label for group, label in enumerate(labels) if group not in problem.scattered]
+    # n partitions in contiguous runs change n - 1 times.
     return sum(before != label for before, label in pairwise(order)) >= len(set(order))
 
 
 def make_problem(tree: CostTree, memory_weight: float) -> Problem:
-    """Return the problem that a cost tree poses.
+    """Return the partition problem of a cost tree.
 
     Raises `ParallelError` when a path occurs twice, or a value names a module that the tree lacks.
     """
@@ -114,7 +122,9 @@ def make_problem(tree: CostTree, memory_weight: float) -> Problem:
     memory, seconds = np.zeros(count), np.zeros(count)
     for unit, group in zip(units, group_of_unit, strict=True):
         members[group].append(unit.path)
+        # By identity, so that a shared parameter counts once.
         parameters[group].update(unit.parameters)
+    # Modules without parameters add their costs to the group of their unit.
     for node in tree.root.walk() if units else ():
         group = group_of_unit[unit_of[node.path]]
         memory[group] += node.activation_bytes
@@ -134,9 +144,11 @@ def make_problem(tree: CostTree, memory_weight: float) -> Problem:
 
 
 def _units(root: CostNode) -> tuple[list[CostNode], dict[str, int]]:
-    """Return the units in call order, and for every module the unit that carries its costs."""
+    """Return the units in call order, and for every module the index of the unit that carries its costs: [1]."""
     units: list[CostNode] = []
     unit_of: dict[str, int] = {}
+    # A stack rather than recursion, because models nest deeper than Python's limit allows. A container without
+    # parameters comes twice: before its children, and after them, when the last unit inside it is known.
     waiting = [(root, False)]
     while waiting:
         node, children_done = waiting.pop()
@@ -155,11 +167,12 @@ def _units(root: CostNode) -> tuple[list[CostNode], dict[str, int]]:
 
 
 def _merge_shared(units: Sequence[CostNode]) -> list[int]:
-    """Return the group of each unit; groups are numbered by their first unit."""
+    """Return the group of each unit [2]; groups are numbered by their first unit."""
     root = list(range(len(units)))
 
     def find(unit: int) -> int:
         while root[unit] != unit:
+            # Path halving keeps the trees flat.
             root[unit] = root[root[unit]]
             unit = root[unit]
         return unit
@@ -167,22 +180,25 @@ def _merge_shared(units: Sequence[CostNode]) -> list[int]:
     first: dict[int, int] = {}
     for index, unit in enumerate(units):
         for identity in unit.parameters:
-            one, other = sorted((find(first.setdefault(identity, index)), find(index)))
-            root[other] = one
+            lower, higher = sorted((find(first.setdefault(identity, index)), find(index)))
+            # The lower index stays the root, so that a group has the position of its first unit.
+            root[higher] = lower
     numbers: dict[int, int] = {}
     return [numbers.setdefault(find(unit), len(numbers)) for unit in range(len(units))]
 
 
 def _scattered(group_of_unit: Sequence[int]) -> tuple[int, ...]:
+    """Return the groups whose units are not consecutive in call order."""
     positions: dict[int, list[int]] = {}
     for position, group in enumerate(group_of_unit):
         positions.setdefault(group, []).append(position)
-    return tuple(group for group, at in positions.items() if at[-1] - at[0] >= len(at))
+    return tuple(group for group, units in positions.items() if units[-1] - units[0] >= len(units))
 
 
 def _shares(memory: Floats, seconds: Floats, memory_weight: float) -> tuple[Floats, float]:
-    """Return each group's cost, and the cost of a second of communication. What was not measured weighs nothing."""
+    """Return each group's cost, and the cost of a second of communication; an amount not measured weighs nothing."""
     total_memory, total_seconds = float(memory.sum()), float(seconds.sum())
+    # With one of the two measured, that one decides alone.
     if not total_seconds:
         memory_weight = 1.0
     elif not total_memory:
@@ -195,13 +211,14 @@ def _shares(memory: Floats, seconds: Floats, memory_weight: float) -> tuple[Floa
 
 
 def _chain(units: Sequence[CostNode]) -> Iterable[Value]:
+    """Yield the values of a chain: each unit uses the output of the one before, with a gradient of the same size."""
     for before, unit in pairwise(units):
-        moved = unit.input_bytes
-        yield Value(source=before.path, users=(unit.path,), forward_bytes=moved, backward_bytes=moved)
+        size = unit.input_bytes
+        yield Value(source=before.path, users=(unit.path,), forward_bytes=size, backward_bytes=size)
 
 
 def _flows(tree: CostTree, values: Iterable[Value], group_of: dict[str, int]) -> tuple[Flow, ...]:
-    """Return the values as flows between groups; those of the same ends are added up."""
+    """Return the values as flows between groups [3]; values with the same ends are added up to one flow."""
     seconds: dict[tuple[int, tuple[int, ...]], float] = {}
     for value in values:
         for path in (value.source, *value.users):
@@ -209,7 +226,8 @@ def _flows(tree: CostTree, values: Iterable[Value], group_of: dict[str, int]) ->
                 raise ParallelError(f"the cost tree has a value between modules, and no module {path!r}")
         source = group_of[value.source]
         users = tuple(sorted({group_of[path] for path in value.users} - {source}))
-        took = tree.link.transfer_seconds(value.forward_bytes, value.backward_bytes)
-        if users and took:
-            seconds[source, users] = seconds.get((source, users), 0.0) + took
-    return tuple(Flow(source, users, took) for (source, users), took in seconds.items())
+        seconds_each = tree.link.transfer_seconds(value.forward_bytes, value.backward_bytes)
+        # A value within one group never moves, and one without bytes takes no time.
+        if users and seconds_each:
+            seconds[source, users] = seconds.get((source, users), 0.0) + seconds_each
+    return tuple(Flow(source, users, duration) for (source, users), duration in seconds.items())

@@ -1,4 +1,4 @@
-"""Puts a decision on record, in the format of `herringbone_contract.partition_file`."""
+"""Converts a decision to the format of `herringbone_contract.partition_file`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def record(tree: CostTree, decision: Decision) -> PartitionFile:
 
         text = herringbone_contract.partition_file.to_text(record(tree, decide(tree, 2, memory_weight=0.8)))
 
-    A module's place repeats its own costs, so that the file explains itself without the tree.
+    Each module's entry repeats its costs, so that a reader needs no cost tree to understand the file.
     """
     return PartitionFile(
         partitions=len(decision.loads),

@@ -1,8 +1,13 @@
-"""Makes a split better by moves and swaps, beyond contiguous runs: descent by (greatest cost, communication).
+"""Improves a split by moves and swaps of single groups, beyond contiguous runs.
 
-A step takes a group off the costliest partition, or swaps it for a lighter one. When none helps any more, groups
-move wherever total communication falls and the greatest cost does not rise. Work is counted in evaluated moves, not
-in seconds, so that the same tree gives the same split on every machine.
+It is a descent by (greatest cost, communication):
+
+    [1] relieve   take a group off the costliest partition
+    [2] swap      exchange a group of the costliest partition for a lighter one
+    [3] quieten   when neither helps any more, move groups wherever total communication falls and no cost rises above
+                  the greatest
+
+The limit counts evaluated moves rather than seconds, so that every machine finds the same split for the same tree.
 """
 
 from __future__ import annotations
@@ -11,19 +16,18 @@ from collections.abc import Iterator
 
 from herringbone_parallel.core.partition.problem import Problem, weigh
 
-# Evaluated moves: about a third of a second.
+# Evaluated moves: they take about a third of a second.
 MAX_EVALUATIONS = 15_000
-# Swaps looked at in one step, the most promising first.
+# Swaps evaluated in one step, the most promising first.
 MAX_SWAPS = 400
+# Costs are sums of floats that moves add and subtract; a smaller difference is rounding, and descents on it could
+# cycle.
 TOLERANCE = 1e-12
 
 
 def improve(problem: Problem, labels: list[int], partitions: int, memory_cap: float | None = None) -> list[int]:
     """Return a split that is no worse; `labels` must keep within `memory_cap` bytes, and so does the result."""
-    return _descend(_Split(problem, labels, partitions, memory_cap))
-
-
-def _descend(split: _Split) -> list[int]:
+    split = _Split(problem, labels, partitions, memory_cap)
     while split.evaluations < MAX_EVALUATIONS and (split.relieve() or split.swap()):
         pass
     while split.evaluations < MAX_EVALUATIONS and split.quieten():
@@ -32,7 +36,10 @@ def _descend(split: _Split) -> list[int]:
 
 
 class _Split:
-    """A split under change: its labels, and what each partition carries."""
+    """A split under change: its labels, the loads of its partitions, and the ends of each flow on each partition.
+
+    The loads are updated with every move, because `weigh` would take time proportional to the whole model.
+    """
 
     def __init__(self, problem: Problem, labels: list[int], partitions: int, memory_cap: float | None) -> None:
         self.labels = list(labels)
@@ -47,7 +54,7 @@ class _Split:
         self._costs = problem.cost.tolist()
         self._memories = problem.memory.tolist()
         self._flows_of: list[list[int]] = [[] for _ in labels]
-        # How many ends (source and users) of each flow are on each partition.
+        # The number of ends (source and users) of each flow on each partition; a flow reaches it if that is not 0.
         self._ends = [[0] * partitions for _ in problem.flows]
         for index, flow in enumerate(problem.flows):
             for group in (flow.source, *flow.users):
@@ -55,12 +62,13 @@ class _Split:
                 self._ends[index][labels[group]] += 1
 
     def relieve(self) -> bool:
-        """Take the best group off the costliest partition; False when every move is a loss."""
+        """Take the best group off the costliest partition [1]; return False when every move is a loss."""
         costliest = self._costliest()
         before = self._cost[costliest]
         best = None
         for group in self._groups_on(costliest):
             for target in range(self._partitions):
+                # Skip targets that would become as costly themselves, even without communication.
                 if target != costliest and self._cost[target] + self._costs[group] < before - TOLERANCE:
                     rank = self._after(group, target)
                     if rank is not None and (best is None or rank < best[0]):
@@ -71,13 +79,16 @@ class _Split:
         return True
 
     def swap(self) -> bool:
-        """Swap a group of the costliest partition for a lighter one elsewhere; False when no swap found helps."""
+        """Swap a group of the costliest partition for a lighter one [2]; return False when no evaluated swap helps."""
         costliest = self._costliest()
         before = self._cost[costliest]
         for group, other in self._promising_swaps(costliest):
             target = self.labels[other]
+            # Make the first half of the swap to evaluate the second half exactly, and undo it if the swap does not
+            # help.
             self._move(group, target)
             rank = self._after(other, costliest)
+            # `_after` checks the cap of the partition that receives; here `target` receives a group and gives one away.
             fits = self._memory[target] - self._memories[other] <= self._cap
             if fits and rank is not None and rank[0] < before - TOLERANCE:
                 self._move(other, costliest)
@@ -86,9 +97,10 @@ class _Split:
         return False
 
     def quieten(self) -> bool:
-        """Make every move that lowers communication and raises no bottleneck; False when there was none."""
+        """Make every move that lowers communication and keeps the greatest cost [3]; return False if none did."""
         moved = False
         for group, home in enumerate(self.labels):
+            # Only a partition that shares a flow with the group can lower its communication.
             near = {
                 partition
                 for index in self._flows_of[group]
@@ -112,14 +124,14 @@ class _Split:
         return [group for group, label in enumerate(self.labels) if label == partition]
 
     def _promising_swaps(self, costliest: int) -> Iterator[tuple[int, int]]:
-        """Yield pairs whose difference in cost comes nearest to levelling the two partitions."""
+        """Yield pairs of groups, those first whose difference in cost best levels the two partitions."""
         pairs = []
-        mine = sorted(self._groups_on(costliest), key=lambda group: -self._costs[group])[:MAX_SWAPS]
+        own = sorted(self._groups_on(costliest), key=lambda group: -self._costs[group])[:MAX_SWAPS]
         for other, label in enumerate(self.labels):
             excess = self._cost[costliest] - self._cost[label]
             if label == costliest or excess <= 0:
                 continue
-            for group in mine:
+            for group in own:
                 difference = self._costs[group] - self._costs[other]
                 if 0 < difference < excess:
                     pairs.append((abs(difference - excess / 2), group, other))
@@ -127,11 +139,13 @@ class _Split:
         yield from ((group, other) for _, group, other in pairs[:MAX_SWAPS])
 
     def _after(self, group: int, target: int) -> tuple[float, float] | None:
-        """Return (greatest cost, change of communication) after a move; None when it is not allowed."""
+        """Return (greatest cost, change of communication) after a move, or None when the move is not allowed."""
         self.evaluations += 1
         home = self.labels[group]
+        # No partition may be empty.
         if self._count[home] == 1 or self._memory[target] + self._memories[group] > self._cap:
             return None
+        # A copy: an evaluation must not change the split.
         cost = list(self._cost)
         cost[home] -= self._costs[group]
         cost[target] += self._costs[group]
@@ -152,30 +166,34 @@ class _Split:
         self.labels[group] = target
 
     def _transfer(self, group: int, target: int, cost: list[float]) -> float:
-        """Add a move's change of communication to `cost`, partition by partition; return its sum in seconds."""
+        """Add a move's change of communication to the `cost` of each partition; return the total change in seconds.
+
+        The counts of ends must still be those before the move.
+        """
         home = self.labels[group]
         labels, share, change = self.labels, self._problem.seconds_share, 0.0
         for index in self._flows_of[group]:
             flow, ends = self._problem.flows[index], self._ends[index]
             weight = share * flow.seconds
             source = labels[flow.source]
-            # Which of the two partitions the flow touches, now and then; the others are touched as before.
-            left, entered = ends[home] == 1, ends[target] == 0
+            # The move can change only whether the flow reaches `home` and `target`, not the other partitions.
+            leaves, enters = ends[home] == 1, ends[target] == 0
             if flow.source != group:
-                if home != source and left:
+                if home != source and leaves:
                     cost[home] -= weight
                     cost[source] -= weight
                     change -= 2 * flow.seconds
-                if target != source and entered:
+                if target != source and enters:
                     cost[target] += weight
                     cost[source] += weight
                     change += 2 * flow.seconds
                 continue
-            # The source itself moves: what `home` sent, `target` sends.
+            # The source itself moves, so `target` sends to every other partition that `home` sent to.
             others = sum(1 for partition, count in enumerate(ends) if count and partition not in (home, target))
-            sent = others + (not entered)
-            sends = others + (not left)
-            cost[home] += weight * ((not left) - sent)
-            cost[target] += weight * (sends - (not entered))
-            change += 2 * flow.seconds * (sends - sent)
+            before = others + (not enters)
+            after = others + (not leaves)
+            # `home` stops sending and may become a receiver; `target` starts sending and may stop being a receiver.
+            cost[home] += weight * ((not leaves) - before)
+            cost[target] += weight * (after - (not enters))
+            change += 2 * flow.seconds * (after - before)
         return change

@@ -1,7 +1,7 @@
-"""Seconds that an operation is expected to take, from what it computes and the bytes that it touches.
+"""Estimates the seconds of an operation from its arithmetic and the bytes that it reads and writes.
 
-An estimate is the same in every run and on every rank; a clock's answer never is. Only the ratio between modules and
-messages matters to a partition, so the rates are round numbers of a typical device, not of the one at hand.
+An estimate is the same in every run and on every rank; a measured time is not. A partition depends only on the ratio of
+modules and messages, so the rates are round numbers of a typical device rather than of the device in use.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from herringbone_parallel.core.partition.costs import Link
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """What a kind of device sustains, and the link between two of them.
+    """The sustained rates of a kind of device, and the link between two devices.
 
     >>> Device(operations_per_second=1e9, bytes_per_second=1e8, call_seconds=1e-6, link=CPU.link).seconds(2000, 100)
     3e-06
 
-    `operations_per_second` counts a multiplication and an addition as two; `call_seconds` is what starting an operation
-    takes, however small it is.
+    `operations_per_second` counts a multiplication and an addition as two. `call_seconds` is the time to start any
+    operation, even a small one.
     """
 
     operations_per_second: float
@@ -28,12 +28,13 @@ class Device:
     link: Link
 
     def seconds(self, operations: int, moved_bytes: int) -> float:
-        """Return the time of one operation: it computes or it reads and writes, whichever takes longer."""
+        """Return the seconds of one operation."""
+        # The roofline model: arithmetic and memory traffic overlap, so the slower of the two decides.
         busy = max(operations / self.operations_per_second, moved_bytes / self.bytes_per_second)
         return self.call_seconds + busy
 
 
-# One core with wide vectors and its share of the memory; gloo between processes of one host.
+# One core with wide vectors and its share of the memory bandwidth; gloo between processes of one host.
 CPU = Device(
     operations_per_second=5e10,
     bytes_per_second=1e10,

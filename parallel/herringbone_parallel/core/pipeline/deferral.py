@@ -1,11 +1,11 @@
-"""Work that a step may put off: what only the sums over all microbatches need.
+"""Finds work that a step can defer: values of which only the sum over all microbatches is needed.
 
-The gradient of a weight is a product of two values, x and dy, and the step returns its sum over the microbatches. That
-is the product of all x, joined, and all dy: it is computed once for several microbatches, and after whatever another
-rank waits for. Source of the second: Qi et al. 2023, arXiv 2401.10241.
+The gradient of a weight is a product of two values, x and dy, and a step returns its sum over the microbatches. That
+sum equals the product of all x, joined, and all dy, joined. So one product serves several microbatches, and it can
+run after everything for which another rank waits (Qi et al. 2023, arXiv 2401.10241).
 
     defer         takes such products out of a rank's segments
-    group_size    says for how many microbatches one is computed at once
+    group_size    returns the number of microbatches that one product serves
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from herringbone_parallel.core.pipeline.dataflow import Node, Output, Segment
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """The nodes that make a value from those that are `joined`, and from nothing else that a segment computes."""
+    """The nodes that compute a value from the values in `joined`, and from no other value that a segment computes."""
 
     nodes: frozenset[int]
     joined: tuple[Output, ...]
@@ -27,15 +27,15 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Deferring:
-    """A segment without its products: those that it `puts_off`, by the values that they make."""
+    """A segment without its products, and the `deferred` products by the values that they compute."""
 
     segment: Segment
-    puts_off: dict[Output, Product]
+    deferred: dict[Output, Product]
 
     @property
-    def takes(self) -> list[Output]:
-        """What must be kept of a microbatch for the products."""
-        return list(dict.fromkeys(value for product in self.puts_off.values() for value in product.joined))
+    def kept(self) -> list[Output]:
+        """The values of a microbatch that must be kept for the products, each once."""
+        return list(dict.fromkeys(value for product in self.deferred.values() for value in product.joined))
 
 
 def defer(
@@ -46,74 +46,82 @@ def defer(
     *,
     group: int = 2,
 ) -> list[Deferring]:
-    """Take the products out of a rank's segments, where nothing but the sum needs them; `sent` are values that travel.
+    """Take the products out of a rank's segments where nothing but their sum needs them.
 
-    With a `group` of one microbatch there is nothing to join: only segments are relieved that others wait for.
+    `sent` are the values that travel to other ranks. `group` is the number of microbatches that one product serves.
+    With a group of one nothing is joined, and only segments for which another rank waits get shorter.
 
     >>> x, dy = (0, 0), (1, 0)
-    >>> nodes = [Node(given=True, constant=True), Node(inputs=(x,)), Node(inputs=(x, dy))]
+    >>> nodes = [Node(available=True, constant=True), Node(inputs=(x,)), Node(inputs=(x, dy))]
     >>> segment = Segment("backward", nodes=[0, 1, 2], takes=[x], gives=[(2, 0)])
-    >>> made, = defer(nodes, [segment], [], {(2, 0): Product(frozenset({2}), (x, dy))})
-    >>> made.segment.nodes, made.segment.gives, made.takes
+    >>> result, = defer(nodes, [segment], [], {(2, 0): Product(frozenset({2}), (x, dy))})
+    >>> result.segment.nodes, result.segment.gives, result.kept
     ([0, 1], [(1, 0)], [(0, 0), (1, 0)])
     """
+    # Segments repeat constants, so a constant has no home.
     home = {number: segment for segment in segments for number in segment.nodes if not nodes[number].constant}
-    elsewhere = {number for number, _ in sent}
+    travelling = {number for number, _ in sent}
     users = _users(nodes, segments)
 
-    def is_free(value: Output, product: Product) -> bool:
+    def is_deferrable(value: Output, product: Product) -> bool:
         segment = home.get(value[0])
+        # A product runs as a whole, so all its nodes must be in one segment.
         if segment is None or any(home.get(number) is not segment for number in product.nodes):
             return False
-        wanted = elsewhere | {number for number, place in segment.gives if (number, place) != value}
+        # A single microbatch's value must exist when another rank, a result or another node needs it.
+        wanted = travelling | {number for number, output in segment.gives if (number, output) != value}
         used = any(number in wanted or users[number] - product.nodes for number in product.nodes)
-        come = all(joined[0] in home or _comes(nodes, segment, joined) for joined in product.joined)
-        return not used and come and (group > 1 or bool(segment.sends))
+        arrives = all(joined[0] in home or _arrives(nodes, segment, joined) for joined in product.joined)
+        # A group of one saves no work; it pays only if another rank gets its message earlier for it.
+        return not used and arrives and (group > 1 or bool(segment.sends))
 
-    free = {value: product for value, product in products.items() if is_free(value, product)}
-    needed = {value for product in free.values() for value in product.joined}
-    found: list[Deferring] = []
+    deferrable = {value: product for value, product in products.items() if is_deferrable(value, product)}
+    needed = {value for product in deferrable.values() for value in product.joined}
+    results: list[Deferring] = []
     for segment in segments:
-        puts_off = {value: product for value, product in free.items() if home[value[0]] is segment}
-        left = _without(nodes, segment, puts_off)
-        # What a product needs may have been made in a segment before its own.
-        made = {value for value in needed if home.get(value[0]) is segment} - {*left.gives}
-        left.gives += sorted(made)
-        found.append(Deferring(left, puts_off))
-    return found
+        deferred = {value: product for value, product in deferrable.items() if home[value[0]] is segment}
+        trimmed = _without(nodes, segment, deferred)
+        # A product may need values of an earlier segment than its own, so every segment gives what any product needs.
+        missing = {value for value in needed if home.get(value[0]) is segment} - {*trimmed.gives}
+        trimmed.gives += sorted(missing)
+        results.append(Deferring(trimmed, deferred))
+    return results
 
 
-def _comes(nodes: Sequence[Node], segment: Segment, value: Output) -> bool:
-    """Say whether each microbatch brings a value to a segment: an argument, or what another rank computes."""
+def _arrives(nodes: Sequence[Node], segment: Segment, value: Output) -> bool:
+    """Return True if each microbatch brings its own value: an argument of the step, or a message of another rank."""
+    # A captured value, such as a weight, is one for all microbatches: joining it would be wrong.
     return value in segment.takes and not nodes[value[0]].captured
 
 
 def _users(nodes: Sequence[Node], segments: Sequence[Segment]) -> dict[int, set[int]]:
-    """Return which nodes of the segments compute with each node, or wait for it."""
-    found: dict[int, set[int]] = defaultdict(set)
+    """Return the nodes of the segments that compute with each node, or wait for it."""
+    users: dict[int, set[int]] = defaultdict(set)
     for segment in segments:
         for number in segment.nodes:
             for before in (*(before for before, _ in nodes[number].inputs), *nodes[number].waits):
-                found[before].add(number)
-    return found
+                users[before].add(number)
+    return users
 
 
 def _without(nodes: Sequence[Node], segment: Segment, products: Mapping[Output, Product]) -> Segment:
-    gone = {number for product in products.values() for number in product.nodes}
-    left = [number for number in segment.nodes if number not in gone]
-    used = {value for number in left for value in nodes[number].inputs}
+    """Return a copy of the segment without the products, and without the values that only they took."""
+    removed = {number for product in products.values() for number in product.nodes}
+    kept = [number for number in segment.nodes if number not in removed]
+    # A value that only the products took stays if the segment must give it.
+    used = {value for number in kept for value in nodes[number].inputs}
     return replace(
         segment,
-        nodes=left,
+        nodes=kept,
         takes=[value for value in segment.takes if value in used or value in segment.gives],
         gives=[value for value in segment.gives if value not in products],
     )
 
 
 def group_size(kept_bytes: int, sum_bytes: int, microbatches: int) -> int:
-    """Return for how many microbatches products are computed at once, of which each keeps `kept_bytes` for them.
+    """Return the number of microbatches that one product serves, when each keeps `kept_bytes` for its products.
 
-    What is kept is no larger than the sums, which take their memory in any case.
+    The kept values of a group are no larger than the sums (`sum_bytes`), which take their memory in any case.
 
     >>> group_size(kept_bytes=2, sum_bytes=16, microbatches=8), group_size(16, 16, 8), group_size(100, 16, 8)
     (8, 1, 1)

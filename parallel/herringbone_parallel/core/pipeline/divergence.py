@@ -1,11 +1,12 @@
-"""Whether two ranks have done the same in a microbatch, as far as both have come.
+"""Compares the calls of two ranks in a microbatch, as far as both have come.
 
     mine = Trace((("embed", 0), ("head", 1)), ended=True)
     theirs = Trace((("embed", 0), ("block.3", 0)), ended=False)
     difference(2, {0: mine, 1: theirs})
 
-Every rank runs the same Python, so that its calls are the same on all. One that is only slow has done the beginning of
-what another has done, and no more can be said; a difference within what both have done is never mended by waiting.
+Every rank runs the same Python, so every rank makes the same calls in the same order. A slow rank has made the first
+calls of a fast one, which proves nothing. A difference within the calls that both have made is an error for good:
+waiting cannot remove it.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ _EXPLAIN = (
     "`forward` and the step function must do the same on every rank: look there for a branch or a loop that depends on"
     " the rank, on time, on a random number of its own, or on data that is not the same everywhere."
 )
+# Compares as a call, so that "ended" and "made another call" differ like two calls.
+_END: Call = ("", EVERYWHERE)
 
 
 class Trace(NamedTuple):
@@ -32,7 +35,11 @@ class Trace(NamedTuple):
 
 
 class Progress:
-    """What one microbatch does on this rank, while its thread still adds to it."""
+    """The calls of one microbatch on this rank, while its own thread still adds to them.
+
+    progress = Progress()
+    progress.calls.append(("head", 1))
+    """
 
     __slots__ = ("calls", "ended")
 
@@ -41,64 +48,69 @@ class Progress:
         self.ended = False
 
     def snapshot(self) -> Trace:
-        """Return what is done by now; from any thread."""
-        # First the end: the other way round, the last calls could be missing from a trace that says that it has ended.
+        """Return the calls made so far; any thread may ask."""
+        # No lock: the microbatch's thread appends calls and then sets `ended`. Read in the opposite order, or a trace
+        # could say that it has ended and lack its last calls.
         ended = self.ended
         return Trace(tuple(self.calls), ended)
 
 
 def digest(traces: Iterable[Sequence[Call]]) -> int:
-    """Return a number of the calls of all microbatches: the same in every process that has made the same calls.
+    """Return a number for the calls of all microbatches, the same in every process that made the same calls.
 
     >>> digest([[("head", 1)], []]) == digest([(("head", 1),), ()]) != digest([[("tail", 1)], []])
     True
     """
+    # Python's own `hash` of a string differs between processes.
     return zlib.crc32(repr([tuple(calls) for calls in traces]).encode())
 
 
 def difference(microbatch: int, traces: Mapping[int, Trace]) -> str | None:
-    """Return what two ranks (the keys) did differently in a microbatch, as a sentence for users; None if nothing.
+    """Describe the first difference between two ranks' calls as a sentence for users; return None if there is none.
+
+    `traces` maps the two pipeline ranks to their traces of the microbatch.
 
     >>> print(difference(2, {0: Trace((("head", 1),), False), 1: Trace((), True)}))  # doctest: +ELLIPSIS
     the ranks of the pipeline diverge in microbatch 2: pipeline rank 0 called 'head', rank 1 ended the step function...
     """
-    (one, first), (other, second) = sorted(traces.items())
-    for place in range(max(len(first.calls), len(second.calls)) + 1):
-        did = [_at(first, place), _at(second, place)]
-        if None in did:
+    (first_rank, first), (second_rank, second) = sorted(traces.items())
+    # One position behind the longer trace, where the shorter one may have ended.
+    for position in range(max(len(first.calls), len(second.calls)) + 1):
+        calls = [_call_at(first, position), _call_at(second, position)]
+        if None in calls:
             return None
-        if did[0] != did[1]:
-            said = [_describe(call, did) for call in did]
-            before = f" after {_name(first.calls[place - 1])}" if place else ""
+        if calls[0] != calls[1]:
+            actions = [_describe(call, calls) for call in calls]
+            before = f" after {_name(first.calls[position - 1])}" if position else ""
             return (
-                f"the ranks of the pipeline diverge in microbatch {microbatch}{before}: pipeline rank {one} {said[0]},"
-                f" rank {other} {said[1]} (call {place + 1} of the microbatch). {_EXPLAIN}"
+                f"the ranks of the pipeline diverge in microbatch {microbatch}{before}: pipeline rank {first_rank}"
+                f" {actions[0]}, rank {second_rank} {actions[1]} (call {position + 1} of the microbatch). {_EXPLAIN}"
             )
     return None
 
 
-def all_stand(news: Mapping[int, tuple[int, Mapping[int, int]]]) -> bool:
-    """Say whether ranks that each wait for a message will wait for ever, as no message can be on its way.
+def is_deadlock(reports: Mapping[int, tuple[int, Mapping[int, int]]]) -> bool:
+    """Return True if ranks that all wait for a message will wait for ever, because no message is on its way.
 
-    By rank: how often it had moved when it said that it waits, and the same number of each other rank as it had heard
-    it by then. Whoever has heard the last word of a rank has also got all that it had sent before, and who waits sends
-    nothing.
+    A rank reports how often it has moved, and the last such count that it received from each other rank. Messages
+    between two ranks arrive in order, and a waiting rank sends none. So a rank that received another rank's latest
+    count has received all its earlier messages, too.
 
-    >>> all_stand({0: (3, {1: 5}), 1: (5, {0: 3})}), all_stand({0: (4, {1: 5}), 1: (5, {0: 3})})
+    >>> is_deadlock({0: (3, {1: 5}), 1: (5, {0: 3})}), is_deadlock({0: (4, {1: 5}), 1: (5, {0: 3})})
     (True, False)
     """
     return all(
-        heard.get(other) == news[other][0] for rank, (_, heard) in news.items() for other in news if other != rank
+        received.get(other) == reports[other][0]
+        for rank, (_, received) in reports.items()
+        for other in reports
+        if other != rank
     )
 
 
-_END: Call = ("", EVERYWHERE)
-
-
-def _at(trace: Trace, place: int) -> Call | None:
-    """Return the call in this place, `_END` behind the last one; None when it is not known yet."""
-    if place < len(trace.calls):
-        return trace.calls[place]
+def _call_at(trace: Trace, position: int) -> Call | None:
+    """Return the call at this position, `_END` behind the last one, or None when it is not known yet."""
+    if position < len(trace.calls):
+        return trace.calls[position]
     return _END if trace.ended else None
 
 
@@ -110,5 +122,6 @@ def _describe(call: Call | None, both: list[Call | None]) -> str:
     assert call is not None
     if call == _END:
         return "ended the step function"
-    alike = len({each[0] for each in both if each is not None}) == 1
-    return f"called {_name(call)}" + (f" on rank {call[1]}" if alike else "")
+    # Two calls of one name differ in their ranks, so only then the rank is worth a word.
+    same_name = len({other[0] for other in both if other is not None}) == 1
+    return f"called {_name(call)}" + (f" on rank {call[1]}" if same_name else "")

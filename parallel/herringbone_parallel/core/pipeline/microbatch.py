@@ -1,4 +1,4 @@
-"""How a batch is cut into microbatches."""
+"""Computes the sizes and the number of microbatches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from herringbone_contract.errors import ParallelError
 
 
 def microbatch_size(extent: int, microbatches: int, *, what: str, axis: int = 0) -> int:
-    """Return how many samples each microbatch gets.
+    """Return the number of samples of each microbatch; `what` names the batch in the error message.
 
     >>> microbatch_size(64, 4, what="images")
     16

@@ -1,29 +1,29 @@
-"""Which microbatch runs next on a rank: schedules as generators.
+"""Chooses the microbatch that runs next on a rank.
 
-A schedule never computes anything. It is sent the microbatches that could go on (a `Ready`), and yields the one
-that should, or None to wait for a message. The runtime, the tests and the simulator drive the same generators.
+A schedule is a function without state. It gets the microbatches that could run now (a `Ready`) and returns the number
+of one of them, or None to wait for a message. The runtimes, the simulator and the tests call the same functions.
 
-    schedule = interleaved(active=4)
-    next(schedule)
-    microbatch = schedule.send(Ready(forward=(0, 1), backward=(), fresh=(2,), live=2, forwards_left=8))
+    choose = make_schedule("interleaved", active=4)
+    microbatch = choose(Ready(forward=(0, 1), backward=(), fresh=(2,), live=2, forwards_left=8))     # 0
 
-On a rank a microbatch passes through the phases of the pipeline (`PHASES`), one at a time, so a number says it all.
-`simple` and `interleaved` are SMP v1's names: `simple` is GPipe (Huang et al. 2019), `interleaved` is 1F1B with
+`simple` and `interleaved` are SMP v1's names. `simple` is GPipe (Huang et al. 2019). `interleaved` is 1F1B with
 backwards first (PipeDream-flush, Narayanan et al. 2021); it is not Megatron's interleaving of virtual stages.
 `zero_bubble` splits the backward as ZB-H1 does (Qi et al. 2023, arXiv 2401.10241).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from herringbone_contract.errors import ParallelError
 
 FORWARD, BACKWARD, WEIGHT = "forward", "backward", "weight"
 
-# What a microbatch goes through on a rank. Where there is a weight phase, the backward computes the gradients of
-# inputs alone, which the rank before waits for; the gradients of parameters, which nobody waits for, come later.
+# The phases that a microbatch passes through on each rank, by the name of the pipeline. In a weight phase a rank
+# computes the gradients of parameters, for which no other rank waits. The backward before it computes only the
+# gradients of inputs, for which the rank before waits.
 PHASES = {
     "simple": (FORWARD, BACKWARD),
     "interleaved": (FORWARD, BACKWARD),
@@ -36,8 +36,9 @@ PHASES = {
 class Ready:
     """The microbatches that could run now on one rank.
 
-    `forward`, `backward` and `weight` are sorted; a microbatch not yet started stands in `fresh`.
-    `live` counts those begun and not ended; `forwards_left` those whose forward has not ended (fresh ones included).
+    `forward`, `backward` and `weight` are the sorted numbers of the microbatches that can run that phase now. `fresh`
+    has those not started yet. `live` counts the microbatches that started and did not end. `forwards_left` counts those
+    whose forward did not end, fresh ones included.
     """
 
     forward: tuple[int, ...]
@@ -48,83 +49,43 @@ class Ready:
     weight: tuple[int, ...] = ()
 
 
-Schedule = Generator["int | None", Ready, None]
+Schedule = Callable[[Ready], "int | None"]
 
 
-def simple() -> Schedule:
-    """All forwards, then all backwards; every microbatch is live at once."""
-    choice: int | None = None
-    while True:
-        ready = yield choice
-        choice = None
-        if ready.forward or ready.fresh:
-            choice = (ready.forward or ready.fresh)[0]
-        elif ready.backward and ready.forwards_left == 0:
-            choice = ready.backward[0]
+def forwards_first(ready: Ready) -> int | None:
+    """Run all forwards, then all backwards; every microbatch is live at once."""
+    if ready.forward or ready.fresh:
+        return (ready.forward or ready.fresh)[0]
+    # A backward that started now would delay a forward whose message is on its way.
+    return ready.backward[0] if ready.backward and ready.forwards_left == 0 else None
 
 
-def interleaved(active: int) -> Schedule:
-    """Backwards first, then forwards under way, then a new microbatch while fewer than `active` are live."""
-    choice: int | None = None
-    while True:
-        ready = yield choice
-        choice = None
-        if ready.backward:
-            choice = ready.backward[0]
-        elif ready.forward:
-            choice = ready.forward[0]
-        elif ready.fresh and ready.live < active:
-            choice = ready.fresh[0]
+def backwards_first(ready: Ready, active: int) -> int | None:
+    """Run backwards first, then started forwards, then a new microbatch while fewer than `active` are live.
 
-
-def zero_bubble(active: int) -> Schedule:
-    """As `interleaved`, and where that would wait, the gradients of a microbatch's parameters.
-
-    A microbatch is live until its weight phase has ended, so at the cap weights make room for the next forward.
+    Weight phases fill the time in which a rank would wait. A microbatch is live until its weight phase ends, so at the
+    limit a weight phase makes room for the next forward.
     """
-    choice: int | None = None
-    while True:
-        ready = yield choice
-        choice = None
-        if ready.backward:
-            choice = ready.backward[0]
-        elif ready.forward:
-            choice = ready.forward[0]
-        elif ready.fresh and ready.live < active:
-            choice = ready.fresh[0]
-        elif ready.weight:
-            choice = ready.weight[0]
-
-
-def only_forward(active: int) -> Schedule:
-    """Forwards under way first, then a new one while fewer than `active` are live; for steps without a backward."""
-    choice: int | None = None
-    while True:
-        ready = yield choice
-        choice = None
-        assert not ready.backward, "the call of backward() should have been refused"
-        if ready.forward:
-            choice = ready.forward[0]
-        elif ready.fresh and ready.live < active:
-            choice = ready.fresh[0]
+    if ready.backward:
+        # A backward frees the activations of its microbatch, and the rank before waits for its result.
+        return ready.backward[0]
+    if ready.forward:
+        return ready.forward[0]
+    if ready.fresh and ready.live < active:
+        return ready.fresh[0]
+    return ready.weight[0] if ready.weight else None
 
 
 def make_schedule(pipeline: str, *, active: int) -> Schedule:
-    """Return the started generator that the `pipeline` setting names.
+    """Return the schedule that the `pipeline` setting names; `active` limits the live microbatches of a rank.
 
-    >>> make_schedule("simple", active=4).send(Ready(forward=(), backward=(0,), fresh=(1, 2), live=1, forwards_left=2))
+    >>> choose = make_schedule("simple", active=4)
+    >>> choose(Ready(forward=(), backward=(0,), fresh=(1, 2), live=1, forwards_left=2))
     1
 
     Raises `ParallelError` for another name, with the choices.
     """
-    makers: dict[str, Callable[[], Schedule]] = {
-        "simple": simple,
-        "interleaved": lambda: interleaved(active),
-        "zero_bubble": lambda: zero_bubble(active),
-        "_only_forward": lambda: only_forward(active),
-    }
-    if pipeline not in makers:
-        raise ParallelError(f"pipeline {pipeline!r} is not one of: {', '.join(makers)}. Mend `pipeline`.")
-    schedule = makers[pipeline]()
-    next(schedule)
-    return schedule
+    if pipeline not in PHASES:
+        raise ParallelError(f"pipeline {pipeline!r} is not one of: {', '.join(PHASES)}. Set `pipeline` to one of them.")
+    # The other pipelines differ only in their phases, so `Ready` is empty for a phase that a pipeline does not have.
+    return forwards_first if pipeline == "simple" else partial(backwards_first, active=active)

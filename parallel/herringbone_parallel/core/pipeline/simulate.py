@@ -1,18 +1,19 @@
-"""A pipelined step in simulated time: the runtime's own schedule generators, driven by a heap of events and no clock.
+"""Simulates one step of a pipeline, with the runtimes' own schedules, a heap of events, and no real clock.
 
     stages = [Segment(rank=rank, forward_s=0.01, backward_s=0.02, sent_bytes=65536) for rank in range(4)]
-    found = simulate([stages] * 8, pipeline="interleaved", active=6, link=Link(latency_s=1e-4, bytes_per_s=1e9))
-    found.step_s, found.idle, found.peak_live
+    simulation = simulate([stages] * 8, pipeline="interleaved", active=6, link=Link(latency_s=1e-4, bytes_per_s=1e9))
+    simulation.step_s, simulation.idle, simulation.peak_live
 
-A program is the way of one microbatch: segments in the order of its Python, each on a rank, any rank any number of
-times. Rules, those of the runtime:
+A program is the way of one microbatch: its segments in the order of its Python, each on a rank, any rank any number of
+times. The rules are those of the runtimes:
 
-[1] Every rank goes through every microbatch. On a rank a microbatch is fresh, then in a phase, then ended; a rank runs
-    one at a time, and asks its schedule whenever the one that ran must wait, changes phase or ends.
-[2] A fresh one may start at any time; it then waits for its first message, if there is one to wait for.
-[3] What is here already is taken at once: one that goes on to its next segment does so without asking the schedule.
-[4] Microbatches go through the same visit of a rank in the order of their numbers.
-[5] The data of a segment leaves when it ends. Each directed pair of ranks is a link that carries one message at a time.
+[1] Every rank runs every microbatch. On a rank a microbatch is fresh, then in a phase, then ended. A rank runs one
+    microbatch at a time, and asks its schedule whenever the running one must wait, changes phase or ends.
+[2] A fresh microbatch may start at any time; it then waits for its first message, if it needs one.
+[3] A microbatch whose next segment can run at once runs it without asking the schedule.
+[4] Microbatches pass the same segment of a rank in the order of their numbers.
+[5] The data of a segment leaves when the segment ends. Each directed pair of ranks is a link that carries one message
+    at a time.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from herringbone_parallel.core.pipeline.trace import Event, idle_fractions, span
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """What one microbatch computes on one rank before it goes on to another.
+    """The work of one microbatch on one rank before it goes on to another rank.
 
-    `backward_s` is the whole backward; `weight_s` is the part of it that gives the gradients of parameters, which
-    `zero_bubble` puts off. `sent_bytes` go to the next segment's rank, and as many come back as its gradient.
-    `kept_bytes` are held from the start of the forward until nothing more needs them.
+    `backward_s` is the whole backward. `weight_s` is its part for the gradients of parameters, which `zero_bubble`
+    runs later. `sent_bytes` go to the next segment's rank, and a gradient of the same size comes back. `kept_bytes` are
+    held from the start of the forward to the end of the last phase.
     """
 
     rank: int
@@ -57,7 +58,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """What carries messages between two ranks, each way by itself: latency in seconds, bandwidth in bytes a second."""
+    """The link between two ranks, in each direction: latency in seconds, bandwidth in bytes per second."""
 
     latency_s: float = 0.0
     bytes_per_s: float = math.inf
@@ -69,10 +70,10 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Simulation:
-    """What a simulated step came to; the tuples are indexed by rank.
+    """The result of a simulated step; the tuples are indexed by rank.
 
-    `peak_live` is the most microbatches that had begun to compute and had not ended; `peak_kept_bytes` the most bytes
-    held for backwards at once.
+    `idle` is the fraction of the step in which the rank ran nothing. `peak_live` is the largest number of microbatches
+    that had begun to compute and not ended. `peak_kept_bytes` are the most bytes held for backwards at once.
     """
 
     events: tuple[tuple[Event, ...], ...]
@@ -84,101 +85,109 @@ class Simulation:
 
 Program = Sequence[Segment]
 
-_ORDER = {phase: index for index, phase in enumerate((FORWARD, BACKWARD, WEIGHT))}
+_PHASE_ORDER = {phase: index for index, phase in enumerate((FORWARD, BACKWARD, WEIGHT))}
 
 
 def simulate(programs: Sequence[Program], *, pipeline: str, active: int, link: Link | None = None) -> Simulation:
-    """Run one step of the microbatches' programs, in the order of the schedule that `pipeline` names.
+    """Simulate one step of the microbatches' programs under the schedule that `pipeline` names.
 
     >>> stages = [Segment(rank, forward_s=1, backward_s=1) for rank in range(2)]
     >>> simulate([stages] * 3, pipeline="interleaved", active=4).step_s
     8.0
 
-    Raises `ParallelError` for an unknown pipeline, for no microbatch, and for `active` < 1.
+    `active` limits the live microbatches of a rank. Raises `ParallelError` for an unknown pipeline, for no microbatch,
+    and for `active` < 1.
     """
     if not programs or active < 1:
         raise ParallelError(f"a step of {len(programs)} microbatches, {active} of them active: both must be at least 1")
     return _Step(programs, pipeline, active, link or Link()).run()
 
 
-class _Visit(NamedTuple):
-    """One piece of work: a segment of a microbatch's program, in one phase."""
+class _Task(NamedTuple):
+    """One piece of work: a segment of a microbatch's program, by its index there, in one phase."""
 
     phase: str
-    place: int
+    segment: int
 
 
 class _Runner:
-    """One microbatch on one rank: the work it has there, and how far it is."""
+    """One microbatch on one rank: its tasks there, and the number of those done."""
 
-    __slots__ = ("_turns", "begun", "mail", "microbatch", "passed", "started", "work")
+    __slots__ = ("_positions", "begun", "done", "mailbox", "microbatch", "started", "tasks")
 
-    def __init__(self, microbatch: int, work: Sequence[_Visit]) -> None:
+    def __init__(self, microbatch: int, tasks: Sequence[_Task]) -> None:
         self.microbatch = microbatch
-        self.work = work
-        self._turns = [(_ORDER[at.phase], sum(w.phase == at.phase for w in work[:i])) for i, at in enumerate(work)]
-        self.passed = 0
+        self.tasks = tasks
+        # A task's position is its phase and its index within that phase, which is the same for all microbatches that
+        # take the same way. Microbatches with other programs compare by it as well.
+        self._positions = [
+            (_PHASE_ORDER[task.phase], sum(before.phase == task.phase for before in tasks[:index]))
+            for index, task in enumerate(tasks)
+        ]
+        self.done = 0
         self.started = False
-        # Whether it has begun to compute; one that has only started may still wait for its first message.
+        # A started microbatch may still wait for its first message [2]; one that has begun holds memory.
         self.begun = False
-        self.mail: set[_Visit] = set()
+        self.mailbox: set[_Task] = set()
 
     @property
-    def next(self) -> _Visit | None:
-        return self.work[self.passed] if self.passed < len(self.work) else None
+    def next(self) -> _Task | None:
+        return self.tasks[self.done] if self.done < len(self.tasks) else None
 
-    def has_turn_after(self, before: _Runner) -> bool:
-        """Say whether the microbatch before is past this one's next work: its phase, or its count within it [4]."""
-        return before.next is None or before._turns[before.passed] > self._turns[self.passed]
+    def may_follow(self, before: _Runner) -> bool:
+        """Return True if the microbatch before has passed the position of this one's next task [4]."""
+        return before.next is None or before._positions[before.done] > self._positions[self.done]
 
 
 class _Rank:
-    """One rank: its runners, and what its memory holds."""
+    """One rank: its runners, and the bytes that its memory holds."""
 
     def __init__(self, runners: Sequence[_Runner], pipeline: str, active: int) -> None:
         self.runners = runners
-        self.schedule = make_schedule(pipeline, active=active)
+        self.choose_next = make_schedule(pipeline, active=active)
         self.busy = False
         self.events: list[Event] = []
         self.live = self.peak_live = 0
         self.kept_bytes = self.peak_kept_bytes = 0
 
-    def able(self, runner: _Runner) -> bool:
-        """Say whether the runner's next work has what it needs: its message, and its turn [4]."""
-        visit = runner.next
-        if visit is None or visit not in runner.mail:
+    def can_run(self, runner: _Runner) -> bool:
+        """Return True if the runner's next task has its message, and its turn has come [4]."""
+        task = runner.next
+        if task is None or task not in runner.mailbox:
             return False
-        return runner.microbatch == 0 or runner.has_turn_after(self.runners[runner.microbatch - 1])
+        return runner.microbatch == 0 or runner.may_follow(self.runners[runner.microbatch - 1])
 
     def ready(self) -> Ready:
-        able: dict[str, list[int]] = {FORWARD: [], BACKWARD: [], WEIGHT: []}
+        runnable: dict[str, list[int]] = {FORWARD: [], BACKWARD: [], WEIGHT: []}
         fresh, live, forwards_left = [], 0, 0
         for runner in self.runners:
-            visit = runner.next
-            if visit is None:
+            task = runner.next
+            if task is None:
                 continue
-            forwards_left += visit.phase == FORWARD
+            forwards_left += task.phase == FORWARD
             live += runner.started
+            # A fresh microbatch may start without its message [2], so it is not tested for one.
             if not runner.started:
                 fresh.append(runner.microbatch)
-            elif self.able(runner):
-                able[visit.phase].append(runner.microbatch)
+            elif self.can_run(runner):
+                runnable[task.phase].append(runner.microbatch)
         return Ready(
-            forward=tuple(able[FORWARD]),
-            backward=tuple(able[BACKWARD]),
+            forward=tuple(runnable[FORWARD]),
+            backward=tuple(runnable[BACKWARD]),
             fresh=tuple(fresh),
             live=live,
             forwards_left=forwards_left,
-            weight=tuple(able[WEIGHT]),
+            weight=tuple(runnable[WEIGHT]),
         )
 
     def choose(self) -> _Runner | None:
-        """Return the runner that the schedule names and that can compute; start those that cannot on the way [2]."""
-        while (choice := self.schedule.send(self.ready())) is not None:
-            runner = self.runners[choice]
+        """Return the runner that the schedule chooses; start those that must wait for a message first [2]."""
+        while (microbatch := self.choose_next(self.ready())) is not None:
+            runner = self.runners[microbatch]
             runner.started = True
-            if self.able(runner):
+            if self.can_run(runner):
                 return runner
+            # The runtime would start a thread, which waits at once; so the schedule is asked again.
         return None
 
 
@@ -188,124 +197,137 @@ class _Step:
     def __init__(self, programs: Sequence[Program], pipeline: str, active: int, link: Link) -> None:
         self._programs = programs
         self._link = link
-        self._now = 0.0
-        # (when, in the order of planning, what): planned for the same time, first planned is first done.
-        self._plan: list[tuple[float, int, Callable[[], None]]] = []
-        self._order = count()
+        self._now_s = 0.0
+        # (time, number, action). The number breaks ties of time, so that the earlier entry runs first and the heap
+        # never compares two actions.
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
         self._link_free_at: dict[tuple[int, int], float] = defaultdict(float)
+        # `make_schedule` below refuses an unknown pipeline and names the choices.
         phases = PHASES.get(pipeline, ())
         self._last_phase = phases[-1] if phases else ""
+        # Only a step with a backward keeps activations.
         self._keeps = len(phases) > 1
+        # A rank below the highest may have no segment; it counts as idle.
         ranks = 1 + max((segment.rank for program in programs for segment in program), default=0)
         self._ranks = [
-            _Rank([_Runner(m, _work(program, rank, phases)) for m, program in enumerate(programs)], pipeline, active)
+            _Rank([_Runner(m, _tasks(program, rank, phases)) for m, program in enumerate(programs)], pipeline, active)
             for rank in range(ranks)
         ]
 
     def run(self) -> Simulation:
         for microbatch, program in enumerate(self._programs):
             if program:
-                self._deliver(program[0].rank, microbatch, _Visit(FORWARD, 0))
-        self._ask_idle()
-        while self._plan:
-            self._now = self._plan[0][0]
-            # All that happens at one time happens before anyone chooses.
-            while self._plan and self._plan[0][0] == self._now:
-                heapq.heappop(self._plan)[2]()
-            self._ask_idle()
+                # The first segment works on the step's own arguments, so its message is there from the start.
+                self._deliver(program[0].rank, microbatch, _Task(FORWARD, 0))
+        self._start_idle_ranks()
+        while self._heap:
+            self._now_s = self._heap[0][0]
+            # Handle all events of one time before any rank chooses: a choice must see every message that has arrived.
+            while self._heap and self._heap[0][0] == self._now_s:
+                heapq.heappop(self._heap)[2]()
+            self._start_idle_ranks()
         stuck = [(r, n.microbatch, n.next) for r, rank in enumerate(self._ranks) for n in rank.runners if n.next]
-        assert not stuck, f"the schedules stopped with work left (rank, microbatch, work): {stuck}"
+        # A schedule chooses a microbatch whenever one can run, so work that is left is a bug in a schedule or here.
+        assert not stuck, f"the schedules stopped with work left (rank, microbatch, task): {stuck}"
         return self._result()
 
     def _result(self) -> Simulation:
-        everything = [event for rank in self._ranks for event in rank.events]
-        idle = idle_fractions(everything)
+        events = [event for rank in self._ranks for event in rank.events]
+        idle = idle_fractions(events)
         return Simulation(
             events=tuple(tuple(rank.events) for rank in self._ranks),
-            step_s=span_s(everything),
+            step_s=span_s(events),
             idle=tuple(idle.get(rank, 1.0) for rank in range(len(self._ranks))),
             peak_live=tuple(rank.peak_live for rank in self._ranks),
             peak_kept_bytes=tuple(rank.peak_kept_bytes for rank in self._ranks),
         )
 
-    def _at(self, when: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self._plan, (when, next(self._order), what))
+    def _at(self, time_s: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (time_s, next(self._numbers), action))
 
-    def _ask_idle(self) -> None:
+    def _start_idle_ranks(self) -> None:
         for rank in self._ranks:
             if not rank.busy and (runner := rank.choose()) is not None:
                 self._begin(rank, runner)
 
     def _begin(self, rank: _Rank, runner: _Runner) -> None:
-        visit = runner.next
-        assert visit is not None
-        segment = self._programs[runner.microbatch][visit.place]
+        task = runner.next
+        assert task is not None
+        segment = self._programs[runner.microbatch][task.segment]
         rank.busy = True
         if not runner.begun:
             runner.begun = True
             rank.live += 1
             rank.peak_live = max(rank.peak_live, rank.live)
-        if visit.phase == FORWARD and self._keeps:
+        # Activations exist from the start of the forward.
+        if task.phase == FORWARD and self._keeps:
             rank.kept_bytes += segment.kept_bytes
             rank.peak_kept_bytes = max(rank.peak_kept_bytes, rank.kept_bytes)
-        start = self._now
-        end = start + self._duration_s(segment, visit.phase)
+        start_s = self._now_s
+        end_s = start_s + self._duration_s(segment, task.phase)
 
         def finish() -> None:
-            rank.events.append(Event(segment.rank, visit.phase, runner.microbatch, start, end))
-            self._finish(rank, runner, visit)
+            rank.events.append(Event(segment.rank, task.phase, runner.microbatch, start_s, end_s))
+            self._finish(rank, runner, task)
 
-        self._at(end, finish)
+        self._at(end_s, finish)
 
-    def _finish(self, rank: _Rank, runner: _Runner, visit: _Visit) -> None:
+    def _finish(self, rank: _Rank, runner: _Runner, task: _Task) -> None:
         program = self._programs[runner.microbatch]
-        runner.passed += 1
+        runner.done += 1
         rank.busy = False
-        if visit.phase == self._last_phase and self._keeps:
-            rank.kept_bytes -= program[visit.place].kept_bytes
+        # The weight phase, if there is one, still needs the activations after the backward.
+        if task.phase == self._last_phase and self._keeps:
+            rank.kept_bytes -= program[task.segment].kept_bytes
         if runner.next is None:
             rank.live -= 1
-        self._pass_on(runner.microbatch, visit)
-        # [3]; a change of phase asks the schedule.
-        if runner.next is not None and runner.next.phase == visit.phase and rank.able(runner):
+        # Deliver first: the next task may need what this one made.
+        self._pass_on(runner.microbatch, task)
+        # [3]; but a change of phase asks the schedule [1].
+        if runner.next is not None and runner.next.phase == task.phase and rank.can_run(runner):
             self._begin(rank, runner)
 
-    def _pass_on(self, microbatch: int, visit: _Visit) -> None:
-        """Send what the work made to the work that needs it [5]."""
+    def _pass_on(self, microbatch: int, task: _Task) -> None:
+        """Send the results of a task to the tasks that need them [5]."""
         program = self._programs[microbatch]
-        phase, place = visit
-        if phase == FORWARD and place + 1 < len(program):
-            self._send(microbatch, place, _Visit(FORWARD, place + 1), program[place].sent_bytes)
+        phase, index = task
+        if phase == FORWARD and index + 1 < len(program):
+            self._send(microbatch, index, _Task(FORWARD, index + 1), program[index].sent_bytes)
         elif phase == FORWARD:
-            self._deliver(program[place].rank, microbatch, _Visit(BACKWARD, place))
+            # The last segment computes the loss, so its backward needs no message.
+            self._deliver(program[index].rank, microbatch, _Task(BACKWARD, index))
         elif phase == BACKWARD:
-            self._deliver(program[place].rank, microbatch, _Visit(WEIGHT, place))
-            if place > 0:
-                self._send(microbatch, place, _Visit(BACKWARD, place - 1), program[place - 1].sent_bytes)
+            # The weight phase needs only what this rank has; the rank before needs the gradient by message.
+            self._deliver(program[index].rank, microbatch, _Task(WEIGHT, index))
+            if index > 0:
+                self._send(microbatch, index, _Task(BACKWARD, index - 1), program[index - 1].sent_bytes)
 
-    def _send(self, microbatch: int, place: int, visit: _Visit, sent_bytes: int) -> None:
+    def _send(self, microbatch: int, index: int, task: _Task, sent_bytes: int) -> None:
         program = self._programs[microbatch]
-        source, target = program[place].rank, program[visit.place].rank
+        source, target = program[index].rank, program[task.segment].rank
         if source == target:
-            self._deliver(target, microbatch, visit)
+            self._deliver(target, microbatch, task)
             return
-        leaves = max(self._now, self._link_free_at[source, target])
-        left = leaves + sent_bytes / self._link.bytes_per_s
-        self._link_free_at[source, target] = left
-        self._at(left + self._link.latency_s, lambda: self._deliver(target, microbatch, visit))
+        start_s = max(self._now_s, self._link_free_at[source, target])
+        sent_s = start_s + sent_bytes / self._link.bytes_per_s
+        # The latency does not occupy the link: the next message may follow while this one is on its way.
+        self._link_free_at[source, target] = sent_s
+        self._at(sent_s + self._link.latency_s, lambda: self._deliver(target, microbatch, task))
 
-    def _deliver(self, rank: int, microbatch: int, visit: _Visit) -> None:
-        self._ranks[rank].runners[microbatch].mail.add(visit)
+    def _deliver(self, rank: int, microbatch: int, task: _Task) -> None:
+        self._ranks[rank].runners[microbatch].mailbox.add(task)
 
     def _duration_s(self, segment: Segment, phase: str) -> float:
         if phase == FORWARD:
             return segment.forward_s
         if phase == WEIGHT:
             return segment.weight_s
+        # Without a weight phase, the backward computes all gradients.
         return segment.backward_s - segment.weight_s if self._last_phase == WEIGHT else segment.backward_s
 
 
-def _work(program: Program, rank: int, phases: Sequence[str]) -> list[_Visit]:
-    """Return what a rank does for a microbatch: its segments forwards, then backwards in each later phase."""
-    places = [place for place, segment in enumerate(program) if segment.rank == rank]
-    return [_Visit(phase, place) for phase in phases for place in (places if phase == FORWARD else places[::-1])]
+def _tasks(program: Program, rank: int, phases: Sequence[str]) -> list[_Task]:
+    """Return a rank's tasks for a microbatch: its segments forwards, then backwards in each later phase."""
+    indices = [index for index, segment in enumerate(program) if segment.rank == rank]
+    return [_Task(phase, index) for phase in phases for index in (indices if phase == FORWARD else indices[::-1])]

@@ -1,11 +1,12 @@
-"""What each rank did when, as a Chrome trace that Perfetto opens: the same form for simulated and for real steps.
+"""Writes and reads timelines of simulated and of real steps as Chrome traces, which Perfetto opens.
 
     write_trace("predicted.json", [event for rank in simulation.events for event in rank])
     print(side_by_side(read_trace("predicted.json"), read_trace("real.json")))
 
-Events hold seconds on any clock that the ranks share; traces hold microseconds, as the format wants. One trace has one
-clock: join the events of several ranks' traces before comparing them.
-Source of the format: "Trace Event Format", the Catapult project; of its phases this file writes "X" and "M".
+Events hold seconds on any clock that the ranks share; traces hold microseconds, as the format requires. One trace has
+one clock: join the events of several ranks' traces before you compare them.
+Source of the format: "Trace Event Format", the Catapult project. This file writes its phases "X" (a complete event) and
+"M" (metadata).
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ _MICROSECONDS = 1e6
 
 
 class Event(NamedTuple):
-    """One stretch of work of one microbatch on one rank, in seconds; `what` is a phase: forward, backward, weight."""
+    """The work of one microbatch on one rank in one phase (forward, backward, weight), from start to end in seconds."""
 
     rank: int
-    what: str
+    phase: str
     microbatch: int
     start_s: float
     end_s: float
@@ -32,7 +33,7 @@ class Event(NamedTuple):
 
 
 def chrome_trace(events: Iterable[Event], *, name: str = "pipeline") -> dict[str, Any]:
-    """Return the trace as the JSON object that Perfetto and chrome://tracing open: one process per rank.
+    """Return the events as the JSON object that Perfetto and chrome://tracing open, with one process per rank.
 
     >>> chrome_trace([Event(0, "forward", 3, 0.5, 0.75)])["traceEvents"][-1]
     {'name': 'F3', 'cat': 'forward', 'ph': 'X', 'pid': 0, 'tid': 0, 'ts': 500000.0, 'dur': 250000.0, \
@@ -43,11 +44,11 @@ def chrome_trace(events: Iterable[Event], *, name: str = "pipeline") -> dict[str
         {"name": "process_name", "ph": "M", "pid": rank, "tid": 0, "args": {"name": f"{name} rank {rank}"}}
         for rank in sorted({event.rank for event in events})
     ]
-    # A rank runs one microbatch at a time, so one track per rank shows the staircase.
+    # A rank runs one microbatch at a time, so its events never overlap and fit on one track (tid 0).
     rows += [
         {
-            "name": f"{event.what[:1].upper()}{event.microbatch}",
-            "cat": event.what,
+            "name": f"{event.phase[:1].upper()}{event.microbatch}",
+            "cat": event.phase,
             "ph": "X",
             "pid": event.rank,
             "tid": 0,
@@ -61,7 +62,7 @@ def chrome_trace(events: Iterable[Event], *, name: str = "pipeline") -> dict[str
 
 
 def write_trace(path: str | Path, events: Iterable[Event], *, name: str = "pipeline") -> None:
-    """Write the events as a Chrome trace, one event a line."""
+    """Write the events as a Chrome trace, one event per line."""
     trace = chrome_trace(events, name=name)
     rows = ",\n".join(json.dumps(row) for row in trace["traceEvents"])
     unit = json.dumps(trace["displayTimeUnit"])
@@ -69,7 +70,7 @@ def write_trace(path: str | Path, events: Iterable[Event], *, name: str = "pipel
 
 
 def read_trace(path: str | Path) -> list[Event]:
-    """Return the events of a trace that `write_trace` wrote, in its order; rows of other kinds are passed over.
+    """Return the events of a trace that `write_trace` wrote, in the order of the file; skip rows of other phases.
 
     Raises `ParallelError` when the file is missing or is no such trace.
     """
@@ -79,7 +80,7 @@ def read_trace(path: str | Path) -> list[Event]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as failure:
         raise ParallelError(
             f"{path} cannot be read as a timeline ({type(failure).__name__}: {failure}). Give a file that SMP_TIMELINE"
-            " or the simulator wrote, whole: a job that was killed may have left half of one."
+            " or the simulator wrote. A job that was killed may have left an incomplete file."
         ) from failure
 
 
@@ -98,7 +99,7 @@ def span_s(events: Iterable[Event]) -> float:
 
 
 def idle_fractions(events: Sequence[Event]) -> dict[int, float]:
-    """Return for each rank the part of the span in which it ran nothing.
+    """Return the fraction of the span in which each rank ran nothing, by rank.
 
     >>> idle_fractions([Event(0, "forward", 0, 0.0, 3.0), Event(1, "forward", 0, 3.0, 4.0)])
     {0: 0.25, 1: 0.75}
@@ -111,10 +112,10 @@ def idle_fractions(events: Sequence[Event]) -> dict[int, float]:
 
 
 def side_by_side(predicted: Sequence[Event], real: Sequence[Event]) -> str:
-    """Return a text table of one predicted and one real step: its seconds, and the idle part of each rank.
+    """Return a text table that compares a predicted with a real step: its seconds, and the idle fraction of each rank.
 
-    The last column is the difference relative to the real step for seconds, in points of a hundred for idle parts.
-    A rank that one side does not have shows a dash.
+    The last column is the difference: relative to the real step for seconds, in percentage points for idle fractions.
+    A dash marks a rank that one of the two does not have.
     """
     step_s = span_s(predicted), span_s(real)
     difference = f"{step_s[0] / step_s[1] - 1:+.1%}" if step_s[1] else "-"

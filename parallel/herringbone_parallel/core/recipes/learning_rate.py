@@ -1,4 +1,4 @@
-"""How the learning rate goes over a training: warm-up, then a decay. Pure; epochs or steps, as the caller counts."""
+"""Computes the learning rate over a training: a warm-up, then a decay, in epochs or in steps."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ DECAYS = ("constant", "polynomial", "cosine")
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What the learning rate is multiplied by at each point of a training.
+    """The factor of the learning rate at each point of a training.
 
     >>> schedule = Schedule(length=90, warmup=5, decay="polynomial", power=2)     # epochs
     >>> schedule.factor(2.5), schedule.factor(5), schedule.factor(90)
     (0.5, 1.0, 0.0)
     >>> torch.optim.lr_scheduler.LambdaLR(optimizer, schedule.by_steps(steps_per_epoch))      # doctest: +SKIP
 
-    `length` and `warmup` have one unit, whichever. The factor grows linearly from `start` to 1 during the warm-up, and
-    goes from 1 to `end` in what remains; it stays there afterwards. Raises `ParallelError` for what cannot be.
+    `length` and `warmup` have the same unit, epochs or steps. The factor grows linearly from `start` to 1 during the
+    warm-up, then goes from 1 to `end`, and stays there after `length`. Raises `ParallelError` for invalid settings.
     """
 
     length: float
@@ -39,7 +39,7 @@ class Schedule:
         if not 0 <= self.warmup <= self.length:
             raise ParallelError(f"warmup {self.warmup!r}: it lies between 0 and the length, {self.length!r}")
         if not self.power > 0:
-            raise ParallelError(f"power {self.power!r}: a polynomial decay needs one above 0")
+            raise ParallelError(f"power {self.power!r}: a polynomial decay needs a power above 0")
 
     def factor(self, progress: float) -> float:
         """Return the factor after `progress` of `length`."""
@@ -48,19 +48,21 @@ class Schedule:
         if self.decay == "constant":
             return 1.0
         rest = self.length - self.warmup
-        left = max(self.length - progress, 0.0) / rest if rest else 0.0
-        shape = left**self.power if self.decay == "polynomial" else (1 - math.cos(math.pi * left)) / 2
+        # When the warm-up is the whole training, only steps after its end come here.
+        remaining = max(self.length - progress, 0.0) / rest if rest else 0.0
+        shape = remaining**self.power if self.decay == "polynomial" else (1 - math.cos(math.pi * remaining)) / 2
         return self.end + (1 - self.end) * shape
 
     def by_steps(self, steps_per_unit: float = 1) -> Callable[[int], float]:
-        """Return the factor as a function of the number of steps before this one.
+        """Return the factor of a step as a function of the number of steps before it.
 
         >>> rate = Schedule(length=2, warmup=1, decay="polynomial").by_steps(steps_per_unit=2)
         >>> [rate(step) for step in range(4)]
         [0.25, 0.75, 0.75, 0.25]
 
-        A step has the factor of its middle, so that neither the first nor the last is made in vain.
+        A step has the factor of its middle. At its start the first step would have factor `start`, often 0, and at its
+        end the last step would have `end`: a step without effect.
         """
         if not steps_per_unit > 0:
-            raise ParallelError(f"steps_per_unit {steps_per_unit!r}: there is more than 0 of a step in each unit")
+            raise ParallelError(f"steps_per_unit {steps_per_unit!r}: a unit has more than 0 steps")
         return lambda step: self.factor((step + 0.5) / steps_per_unit)

@@ -1,12 +1,12 @@
-"""What links cost: a fixed time and a time per byte, fitted to a few measured points; and which points to measure.
+"""Fits the cost of a sum, a fixed time and a time per byte, to measured points, and chooses the points to measure.
 
     points = []
     while (probe := next_probe(points)) is not None:
         points.append((probe.size, median_seconds_of_an_all_reduce(probe.size, probe.repeats)))
     cost = fit(points)                                      # of that method, between these hosts
-    link = host_link(cost, share=busiest_share(4, 0))       # what it says about a host's link
+    link = host_link(cost, share=busiest_share(4, 0))       # the link of one host
 
-Every rank must go on with the same points, those of one rank, or their plans differ.
+Every rank must use the points of one rank. Measured times differ between ranks, and so would the plans made from them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from herringbone_contract.errors import ParallelError
 _SMALLEST_PROBE = 4 << 10
 _PROBE_FACTOR = 8
 _LARGEST_PROBE = 128 << 20
+# Sums up to this size are short, so more repeats cost little, and their times scatter more.
 _SMALL = 32 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds that a method takes for so many bytes: `alpha_s` whatever their number, and `beta_s` for each.
+    """The seconds that a method takes to sum some bytes: `alpha_s` for every sum, and `beta_s` for each byte.
 
     >>> Cost(alpha_s=0.001, beta_s=4e-8).seconds(25_000_000)
     1.001
@@ -46,9 +47,12 @@ class Cost:
 class HostLink:
     """A host's link to all others, or the links inside a host.
 
-    `bytes_per_s` go each way, alone; `duplex` is the part of it that is left each way when both are busy, as they are
-    in an all-reduce. `latency_s` passes from a message's first byte leaving until whoever waits for it has noticed it,
-    and `message_s` is what one more message keeps the link from carrying.
+        link = HostLink(bytes_per_s=23.8e6, latency_s=6e-4)
+
+    `bytes_per_s` is the rate of one direction while the other is idle. `duplex` is the fraction of it that remains when
+    both directions are busy, as in an all-reduce. `latency_s` is the time from the first byte's departure until the
+    waiting process has noticed the message. `message_s` is the time that each message occupies the link beyond its
+    bytes. Raises `ParallelError` for impossible figures.
     """
 
     bytes_per_s: float
@@ -63,13 +67,13 @@ class HostLink:
             )
 
     def busy_s(self, size: float, messages: float) -> float:
-        """Return how long the link is taken, one way, by `size` bytes in so many messages."""
+        """Return the seconds for which `size` bytes in so many messages occupy one direction of the link."""
         return size / (self.bytes_per_s * self.duplex) + messages * self.message_s
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """An all-reduce to be timed: `size` bytes, `repeats` times; the median counts."""
+    """An all-reduce to time: `size` bytes, `repeats` times, of which the median counts."""
 
     size: int
     repeats: int
@@ -81,12 +85,14 @@ def fit(points: Sequence[tuple[float, float]]) -> Cost:
     >>> fit([(0, 0.5), (100, 2.5)])
     Cost(alpha_s=0.5, beta_s=0.02)
 
-    Relative, as milliseconds decide for small sizes and seconds for large ones. What would come out negative is 0 and
-    the other one fitted alone. Raises `ParallelError` for fewer than two sizes, and for times that are not above 0.
+    Errors are relative, because small sizes take milliseconds and large ones seconds: absolute errors would fit the
+    large ones alone. A part that would be negative is 0, and the other part is fitted alone. Raises `ParallelError` for
+    fewer than two sizes, and for times that are not above 0.
     """
     if len({size for size, _ in points}) < 2 or min(seconds for _, seconds in points) <= 0:
         raise ParallelError(f"a cost cannot be fitted to {list(points)}: it takes two sizes, and times above 0")
-    # With u = 1 / t and v = size / t, the errors are alpha u + beta v - 1.
+    # With u = 1 / t and v = size / t, the relative errors are alpha u + beta v - 1, linear in alpha and beta. These are
+    # the normal equations of that problem, solved by Cramer's rule.
     u = [1 / seconds for _, seconds in points]
     v = [size / seconds for size, seconds in points]
     uu, uv, vv = _product(u, u), _product(u, v), _product(v, v)
@@ -101,46 +107,49 @@ def fit(points: Sequence[tuple[float, float]]) -> Cost:
 
 
 def fit_shaped(points: Sequence[tuple[float, float]]) -> Cost:
-    """Fit as `fit` does, but by the largest size where smaller ones cost less for each byte.
+    """Fit as `fit` does, but by the largest size alone when a smaller one costs less per byte.
 
     >>> fit_shaped([(4, 2.0), (32, 4.0), (256, 65.0)])
     Cost(alpha_s=1.0, beta_s=0.25)
     >>> fit_shaped([(0, 0.5), (100, 2.5)])
     Cost(alpha_s=0.5, beta_s=0.02)
 
-    What shapes a link, such as a cloud's credits or a token bucket, lets so many bytes pass at once after a rest. In a
-    step nobody rests.
+    A traffic shaper, such as a token bucket or a cloud's network credits, lets some bytes pass at full speed after a
+    pause. The links of a training job have no pauses, so those points are too fast.
     """
     (smallest, smallest_s), (size, seconds) = min(points), max(points)
-    if not any(small * seconds > taken * size for small, taken in points):
+    # Compare seconds per byte as products, so that a size of 0 needs no special case.
+    if not any(small * seconds > small_s * size for small, small_s in points):
         return fit(points)
+    # The line through the smallest and the largest point gives the fixed cost; the largest alone gives the rate.
     alpha_s = max(0.0, (smallest_s * size - seconds * smallest) / (size - smallest))
     return Cost(alpha_s, (seconds - alpha_s) / size)
 
 
 def host_link(cost: Cost, *, share: float, hops: int = 2) -> HostLink:
-    """Return the link of each host behind the measured cost of a method.
+    """Return the link that each host must have, from the measured cost of a method.
 
     >>> host_link(Cost(alpha_s=0.5, beta_s=0.25), share=1.5)
     HostLink(bytes_per_s=6.0, latency_s=0.25, message_s=0.0, duplex=1.0)
 
-    `share` is what the busiest host sends for each byte of the gradients (`shards.busiest_share`), `hops` how many
-    messages follow each other: 2, or 2 (n - 1) in a ring.
+    `share` is the number of bytes that the busiest host sends per byte of gradients (`shards.busiest_share`). `hops` is
+    the number of messages that follow each other: 2, or 2 (n - 1) in a ring. Raises `ParallelError` for a cost without
+    a time per byte.
     """
     if cost.beta_s == 0:
-        raise ParallelError(f"{cost} says nothing about bandwidth: measure larger sizes")
+        raise ParallelError(f"{cost} has no time per byte, so the bandwidth is unknown: measure larger sizes")
     return HostLink(share / cost.beta_s, cost.alpha_s / hops)
 
 
 def next_probe(points: Sequence[tuple[int, float]], *, budget_s: float = 1.0) -> Probe | None:
-    """Return what to measure after the measured `points`, (bytes, median seconds) by growing size, or None for enough.
+    """Return the next all-reduce to measure after `points`, or None when the points are enough.
 
     >>> next_probe([]), next_probe([(4096, 0.001)])
     (Probe(size=4096, repeats=9), Probe(size=32768, repeats=9))
 
-    Sizes grow eightfold from 4 KiB. It is enough once two sizes in a row gave the same bytes per second within 5 %, or
-    when the next size would take the time past `budget_s`; two points are always asked for. A size that there is no
-    time to repeat is measured once.
+    `points` are (bytes, median seconds) by growing size. Sizes grow eightfold from 4 KiB. Points are enough once two
+    sizes in a row had the same bytes per second within 5 %, or when the next size would exceed `budget_s`. Two points
+    are always measured. A size for which the budget has no repeats is measured once.
     """
     if not points:
         return Probe(_SMALLEST_PROBE, _repeats(_SMALLEST_PROBE))
@@ -150,16 +159,18 @@ def next_probe(points: Sequence[tuple[int, float]], *, budget_s: float = 1.0) ->
         return following
     if following.size > _LARGEST_PROBE or _is_settled(points):
         return None
+    # The last size took `seconds`, so the next one takes at most `_PROBE_FACTOR` times as long.
     spent = sum(_repeats(size) * seconds for size, seconds in points)
     possible = int((budget_s - spent) / (seconds * _PROBE_FACTOR))
     return Probe(following.size, min(following.repeats, possible)) if possible > 0 else None
 
 
 def _is_settled(points: Sequence[tuple[int, float]]) -> bool:
-    """Say whether the last two steps in size cost the same per byte, within 5 %."""
+    """Return True if the last two steps in size cost the same per byte, within 5 %."""
     if len(points) < 3:
         return False
     (a, a_s), (b, b_s), (c, c_s) = points[-3:]
+    # Differences, because they cancel the fixed cost.
     before, now = (b_s - a_s) / (b - a), (c_s - b_s) / (c - b)
     return abs(before - now) <= 0.05 * abs(now)
 

@@ -29,8 +29,9 @@ class _LinkSpec(Structure):
 class _Config(Structure):
     _fields_ = (
         ("label", c_char_p),
-        *((name, c_int32) for name in ("member", "members", "helpers", "local", "locals", "lanes")),
-        *((name, c_uint32) for name in ("chunk_bytes", "ring", "most", "local_ring", "local_most", "links")),
+        *((name, c_int32) for name in ("member", "members", "helpers", "local_rank", "local_ranks", "lanes")),
+        *((name, c_uint32) for name in ("chunk_bytes", "ring_bytes", "max_chunks")),
+        *((name, c_uint32) for name in ("local_ring_bytes", "local_max_chunks", "links")),
         ("silence", c_double),
         ("late", c_double),
         ("specs", POINTER(_LinkSpec)),

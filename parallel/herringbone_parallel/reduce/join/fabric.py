@@ -6,8 +6,8 @@
     end = relay.carry(connection, offer, theirs)                # a socket: what goes in comes out at the other end
     relay.start()
 
-Bytes never pass through Python: a thread in C (`native/relay.c`) moves them. Run so far over the provider "tcp" alone;
-EFA's devices were not at hand.
+Bytes never pass through Python: a thread in C (`native/fabric/relay.c`) moves them. Run so far over the provider "tcp"
+alone; EFA's devices were not at hand.
 """
 
 from __future__ import annotations

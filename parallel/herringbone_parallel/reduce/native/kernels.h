@@ -1,4 +1,5 @@
-/* Loops over elements, included by sums.c once for each kind of processor; KERNEL(name) makes the names differ. */
+/* Loops over elements. sums.c includes this file once for each kind of processor; KERNEL(name) makes the names differ.
+ * `restrict` and simple loops let the compiler vectorize. */
 
 static void KERNEL(add_f32)(float *restrict sum, const float *restrict data, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) sum[i] += data[i];
@@ -8,7 +9,7 @@ static void KERNEL(add_f64)(double *restrict sum, const double *restrict data, u
     for (uint32_t i = 0; i < n; i++) sum[i] += data[i];
 }
 
-/* Integers wrap as numpy's do; unsigned, since signed overflow means nothing in C. */
+/* Integers wrap around as numpy's do; unsigned, because signed overflow is undefined in C. */
 static void KERNEL(add_32)(uint32_t *restrict sum, const uint32_t *restrict data, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) sum[i] += data[i];
 }
@@ -31,7 +32,7 @@ static void KERNEL(narrow_bf16)(uint16_t *restrict narrow, const float *restrict
     for (uint32_t i = 0; i < n; i++) {
         uint32_t bits = all[i];
         uint32_t rounded = (bits + (0x7FFF + ((bits >> 16) & 1))) >> 16;
-        /* Rounding could carry a NaN's bits over into an infinity: it keeps its upper half, made quiet. */
+        /* Rounding could carry the bits of a NaN over into infinity: a NaN keeps its upper half, with the quiet bit. */
         uint32_t quiet = bits >> 16 | 0x40;
         narrow[i] = (uint16_t)((bits & 0x7FFFFFFF) > 0x7F800000 ? quiet : rounded);
     }

@@ -1,24 +1,33 @@
-/* Messages over one non-blocking socket, both ways, without a copy of what they carry: see stream.py. */
-#include "core.h"
+#include "links.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
-/* How many messages one turn of the loop takes from one connection before the others have theirs. */
-#define TURN 32
-#define PARTS 64
-/* How many bytes go to one connection before the others get theirs: ports are fed side by side, not one after the other. */
-#define SHARE (16u << 10)
-#define WORTH_WAITING 1024
-#define MAX_REASON (64u << 10)
+#include "slots.h"
 
-_Static_assert(sizeof(struct header) == 32, "the header is 32 bytes on the wire");
+/* So many messages are received from one link before the others have their turn. */
+#define RECEIVE_TURN 32
+/* So many bytes are sent to one link before the others have their turn: all ports are kept busy at the same time. */
+#define SEND_SHARE (16u << 10)
+/* sendmsg takes so many parts at once; a message has two at most. */
+#define MAX_PARTS 64
+/* Waiting for fewer bytes than this saves no wake: they come in one packet. */
+#define LOW_WATER_WORTH 1024
+#define MAX_REASON_BYTES (64u << 10)
+/* Room in the queue for messages that carry no chunk: ALIVE, LEAVE, LEFT and one ABORT. */
+#define CONTROL_MESSAGES 16
 
 static int carries_chunk(const struct header *header) { return header->kind == PUSH || header->kind == SUM; }
+
+static void count(_Atomic uint64_t *counter, uint64_t more) {
+    /* Relaxed: nobody concludes from one counter anything about other memory. */
+    atomic_fetch_add_explicit(counter, more, memory_order_relaxed);
+}
 
 int link_init(struct core *core, struct link *link, const struct hb_link_spec *spec) {
     link->fd = spec->descriptor;
@@ -26,48 +35,52 @@ int link_init(struct core *core, struct link *link, const struct hb_link_spec *s
     link->index = spec->index;
     link->outbox = (uint8_t *)(uintptr_t)spec->outbox;
     link->inbox = (uint8_t *)(uintptr_t)spec->inbox;
-    link->heard = link->spoke = core->at;
+    link->received_at = link->sent_at = core->woke_at;
     link->label = strdup(spec->label);
-    /* Pushes and sums are bounded by the windows; the rest is signs of life and the end. */
-    link->capacity = 2 * (core->most > core->local_most ? core->most : core->local_most) + 16;
-    link->queue = malloc(link->capacity * sizeof *link->queue);
-    if (link->role != HB_LOCAL && core->member >= 0) {
-        link->staged = malloc(core->ring);
-        link->landed = malloc(core->chunk_bytes);
-        if (!link->staged || !link->landed) return -1;
-    }
-    return link->label && link->queue ? 0 : -1;
+    /* The windows bound the pushes and sums that can be queued at the same time. */
+    uint32_t chunks = core->max_chunks > core->local_max_chunks ? core->max_chunks : core->local_max_chunks;
+    link->queue_capacity = 2 * chunks + CONTROL_MESSAGES;
+    link->queue = malloc(link->queue_capacity * sizeof *link->queue);
+    if (!link->label || !link->queue) return -1;
+    /* Only ranks convert elements: a helper sums in the wire's format, and local ranks share memory. */
+    if (link->role == HB_LOCAL || core->member < 0) return 0;
+    link->narrowed = malloc(core->ring_bytes);
+    link->unwidened = malloc(core->chunk_bytes);
+    return link->narrowed && link->unwidened ? 0 : -1;
 }
 
 void link_free(struct link *link) {
     if (link->fd >= 0) close(link->fd);
     free(link->label);
     free(link->queue);
-    free(link->staged);
-    free(link->landed);
-    free(link->reason);
+    free(link->narrowed);
+    free(link->unwidened);
+    free(link->abort_reason);
 }
 
 void link_send(struct core *core, struct link *link, struct header header, const void *body) {
     if (link->gone) return;
-    if (link->queued == link->capacity) {
-        stop(core, "%s has more messages to %s than windows allow: a mistake of our own", core->label, link->label);
+    if (link->queued == link->queue_capacity) {
+        state_stop(core, "%s has more messages to %s than windows allow: a mistake of our own", core->label,
+                   link->label);
         return;
     }
-    link->queue[(link->first + link->queued++) % link->capacity] = (struct message){header, body};
-    if (carries_chunk(&header)) atomic_fetch_add_explicit(&link->sent_chunks, 1, memory_order_relaxed);
-    link->dirty = 1;
+    link->queue[(link->queue_first + link->queued++) % link->queue_capacity] = (struct message){header, body};
+    if (carries_chunk(&header)) count(&link->sent_chunks, 1);
+    link->has_unsent = 1;
 }
 
 void link_drop(struct link *link) {
-    if (link->queued) link->queued = link->begun ? 1 : 0;
+    /* The other side has read the start of the first message and waits for its rest. */
+    if (link->queued) link->queued = link->first_sent ? 1 : 0;
 }
 
+/* Describe up to SEND_SHARE queued bytes for sendmsg, behind those that are already sent; return the parts. */
 static int gather(struct link *link, struct iovec *parts) {
-    int count = 0;
-    uint64_t skip = link->begun, gathered = 0;
-    for (uint32_t i = 0; i < link->queued && count + 2 <= PARTS && gathered < SHARE; i++) {
-        struct message *message = &link->queue[(link->first + i) % link->capacity];
+    int used = 0;
+    uint64_t skip = link->first_sent, gathered = 0;
+    for (uint32_t i = 0; i < link->queued && used + 2 <= MAX_PARTS && gathered < SEND_SHARE; i++) {
+        struct message *message = &link->queue[(link->queue_first + i) % link->queue_capacity];
         uint64_t lengths[2] = {sizeof message->header, message->header.length};
         const void *starts[2] = {&message->header, message->body};
         for (int part = 0; part < 2; part++) {
@@ -75,105 +88,118 @@ static int gather(struct link *link, struct iovec *parts) {
                 skip -= lengths[part];
                 continue;
             }
-            parts[count].iov_base = (char *)starts[part] + skip;
-            parts[count++].iov_len = lengths[part] - skip;
+            parts[used].iov_base = (char *)starts[part] + skip;
+            parts[used++].iov_len = lengths[part] - skip;
             gathered += lengths[part] - skip;
             skip = 0;
         }
     }
-    return count;
+    return used;
 }
 
 int link_flush(struct core *core, struct link *link) {
     if (link->gone || !link->queued) return 0;
-    struct iovec parts[PARTS];
+    struct iovec parts[MAX_PARTS];
     struct msghdr batch = {.msg_iov = parts, .msg_iovlen = (size_t)gather(link, parts)};
+    /* MSG_NOSIGNAL: a closed connection is an error to report, and must not kill the user's process by SIGPIPE. */
     ssize_t sent = sendmsg(link->fd, &batch, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) return errno == EINTR ? 1 : errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
-    link->spoke = core->at;
-    atomic_fetch_add_explicit(&link->sent_bytes, (uint64_t)sent, memory_order_relaxed);
-    link->begun += (uint64_t)sent;
+    link->sent_at = core->woke_at;
+    count(&link->sent_bytes, (uint64_t)sent);
+    link->first_sent += (uint64_t)sent;
     while (link->queued) {
-        uint64_t whole = sizeof(struct header) + link->queue[link->first].header.length;
-        if (link->begun < whole) break;
-        link->begun -= whole;
-        link->first = (link->first + 1) % link->capacity;
+        uint64_t whole = sizeof(struct header) + link->queue[link->queue_first].header.length;
+        if (link->first_sent < whole) break;
+        link->first_sent -= whole;
+        link->queue_first = (link->queue_first + 1) % link->queue_capacity;
         link->queued--;
     }
     return link->queued > 0;
 }
 
-/* A whole message is there, described by `head`. */
+/* A whole message has come, described by `link->header`. */
 static void complete(struct core *core, struct link *link) {
     link->body = NULL;
-    if (carries_chunk(&link->head)) {
-        atomic_fetch_add_explicit(&link->received_chunks, 1, memory_order_relaxed);
-        flow_take(core, link);
+    if (carries_chunk(&link->header)) {
+        count(&link->received_chunks, 1);
+        core->callbacks->take(core, link);
     } else {
-        take_control(core, link);
+        core->callbacks->control(core, link);
     }
 }
 
-/* The header is complete: decide where its body goes. */
+/* The header is complete: decide where its body goes. Nothing in the header can be trusted yet. */
 static void begin(struct core *core, struct link *link) {
-    struct header *head = &link->head;
-    link->head_got = link->body_got = 0;
-    if (head->kind < PUSH || head->kind > LEFT) {
-        stop(core, "%s sent a message of kind %d: the connection is out of step", link->label, head->kind);
-    } else if (!head->length) {
+    const struct header *header = &link->header;
+    link->header_received = link->body_received = 0;
+    if (header->kind < PUSH || header->kind > LEFT) {
+        state_stop(core, "%s sent a message of kind %d: the connection is out of step", link->label, header->kind);
+    } else if (!header->length) {
         complete(core, link);
-    } else if (carries_chunk(head)) {
-        link->body = flow_place(core, link);
-    } else if (head->kind == ABORT && head->length <= MAX_REASON) {
-        free(link->reason);
-        link->reason = calloc(1, head->length + 1);
-        link->body = (uint8_t *)link->reason;
+    } else if (carries_chunk(header)) {
+        link->body = core->callbacks->place(core, link);
+    } else if (header->kind == ABORT && header->length <= MAX_REASON_BYTES) {
+        free(link->abort_reason);
+        link->abort_reason = calloc(1, header->length + 1); /* the text's terminating zero is not sent */
+        link->body = (uint8_t *)link->abort_reason;
     }
-    if (head->length && !link->body)
-        stop(core, "%s sent %u bytes that were not due: the connection is out of step", link->label, head->length);
+    if (header->length && !link->body)
+        state_stop(core, "%s sent %u bytes that were not due: the connection is out of step", link->label,
+                   header->length);
 }
 
-/* Not for each packet, but for a whole body, or for the sums that are due: half the wakes, and of processor time a third. */
-void link_wake(struct core *core, struct link *link) {
+int link_watch(struct core *core, struct link *link, int operation) {
+    /* EPOLLRDHUP: the end of the connection wakes the thread even while input does not. */
+    uint32_t events = (link->ignores_input ? 0u : EPOLLIN) | (link->waits_for_room ? EPOLLOUT : 0u) | EPOLLRDHUP;
+    struct epoll_event event = {.events = events, .data.ptr = link};
+    return epoll_ctl(core->epoll, operation, link->fd, &event);
+}
+
+void link_set_low_water(struct link *link, uint64_t due) {
+    /* Waking once for a whole body, or for the sums that are due, halves the wakes and takes a third less processor
+     * time than waking for each packet. Unix sockets between local ranks carry headers alone. */
     if (link->gone || link->role == HB_LOCAL) return;
-    uint64_t left = link->body ? link->head.length - link->body_got : 0, due = flow_due(core, link);
-    uint64_t there = link->body ? sizeof link->head + link->body_got : link->head_got;
-    if (due > there + left) left = due - there;
-    int bytes = left > WORTH_WAITING ? (int)left : 1;
-    if (bytes == link->woken_at) return;
-    link->woken_at = bytes;
+    uint64_t missing = link->body ? link->header.length - link->body_received : 0;
+    uint64_t received = link->body ? sizeof link->header + link->body_received : link->header_received;
+    if (due > received + missing) missing = due - received;
+    int bytes = missing > LOW_WATER_WORTH ? (int)missing : 1;
+    if (bytes == link->low_water) return;
+    link->low_water = bytes;
     setsockopt(link->fd, SOL_SOCKET, SO_RCVLOWAT, &bytes, sizeof bytes);
 }
 
 int link_receive(struct core *core, struct link *link, int all) {
-    for (int turn = 0; turn < TURN && !core->stopping && !link->gone; turn++) {
-        /* What is left of this message's body, if any, and the next header with it. */
+    for (int turn = 0; turn < RECEIVE_TURN && !core->stopping && !link->gone; turn++) {
+        /* One system call reads the rest of this message's body, if it has one, and the next header behind it. */
         struct header next;
-        struct iovec parts[2] = {{link->body + link->body_got, 0}, {&next, sizeof next}};
+        struct iovec parts[2] = {{NULL, 0}, {&next, sizeof next}};
         if (link->body)
-            parts[0].iov_len = link->head.length - link->body_got;
+            parts[0] = (struct iovec){link->body + link->body_received, link->header.length - link->body_received};
         else
-            parts[1] = (struct iovec){(char *)&link->head + link->head_got, sizeof link->head - link->head_got};
-        size_t body_left = parts[0].iov_len, wanted = body_left + parts[1].iov_len;
-        ssize_t got = readv(link->fd, body_left ? parts : parts + 1, body_left ? 2 : 1);
-        if (got < 0 && errno == EINTR) continue;
-        if (got < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
-        if (got == 0) return errno = 0, -1;
-        link->heard = core->at;
-        atomic_fetch_add_explicit(&link->received_bytes, (uint64_t)got, memory_order_relaxed);
-        if ((size_t)got < body_left) {
-            link->body_got += (uint32_t)got;
+            parts[1] = (struct iovec){(char *)&link->header + link->header_received,
+                                      sizeof link->header - link->header_received};
+        size_t body_bytes = parts[0].iov_len, wanted = body_bytes + parts[1].iov_len;
+        ssize_t result = readv(link->fd, body_bytes ? parts : parts + 1, body_bytes ? 2 : 1);
+        if (result < 0 && errno == EINTR) continue;
+        if (result < 0) return errno == EAGAIN || errno == EWOULDBLOCK ? 0 : -1;
+        if (result == 0) return errno = 0, -1; /* errno 0 says that the other side closed */
+        size_t received = (size_t)result;
+        link->received_at = core->woke_at;
+        count(&link->received_bytes, received);
+        if (received < body_bytes) {
+            link->body_received += (uint32_t)received;
             return 0;
         }
-        link->head_got += (uint32_t)((size_t)got - body_left);
-        if (body_left) {
+        link->header_received += (uint32_t)(received - body_bytes);
+        if (body_bytes) {
+            /* `complete` needs this message's header, so `next` replaces it only now. */
             complete(core, link);
-            link->head = next;
+            link->header = next;
         }
-        if (link->head_got == sizeof link->head) begin(core, link);
-        if ((size_t)got < wanted) return 0;
-        /* The rest would come in parts: once the sum needs it, it is there as a whole. */
-        if (core->member < 0 && !all && link->body && !flow_lacks(core, link)) return 0;
+        if (link->header_received == sizeof link->header) begin(core, link);
+        if (received < wanted) return 0;
+        /* A body read now would come in parts. Once the next sum needs it, it is in the socket as a whole. */
+        if (core->member < 0 && !all && link->body && !slots_lack(&core->served, link->arrived)) return 0;
     }
     return 0;
 }
@@ -185,7 +211,9 @@ int link_finish(struct core *core, struct link *link) {
     if (link->gone || more < 0) return 1;
     if (link->queued) return 0;
     shutdown(link->fd, SHUT_WR);
-    ssize_t got;
-    while ((got = recv(link->fd, unread, sizeof unread, MSG_DONTWAIT)) > 0) continue;
-    return got == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+    /* The kernel resets a connection that is closed with bytes unread, and then the other side loses our last
+     * message: read until it has closed as well. */
+    ssize_t received;
+    while ((received = recv(link->fd, unread, sizeof unread, MSG_DONTWAIT)) > 0) continue;
+    return received == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
 }

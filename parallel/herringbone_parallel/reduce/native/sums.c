@@ -1,9 +1,9 @@
 #include "sums.h"
 
-#include "reduce.h"
-
 #include <stddef.h>
 #include <string.h>
+
+#include "reduce.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -12,8 +12,11 @@
 #define HAS_AVX2 0
 #endif
 
-/* So many elements are summed at once that they stay in the first cache, whatever their number of members. */
+/* So many elements are summed before the next ones: the partial sum stays in the L1 cache for any number of members. */
 #define BLOCK 2048
+
+/* The kernels are compiled once for any processor and once for AVX2, and the processor is asked when they run: a build
+ * for the newest processor would crash on an older one. Both give the same bits: IEEE operations in the same order. */
 
 #define KERNEL(name) name##_plain
 #include "kernels.h"
@@ -33,6 +36,7 @@ static void narrow_f16_plain(uint16_t *restrict narrow, const float *restrict da
 
 #else
 
+/* Conversions in integer arithmetic, for processors without instructions for half precision. */
 static float float_of_half(uint16_t half) {
     uint32_t sign = (uint32_t)(half & 0x8000) << 16, exponent = half >> 10 & 0x1F, fraction = half & 0x3FF, bits;
     float value;
@@ -41,6 +45,7 @@ static float float_of_half(uint16_t half) {
         return sign ? -value : value;
     }
     if (exponent == 31)
+        /* A NaN gets the quiet bit, as the processor's own conversion does it. */
         bits = sign | 0x7F800000 | fraction << 13 | (fraction ? 0x400000 : 0);
     else
         bits = sign | (exponent + 112) << 23 | fraction << 13;
@@ -61,6 +66,7 @@ static uint16_t half_of_float(float value) {
         memcpy(&rest, &shifted, 4);
         return (uint16_t)(sign | (rest - 0x3F000000));
     }
+    /* Half a unit less one, plus the last bit that stays: ties go to even. A carry into the exponent is right. */
     return (uint16_t)(sign | ((rest - 0x38000000 + 0xFFF + (rest >> 13 & 1)) >> 13));
 }
 
@@ -128,6 +134,7 @@ void narrow(void *result, int element, const float *data, uint32_t elements) {
         memcpy(result, data, 4 * (size_t)elements);
 }
 
+/* The partial sum of a block, in the format in which it is added up. On the stack of sum_sources. */
 union block {
     float f32[BLOCK];
     double f64[BLOCK];
@@ -160,6 +167,7 @@ void sum_sources(void *result, int element, const struct source *sources, int co
         for (int member = 0; member < count; member++) {
             int kind = sources[member].element;
             const char *data = (const char *)sources[member].data + (size_t)at * element_size(kind);
+            /* The first member is copied, not added to zero: 0 + -0 would lose the sign. */
             if (member)
                 add(&sum, data, kind, n);
             else if (is_16_bit(kind))
@@ -171,6 +179,7 @@ void sum_sources(void *result, int element, const struct source *sources, int co
             for (uint32_t i = 0; i < n; i++) sum.f64[i] /= divisor;
         else if (divisor > 1)
             for (uint32_t i = 0; i < n; i++) sum.f32[i] /= (float)divisor;
+        /* Written only now, because a source may be the result. */
         char *target = (char *)result + (size_t)at * element_size(element);
         if (is_16_bit(element))
             narrow(target, element, sum.f32, n);

@@ -1,4 +1,4 @@
-"""The data-parallel library for TensorFlow, as scripts see it under `smdistributed.dataparallel.tensorflow`.
+"""Public names of the data-parallel library for TensorFlow: `smdistributed.dataparallel.tensorflow`.
 
 import smdistributed.dataparallel.tensorflow as sdp
 

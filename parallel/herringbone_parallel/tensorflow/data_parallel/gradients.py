@@ -1,4 +1,4 @@
-"""What happens to the gradients of a tape or an optimizer between their computation and their use."""
+"""Sums the gradients of a tape or an optimizer over all ranks, before the script or the optimizer uses them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.collectives import all_gather
+from herringbone_parallel.reduce.comparison import Comparison
 from herringbone_parallel.reduce.fused import Array, cut
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import NoneCompressor
@@ -22,11 +23,17 @@ from herringbone_parallel.tensorflow.data_parallel.reduction import (
     order_of_readiness,
     start_in_order,
 )
-from herringbone_parallel.tensorflow.data_parallel.weights import compare, is_readable
+
+# AWS's library cuts buckets in multiples of so many bytes.
+_BUCKET_UNIT = 128
+_REMEDY = (
+    "call broadcast_variables(model.variables, root_rank=0) before or right after the first step (with Keras, a"
+    " BroadcastGlobalVariablesCallback), or set the same seed on all ranks before the model is made"
+)
 
 
 class ReduceOp(Enum):
-    """What becomes of the tensors of all ranks; gradients are averaged or summed."""
+    """Operation on the tensors of all ranks; gradients are averaged or summed."""
 
     AVERAGE = "average"
     SUM = "sum"
@@ -34,13 +41,9 @@ class ReduceOp(Enum):
     MAX = "max"
 
 
-# AWS's: a bucket is a multiple of 128 bytes.
-_BUCKET_UNIT = 128
-
-
 @dataclass(frozen=True)
-class Travel:
-    """How gradients travel: what the arguments of `DistributedGradientTape` and `DistributedOptimizer` say."""
+class ReduceOptions:
+    """Settings for a sum of gradients: the arguments of `DistributedGradientTape` and `DistributedOptimizer`."""
 
     compression: Any = NoneCompressor
     op: ReduceOp = ReduceOp.AVERAGE
@@ -63,82 +66,106 @@ class Travel:
 
 
 def refuse_devices(**devices: str) -> None:
-    """Raise `ParallelError` for devices that gradients should be moved to: they travel from where they are."""
+    """Raise `ParallelError` for devices that gradients should move to: gradients travel from their own device."""
     unknown = set(devices) - {"device_dense", "device_sparse"}
     if unknown:
         raise TypeError(f"unexpected keyword arguments: {', '.join(sorted(unknown))}")
-    asked = [f"{name}={value!r}" for name, value in devices.items() if value]
-    if asked:
-        raise ParallelError(f"{', '.join(asked)}: gradients travel from the device they are on; leave it out")
+    requested = [f"{name}={value!r}" for name, value in devices.items() if value]
+    if requested:
+        raise ParallelError(f"{', '.join(requested)}: gradients travel from the device they are on; leave it out")
 
 
-def reduce_gradients(gradients: Sequence[Any], variables: Sequence[Any], travel: Travel) -> list[Any]:
-    """Return the gradients' averages (or sums) over all ranks; a gradient that is None stays None.
+def reduce_gradients(gradients: Sequence[Any], variables: Sequence[Any], options: ReduceOptions) -> list[Any]:
+    """Return the averages (or sums) of the gradients over all ranks; a gradient that is None stays None.
 
-    Raises `ParallelError` when ranks have different lists, at the first call on all of them.
+    Raises `ParallelError` on all ranks, at the first call, when the ranks have different lists.
     """
     if state.size() == 1:
-        return [densified(gradient) if travel.sparse_as_dense else gradient for gradient in gradients]
+        return [densified(gradient) if options.sparse_as_dense else gradient for gradient in gradients]
     results = list(gradients)
     dense = []
     for number, gradient in enumerate(gradients):
-        if isinstance(gradient, tf.IndexedSlices) and not travel.sparse_as_dense:
-            results[number] = _gathered(gradient, travel.op)
+        if isinstance(gradient, tf.IndexedSlices) and not options.sparse_as_dense:
+            results[number] = _gathered(gradient, options.op)
         elif gradient is not None:
             dense.append(number)
-    order = order_of_readiness([densest(gradients[number]) for number in dense])
-    packed = [travel.compression.compress(densified(gradients[number])) for number in dense]
+    # Before compression: its casts come at the end of the graph, and would hide the order of the gradients.
+    order = order_of_readiness([_last_computed(gradients[number]) for number in dense])
+    packed = [options.compression.compress(densified(gradients[number])) for number in dense]
     tensors = [tensor for tensor, _ in packed]
-    reduction = _reduction([variables[number] for number in dense], tensors, order, travel)
+    reduction = _reduction([variables[number] for number in dense], tensors, order, options)
     for number, total, (_, context) in zip(dense, reduction(tensors), packed, strict=True):
-        results[number] = travel.compression.decompress(total, context)
+        results[number] = options.compression.decompress(total, context)
     return results
 
 
 def densified(gradient: Any) -> Any:
-    """Return a sparse gradient as a tensor, and others as they are."""
+    """Return a sparse gradient as a tensor, and any other gradient unchanged."""
     return tf.convert_to_tensor(gradient) if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
-def densest(gradient: Any) -> tf.Tensor:
-    """Return the tensor that a gradient's computation ends with."""
+def _last_computed(gradient: Any) -> tf.Tensor:
+    """Return the tensor that the computation of a gradient ends with."""
     return gradient.values if isinstance(gradient, tf.IndexedSlices) else gradient
 
 
 def inner_variable(variable: Any) -> Any:
-    """Return TensorFlow's variable, from within one of Keras; anything else as it is."""
+    """Return TensorFlow's variable inside a Keras variable, and any other object unchanged."""
     value = getattr(variable, "value", None)
     return value if isinstance(value, tf.Variable) else variable
 
 
 def name_of(variable: Any) -> str:
     """Return a variable's name without the numbers that Keras adds to a name that a process has used before."""
+    # Ranks compare these names, and a rank may have built another model first.
     name = getattr(variable, "path", None) or getattr(variable, "name", None) or "tensor"
     return re.sub(r"_\d+(?=[/:]|$)", "", name.removesuffix(":0"))
 
 
-def _reduction(variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: list[int], travel: Travel) -> Reduction:
-    """Make the reduction of these gradients; outside of a graph, the one of the last step serves again."""
+def is_readable(variable: Any) -> bool:
+    """Say whether a variable has a value outside of a graph."""
+    with tf.init_scope():
+        return isinstance(inner_variable(variable), tf.Variable) and tf.executing_eagerly()
+
+
+def _comparison(description: str, variables: Sequence[Any]) -> Comparison:
+    """Return the comparison of gradients with this description, and of these variables, between the ranks."""
+    readable = [variable for variable in variables if is_readable(variable)]
+
+    def values() -> list[Array]:
+        return [np.asarray(variable.numpy()) for variable in readable]
+
+    return Comparison(description, values, _REMEDY)
+
+
+def _reduction(
+    variables: Sequence[Any], tensors: Sequence[tf.Tensor], order: list[int], options: ReduceOptions
+) -> Reduction:
+    """Return the reduction of these gradients; eager code reuses that of the previous step."""
     specs, dtypes = described([name_of(variable) for variable in variables], tensors)
     current = state.get()
-    # A tensor, of which a tape can give the gradient too, is another one in every step.
-    key = (tuple(specs), travel, tuple(id(variable) if is_readable(variable) else None for variable in variables))
+    # A tape also computes gradients of tensors. A tensor is another object in every step, so its id cannot be in the
+    # key: each step would add an entry.
+    key = (tuple(specs), options, tuple(id(variable) if is_readable(variable) else None for variable in variables))
     if tf.executing_eagerly() and key in current.reductions:
         return current.reductions[key]  # type: ignore[no-any-return]
-    buckets = cut(specs, dtypes, order, cost=current.cost, most_bytes=travel.most_bytes)
+    buckets = cut(specs, dtypes, order, cost=current.cost, most_bytes=options.most_bytes)
+    # A function that is traced again continues the comparison of its first trace: perhaps only one rank traces again,
+    # and the ranks must compare in the same steps.
     if key not in current.comparisons:
         lines = [f"{spec.name}: {spec.dtype} {list(spec.shape)}" for spec in specs]
         lines.append(f"in buckets: {[bucket.members for bucket in buckets]}")
-        current.comparisons[key] = compare("\n".join(lines), variables)
+        current.comparisons[key] = _comparison("\n".join(lines), variables)
     starts = current.observe(buckets)
-    reduction = Reduction(current.engine, buckets, current.comparisons[key], op=travel.op.value, starts=starts)
+    reduction = Reduction(current.engine, buckets, current.comparisons[key], op=options.op.value, starts=starts)
     if tf.executing_eagerly():
         current.reductions[key] = reduction
     return reduction
 
 
 def _gathered(gradient: tf.IndexedSlices, op: ReduceOp) -> tf.IndexedSlices:
-    """Return the slices of all ranks one behind the other: where an index is there twice, whoever applies them adds."""
+    """Return the slices of all ranks, one rank after the other."""
+    # An index may repeat. Optimizers add up the slices of one index, so nothing has to be summed here.
     engine = state.get().engine
 
     def gather(values: Array, indices: Array) -> tuple[Array, Array]:
@@ -155,6 +182,7 @@ def _gathered(gradient: tf.IndexedSlices, op: ReduceOp) -> tf.IndexedSlices:
         values, indices = (tf.convert_to_tensor(array) for array in arrays)
     else:
         values, indices = start_in_order(gather, [gradient.values, gradient.indices], types)
+        # Each rank may look up another number of rows, so the first extent is unknown.
         values.set_shape([None, *gradient.values.shape[1:]])
         indices.set_shape([None])
     if op is ReduceOp.AVERAGE:

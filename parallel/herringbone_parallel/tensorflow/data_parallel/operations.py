@@ -1,4 +1,4 @@
-"""Single tensors over all ranks: gradients that a script handles itself, metrics, values to share."""
+"""Operations on single tensors over all ranks: for gradients that a script handles itself, metrics, shared values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
 from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, densified
-from herringbone_parallel.tensorflow.data_parallel.reduction import UnderWay, not_converted, start_in_order
+from herringbone_parallel.tensorflow.data_parallel.reduction import RunningSums, not_converted, start_in_order
 
 
 @not_converted
@@ -30,8 +30,9 @@ def allreduce(
 
         gradients = [sdp.allreduce(g, i, len(gradients)) for i, g in enumerate(gradients)]
 
-    `param_index` is the gradient's place in the list of `num_params`. In a `tf.function` each one travels as soon as it
-    is there, several at once; outside of one, each waits for its sum: `DistributedGradientTape` sums them together.
+    `param_index`: the gradient's number in the list of `num_params`. In a `tf.function` each gradient travels as soon
+    as it is computed, several at once. Outside of one, each call waits for its sum; `DistributedGradientTape` sums all
+    gradients together.
     """
     if not 0 <= param_index < num_params:
         raise ParallelError(f"param_index {param_index}: it is 0 to {num_params - 1} with num_params {num_params}")
@@ -60,7 +61,7 @@ def oob_allreduce(tensor: Any, compression: Any = Compression.none, op: ReduceOp
 
 @not_converted
 def broadcast(tensor: Any, root_rank: int) -> tf.Tensor:
-    """Return what rank `root_rank` gave; the tensor has the same shape on all ranks.
+    """Return the tensor of rank `root_rank`; it has the same shape on all ranks.
 
     start = sdp.broadcast(start, root_rank=0)
     """
@@ -68,6 +69,7 @@ def broadcast(tensor: Any, root_rank: int) -> tf.Tensor:
     engine = state.get().engine
 
     def send(array: Array) -> Array:
+        # The broadcast writes into its array, and TensorFlow owns the memory of the argument.
         copy = np.array(array)
         broadcast_array(engine, copy.reshape(-1), root_rank)
         return copy
@@ -80,40 +82,44 @@ def broadcast(tensor: Any, root_rank: int) -> tf.Tensor:
 
 
 def overlap(tensor: tf.Tensor) -> tf.Tensor:
-    """Return the tensor: scripts for AWS's library mark with it where sums may run beside XLA's computation.
+    """Return the tensor; in AWS's library this call marks where sums may run while XLA computes.
 
-    Here they always may.
+    Here sums may always run during the computation.
     """
     return tf.identity(tensor)
 
 
 class _Sum:
-    """A sum that is started in the order of the graph, and waited for by whoever needs it."""
+    """A sum that starts in the order of the graph; the operation that needs it waits for it."""
 
     def __init__(self, engine: Engine, op: ReduceOp) -> None:
         self._engine, self._op = engine, op
-        self._under_way = UnderWay()
+        self._running = RunningSums()
 
     def __call__(self, tensor: tf.Tensor) -> tf.Tensor:
         if tf.executing_eagerly():
-            return tf.convert_to_tensor(self._under_way.wait(self._start(tensor.numpy())))
+            return tf.convert_to_tensor(self._running.wait(self._start(tensor.numpy())))
         ticket = start_in_order(self._start, [tensor], tf.int64)
-        return tf.numpy_function(self._under_way.wait, [ticket], tensor.dtype, stateful=False)
+        # Not stateful: a stateful wait would hold up the sums that start after it.
+        return tf.numpy_function(self._running.wait, [ticket], tensor.dtype, stateful=False)
 
     def _start(self, array: Array) -> np.int64:
+        # The engine sums in place, and TensorFlow owns the memory of the argument.
         copy = np.array(array)
         flat = copy.reshape(-1)
         name = flat.dtype.name
+        # numpy exposes no buffer of bfloat16; the engine gets the bytes and the name of the type.
         stored = flat.view(np.uint16) if name == "bfloat16" else flat
-        return self._under_way.add(copy, self._engine.all_reduce(stored, dtype=name, op=self._op.value))
+        return self._running.add(copy, self._engine.all_reduce(stored, dtype=name, op=self._op.value))
 
 
 def _extreme(engine: Engine, tensor: tf.Tensor, op: ReduceOp) -> tf.Tensor:
     choose = np.minimum if op is ReduceOp.MIN else np.maximum
 
+    # The engine only sums. Extremes are for metrics, which are small, so every rank gets all values.
     def gather(array: Array) -> Array:
-        given = [np.frombuffer(data, array.dtype).reshape(array.shape) for data in all_gather(engine, array.tobytes())]
-        return np.asarray(choose.reduce(given))
+        arrays = [np.frombuffer(data, array.dtype).reshape(array.shape) for data in all_gather(engine, array.tobytes())]
+        return np.asarray(choose.reduce(arrays))
 
     return (
         tf.convert_to_tensor(gather(tensor.numpy()))

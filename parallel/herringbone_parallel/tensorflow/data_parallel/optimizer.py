@@ -1,4 +1,10 @@
-"""Optimizers that apply the gradients of all ranks."""
+"""Optimizers that apply averages of all ranks' gradients.
+
+A Keras optimizer becomes an object of a new class, made of the optimizer's own class and one of the classes below:
+
+    Adam, no loss scale        -> (_Averaged, Adam)
+    LossScaleOptimizer(Adam)   -> (_LossScaled, LossScaleOptimizer) around (_CountsSteps, Adam)
+"""
 
 from __future__ import annotations
 
@@ -13,7 +19,7 @@ from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
 from herringbone_parallel.tensorflow.data_parallel.gradients import (
     ReduceOp,
-    Travel,
+    ReduceOptions,
     densified,
     reduce_gradients,
     refuse_devices,
@@ -32,28 +38,30 @@ def DistributedOptimizer(  # noqa: N802 - AWS's name
     bucket_cap_mb: float | None = None,
     **devices: str,
 ) -> Any:
-    """Return an optimizer like the given one that applies the average of all ranks' gradients.
+    """Return an optimizer like the one passed in, which applies the average of all ranks' gradients.
 
         model.compile(optimizer=sdp.DistributedOptimizer(keras.optimizers.Adam(1e-3)), loss=...)
 
-    Of Keras's optimizers it is one more of the same class, with the same settings and state, which plain Keras loads
-    from a saved model; of those in `tf.compat.v1.train`, one around it, for graphs of TensorFlow 1. With the setting
-    `aggregation_frequency` of the job's `distribution`, Keras's step only every n-th time: by the average of all
-    gradients since, or by their sum where `average_aggregated_gradients` is False. Gradients are averaged over the
-    ranks first, then clipped. `bucket_cap_mb` is how much travels at once; without it, buckets are cut for the links
-    between the ranks. Raises `ParallelError` for anything else, and for `device_dense` and `device_sparse`.
+    For a Keras optimizer, returns one of the same class name with the same settings and state; plain Keras loads it
+    from a saved model. For an optimizer of `tf.compat.v1.train`, returns a wrapper for TensorFlow 1 graphs. Gradients
+    are averaged over the ranks first, then clipped.
+
+    `bucket_cap_mb`: MiB that travel at once; by default, buckets are cut for the links between the ranks. With the
+    setting `aggregation_frequency` (n) of the job's `distribution`, a Keras optimizer steps every n-th time, by the
+    average of the gradients since its last step, or by their sum if `average_aggregated_gradients` is False. Raises
+    `ParallelError` for other optimizers, and for `device_dense` and `device_sparse`.
     """
     refuse_devices(**devices)
-    travel = Travel(compression, op, sparse_as_dense, bucket_cap_mb)
-    asked = state.get().aggregation
+    options = ReduceOptions(compression, op, sparse_as_dense, bucket_cap_mb)
+    settings = state.get().aggregation
     return distributed(
-        optimizer, travel, name=name, use_locking=use_locking, frequency=asked.every, summed=not asked.averaged
+        optimizer, options, name=name, use_locking=use_locking, frequency=settings.every, summed=not settings.averaged
     )
 
 
 def distributed(
     optimizer: Any,
-    travel: Travel,
+    options: ReduceOptions,
     *,
     name: str | None,
     use_locking: bool,
@@ -63,33 +71,34 @@ def distributed(
 ) -> Any:
     """Return the optimizer.
 
-    `summed`: gradients of several backwards are added up, not averaged. `schedule_by_steps`: a learning rate schedule
-    counts steps, as with batches `frequency` times as large, and not backwards.
+    `summed`: the gradients of several backward passes are added up, not averaged. `schedule_by_steps`: a learning rate
+    schedule counts steps, as with batches `frequency` times as large, and not backward passes.
     """
     if isinstance(optimizer, keras.optimizers.Optimizer):
         if use_locking:
             raise ParallelError("use_locking=True is for the optimizers of tf.compat.v1.train; Keras's have no locks")
-        made = _keras(optimizer, travel, name=name, frequency=frequency)
-        made.scale = frequency if summed else 1
-        _innermost(made).backwards_per_step = frequency if schedule_by_steps else 1
-        return made
+        result = _keras(optimizer, options, name=name, frequency=frequency)
+        # Keras always averages the passes that it adds up.
+        result.scale = frequency if summed else 1
+        _innermost(result).backwards_per_step = frequency if schedule_by_steps else 1
+        return result
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         if frequency > 1:
             raise ParallelError(
                 f"aggregation_frequency {frequency} works with Keras's optimizers; {type(optimizer).__name__} is one of"
                 " tf.compat.v1.train: take the setting out, or use a Keras optimizer"
             )
-        return _GraphOptimizer(optimizer, travel, name, use_locking)
+        return _GraphOptimizer(optimizer, options, name, use_locking)
     raise ParallelError(
         "DistributedOptimizer wraps Keras 3 optimizers and those of tf.compat.v1.train, not"
         f" {type(optimizer).__module__}.{type(optimizer).__name__}"
     )
 
 
-def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int) -> Any:
+def _keras(optimizer: Any, options: ReduceOptions, *, name: str | None, frequency: int) -> Any:
     scaled = isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
     if not scaled and keras.config.dtype_policy().name == "mixed_float16":
-        # As `compile` does; around ours it would let each rank decide by itself whether to skip a step.
+        # `compile` would wrap the result in the same way. Each rank would then decide alone whether to skip a step.
         optimizer, scaled = keras.optimizers.LossScaleOptimizer(optimizer), True
     base = type(optimizer)
     if isinstance(_innermost(optimizer), _KerasOptimizer) or issubclass(base, _KerasOptimizer):
@@ -99,21 +108,22 @@ def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int) 
         raise ParallelError(
             f"Keras {keras.__version__} applies gradients in another way than the releases up to 3.15; use one of those"
         )
-    given = _innermost(optimizer)
-    if frequency > 1 and given.gradient_accumulation_steps:
+    original = _innermost(optimizer)
+    if frequency > 1 and original.gradient_accumulation_steps:
         raise ParallelError(
-            f"aggregation_frequency {frequency}, and {given.name} has gradient_accumulation_steps"
-            f" {given.gradient_accumulation_steps}: both add up gradients over several steps; keep one"
+            f"aggregation_frequency {frequency}, and {original.name} has gradient_accumulation_steps"
+            f" {original.gradient_accumulation_steps}: both add up gradients over several steps; keep one"
         )
     named = {"name": name or optimizer.name}
-    config = given.get_config() if scaled else {**given.get_config(), **named}
+    config = original.get_config() if scaled else {**original.get_config(), **named}
     if frequency > 1:
         config["gradient_accumulation_steps"] = frequency
-    result = made = _of_kind(type(given), _CountsSteps if scaled else _Averaged).from_config(config)
-    _keep_exclusions(given, made)
+    result = innermost = _derived_class(type(original), _CountsSteps if scaled else _Averaged).from_config(config)
+    _copy_exclusions(original, innermost)
     if scaled:
-        result = _of_kind(base, _LossScaled)(**{**optimizer.get_config(), **named, "inner_optimizer": made})
-    result.travel = travel
+        result = _derived_class(base, _LossScaled)(**{**optimizer.get_config(), **named, "inner_optimizer": innermost})
+    result.reduce_options = options
+    # An optimizer of a loaded model has state already: momentum, the number of steps.
     if optimizer.built:
         result.build(optimizer._trainable_variables)
         for new, old in zip(result.variables, optimizer.variables, strict=False):
@@ -122,40 +132,43 @@ def _keras(optimizer: Any, travel: Travel, *, name: str | None, frequency: int) 
 
 
 def _innermost(optimizer: Any) -> Any:
-    """Return who updates the weights: the optimizer, or the one that it scales losses for."""
+    """Return the optimizer that updates the weights: the one inside a loss scale, or the optimizer itself."""
     return getattr(optimizer, "inner_optimizer", optimizer)
 
 
-def _of_kind(base: type, kind: type) -> Any:
-    # A saved model names the class that plain Keras is to make again; one of others by what it is registered as.
+def _derived_class(base: type, behaviour: type) -> Any:
+    # A saved model contains these two names, and plain Keras finds its own class by them. A class of another package
+    # is found by its registered name.
     module = "keras.optimizers" if base.__module__.startswith("keras.") else base.__module__
-    return type(keras.saving.get_registered_name(base), (kind, base), {"__module__": module})
+    return type(keras.saving.get_registered_name(base), (behaviour, base), {"__module__": module})
 
 
-def _keep_exclusions(given: Any, made: Any) -> None:
-    """Hand over what `exclude_from_weight_decay` was told: a configuration does not have it."""
+def _copy_exclusions(source: Any, target: Any) -> None:
+    """Copy the settings of `exclude_from_weight_decay`, which a configuration lacks."""
     for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
-        if hasattr(given, name):
-            setattr(made, name, getattr(given, name))
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
 
 
-# The rest of the class is a Keras optimizer's own.
+# For mypy: at run time the classes below are mixed into a class of Keras, which has the other methods.
 _RestOfOptimizer: Any = object
 
 
 class _KerasOptimizer(_RestOfOptimizer):
-    """What makes a Keras optimizer one that applies all ranks' gradients."""
+    """Adds averages over all ranks to a Keras optimizer."""
 
-    travel = Travel()
+    reduce_options = ReduceOptions()
     scale = 1
 
     def _averaged(self, gradients: Any, variables: Any) -> list[Any]:
-        averages = reduce_gradients(list(gradients), list(variables), self.travel)
-        return averages if self.scale == 1 else [None if each is None else each * self.scale for each in averages]
+        averages = reduce_gradients(list(gradients), list(variables), self.reduce_options)
+        return (
+            averages if self.scale == 1 else [None if average is None else average * self.scale for average in averages]
+        )
 
 
 class _CountsSteps(_RestOfOptimizer):
-    """Has a learning rate schedule count steps, as with larger batches; Keras has it count backwards."""
+    """Makes a learning rate schedule count steps, as with larger batches; Keras counts backward passes."""
 
     backwards_per_step = 1
 
@@ -167,13 +180,13 @@ class _CountsSteps(_RestOfOptimizer):
 
 
 class _Averaged(_CountsSteps, _KerasOptimizer):
-    """Averages where gradients are complete and not clipped yet: steps that only add up gradients send nothing."""
+    """Averages gradients when they are complete and before they are clipped; a pass that only adds up sends nothing."""
 
     @not_converted
     def _backend_apply_gradients(self, grads: Any, trainable_variables: Any) -> None:
-        # Behind a function, as Keras would take the variables in an attribute for the optimizer's own.
+        # In a function, because Keras would track variables in an attribute as the optimizer's own.
         self._applied: Callable[[], Any] = lambda: trainable_variables
-        dense = [densified(gradient) for gradient in grads] if self.travel.sparse_as_dense else grads
+        dense = [densified(gradient) for gradient in grads] if self.reduce_options.sparse_as_dense else grads
         super()._backend_apply_gradients(dense, trainable_variables)
 
     @not_converted
@@ -182,11 +195,11 @@ class _Averaged(_CountsSteps, _KerasOptimizer):
 
 
 class _LossScaled(_KerasOptimizer):
-    """Averages before the gradients are looked at: all ranks must find the same overflow, and skip the same steps."""
+    """Averages before Keras looks for overflows, so that all ranks find the same overflow and skip the same steps."""
 
     @not_converted
     def apply(self, grads: Any, trainable_variables: Any = None) -> Any:
-        """Apply the gradients' averages; Keras's own method, which `apply_gradients` calls too."""
+        """Apply the averages of the gradients; Keras's `apply_gradients` calls this method, too."""
         variables = (
             self.inner_optimizer._trainable_variables if trainable_variables is None else list(trainable_variables)
         )
@@ -194,22 +207,22 @@ class _LossScaled(_KerasOptimizer):
 
 
 class _GraphOptimizer(tf.compat.v1.train.Optimizer):
-    """An optimizer of TensorFlow 1 around another one."""
+    """Wraps an optimizer of TensorFlow 1."""
 
-    def __init__(self, optimizer: Any, travel: Travel, name: str | None, use_locking: bool) -> None:
+    def __init__(self, optimizer: Any, options: ReduceOptions, name: str | None, use_locking: bool) -> None:
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
-        self._optimizer, self._travel = optimizer, travel
+        self._optimizer, self._options = optimizer, options
 
     @not_converted
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Any]]:
-        """Return pairs of a gradient, averaged over all ranks, and its variable."""
+        """Return pairs of a gradient, which is averaged over all ranks, and its variable."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         variables = [variable for _, variable in pairs]
-        averages = reduce_gradients([gradient for gradient, _ in pairs], variables, self._travel)
+        averages = reduce_gradients([gradient for gradient, _ in pairs], variables, self._options)
         return list(zip(averages, variables, strict=True))
 
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Apply gradients; they are averages already."""
+        """Apply gradients, which are averages already."""
         return self._optimizer.apply_gradients(*args, **kwargs)
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:

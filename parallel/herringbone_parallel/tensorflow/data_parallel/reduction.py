@@ -1,24 +1,26 @@
 """Sums of gradients that travel while the backward pass still runs, inside and outside of a graph.
 
-In a graph every bucket has a `start`, which runs as soon as the bucket's last gradient is there and hands it to the
-engine, and a `finish`, which waits for its sum:
+In a graph every bucket has two operations. Its `start` runs as soon as the bucket's last gradient is computed, and
+hands the bucket to the engine. Its `finish` waits for the sum:
 
     backward   ... g3 ........ g2 ........ g1 ........ g0
-    starts          [3]-------->[2,1]------------------>[0]        a chain: every rank submits in the same order
-    finishes                                             |->[3]->[2,1]->[0]
+    [1] starts          [3]-------->[2,1]------------------>[0]        a chain: every rank submits in the same order
+    [2] finishes                                             |->[3]->[2,1]->[0]
 
-A `finish` holds a thread of the executor while it waits, of which there may be one or two: so the first one waits until
-everything has been started, and the next for the one before. Both are Python behind `tf.numpy_function`, which hands
-tensors over without a copy; the engine's thread needs no Python (docs/decisions/020).
+[1] TensorFlow runs stateful operations in the order of the program. A `start` is stateful and a `finish` is not, or it
+    would hold up the starts behind it. TensorFlow does not fold a `finish` into a constant, because its input is the
+    result of a `start`.
+[2] A `finish` holds a thread of the executor while it waits, and there may be only one or two threads. So the first
+    `finish` waits until every bucket has been started, and each further one waits for the one before.
 
-TensorFlow runs stateful operations in the order of the program: a `start` is one, a `finish` is not, or it would hold
-up the starts behind it. It is not taken for a constant and run before its time either: its input is a start's result.
+Both are Python functions behind `tf.numpy_function`, which hands tensors over without a copy. The engine's own thread
+needs no Python (docs/decisions/020).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -29,42 +31,50 @@ from herringbone_parallel.reduce.comparison import Comparison
 from herringbone_parallel.reduce.engine import Engine, Handle
 from herringbone_parallel.reduce.fused import Array, Bucket, Spec
 
-# What runs in the background has to start in the same order on every rank: a graph keeps the last operation that did in
-# this collection.
+# A collection of each graph with the operation that was last chained by `start_in_order`.
 _LAST_STARTED = "herringbone_last_started"
+# Far more sums than a step starts.
+_MOST_RUNNING = 100_000
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def not_converted(function: Decorated) -> Decorated:
-    """Keep AutoGraph from rewriting a function, and all that it calls: ours are no part of the user's model."""
+    """Keep AutoGraph from rewriting a function and all functions that it calls."""
+    # AutoGraph would turn this library's `if` and `for` into operations of the user's graph.
     return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
 
 
-class UnderWay:
-    """Sums that have been started, by ticket; what a graph never asks for is forgotten in time."""
+class _RunningSum(NamedTuple):
+    array: Array
+    handle: Handle
+
+
+class RunningSums:
+    """Sums that have been started, by ticket.
+
+    No lock: in a graph the chain of starts runs one `add` after the other, and `wait` removes a key of its own.
+    """
 
     def __init__(self) -> None:
-        self._sums: dict[int, tuple[Array, Handle]] = {}
+        self._sums: dict[int, _RunningSum] = {}
         self._tickets = 0
 
     def add(self, array: Array, handle: Handle) -> np.int64:
-        """Keep a sum and the array that it will be in; return its ticket."""
+        """Keep a running sum and the array that receives it; return its ticket."""
         self._tickets += 1
-        self._sums[self._tickets] = array, handle
-        if len(self._sums) > _MOST_UNDER_WAY:
+        self._sums[self._tickets] = _RunningSum(array, handle)
+        # TensorFlow prunes a `finish` whose result is unused. The sum then stays here, so drop the oldest one.
+        if len(self._sums) > _MOST_RUNNING:
             del self._sums[next(iter(self._sums))]
         return np.int64(self._tickets)
 
     def wait(self, ticket: Any) -> Array:
-        """Wait for a sum, without Python's lock, and return it."""
+        """Wait for a sum and return it."""
         array, handle = self._sums.pop(int(ticket))
+        # The handle releases Python's lock while it waits, so other operations behind `tf.numpy_function` can run.
         handle.wait()
         return array
-
-
-# Far more than a step starts.
-_MOST_UNDER_WAY = 100_000
 
 
 class Reduction:
@@ -73,7 +83,7 @@ class Reduction:
     reduction = Reduction(engine, buckets, comparison, op="average")
     sums = reduction(tensors)
 
-    `starts` is told when sums start and end.
+    `starts` records the times at which sums start and end.
     """
 
     def __init__(
@@ -86,31 +96,35 @@ class Reduction:
         starts: Starts | None = None,
     ) -> None:
         self._engine, self._buckets, self._comparison, self._op = engine, tuple(buckets), comparison, op
-        self._under_way = UnderWay()
+        self._running = RunningSums()
         self._starts = starts
 
     def __call__(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the sums of the tensors, each in its place."""
+        """Return the sums of the tensors, in the same order."""
         return self._eager(tensors) if tf.executing_eagerly() else self._graph(tensors)
 
     def _start(self, number: int, gradients: Sequence[Array]) -> np.int64:
         if number == 0:
+            # Bucket 0 starts first on every rank, so ranks with different lists fail here, before any sum.
             self._comparison.before_sum(self._engine)
         bucket = self._buckets[number]
+        # `fill` copies the gradients into one new array. The engine may therefore sum in place.
         flat = bucket.fill(gradients)
         if self._starts is not None:
             self._starts.started(number)
+        # numpy exposes no buffer of bfloat16; the engine gets the bytes and the name of the type.
         stored = flat.view(np.uint16) if bucket.element == "bfloat16" else flat
         handle = self._engine.all_reduce(stored, dtype=bucket.element, op=self._op)
-        return self._under_way.add(flat, handle)
+        return self._running.add(flat, handle)
 
     def _finish(self, number: int, ticket: Any) -> list[Array]:
-        total = self._under_way.wait(ticket)
+        total = self._running.wait(ticket)
         if self._starts is not None:
             self._starts.ended()
         return self._buckets[number].pieces(total)
 
     def _eager(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        # Start every bucket before waiting for any, so that several travel at once.
         tickets = [
             self._start(number, [tensors[member].numpy() for member in bucket.members])
             for number, bucket in enumerate(self._buckets)
@@ -127,18 +141,22 @@ class Reduction:
             for number, bucket in enumerate(self._buckets)
         ]
         sums: list[Any] = [None] * len(tensors)
+        # [2] The first `finish` depends on the last start, each further one on the one before.
         before = tickets[-1:]
         for number, bucket in enumerate(self._buckets):
             with tf.control_dependencies(before):
+                # The copy of the ticket carries the dependency into the `finish`, as its input.
                 ticket = tf.identity(tickets[number])
             types = [tensors[member].dtype for member in bucket.members]
             pieces = tf.numpy_function(self._finisher(number), [ticket], types, stateful=False)
             for member, piece in zip(bucket.members, pieces, strict=True):
+                # `numpy_function` forgets shapes, and optimizers need them.
                 piece.set_shape(tensors[member].shape)
                 sums[member] = piece
             before = pieces[:1]
         return sums
 
+    # Methods, because a lambda in the loop would see the last number only.
     def _starter(self, number: int) -> Callable[..., np.int64]:
         return lambda *gradients: self._start(number, gradients)
 
@@ -147,9 +165,11 @@ class Reduction:
 
 
 def start_in_order(function: Callable[..., Any], tensors: Sequence[tf.Tensor], types: Any) -> Any:
-    """Add a call of a Python function to the current graph, behind all that were added so; return its results."""
+    """Add a call of a Python function to the current graph, after all earlier such calls; return its results."""
     graph = tf.compat.v1.get_default_graph()
     refuse_compiled(graph)
+    # The engine matches the sums of ranks by their order. Without the chain, the executor of each rank would choose
+    # an order of its own.
     last = graph.get_collection_ref(_LAST_STARTED)
     with tf.control_dependencies(last):
         results = tf.numpy_function(function, tensors, types)
@@ -159,6 +179,7 @@ def start_in_order(function: Callable[..., Any], tensors: Sequence[tf.Tensor], t
 
 def refuse_compiled(graph: Any) -> None:
     """Raise `ParallelError` in a function that XLA compiles: it cannot leave for another rank and come back."""
+    # A loop or a branch inside the compiled function has a graph of its own, so look at the outer graphs, too.
     while graph is not None:
         context = graph._get_control_flow_context() if hasattr(graph, "_get_control_flow_context") else None
         while context is not None:
@@ -173,27 +194,28 @@ def refuse_compiled(graph: Any) -> None:
 
 
 def described(names: Sequence[str], tensors: Sequence[tf.Tensor]) -> tuple[list[Spec], list[np.dtype[Any]]]:
-    """Return what ranks must agree on of these tensors, and the types of their elements as numpy has them."""
+    """Return the specs that ranks must agree on, and the types of the elements as numpy has them."""
     specs = []
     for name, tensor in zip(names, tensors, strict=True):
         if not tensor.shape.is_fully_defined():
             raise ParallelError(
-                f"the shape of {name} is {tensor.shape}: it must be known when the function is traced, as its place in"
-                " a bucket is"
+                f"the shape of {name} is {tensor.shape}: it must be known when the function is traced, because its"
+                " position in a bucket is fixed then"
             )
         specs.append(Spec(name, tensor.dtype.name, tuple(tensor.shape.as_list())))
     return specs, [np.dtype(tensor.dtype.as_numpy_dtype) for tensor in tensors]
 
 
 def order_of_readiness(tensors: Sequence[tf.Tensor]) -> list[int]:
-    """Return the tensors' numbers in the order in which they are computed.
+    """Return the numbers of the tensors in the order in which they are computed.
 
-    A graph has its operations in the order in which the backward pass added them; outside of a graph all are there
-    already, and the order is that of a backward pass, last variable first.
+    A graph has its operations in the order in which the backward pass added them. In eager code all gradients exist
+    already; the order is then that of a backward pass, last variable first.
     """
     backwards = sorted(range(len(tensors)), reverse=True)
     if tf.executing_eagerly():
         return backwards
     names = [operation.name for operation in tf.compat.v1.get_default_graph().get_operations()]
-    added = {name: place for place, name in enumerate(names)}
-    return sorted(backwards, key=lambda number: added.get(tensors[number].op.name, -1))
+    position_of = {name: position for position, name in enumerate(names)}
+    # The sort is stable, so tensors of another graph, with position -1, keep the backward order.
+    return sorted(backwards, key=lambda number: position_of.get(tensors[number].op.name, -1))

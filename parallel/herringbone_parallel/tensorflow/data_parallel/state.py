@@ -1,4 +1,4 @@
-"""What `init` sets up: this rank's engine, and who it is."""
+"""State of the data-parallel library in this process: the engine, and this rank's number."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from herringbone_parallel.reduce.probing import measure
 
 @dataclass
 class State:
-    """The library's state in this process, from `init` to `shutdown`."""
+    """State of the library in this process, from `init` to `shutdown`."""
 
     engine: Engine
-    # What sums take between these ranks: buckets are cut by it.
+    # The time that sums take between these ranks; it decides the sizes of buckets.
     cost: Cost
     aggregation: Aggregation
-    # How to give the engine back.
+    # Returns the engine to its owner: the session of the process, or the ranks of one partition.
     leave: Callable[[], None] = session.leave
-    # What is made once and used by every step, by the gradients that it is for.
+    # Objects that every step reuses, by the gradients that they belong to.
     reductions: dict[Any, Any] = field(default_factory=dict)
     comparisons: dict[Any, Any] = field(default_factory=dict)
     aggregators: dict[Any, Any] = field(default_factory=dict)
-    # Whether somebody times a step for the advice: of the job's first gradients, on rank 0.
+    # True once a step is timed for the advice. Rank 0 times the first gradients of the job.
     observed: bool = False
 
     def observe(self, buckets: Sequence[Bucket]) -> Starts | None:
-        """Return what times one of the first steps of these buckets, once, for the advice; else None."""
+        """Return a timer for one of the first steps of these buckets, the first time; afterwards None."""
         if self.observed or self.engine.rank or not buckets:
             return None
         self.observed = True
@@ -55,26 +55,26 @@ def get() -> State:
 
 
 def init() -> None:
-    """Join the other ranks of the job; every rank calls it once, before anything else of this library.
+    """Join the other ranks of the job; every rank calls it once, before any other function of this library.
 
         import smdistributed.dataparallel.tensorflow as sdp
         sdp.init()
 
-    Raises `ParallelError` in a process that no launcher started as a rank, and when it is called a second time.
+    Raises `ParallelError` in a process that no launcher started as a rank, and on a second call.
     """
     global _state
     if _state is not None:
         raise ParallelError("init() has been called already; the library is initialized once in a process")
-    asked = aggregation(os.environ)
+    settings = aggregation(os.environ)
     engine = session.enter()
-    # Now, as all ranks measure together: later, one might trace a function again that the others have at hand.
-    _state = State(engine, session.cost(), asked)
+    # `cost` measures, and all ranks must do so together. Later, one rank might trace a function again alone.
+    _state = State(engine, session.cost(), settings)
 
 
 def serve(engine: Engine) -> None:
-    """Work among the ranks of this engine, some of the job's, until `shutdown` closes it; each of them calls it.
+    """Use an engine over some ranks of the job, until `shutdown` closes it; each of these ranks calls it.
 
-    To scripts they are all there are. Model parallelism calls it for the ranks that hold the same part of a model.
+    To scripts these ranks are the whole job. Model parallelism calls it for the ranks that hold the same partition.
     """
     global _state
     if _state is not None:
@@ -86,14 +86,15 @@ def serve(engine: Engine) -> None:
 
 
 def is_initialized() -> bool:
-    """Say whether `init` has run, and `shutdown` has not."""
+    """Say whether `init` has run and `shutdown` has not."""
     return _state is not None
 
 
 def shutdown() -> None:
-    """Part from the other ranks; runs by itself at the end of the script."""
+    """Leave the other ranks; runs by itself at the end of the script."""
     global _state
     if _state is not None:
+        # Cleared first: if leaving fails, the library must not look initialized.
         leave, _state = _state.leave, None
         leave()
 
@@ -114,5 +115,5 @@ def local_size() -> int:
 
 
 def local_rank() -> int:
-    """Return this process's number among the ranks of its host: the GPU to use."""
+    """Return this process's number among the ranks of its host, which is the number of its GPU."""
     return get().engine.local_rank

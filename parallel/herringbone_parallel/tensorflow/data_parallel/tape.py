@@ -1,4 +1,4 @@
-"""`tf.GradientTape` whose gradients are those of all ranks."""
+"""A `tf.GradientTape` that averages gradients over all ranks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,26 @@ import tensorflow as tf
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.aggregation import aggregate
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
-from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, Travel, reduce_gradients, refuse_devices
+from herringbone_parallel.tensorflow.data_parallel.gradients import (
+    ReduceOp,
+    ReduceOptions,
+    reduce_gradients,
+    refuse_devices,
+)
 from herringbone_parallel.tensorflow.data_parallel.reduction import not_converted
 
 
 class DistributedGradientTape:
-    """A tape around another one: `gradient` averages over all ranks.
+    """Wraps a tape: `gradient` returns averages over all ranks.
 
         with tf.GradientTape() as tape:
             loss = loss_of(model(images, training=True), labels)
         tape = sdp.DistributedGradientTape(tape)
         gradients = tape.gradient(loss, model.trainable_variables)
 
-    In a `tf.function` the sums travel while the backward pass runs. With the setting `aggregation_frequency` of the
-    job's `distribution` the gradients are zeros, and Keras's optimizers skip their step, until the n-th pass returns
-    the average of all n. All else is the wrapped tape's.
+    In a `tf.function` the sums travel while the backward pass runs. With the setting `aggregation_frequency` (n) of the
+    job's `distribution`, the n-th pass returns the average of all n passes. The passes before it return zeros, and
+    Keras's optimizers skip their step. All other attributes are those of the wrapped tape.
     """
 
     def __init__(
@@ -37,7 +42,7 @@ class DistributedGradientTape:
     ) -> None:
         refuse_devices(device_dense=device_dense, device_sparse=device_sparse)
         self._tape = gradtape
-        self._travel = Travel(compression, op, sparse_as_dense)
+        self._options = ReduceOptions(compression, op, sparse_as_dense)
 
     def __enter__(self) -> DistributedGradientTape:
         self._tape.__enter__()
@@ -46,6 +51,7 @@ class DistributedGradientTape:
     def __exit__(self, *failure: Any) -> None:
         self._tape.__exit__(*failure)
 
+    # Called only for names that this class lacks: `watch`, `stop_recording`, `jacobian`.
     def __getattr__(self, name: str) -> Any:
         return getattr(self._tape, name)
 
@@ -55,4 +61,4 @@ class DistributedGradientTape:
         local = tf.nest.flatten(self._tape.gradient(target, sources, *args, **kwargs))
         variables = tf.nest.flatten(sources)
         reduce = aggregate if state.get().aggregation.every > 1 else reduce_gradients
-        return tf.nest.pack_sequence_as(sources, reduce(local, variables, self._travel))
+        return tf.nest.pack_sequence_as(sources, reduce(local, variables, self._options))

@@ -1,4 +1,4 @@
-"""The same values in all ranks' variables."""
+"""Gives the variables of all ranks the same values."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from herringbone_parallel.tensorflow.data_parallel.reduction import not_converte
 
 @not_converted
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
-    """Give all ranks' variables the values that rank `root_rank` has; in a graph of TensorFlow 1, return the operation.
+    """Give the variables of all ranks the values of rank `root_rank`; in a TensorFlow 1 graph, return the operation.
 
         sdp.broadcast_variables(model.variables, root_rank=0)
         sdp.broadcast_variables(optimizer.variables, root_rank=0)
 
-    Ranks compare digests first: with the same seed on all ranks nothing is sent. Raises `ParallelError` when ranks have
-    different variables.
+    Ranks compare digests first, so nothing is sent if all ranks used the same seed. Raises `ParallelError` when ranks
+    have different variables.
     """
     targets = [inner_variable(variable) for variable in (variables() if callable(variables) else variables)]
     if not targets:
@@ -43,14 +43,14 @@ def broadcast_variables(variables: Iterable[Any], root_rank: int) -> Any:
     for target, value in zip(targets, values, strict=True):
         value.set_shape(target.shape)
     assigned = [target.assign(value) for target, value in zip(targets, values, strict=True)]
-    # In a `tf.function` they run by themselves, and an operation cannot be returned from it.
+    # A `tf.function` runs its assignments without being asked, and it cannot return an operation.
     return None if tf.compat.v1.executing_eagerly_outside_functions() else tf.group(*assigned)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
-    """Return the operation that gives all ranks the global variables of rank `root_rank`, in a graph of TensorFlow 1.
+    """Return the operation that gives all ranks the global variables of rank `root_rank`, in a TensorFlow 1 graph.
 
-    Raises `ParallelError` where there is no list of global variables, which is anywhere else.
+    Raises `ParallelError` anywhere else: only such a graph has a list of global variables.
     """
     if tf.executing_eagerly() or isinstance(tf.compat.v1.get_default_graph(), tf.__internal__.FuncGraph):
         raise ParallelError(
@@ -61,7 +61,7 @@ def broadcast_global_variables(root_rank: int) -> Any:
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
-    """Broadcasts the global variables when a session of TensorFlow 1 begins.
+    """Broadcasts the global variables when a TensorFlow 1 session begins.
 
     tf.compat.v1.train.MonitoredTrainingSession(hooks=[sdp.BroadcastGlobalVariablesHook(0)])
     """
@@ -72,25 +72,27 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
         self._operation: Any = None
 
     def begin(self) -> None:
-        """Add the broadcast to the graph, before it is finished."""
+        """Add the broadcast to the graph, which no one may change once the session exists."""
         self._operation = broadcast_global_variables(self._root_rank)
 
     def after_create_session(self, session: Any, coord: Any) -> None:  # noqa: ARG002
-        """Broadcast what the session has initialized or restored."""
+        """Broadcast the values that the session has initialized or restored."""
         session.run(self._operation)
 
 
 def _shared(names: Sequence[str], arrays: Sequence[Array], root_rank: int) -> list[Array]:
-    """Return the root's arrays, all sent at once."""
+    """Return the arrays of the root, all sent at once."""
     engine = state.get().engine
     lines = [f"{name}: {array.dtype} {list(array.shape)}" for name, array in zip(names, arrays, strict=True)]
     agree(engine, "the variables", "\n".join(lines))
     if are_equal(engine, arrays):
         return [np.asarray(array) for array in arrays]
+    # One message for all variables: thousands of small ones would each pay the latency of a broadcast.
     flat = np.concatenate([np.ascontiguousarray(array).reshape(-1).view(np.uint8) for array in arrays])
     broadcast(engine, flat, root_rank)
     ends = np.cumsum([array.nbytes for array in arrays])
     return [
+        # A copy starts at an aligned address, which a view in the middle of the bytes may not.
         flat[end - array.nbytes : end].copy().view(array.dtype).reshape(array.shape)
         for array, end in zip(arrays, ends, strict=True)
     ]

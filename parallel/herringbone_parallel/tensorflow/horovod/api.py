@@ -1,7 +1,7 @@
 """Horovod's names for TensorFlow, as far as example scripts use them: `import horovod.tensorflow as hvd`.
 
-Horovod 0.28.1 cannot be built for current frameworks. In the ranks of a job these names are there when the real package
-is not; what they cannot do they refuse.
+Horovod 0.28.1 cannot be built for current frameworks. The ranks of a job have these names if the real package is not
+installed. Arguments that they do not support raise `ParallelError`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow.data_parallel import state
 from herringbone_parallel.tensorflow.data_parallel.compression import Compression
-from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, Travel, densified, refuse_devices
+from herringbone_parallel.tensorflow.data_parallel.gradients import ReduceOp, ReduceOptions, densified, refuse_devices
 from herringbone_parallel.tensorflow.data_parallel.operations import broadcast as _broadcast
 from herringbone_parallel.tensorflow.data_parallel.operations import oob_allreduce
 from herringbone_parallel.tensorflow.data_parallel.optimizer import distributed
@@ -59,13 +59,13 @@ def init() -> None:
 def allreduce(
     tensor: Any,
     average: bool | None = None,
-    name: str | None = None,  # noqa: ARG001 - the order of calls tells tensors apart
+    name: str | None = None,  # noqa: ARG001 - tensors are matched by the order of calls
     compression: Any = Compression.none,
     op: ReduceOp | None = None,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> tf.Tensor:
-    """Return the tensor's average over all ranks, or what `op` says; `average=False` is a sum, as in old scripts.
+    """Return the tensor's average over all ranks, or the result of `op`; `average=False` is a sum, as in old scripts.
 
     loss = hvd.allreduce(loss, op=hvd.Average)
     """
@@ -79,7 +79,7 @@ def allreduce(
 
 @not_converted
 def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:  # noqa: ARG001
-    """Return the tensors of all ranks one behind the other; they may differ in length, in no other dimension."""
+    """Return the tensors of all ranks, joined along axis 0; only their lengths may differ."""
     tensor = tf.convert_to_tensor(tensor)
     engine = state.get().engine
 
@@ -95,7 +95,7 @@ def allgather(tensor: Any, name: str | None = None) -> tf.Tensor:  # noqa: ARG00
 
 
 def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> tf.Tensor:  # noqa: ARG001
-    """Return what rank `root_rank` gave."""
+    """Return the tensor of rank `root_rank`."""
     return _broadcast(tensor, root_rank)
 
 
@@ -137,9 +137,9 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
 ) -> Any:
     """Return an optimizer that applies averages over all ranks, for Keras or `tf.compat.v1.train`.
 
-    With `backward_passes_per_step` it steps every n-th time, by the gradients' sum over the passes, or their average
-    with `average_aggregated_gradients`; without it, the job's settings `aggregation_frequency` and
-    `average_aggregated_gradients` count.
+    With `backward_passes_per_step` (n) it steps every n-th time, by the sum of the gradients over the passes, or by
+    their average with `average_aggregated_gradients`. Without it, the job's settings `aggregation_frequency` and
+    `average_aggregated_gradients` apply.
     """
     refuse_devices(device_dense=others.pop("device_dense", ""), device_sparse=others.pop("device_sparse", ""))
     _refuse_factor(others.pop("gradient_predivide_factor", 1.0))
@@ -148,11 +148,12 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     passes, averaged = state.get().aggregation
     if backward_passes_per_step is not None:
         passes, averaged = backward_passes_per_step, average_aggregated_gradients
-    travel = Travel(compression, op, sparse_as_dense)
-    # Horovod has a schedule count backwards, for a script that asks for several.
+    options = ReduceOptions(compression, op, sparse_as_dense)
+    # In Horovod a schedule counts backward passes. A script that sets their number expects that; the job's setting
+    # must not change a script's schedule.
     return distributed(
         optimizer,
-        travel,
+        options,
         name=name,
         use_locking=use_locking,
         frequency=passes,

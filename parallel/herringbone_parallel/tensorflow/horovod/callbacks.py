@@ -1,4 +1,4 @@
-"""What `model.fit` calls between batches and epochs on every rank."""
+"""Horovod's callbacks for `model.fit`, which runs them on every rank."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ __all__ = ["BroadcastGlobalVariablesCallback", "MetricAverageCallback", "Learnin
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
-    """Gives all ranks the model's and the optimizer's variables of rank `root_rank`.
+    """Gives all ranks the variables of rank `root_rank`: those of the model and of its optimizer.
 
         model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
-    That is before the first batch if all variables exist by then, else after it. Ranks that have equal ones already, as
-    with the same seed, send nothing.
+    The broadcast is before the first batch if all variables exist by then, else after it. Nothing is sent if the
+    variables are equal already, as with the same seed.
     """
 
-    def __init__(self, root_rank: int, device: str = "") -> None:  # noqa: ARG002 - values travel from where they are
+    def __init__(self, root_rank: int, device: str = "") -> None:  # noqa: ARG002 - values travel from their own device
         super().__init__()
         self._root_rank = root_rank
         self._done = False
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Broadcast, once, what exists already."""
+        """Broadcast once, if all variables exist already."""
         if not self._done and self.model.built and self.model.optimizer.built:
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Broadcast, once, what the first batch has made."""
+        """Broadcast once, after the first batch has created the variables."""
         if not self._done:
             self._broadcast()
 
@@ -45,7 +45,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Averages the epoch's metrics over all ranks, for the callbacks behind it in the list.
+    """Averages the metrics of an epoch over all ranks, for the callbacks after it in the list.
 
     model.fit(..., callbacks=[hvd.callbacks.MetricAverageCallback(), keras.callbacks.ReduceLROnPlateau()])
     """
@@ -54,10 +54,11 @@ class MetricAverageCallback(keras.callbacks.Callback):
         super().__init__()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Put the averages in place of this rank's own metrics."""
+        """Replace this rank's metrics by the averages."""
         engine = state.get().engine
         if not logs or engine.size == 1:
             return
+        # Sorted: a dict may have another order on another rank.
         names = sorted(logs)
         agree(engine, "the metrics of an epoch", "\n".join(names))
         values = np.array([float(logs[name]) for name in names])
@@ -66,11 +67,11 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(keras.callbacks.Callback):
-    """Raises the learning rate from that of one rank to `initial_lr`, batch by batch, over the first epochs.
+    """Raises the learning rate batch by batch over the first epochs, from the rate of one rank to `initial_lr`.
 
         hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.001 * hvd.size(), warmup_epochs=3)
 
-    `steps_per_epoch` is needed where `fit` does not know it, as with a data set of unknown length.
+    `steps_per_epoch` is needed if `fit` does not know it, as with a data set of unknown length.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
         self._epoch = 0
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002
-        """Learn how many batches make an epoch."""
+        """Find the number of batches in an epoch."""
         self._steps = self._steps or (self.params or {}).get("steps")
         if not self._steps:
             raise ParallelError(
@@ -99,18 +100,19 @@ class LearningRateWarmupCallback(keras.callbacks.Callback):
             )
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Remember which epoch it is."""
+        """Remember the number of the epoch."""
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Set this batch's learning rate."""
+        """Set the learning rate of this batch."""
         assert self._steps is not None
-        done = (self._epoch + (batch + 1) / self._steps) / self._epochs if self._epochs else 1.0
-        if done <= 1.0:
+        progress = (self._epoch + (batch + 1) / self._steps) / self._epochs if self._epochs else 1.0
+        # After the warm-up the rate belongs to other callbacks.
+        if progress <= 1.0:
             ranks = state.size()
-            self.model.optimizer.learning_rate = self._initial / ranks * (done * (ranks - 1) + 1)
+            self.model.optimizer.learning_rate = self._initial / ranks * (progress * (ranks - 1) + 1)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:  # noqa: ARG002
-        """Say so when the warm-up is over."""
+        """Print a line when the warm-up is over."""
         if self._verbose and state.rank() == 0 and epoch + 1 == round(self._epochs):
             print(f"Epoch {epoch + 1}: the learning rate is {float(self.model.optimizer.learning_rate):g} from now on")

@@ -39,7 +39,7 @@ __all__ += ["broadcast_variables", "broadcast_global_variables", "DistributedOpt
 
 
 def load_model(filepath: Any, custom_objects: Any = None, compression: Any = Compression.none) -> Any:
-    """Return a saved model whose optimizer, with the state that was saved, applies averages over all ranks."""
+    """Return a saved model; its optimizer keeps the saved state and applies averages over all ranks."""
     model = keras.models.load_model(filepath, custom_objects=custom_objects)
     model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
     return model

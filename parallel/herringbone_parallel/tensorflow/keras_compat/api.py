@@ -1,6 +1,6 @@
-"""What scripts of TensorFlow 2.3 to 2.6 say and Keras 3 no longer understands: docs/tensorflow.md has the list.
+"""Support for scripts of TensorFlow 2.3 to 2.6 on Keras 3; docs/tensorflow.md has the list of calls.
 
-Only `import smdistributed.modelparallel.tensorflow` calls `activate`: Keras stays as it is for everyone else.
+Only `import smdistributed.modelparallel.tensorflow` calls `activate`. Without it, Keras stays unchanged.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _active: Patches | None = None
 
 
 def activate() -> None:
-    """Have Keras 3 understand old scripts, until `deactivate`; a second call changes nothing.
+    """Make Keras 3 accept old scripts, until `deactivate`; a second call changes nothing.
 
         activate()
         keras.optimizers.Adam(lr=1e-3).get_gradients(loss, model.trainable_variables)
@@ -28,13 +28,13 @@ def activate() -> None:
         return
     check_version(keras.__version__)
     patches = Patches()
-    for room in (optimizers, models, layers, namespaces, weights):
-        room.patch(patches)
+    for file in (optimizers, models, layers, namespaces, weights):
+        file.patch(patches)
     _active = patches
 
 
 def deactivate() -> None:
-    """Give Keras back what `activate` took its place of."""
+    """Restore Keras as it was before `activate`."""
     global _active
     if _active is not None:
         _active.undo()
@@ -42,7 +42,7 @@ def deactivate() -> None:
 
 
 def check_version(version: str) -> None:
-    """Raise `ParallelError` unless this is a Keras whose inner names are known here."""
+    """Raise `ParallelError` unless this is Keras 3: the patches use its internal names."""
     if not version.startswith(f"{_KERAS}."):
         raise ParallelError(
             f"Keras {version}: smdistributed.modelparallel.tensorflow reads old scripts on Keras {_KERAS}, the one of"

@@ -1,4 +1,4 @@
-"""States, metrics and seeds as scripts of TensorFlow 2.3 to 2.6 set them."""
+"""Calls of TensorFlow 2.3 to 2.6 that reset states and metrics, and that set seeds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def patch(patches: Patches) -> None:
     def __init_subclass__(cls: type[Any], /, **kwargs: Any) -> None:  # noqa: N807
         super(metric, cls).__init_subclass__(**kwargs)
         if "reset_states" in vars(cls) and "reset_state" not in vars(cls):
-            # Keras calls the one, the script's author knew the other.
+            # Keras 3 calls `reset_state`, and a script of that time overrides `reset_states`.
             cls.reset_state = cls.reset_states
 
     patches.set(metric, "__init_subclass__", classmethod(__init_subclass__))
@@ -29,11 +29,12 @@ def patch(patches: Patches) -> None:
 
 
 def _reset_states(metric: Any) -> None:
-    """Call the innermost `reset_state` that does not lead here again."""
-    for each in type(metric).__mro__:
-        own = vars(each)
-        if "reset_state" in own and own["reset_state"] is not own.get("reset_states"):
-            own["reset_state"](metric)
+    """Call the first `reset_state` among the metric's classes that is not a `reset_states` of the script."""
+    # Such a `reset_state` is an alias that `__init_subclass__` made. It would call this function again, without end.
+    for base in type(metric).__mro__:
+        members = vars(base)
+        if "reset_state" in members and members["reset_state"] is not members.get("reset_states"):
+            members["reset_state"](metric)
             return
 
 
@@ -45,7 +46,10 @@ def _reset_model(model: Any) -> None:
 
 
 def _seeding(set_seed: Callable[[int], None]) -> Callable[[int], None]:
-    """Return `tf.random.set_seed` that Keras obeys as well: it draws seeds for initializers and dropout from Python."""
+    """Return a `tf.random.set_seed` that also seeds Python's `random`.
+
+    Keras 3 draws the seeds of initializers and dropout from there.
+    """
 
     @functools.wraps(set_seed)
     def call(seed: int) -> None:

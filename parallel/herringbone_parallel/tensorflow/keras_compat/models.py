@@ -1,4 +1,4 @@
-"""Models as scripts of TensorFlow 2.3 to 2.6 train, ask and save them."""
+"""Calls of TensorFlow 2.3 to 2.6 that train, evaluate and save models."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from herringbone_parallel.tensorflow.patches import Patches
 
-# Where each of the old methods went, and its arguments in their order.
+# The new name of each old method, and the old order of its arguments.
 _GENERATORS = {
     "fit_generator": (
         "fit",
@@ -24,7 +24,7 @@ _GENERATORS = {
     "predict_generator": ("predict", "steps callbacks max_queue_size workers use_multiprocessing verbose"),
 }
 _QUEUE = ("workers", "use_multiprocessing", "max_queue_size")
-# The order of its arguments before Keras 3 put loss_weights in the place of metrics.
+# The order of arguments before Keras 3, which exchanged metrics and loss_weights.
 _COMPILE = ("optimizer", "loss", "metrics", "loss_weights", "weighted_metrics", "run_eagerly")
 _FILES = (".keras", ".h5", ".hdf5")
 
@@ -33,8 +33,8 @@ def patch(patches: Patches) -> None:
     model = keras.Model
     for name in ("fit", "evaluate", "predict"):
         patches.set(model, name, _with_queue(getattr(model, name)))
-    for name, (now, arguments) in _GENERATORS.items():
-        patches.set(model, name, _generator_method(name, now, arguments.split()))
+    for name, (new_name, arguments) in _GENERATORS.items():
+        patches.set(model, name, _generator_method(name, new_name, arguments.split()))
     patches.set(model, "compile", _compiling(model.compile))
     patches.set(model, "save", _saving(model.save))
     patches.set(model, "predict_proba", _predict_proba)
@@ -46,7 +46,7 @@ def _with_queue(method: Callable[..., Any]) -> Callable[..., Any]:
     def call(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         queue = {name: kwargs.pop(name) for name in _QUEUE if name in kwargs}
         if isinstance(x, keras.utils.PyDataset):
-            # Keras 3 asks the data how it wants to be read.
+            # In Keras 3 these settings belong to the data, not to `fit`.
             for name, value in queue.items():
                 setattr(x, name, value)
         elif queue.get("workers", 1) > 1 or queue.get("use_multiprocessing"):
@@ -60,19 +60,20 @@ def _with_queue(method: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _generator_method(name: str, now: str, arguments: list[str]) -> Callable[..., Any]:
+def _generator_method(name: str, new_name: str, arguments: list[str]) -> Callable[..., Any]:
     def call(self: Any, generator: Any, *args: Any, **kwargs: Any) -> Any:
         if len(args) > len(arguments):
             raise TypeError(f"{name} takes a generator and {len(arguments)} arguments; got {len(args)} more than that")
         data = _tuples(generator) if isinstance(generator, Iterator) else generator
-        return getattr(self, now)(data, **dict(zip(arguments, args, strict=False)), **kwargs)
+        return getattr(self, new_name)(data, **dict(zip(arguments, args, strict=False)), **kwargs)
 
     call.__name__ = name
     return call
 
 
 def _tuples(generator: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
-    """Yield what Keras 3 wants of a generator; a batch alone was an input."""
+    """Yield the batches of a generator as tuples."""
+    # Keras 3 accepts tuples only; before, a batch that was no tuple was an input without labels.
     for batch in generator:
         yield batch if isinstance(batch, tuple) else (batch,)
 
@@ -80,7 +81,7 @@ def _tuples(generator: Iterator[Any]) -> Iterator[tuple[Any, ...]]:
 def _compiling(compile_: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(compile_)
     def call(self: Any, *args: Any, **kwargs: Any) -> None:
-        # It chose between two ways of running a model, of which one is left: that of False.
+        # The argument chose between two ways to run a model. Only the one for False still exists.
         kwargs.pop("experimental_run_tf_function", None)
         compile_(self, **dict(zip(_COMPILE, args, strict=False)), **kwargs)
 
@@ -88,7 +89,7 @@ def _compiling(compile_: Callable[..., None]) -> Callable[..., None]:
 
 
 def _saving(save: Callable[..., None]) -> Callable[..., None]:
-    """Return `save` that makes a SavedModel where a path has no ending of a file, as TensorFlow 2 did."""
+    """Return a `save` that writes a SavedModel for a path without the ending of a file, as TensorFlow 2 did."""
 
     @functools.wraps(save)
     def call(self: Any, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -111,6 +112,6 @@ def _predict_proba(model: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _predict_classes(model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return the number of the likeliest class, or of one output whether it is above a half."""
-    likely = model.predict(*args, **kwargs)
-    return np.argmax(likely, -1) if likely.shape[-1] > 1 else (likely > 0.5).astype("int32")
+    """Return the number of the likeliest class; for a single output, 1 above a half and 0 otherwise."""
+    probabilities = model.predict(*args, **kwargs)
+    return np.argmax(probabilities, -1) if probabilities.shape[-1] > 1 else (probabilities > 0.5).astype("int32")

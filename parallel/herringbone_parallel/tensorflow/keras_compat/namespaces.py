@@ -1,4 +1,4 @@
-"""Modules of Keras that are gone, with what of them has another place now."""
+"""Modules that Keras 3 removed, with their members from where Keras 3 has them now."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from herringbone_parallel.tensorflow.patches import Patches
 
-# `keras`, and the two that TensorFlow makes of it: `tf.keras` and what `import tensorflow.keras` finds.
+# `keras`, and the two copies of its namespace in TensorFlow: `tf.keras`, and the target of `import tensorflow.keras`.
 _ROOTS = ("keras", "keras._tf_keras.keras", "tensorflow.keras")
 _PREPROCESSING = [
     "CategoryEncoding",
@@ -39,7 +39,7 @@ _SCHEDULES = ("CosineDecay", "CosineDecayRestarts")
 
 
 def patch(patches: Patches) -> None:
-    layers = {name: found for name in _PREPROCESSING if (found := getattr(tf.keras.layers, name, None)) is not None}
+    layers = {name: layer for name in _PREPROCESSING if (layer := getattr(tf.keras.layers, name, None)) is not None}
     layers["PreprocessingLayer"] = keras.layers.Layer
     schedules = {name: getattr(keras.optimizers.schedules, name) for name in _SCHEDULES}
     precision = {
@@ -48,6 +48,7 @@ def patch(patches: Patches) -> None:
         "global_policy": keras.mixed_precision.global_policy,
         "LossScaleOptimizer": _loss_scale_optimizer,
     }
+    # Each root has modules of its own, so each one needs the patches.
     for root in _roots():
         experimental = patches.module(importlib.import_module(f"{root.__name__}.layers"), "experimental", {})
         patches.module(experimental, "preprocessing", layers)
@@ -64,17 +65,17 @@ def _roots() -> Iterator[ModuleType]:
 
 
 def _get_value(x: Any) -> Any:
-    """Return what a variable or tensor holds."""
+    """Return the value of a variable or tensor."""
     return np.asarray(x)[()]
 
 
 def _set_value(x: Any, value: Any) -> None:
-    """Set a variable; Keras 3's own fails for a variable of Keras 3."""
+    """Set a variable; Keras 3's own `set_value` fails for a variable of Keras 3."""
     x.assign(value)
 
 
 def _loss_scale_optimizer(optimizer: Any, loss_scale: Any = "dynamic") -> Any:
-    """Return Keras 3's, for the `loss_scale` of the experimental one: "dynamic", or a fixed number."""
+    """Return Keras 3's optimizer for the `loss_scale` of the experimental one: "dynamic", or a fixed number."""
     if loss_scale != "dynamic":
         raise ValueError(
             f"LossScaleOptimizer(loss_scale={loss_scale!r}): Keras 3 has the dynamic one. For a fixed scale give the"

@@ -1,4 +1,4 @@
-"""Optimizers as scripts of TensorFlow 2.3 to 2.6 use them."""
+"""Attributes and methods of optimizers that scripts of TensorFlow 2.3 to 2.6 use."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from herringbone_parallel.tensorflow.patches import Patches, defining
+from herringbone_parallel.tensorflow.patches import Patches, defining_class
 
 
 class CallableList(list[Any]):
-    """A list that may also be called for itself: `optimizer.variables()` and `optimizer.variables`."""
+    """A list that returns itself when it is called: `optimizer.variables()` and `optimizer.variables` both work."""
 
     def __call__(self) -> CallableList:
         return self
 
 
 def patch(patches: Patches) -> None:
-    # Above it stands what is TensorFlow's own; the rest of Keras's class is here.
-    base = defining(keras.optimizers.Optimizer, "apply_gradients")
+    # `keras.optimizers.Optimizer` inherits from a class for TensorFlow and from this one, which all backends share.
+    base = defining_class(keras.optimizers.Optimizer, "apply_gradients")
     variables = vars(base)["variables"].fget
-    patches.set(base, "__init__", _understanding(base.__init__))
+    patches.set(base, "__init__", _constructor(base.__init__))
     patches.set(base, "variables", property(lambda self: CallableList(variables(self))))
     patches.set(base, "weights", property(lambda self: CallableList(variables(self))))
     patches.set(base, "lr", property(_learning_rate, _set_learning_rate))
@@ -37,9 +37,8 @@ def patch(patches: Patches) -> None:
 def get_gradients(optimizer: Any, loss: Any, params: Iterable[Any]) -> list[Any]:
     """Return the gradients of a loss, in a graph: inside `@smp.step` or `tf.function`.
 
-    They are as they come: Keras 3 clips when they are applied, after microbatches and ranks have been added up.
-
-    Raises `ValueError` naming the variables that the loss does not depend on, as Keras did.
+    They are not clipped: Keras 3 clips when it applies them, after the sums over microbatches and ranks. Raises
+    `ValueError` with the names of the variables that the loss does not depend on, as Keras did.
     """
     if tf.executing_eagerly():
         raise RuntimeError(
@@ -47,10 +46,10 @@ def get_gradients(optimizer: Any, loss: Any, params: Iterable[Any]) -> list[Any]
             " or use tf.GradientTape"
         )
     variables = list(params)
-    sources = [each.value if isinstance(each, keras.Variable) else each for each in variables]
-    # By that name, which others watch.
+    sources = [variable.value if isinstance(variable, keras.Variable) else variable for variable in variables]
+    # Looked up in `tf` at each call: the trace of a step patches that attribute to see the gradients.
     gradients: list[Any] = tf.gradients(loss, sources)
-    without = [each.name for each, gradient in zip(variables, gradients, strict=True) if gradient is None]
+    without = [variable.name for variable, gradient in zip(variables, gradients, strict=True) if gradient is None]
     if without:
         raise ValueError(
             f"{optimizer.name}.get_gradients: the loss does not depend on {', '.join(without)}. Leave what does not"
@@ -59,7 +58,7 @@ def get_gradients(optimizer: Any, loss: Any, params: Iterable[Any]) -> list[Any]
     return gradients
 
 
-def _understanding(construct: Callable[..., None]) -> Callable[..., None]:
+def _constructor(construct: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(construct)
     def __init__(self: Any, learning_rate: Any = 0.001, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         rate = kwargs.pop("lr", learning_rate)
@@ -72,9 +71,9 @@ def _understanding(construct: Callable[..., None]) -> Callable[..., None]:
 
 
 def _decaying(rate: Any, decay: float) -> Any:
-    """Return the schedule that `decay` was: rate / (1 + decay x iterations)."""
+    """Return the schedule that `decay` meant: rate / (1 + decay x iterations)."""
     if not isinstance(rate, int | float):
-        raise ValueError(f"decay={decay} beside {type(rate).__name__}: the schedule decays by itself; leave decay out")
+        raise ValueError(f"decay={decay} with a {type(rate).__name__}: the schedule decays by itself; leave decay out")
     return keras.optimizers.schedules.InverseTimeDecay(float(rate), decay_steps=1, decay_rate=decay)
 
 
@@ -83,9 +82,10 @@ def _applying(apply: Callable[..., None]) -> Callable[..., None]:
     def apply_gradients(
         self: Any,
         grads_and_vars: Sequence[tuple[Any, Any]],
-        name: str | None = None,  # noqa: ARG001 - the name of an operation that has none any more
+        name: str | None = None,  # noqa: ARG001 - Keras 3 gives the operation no name
         experimental_aggregate_gradients: bool = True,
     ) -> None:
+        # False meant that the script adds up the gradients of replicas itself. With one replica it makes no difference.
         if not experimental_aggregate_gradients and tf.distribute.get_strategy().num_replicas_in_sync > 1:
             raise ValueError(
                 "experimental_aggregate_gradients=False: Keras 3 always adds up the gradients of the replicas of a"

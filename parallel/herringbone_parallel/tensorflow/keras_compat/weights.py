@@ -1,4 +1,4 @@
-"""Weights as scripts of TensorFlow 2.3 to 2.6 keep them: in checkpoints of TensorFlow's, or in files of Keras 2."""
+"""Weights in the formats of TensorFlow 2.3 to 2.6: checkpoints of TensorFlow, and files of Keras 2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from keras.src.legacy.saving import legacy_h5_format
 
 from herringbone_parallel.tensorflow.patches import Patches
 
-# What Keras 3 writes by itself, and what Keras 2 took for a file of its own.
+# Endings of files that Keras 3 writes itself, and endings that Keras 2 took for its own format.
 _KERAS_3 = (".weights.h5", ".weights.json")
 _KERAS_2 = (".h5", ".hdf5", ".keras")
 _LOAD = ("by_name", "skip_mismatch", "options")
@@ -49,7 +49,7 @@ def _saving(save: Callable[..., None]) -> Callable[..., None]:
                 legacy_h5_format.save_weights_to_hdf5_group(file, self)
             return
         tf.train.Checkpoint(self).write(path, options)
-        # `tf.train.latest_checkpoint(folder)` finds it.
+        # `tf.train.latest_checkpoint(folder)` finds a checkpoint by the file that this call writes.
         folder = os.path.split(path)[0] or "."
         tf.__internal__.train.update_checkpoint_state(folder, path, [path], save_relative_paths=True)
 

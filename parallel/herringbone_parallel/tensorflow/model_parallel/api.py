@@ -21,6 +21,7 @@ def get_gradients(images, labels):
 
 from herringbone_parallel.tensorflow.require import require_tensorflow
 
+# Before the imports below, which fail in TensorFlow's own words where it is missing or too old.
 require_tensorflow()
 
 from herringbone_parallel.core.groups import (  # noqa: E402
@@ -71,10 +72,10 @@ from herringbone_parallel.tensorflow.model_parallel.ranks import (  # noqa: E402
 from herringbone_parallel.tensorflow.model_parallel.state import init, is_initialized, shutdown  # noqa: E402
 from herringbone_parallel.tensorflow.model_parallel.step import step  # noqa: E402
 
-# from the first line of a script to the end of a step
+# start, model and step
 __all__ = ["init", "is_initialized", "shutdown", "DistributedModel", "partition", "register_post_partition_hook"]
 __all__ += ["step", "StepOutput"]
-# what is kept
+# checkpoints
 __all__ += ["CheckpointManager"]
 # ranks and sizes
 __all__ += ["rank", "size", "local_rank", "local_size", "mp_rank", "mp_size", "dp_rank", "dp_size"]

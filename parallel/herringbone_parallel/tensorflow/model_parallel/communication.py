@@ -1,4 +1,4 @@
-"""Objects between ranks, and barriers, under SMP v1's names: outside of steps, one rank calling, another answering.
+"""Objects between ranks and barriers, under SMP v1's names: one rank calls outside of a step, another rank answers.
 
 Objects are pickled: the ranks of one job are one trust domain, which the job's token guards.
 """
@@ -13,7 +13,6 @@ from typing import Any
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import WORLD, CommGroup, RankType
 from herringbone_parallel.tensorflow.model_parallel import state
-from herringbone_parallel.tensorflow.model_parallel.placement.trace import recorder
 from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Transport
 
 
@@ -25,15 +24,15 @@ def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:
         else:
             vocabulary = smp.recv_from(0, smp.RankType.PP_RANK)
 
-    Two ranks that send to each other at once wait for each other. Raises `ParallelError` for a rank that does not exist
-    or is this one, and for a peer that is gone. Source: SMP v1, `smp.send`.
+    Two ranks that send to each other at the same time both wait forever. Raises `ParallelError` for a rank that does
+    not exist, for this rank itself, and for a peer that is gone. Source: SMP v1, `smp.send`.
     """
-    _send_to([_peer("send", dest_rank, rank_type)], obj)
+    _send_to([_global_rank("send", dest_rank, rank_type)], obj)
 
 
 def recv_from(src_rank: int, rank_type: RankType) -> Any:
-    """Receive what `src_rank` sends here with `send` or `broadcast`; see `send`."""
-    source = _peer("recv_from", src_rank, rank_type)
+    """Receive the object that `src_rank` sends to this rank with `send` or `broadcast`; see `send`."""
+    source = _global_rank("recv_from", src_rank, rank_type)
     return pickle.loads(_transport().receive_object(source))  # noqa: S301  same trust domain
 
 
@@ -47,42 +46,45 @@ def broadcast(obj: Any, group: CommGroup) -> None:
 
     Source: SMP v1, `smp.broadcast`; the receivers call `recv_from`.
     """
-    here = state.get()
-    _send_to([rank for rank in _members("broadcast", group) if rank != here.rank], obj)
+    own_rank = state.get().rank
+    _send_to([rank for rank in _members("broadcast", group) if rank != own_rank], obj)
 
 
 def allgather(obj: Any, group: CommGroup) -> list[Any]:
-    """Return what each rank of the group passed, in the order of their ranks in it; every one of them must call."""
-    here = state.get()
+    """Return the object of each rank of the group, in the order of their ranks in it; every rank of it must call."""
+    own_rank = state.get().rank
     ranks = _members("allgather", group)
-    others = [rank for rank in ranks if rank != here.rank]
+    others = [rank for rank in ranks if rank != own_rank]
     data = _pickled(obj)
+    # Send to all before receiving from any, and wait for receipts last. Any other order lets two ranks wait for each
+    # other.
     for rank in others:
         _transport().send_object(rank, data)
-    found = {rank: pickle.loads(_transport().receive_object(rank)) for rank in others}  # noqa: S301  same trust domain
+    received = {rank: pickle.loads(_transport().receive_object(rank)) for rank in others}  # noqa: S301  same trust domain
     for rank in others:
         _transport().wait_for_receipt(rank)
-    return [obj if rank == here.rank else found[rank] for rank in ranks]
+    return [obj if rank == own_rank else received[rank] for rank in ranks]
 
 
 def barrier(group: CommGroup = WORLD) -> None:
-    """Wait until every rank of the group is here."""
+    """Wait until every rank of the group has called."""
     _members("barrier", group)
     allgather(None, group)
 
 
 def dp_barrier() -> None:
-    """Wait until every rank of this partition is here."""
+    """Wait until every rank of this partition has called."""
     barrier(CommGroup.DP_GROUP)
 
 
 def mp_barrier() -> None:
-    """Wait until every rank of this model-parallel group is here."""
+    """Wait until every rank of this model-parallel group has called."""
     barrier(CommGroup.MP_GROUP)
 
 
 def _send_to(peers: Sequence[int], obj: Any) -> None:
     data = _pickled(obj)
+    # To all peers first, so that they receive in parallel.
     for peer in peers:
         _transport().send_object(peer, data)
     for peer in peers:
@@ -98,29 +100,32 @@ def _pickled(obj: Any) -> bytes:
 
 def _transport() -> Transport:
     transport = state.get().transport
-    assert transport is not None, "a rank without others has nobody to talk to"
+    assert transport is not None, "a job of one rank has no peers"
     return transport
 
 
-def _peer(what: str, index: int, rank_type: RankType) -> int:
-    """Return the global rank that `index` means, after making sure that one can talk to it."""
+def _global_rank(function: str, index: int, rank_type: RankType) -> int:
+    """Return the global rank for `index`; raises `ParallelError` for a rank that this one cannot talk to."""
     if not isinstance(rank_type, RankType):
-        raise ParallelError(f"smp.{what}: {rank_type!r} is not a rank type; take one of {_names(RankType)}")
-    ranks = _members(what, rank_type.value)
+        raise ParallelError(f"smp.{function}: {rank_type!r} is not a rank type; take one of {_names(RankType)}")
+    ranks = _members(function, rank_type.value)
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(ranks):
-        raise ParallelError(f"smp.{what}: there is no {rank_type.name} {index!r}; they go from 0 to {len(ranks) - 1}")
+        raise ParallelError(
+            f"smp.{function}: there is no {rank_type.name} {index!r}; they go from 0 to {len(ranks) - 1}"
+        )
     if ranks[index] == state.get().rank:
-        raise ParallelError(f"smp.{what}: {rank_type.name} {index} is this rank itself, which would wait forever")
+        raise ParallelError(f"smp.{function}: {rank_type.name} {index} is this rank itself, which would wait forever")
     return ranks[index]
 
 
-def _members(what: str, group: CommGroup) -> tuple[int, ...]:
-    if recorder() is not None:
-        raise ParallelError(f"smp.{what} inside a step; call it before or after the step")
+def _members(function: str, group: CommGroup) -> tuple[int, ...]:
+    # All ranks trace the whole step, and at different times: an object sent from there would reach nobody.
+    if state.is_tracing():
+        raise ParallelError(f"smp.{function} inside a step; call it before or after the step")
     if not isinstance(group, CommGroup):
-        raise ParallelError(f"smp.{what}: {group!r} is not a group; take one of {_names(CommGroup)}")
-    here = state.get()
-    return here.grid.group(group.value, here.rank)
+        raise ParallelError(f"smp.{function}: {group!r} is not a group; take one of {_names(CommGroup)}")
+    rank_state = state.get()
+    return rank_state.grid.group(group.value, rank_state.rank)
 
 
 def _names(kind: type[Enum]) -> str:

@@ -1,4 +1,4 @@
-"""What a step returns: one `StepOutput` per tensor, holding its microbatches."""
+"""Results of a step: one `StepOutput` per tensor, which holds the tensor of each microbatch."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class StepOutput:
     def reduce_mean(self) -> tf.Tensor:
         """Return the mean over the microbatches."""
         first = tf.convert_to_tensor(self.outputs[0])
-        summable = first.dtype.is_floating or first.dtype.is_complex
-        # The mean of counts is not a count.
-        outputs = self.outputs if summable else [tf.cast(output, tf.float32) for output in self.outputs]
+        divisible = first.dtype.is_floating or first.dtype.is_complex
+        # The mean of integers may have a fraction, which an integer type would cut off.
+        outputs = self.outputs if divisible else [tf.cast(output, tf.float32) for output in self.outputs]
         return _sum(outputs) / tf.cast(len(outputs), outputs[0].dtype)
 
     def reduce_sum(self) -> tf.Tensor:
@@ -40,7 +40,7 @@ class StepOutput:
         return tf.concat(self.outputs, axis=0)
 
     def merge(self) -> tf.Tensor:
-        """Return the batch again: the microbatches joined along axis 0. Source: SMP v1 for TensorFlow."""
+        """Return the batch: the microbatches joined along axis 0. Source: SMP v1 for TensorFlow."""
         return self.concat()
 
     def stack(self) -> tf.Tensor:
@@ -48,12 +48,12 @@ class StepOutput:
         return tf.stack(self.outputs)
 
     def accumulate(self, method: str = "variable", var: Any = None) -> tf.Tensor:
-        """Return the mean over the microbatches, added up one by one: the gradient of the whole batch.
+        """Return the mean over the microbatches, which is the gradient of the whole batch.
 
             gradients = [gradient.accumulate() for gradient in gradients]
 
-        `var` is a variable of that shape to add up in; `method` is one of SMP v1's, which differed in memory and here
-        do not. Source: SMP v1 for TensorFlow, `StepOutput.accumulate`.
+        `var`: a variable of the same shape, which receives the mean. `method`: one of SMP v1's methods. They differed
+        in memory there; here they are the same. Source: SMP v1 for TensorFlow, `StepOutput.accumulate`.
         """
         if method not in _METHODS:
             raise ParallelError(f"StepOutput.accumulate(method={method!r}): it is one of {', '.join(_METHODS)}")
@@ -68,17 +68,18 @@ class StepOutput:
 
 
 class SummedOutput(StepOutput):
-    """A tensor whose microbatches were added up as they came: a gradient, in a `tf.function`.
+    """A tensor whose microbatches were added up as they came: a gradient.
 
-    `fetch` returns them one by one, for whoever asks: they then have to be kept.
+    `fetch` returns the microbatches one by one. A step keeps them only where a caller reads `outputs`.
     """
 
     def __init__(self, total: Any, count: int, fetch: Callable[[], list[Any]]) -> None:
+        # The base class is not initialized: it would set `outputs`, which is a property here.
         self._total, self._count, self._fetch = total, count, fetch
 
     @property
     def outputs(self) -> list[Any]:  # type: ignore[override]
-        """The microbatches."""
+        """Return the microbatches."""
         return self._fetch()
 
     def reduce_mean(self) -> tf.Tensor:
@@ -90,10 +91,12 @@ class SummedOutput(StepOutput):
         return self._total
 
     def __repr__(self) -> str:
+        # `outputs` would have the step keep every microbatch, only to print them.
         return f"SummedOutput({self._total!r})"
 
 
 def _sum(outputs: Sequence[Any]) -> tf.Tensor:
+    # One by one and in order, so that the last bits are the same on all ranks.
     total = tf.convert_to_tensor(outputs[0])
     for output in outputs[1:]:
         total += tf.convert_to_tensor(output)

@@ -1,4 +1,4 @@
-"""Ranks, sizes and the members of groups of this rank, under SMP v1's names: see `core.ranks`."""
+"""Ranks, sizes and group members of this rank, under the names of SMP v1; `core.ranks` computes them."""
 
 from __future__ import annotations
 

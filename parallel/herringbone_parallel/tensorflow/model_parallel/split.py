@@ -1,4 +1,4 @@
-"""Cuts tensors among the arguments of a step function into microbatches, and says which it cannot take."""
+"""Cuts tensor arguments of a step function into microbatches, and refuses tensors that cannot be cut."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from herringbone_parallel.core.pipeline.microbatch import microbatch_size
 
 
 def is_tensor(leaf: Any) -> bool:
-    """Say whether an argument is a tensor, and not a value that the function is traced with."""
+    """Say whether an argument is a tensor; any other argument is a value that the function is traced with."""
     return isinstance(leaf, tf.Tensor | np.ndarray)
 
 
 def pieces(name: str, leaf: Any, microbatches: int, axis: int) -> Sequence[Any] | None:
-    """Return a tensor's part for each microbatch, None for what is no tensor or has no axis."""
+    """Return a tensor's part for each microbatch; None for a leaf that is no tensor or has no axis."""
     if isinstance(leaf, tf.RaggedTensor | tf.SparseTensor):
         raise ParallelError(
             f"argument {name!r} of the step is a {type(leaf).__name__}, which cannot be cut into microbatches: pass it"
@@ -26,6 +26,7 @@ def pieces(name: str, leaf: Any, microbatches: int, axis: int) -> Sequence[Any] 
         )
     if not is_tensor(leaf) or not len(leaf.shape):
         return None
+    # Inside a `tf.function` the extent may be unknown; `tf.split` then checks it when the graph runs.
     if leaf.shape[axis] is not None:
         microbatch_size(leaf.shape[axis], microbatches, what=f"argument {name!r}", axis=axis)
     return tf.split(leaf, microbatches, axis)  # type: ignore[no-any-return]

@@ -1,13 +1,18 @@
-"""What `init` sets up: this rank's settings, its place in the grid, its mail, and who holds which variable."""
+"""State of the library in this process: settings, position in the grid, connections, and the owner of each variable.
+
+Other files of this package import this one. It knows the model only as a `SplitModel`, because `model.py` imports
+most of those files.
+"""
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import tensorflow as tf
 
@@ -18,24 +23,59 @@ from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.subset import join_part
+
+# Model parallelism uses three files of the data-parallel library: `state`, `gradients` and `variables`. They sum over
+# the replicas of a partition as they sum over the ranks of a data-parallel job. The data-parallel library imports
+# nothing from this one; import-linter and tests/parallel/tensorflow/test_loaded_modules.py check that.
 from herringbone_parallel.tensorflow.data_parallel import state as data_parallel
 from herringbone_parallel.tensorflow.model_parallel.runtime.transport import Transport, connect
 from herringbone_parallel.tensorflow.model_parallel.timeline import hand_in, open_timeline
-from herringbone_parallel.tensorflow.model_parallel.training.refusals import watch_optimizers
+from herringbone_parallel.tensorflow.model_parallel.unsupported import watch_optimizers
 from herringbone_parallel.tensorflow.patches import Patches
 from herringbone_parallel.timeline import Timeline
 
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel import ResolvedModelParallel
-    from herringbone_parallel.tensorflow.model_parallel.model import DistributedModel
 
 # A step inside a `tf.function` holds one thread while its segments run in others.
 _LEAST_THREADS = 4
 
 
+class SplitModel(Protocol):
+    """The members of `DistributedModel` that the other files of this package use."""
+
+    name: str
+
+    @property
+    def variables(self) -> list[Any]: ...
+    @property
+    def weights(self) -> list[Any]: ...
+    @property
+    def trainable_variables(self) -> list[Any]: ...
+    @property
+    def trainable_weights(self) -> list[Any]: ...
+    def all_variables(self) -> list[Any]: ...
+    def _flatten_layers(self) -> Any: ...
+
+
+class CreatedLayer(NamedTuple):
+    """A layer and the partition in whose `with smp.partition` block it was created."""
+
+    # The reference keeps the layer alive. Otherwise Python could give its id to another layer.
+    layer: Any
+    partition: int
+
+
+class DeferredVariable(NamedTuple):
+    """A variable without memory, and the function that computes its first value."""
+
+    variable: Any
+    initial_value: Callable[[], Any]
+
+
 @dataclass
 class State:
-    """The library's state in this process, from `init` to the end."""
+    """State of the library in this process, from `init` to `shutdown`."""
 
     settings: ResolvedModelParallel
     grid: Grid
@@ -43,28 +83,28 @@ class State:
     local_rank: int
     local_size: int
     transport: Transport | None
-    # Sums over the ranks that hold the same partition, where there are several.
+    # Sums over the ranks that hold the same partition; None where only one rank holds it.
     replicas: Engine | None = None
-    model: DistributedModel | None = None
+    model: SplitModel | None = None
     steps: int = 0
     # The partition of each variable of the model, by the id of its handle.
     owners: dict[int, int] = field(default_factory=dict)
-    # The handles of the model's variables that have been given a value, or freed: they keep their ids while they live.
+    # The handles of variables that have got a value or have been freed. The dict keeps the handles alive, so that an
+    # id in `owners` never passes to another handle.
     settled: dict[int, Any] = field(default_factory=dict)
-    # The partition in whose `with smp.partition` a layer was made, by its id.
-    made_in: dict[int, tuple[Any, int]] = field(default_factory=dict)
-    # Variables without a value yet, and how to compute their first ones.
-    deferred: list[tuple[Any, Callable[[], Any]]] = field(default_factory=list)
+    # The layers that were created inside a `with smp.partition` block, by id.
+    made_in: dict[int, CreatedLayer] = field(default_factory=dict)
+    deferred: list[DeferredVariable] = field(default_factory=list)
     hooks: list[Callable[[], Any]] = field(default_factory=list)
-    # The partition of each layer with variables, by its id, once it has been decided automatically.
+    # The partition of each layer with variables, by the layer's id, once the automatic partition is decided.
     assigned: dict[int, int] | None = None
     partitioned: bool = False
-    # What the model takes: the arguments of its first call, as shapes for any batch.
+    # The arguments of the model's first call, as shapes for a batch of any size.
     signature: Any = None
     timeline: Timeline | None = None
-    # What Keras does otherwise until `shutdown`.
+    # Changes to Keras, which `shutdown` takes back.
     patches: Patches = field(default_factory=Patches)
-    # The most microbatches that were live at once in the last step.
+    # The largest number of microbatches that were live at once in the last step.
     peak_live: int = 0
 
     @cached_property
@@ -73,24 +113,25 @@ class State:
 
     @property
     def averages(self) -> bool:
-        """Whether a step averages its gradients over the replicas; with `horovod` the script does."""
+        """Say whether a step averages its gradients over the replicas; with `horovod` the script does so."""
         return self.replicas is not None and not self.settings.horovod
 
     @cached_property
     def pipeline(self) -> tuple[int, ...]:
-        """The ranks that hold this pipeline's partitions, in their order."""
+        """Return the ranks that hold this pipeline's partitions, in the order of the partitions."""
         return self.grid.group("P", self.rank)
 
     def owner_of(self, variable: Any) -> int | None:
-        """Return the partition that holds a variable of the model; None for one that every rank has."""
+        """Return the partition that holds a variable of the model; None for a variable that every rank has."""
         return self.owners.get(id(variable.handle))
 
     def is_local(self, variable: Any) -> bool:
-        """Say whether this rank holds a variable; all ranks do before the model is partitioned."""
+        """Say whether this rank holds a variable; before the model is partitioned, every rank holds all of them."""
         return self.owner_of(variable) in (None, self.pp_rank)
 
 
 _state: State | None = None
+_tracing = False
 
 
 def get() -> State:
@@ -105,6 +146,22 @@ def is_initialized() -> bool:
     return _state is not None
 
 
+def is_tracing() -> bool:
+    """Say whether a step function is being traced: then every rank sees the whole model."""
+    return _tracing
+
+
+@contextmanager
+def tracing() -> Iterator[None]:
+    """Mark the `with` block as the trace of a step function; only `placement.trace` calls it."""
+    global _tracing
+    before, _tracing = _tracing, True
+    try:
+        yield
+    finally:
+        _tracing = before
+
+
 def init() -> None:
     """Join the other ranks of the job, with the settings of the estimator's `distribution` dict.
 
@@ -112,30 +169,38 @@ def init() -> None:
         smp.init()
 
     A second call does nothing. Raises `ParallelError` outside a launched rank, and for settings that this release
-    cannot serve.
+    does not support.
     """
     global _state
     if _state is not None:
         return
     settings = launch.model_parallel(os.environ)
-    place = launch.place(os.environ)
-    grid = Grid(place.size, pipeline=settings.partitions, placement=settings.placement)
+    rank_info = launch.rank_info(os.environ)
+    grid = Grid(rank_info.size, pipeline=settings.partitions, placement=settings.placement)
     _refuse(settings, grid)
-    _have_threads()
+    _reserve_threads()
     if grid.pipeline > 1:
         keep_pages()
-    transport = connect(session.enter(), session.settings()) if place.size > 1 else None
-    replicas = _join_replicas(settings, grid, place.rank)
-    timeline = open_timeline(place.rank, transport, os.environ)
-    where = (place.rank, place.local_rank, place.local_size)
-    _state = State(settings, grid, *where, transport, replicas, timeline=timeline)
+    transport = connect(session.enter(), session.settings()) if rank_info.size > 1 else None
+    replicas = _join_replicas(settings, grid, rank_info.rank)
+    timeline = open_timeline(rank_info.rank, transport, os.environ)
+    _state = State(
+        settings=settings,
+        grid=grid,
+        rank=rank_info.rank,
+        local_rank=rank_info.local_rank,
+        local_size=rank_info.local_size,
+        transport=transport,
+        replicas=replicas,
+        timeline=timeline,
+    )
     if grid.pipeline > 1:
         watch_optimizers(_state.patches)
     atexit.register(shutdown)
 
 
 def shutdown() -> None:
-    """Part from the other ranks; runs by itself at the end of the script."""
+    """Leave the other ranks; runs by itself at the end of the script."""
     global _state
     if _state is None:
         return
@@ -144,6 +209,7 @@ def shutdown() -> None:
     atexit.unregister(shutdown)
     if state.replicas is not None or state.settings.horovod:
         data_parallel.shutdown()
+    # The timeline is sent over the transport, and the transport reads failures from the session's engine.
     if state.timeline is not None:
         hand_in(state.timeline, state.transport)
     if state.transport is not None:
@@ -152,9 +218,9 @@ def shutdown() -> None:
 
 
 def _join_replicas(settings: ResolvedModelParallel, grid: Grid, rank: int) -> Engine | None:
-    """Join the ranks of this partition, among which the data-parallel library works from here on; None for a lone one.
+    """Join the ranks of this partition, and make the data-parallel library work among them; None for a lone rank.
 
-    With `horovod` scripts call that library, also where there is one replica only.
+    With `horovod`, the script calls the data-parallel library even where there is only one replica.
     """
     if grid.world_size == 1 and settings.horovod:
         data_parallel.init()
@@ -166,17 +232,17 @@ def _join_replicas(settings: ResolvedModelParallel, grid: Grid, rank: int) -> En
 
 
 def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
-    """Name what SMP v1 has and this release has not; nothing is silently ignored."""
-    wished = {
+    """Raise `ParallelError` for settings of SMP v1 that this release lacks; none is silently ignored."""
+    unavailable = {
         "ddp (replicas are averaged without it, or by the script with horovod)": settings.ddp,
         "tensor_parallel_degree > 1": settings.tensor_parallel_degree > 1,
         "sharded_data_parallel_degree > 1": settings.sharded_data_parallel_degree > 1,
         "pipeline 'zero_bubble'": settings.pipeline == "zero_bubble",
     }
-    asked = [name for name, value in wished.items() if value]
-    if asked:
+    requested = [name for name, is_set in unavailable.items() if is_set]
+    if requested:
         raise ParallelError(
-            f"not available for TensorFlow in this release: {', '.join(asked)}. What there is: partitions,"
+            f"not available for TensorFlow in this release: {', '.join(requested)}. Available settings: partitions,"
             " microbatches, active_microbatches, pipeline, placement_strategy, auto_partition,"
             " default_partition, optimize, contiguous, partition_file, load_partition, horovod."
         )
@@ -187,14 +253,19 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         )
 
 
-def _have_threads() -> None:
-    """See to it that a step inside a `tf.function`, which waits in a thread of the executor, leaves it others."""
+def _reserve_threads() -> None:
+    """Give TensorFlow's executor enough threads for a step inside a `tf.function`.
+
+    Such a step waits in one thread of the executor, and its segments need others. TensorFlow takes one thread per
+    core where the script sets no number.
+    """
     threading = tf.config.threading
     threads = threading.get_inter_op_parallelism_threads()
     if threads == 1 or (threads == 0 and len(os.sched_getaffinity(0)) < _LEAST_THREADS):
         try:
             threading.set_inter_op_parallelism_threads(_LEAST_THREADS)
         except RuntimeError:
+            # TensorFlow refuses to change the number once it runs. Only one single thread would block forever.
             if threads != 1:
                 return
             raise ParallelError(

@@ -16,10 +16,9 @@ from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.tensorflow.model_parallel import state
 from herringbone_parallel.tensorflow.model_parallel.arrays import as_tensor
 from herringbone_parallel.tensorflow.model_parallel.output import StepOutput
-from herringbone_parallel.tensorflow.model_parallel.placement.trace import recorder
+from herringbone_parallel.tensorflow.model_parallel.plan import Plan, make_plan
 from herringbone_parallel.tensorflow.model_parallel.replicas import average, check_alike
 from herringbone_parallel.tensorflow.model_parallel.runtime.pipeline import Run
-from herringbone_parallel.tensorflow.model_parallel.runtime.plan import Plan, make_plan
 from herringbone_parallel.tensorflow.model_parallel.runtime.transport import PeerFailedError
 from herringbone_parallel.tensorflow.model_parallel.split import is_tensor, pieces
 
@@ -52,10 +51,10 @@ def step(
         gradients, loss = get_gradients(images, labels)
         optimizer.apply_gradients(zip([g.accumulate() for g in gradients], model.trainable_variables))
 
-    It may be called in a `tf.function` and outside of one. Tensors come back as `StepOutput`, on every rank; a gradient
+    Call it in a `tf.function` or outside of one. Tensors come back as `StepOutput` on every rank. A gradient comes back
     only on the rank that holds its variable, so that a list of gradients fits `model.trainable_variables` there. Other
-    results come back as a list by microbatch. Of `tf.function`'s own arguments it takes `input_signature` and
-    `autograph`. Source: SMP v1, `smdistributed.modelparallel.tensorflow.step`.
+    results come back as a list by microbatch. `function_options`: `input_signature` and `autograph` of `tf.function`.
+    Source: SMP v1, `smdistributed.modelparallel.tensorflow.step`.
 
     Raises `ParallelError` when the number of microbatches does not divide the batch.
     """
@@ -70,11 +69,12 @@ def step(
     def call(*args: Any, **kwargs: Any) -> Any:
         return stepped(args, kwargs)
 
+    # AutoGraph must not rewrite this library's code; `make_plan` converts the user's function by itself.
     return tf.autograph.experimental.do_not_convert(call)
 
 
 class Step:
-    """A step function and its plans, one for each combination of shapes and values that it was called with."""
+    """A step function and its plans, one for each combination of shapes and values of its arguments."""
 
     def __init__(self, function: Any, splitter: Splitter, options: dict[str, Any]) -> None:
         self._function, self._splitter = function, splitter
@@ -90,52 +90,58 @@ class Step:
         self._plans: dict[Any, Plan] = {}
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any], microbatches: int | None = None) -> Any:
-        """Run a step, with as many microbatches as the settings say where no number is given."""
-        here = state.get()
-        microbatches = microbatches or here.settings.microbatches
-        if recorder() is not None:
+        """Run a step; without a number of microbatches, take that of the settings."""
+        rank_state = state.get()
+        microbatches = microbatches or rank_state.settings.microbatches
+        if state.is_tracing():
             raise ParallelError(f"{self._function.__qualname__}: a step inside another step")
         parts = self._splitter.split(args, kwargs, microbatches)
-        with _told(here, here.steps + 1):
-            plan = self._plan(here, parts[0], microbatches)
-        given = [[leaf for leaf in leaves_of(part) if is_tensor(leaf)] for part in parts]
+        # A failure while tracing belongs to the next step, for which the other ranks may already wait.
+        with _reporting_failures(rank_state, rank_state.steps + 1):
+            plan = self._plan(rank_state, parts[0], microbatches)
+        # Values that are no tensors are part of the plan already: the function was traced with them.
+        tensors = [[leaf for leaf in leaves_of(part) if is_tensor(leaf)] for part in parts]
         if tf.executing_eagerly():
-            results = plan.at_once(_Told(here, plan), given, summed=here.averages)
+            results = plan.at_once(_ReportingRun(rank_state, plan), tensors, summed=rank_state.averages)
         else:
-            results = plan.in_graph(functools.partial(_Told, here, plan), given)
+            results = plan.in_graph(functools.partial(_ReportingRun, rank_state, plan), tensors)
         return plan.collect(results, StepOutput)
 
-    def _plan(self, here: state.State, part: Any, microbatches: int) -> Plan:
+    def _plan(self, rank_state: state.State, part: Any, microbatches: int) -> Plan:
         leaves = leaves_of(part)
         specs = self._specs([leaf for leaf in leaves if is_tensor(leaf)], microbatches)
-        values = tuple(_Same(leaf) for leaf in leaves if not is_tensor(leaf))
+        values = tuple(_PlainValue(leaf) for leaf in leaves if not is_tensor(leaf))
         structure = repr([is_tensor(leaf) for leaf in leaves])
         key = (structure, tuple((spec.dtype, tuple(spec.shape.as_list())) for spec in specs), values)
         if key not in self._plans:
-            # Of an earlier job of this process, such as in tests, nothing is left.
-            self._plans[key] = make_plan(here, self._function, part, specs, autograph=self._autograph)
+            self._plans[key] = make_plan(rank_state, self._function, part, specs, autograph=self._autograph)
         return self._plans[key]
 
     def _specs(self, tensors: Sequence[Any], microbatches: int) -> list[tf.TensorSpec]:
-        """Return what the function is traced with; an extent that the signature leaves open stays open."""
-        given = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
+        """Return the specs to trace the function with; an extent that the signature leaves open stays open."""
+        actual_specs = [tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in tensors]
         if self._signature is None:
-            return given
+            return actual_specs
         signature = tf.nest.flatten(self._signature)
-        fits = len(signature) == len(given) and all(map(_fits, signature, given, [microbatches] * len(given)))
+        fits = len(signature) == len(actual_specs) and all(
+            map(_fits, signature, actual_specs, [microbatches] * len(actual_specs))
+        )
         if not fits:
             raise ParallelError(
                 f"{self._function.__qualname__}: input_signature {signature} does not fit the tensors of a microbatch,"
-                f" {given}"
+                f" {actual_specs}"
             )
         return [
-            tf.TensorSpec([extent and have for extent, have in zip(spec.shape, one.shape, strict=True)], one.dtype)
-            for spec, one in zip(signature, given, strict=True)
+            tf.TensorSpec(
+                [extent and actual for extent, actual in zip(spec.shape, actual_spec.shape, strict=True)],
+                actual_spec.dtype,
+            )
+            for spec, actual_spec in zip(signature, actual_specs, strict=True)
         ]
 
 
 def _fits(signature: tf.TensorSpec, microbatch: tf.TensorSpec, microbatches: int) -> bool:
-    """Say whether a signature, of a whole batch, covers what a microbatch of it has."""
+    """Say whether a signature, which describes a whole batch, covers one of its microbatches."""
     return (
         signature.dtype == microbatch.dtype
         and signature.shape.rank == microbatch.shape.rank
@@ -143,8 +149,8 @@ def _fits(signature: tf.TensorSpec, microbatch: tf.TensorSpec, microbatches: int
     )
 
 
-class _Same:
-    """A value that is no tensor, as part of a plan's key: equal, or the same object."""
+class _PlainValue:
+    """A value that is no tensor, as part of a plan's key: it matches an equal value or the same object."""
 
     def __init__(self, value: Any) -> None:
         self._value = value
@@ -156,64 +162,74 @@ class _Same:
             return id(self._value)
 
     def __eq__(self, other: object) -> bool:
-        if not isinstance(other, _Same) or type(self._value) is not type(other._value):
+        # 1 and True are equal in Python, and a step may treat them differently.
+        if not isinstance(other, _PlainValue) or type(self._value) is not type(other._value):
             return False
         return self._value is other._value or (
             isinstance(self._value, int | float | str | bool) and bool(self._value == other._value)
         )
 
 
-class _Told(Run):
-    """A run of the pipeline whose failure the other ranks hear of."""
+class _ReportingRun(Run):
+    """A run of the pipeline that reports its failure to the other ranks."""
 
-    def __init__(self, here: state.State, plan: Plan, *, adds: int = 0) -> None:
-        here.steps += 1
-        settings = here.settings
-        active = settings.active_microbatches
-        note = None if here.timeline is None else here.timeline.note
-        program = plan.program(adds)
-        super().__init__(program, here.steps, here.transport, here.pipeline, settings.pipeline, active, note)
-        self._here, self._plan = here, plan
+    def __init__(self, rank_state: state.State, plan: Plan, *, adds: int = 0) -> None:
+        # Every rank counts its runs alike. The number tells the messages of one step from those of the next.
+        rank_state.steps += 1
+        settings = rank_state.settings
+        super().__init__(
+            plan.program(adds),
+            rank_state.steps,
+            rank_state.transport,
+            rank_state.pipeline,
+            settings.pipeline,
+            settings.active_microbatches,
+            None if rank_state.timeline is None else rank_state.timeline.note,
+        )
+        self._rank_state, self._plan = rank_state, plan
 
     def run(self, microbatches: Sequence[Sequence[Any]], summed: Sequence[Output] = ()) -> list[list[Any]]:
-        here, step = self._here, self._step
+        rank_state, step = self._rank_state, self._step
         try:
-            with _told(here, step):
+            with _reporting_failures(rank_state, step):
                 tensors = [[as_tensor(leaf) for leaf in leaves] for leaves in microbatches]
-                self._begin()
-                found = super().run(tensors, summed)
-                if here.averages:
-                    # In the place of this replica's sums.
+                self._count_run()
+                results = super().run(tensors, summed)
+                if rank_state.averages:
+                    # The averages over the replicas replace this replica's sums.
                     averages = average([self.sums[value] for value in summed], self._plan.variables)
                     self.sums.update(zip(summed, averages, strict=True))
-                return found
+                return results
         except BaseException:
-            if here.timeline is not None:
-                here.timeline.write_own()
+            # The failed step may be the last thing that this process does.
+            if rank_state.timeline is not None:
+                rank_state.timeline.write_own()
             raise
         finally:
-            here.peak_live = self.peak_live
-            if here.transport is not None:
-                here.transport.forget(step)
+            rank_state.peak_live = self.peak_live
+            # Tensors of a failed step would otherwise stay in the transport for the rest of the job.
+            if rank_state.transport is not None:
+                rank_state.transport.forget(step)
 
-    def _begin(self) -> None:
+    def _count_run(self) -> None:
         plan = self._plan
         plan.runs += 1
-        # What makes replicas differ has done so in the first.
-        if plan.runs == 2 and plan.summed and self._here.replicas is not None:
-            check_alike(self._here)
+        # The first run has already applied any mistake that makes replicas differ, so the second run finds it.
+        if plan.runs == 2 and plan.summed and self._rank_state.replicas is not None:
+            check_alike(self._rank_state)
 
 
 @contextmanager
-def _told(here: state.State, step: int) -> Iterator[None]:
-    """Let the other ranks know when what is in the `with` block fails."""
+def _reporting_failures(rank_state: state.State, step: int) -> Iterator[None]:
+    """Report an exception in the `with` block to the other ranks, which then fail in the same step."""
     try:
         yield
     except PeerFailedError:
-        here.steps = step
+        # The rank that failed first has reported it. A second report would hide the cause.
+        rank_state.steps = step
         raise
     except BaseException as error:
-        here.steps = step
-        if here.transport is not None:
-            here.transport.tell_failure(step, f"{type(error).__name__}: {error}")
+        rank_state.steps = step
+        if rank_state.transport is not None:
+            rank_state.transport.report_failure(step, f"{type(error).__name__}: {error}")
         raise

@@ -1,4 +1,4 @@
-"""`SMP_TIMELINE` for TensorFlow: what the ranks have travels to rank 0 as mail."""
+"""`SMP_TIMELINE` for TensorFlow: the ranks send their events to rank 0 over the transport."""
 
 from __future__ import annotations
 
@@ -15,49 +15,52 @@ _CLOCK = struct.Struct("<d")
 
 
 def open_timeline(rank: int, transport: Transport | None, environ: Mapping[str, str]) -> Timeline | None:
-    """Return the timeline that rank 0's environment asks for, None if it does not; every rank of the job must call it.
+    """Return the timeline that rank 0's environment asks for, else None; every rank of the job must call it.
 
-    Raises `ParallelError` when its folder cannot be made.
+    Raises `ParallelError` when its folder cannot be created.
     """
-    asked = environ.get(VARIABLE, "") if rank == 0 else ""
-    if asked:
-        file_for(asked)
+    # Rank 0's environment decides for all ranks: hosts may differ, and every rank must take part or none.
+    path = environ.get(VARIABLE, "") if rank == 0 else ""
+    if path:
+        file_for(path)
     if transport is None:
-        return Timeline(expanded(asked), rank, 0.0) if asked else None
+        return Timeline(expanded(path), rank, 0.0) if path else None
     if rank != 0:
-        asked = transport.receive_object(0).decode()
-        return Timeline(expanded(asked), rank, ahead_s(lambda: _ask(transport))) if asked else None
+        path = transport.receive_object(0).decode()
+        return Timeline(expanded(path), rank, ahead_s(lambda: _ask_time(transport))) if path else None
     for peer in transport.peers:
-        transport.send_object(peer, asked.encode())
+        transport.send_object(peer, path.encode())
         transport.wait_for_receipt(peer)
-        for _ in range(PINGS if asked else 0):
+        # Rank 0 serves one rank at a time, so that it answers each ping at once: the round trip is what is measured.
+        for _ in range(PINGS if path else 0):
             transport.receive_object(peer)
             transport.send_object(peer, _CLOCK.pack(time.monotonic()))
             transport.wait_for_receipt(peer)
-    return Timeline(expanded(asked), rank, 0.0) if asked else None
+    return Timeline(expanded(path), rank, 0.0) if path else None
 
 
 def hand_in(timeline: Timeline, transport: Transport | None) -> None:
-    """Give rank 0 what there is; on rank 0, write the trace of all ranks that hand something in within seconds."""
+    """Send this rank's events to rank 0; rank 0 writes the trace of all ranks that send theirs within seconds."""
     if timeline.rank != 0:
         assert transport is not None, "a rank besides the first has peers"
-        transport.send_object(0, timeline.told())
+        transport.send_object(0, timeline.encoded())
         return
-    others, missing = [], []
+    events, missing = [], []
     until = time.monotonic() + _GATHER_SECONDS
     for rank in [] if transport is None else transport.peers:
         assert transport is not None
         try:
-            others.append(transport.receive_object(rank, max(0.1, until - time.monotonic())))
+            events.append(transport.receive_object(rank, max(0.1, until - time.monotonic())))
         except PeerFailedError:
+            # A rank that died must not cost the others their trace.
             missing.append(rank)
-    timeline.write(others)
+    timeline.write(events)
     if missing:
-        warnings.warn(f"{timeline.path} lacks the ranks {missing}, which handed nothing in", stacklevel=2)
+        warnings.warn(f"{timeline.path} lacks the ranks {missing}, which sent no events", stacklevel=2)
 
 
-def _ask(transport: Transport) -> float:
-    """Return rank 0's time."""
+def _ask_time(transport: Transport) -> float:
+    """Return rank 0's time, in seconds of its monotonic clock."""
     transport.send_object(0, b"")
     transport.wait_for_receipt(0)
     seconds: float = _CLOCK.unpack(transport.receive_object(0))[0]

@@ -1,4 +1,4 @@
-"""BatchNormalization on many ranks: how long its moving statistics remember, and the same ones on all ranks."""
+"""BatchNormalization on many ranks: its momentum for larger steps, and equal moving statistics on all ranks."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ def tune_batch_norm(model: keras.Model, *, batch: int, base_batch: int) -> None:
 
         tune_batch_norm(model, batch=rank_batch * ranks, base_batch=256)
 
-    Both are the examples, of all ranks, between two updates of a rank's moving statistics. A layer updates them in
-    every forward, also where several forwards make one step. Call it before the first step: a traced one keeps what it
-    saw.
+    `batch`, `base_batch`: the number of examples, of all ranks, between two updates of a rank's moving statistics. A
+    layer updates them in every forward pass, also where several forward passes make one step. Call it before the first
+    step, because a traced step keeps the momentum of its trace.
     """
     for layer in _layers(model):
-        # Keras's momentum is the weight of what was, torch's that of the newest batch.
+        # Keras's momentum is the weight of the past, torch's (and the formula's) that of the newest batch.
         layer.momentum = 1 - scale_batch_norm_momentum(1 - layer.momentum, batch=batch, base_batch=base_batch)
 
 
 def average_batch_norm(model: keras.Model) -> None:
-    """Give all ranks the moving statistics of what all of them have seen: one sum for the whole model.
+    """Give all ranks the moving statistics over the examples of all ranks, with one sum for the whole model.
 
         average_batch_norm(model)           # every rank, before it evaluates or saves
         model.evaluate(...)
 
-    Means are averaged; a variance is that of the ranks' examples together, each rank's counting the same. One process
-    alone has nothing to do. Raises `ParallelError` where the ranks' models differ, and for layers with `renorm=True` or
-    `synchronized=True`.
+    A mean becomes the average of the ranks' means. A variance becomes that of the examples of all ranks together, with
+    the same weight for each rank. A single process returns at once. Raises `ParallelError` when the ranks' models
+    differ, and for layers with `renorm=True` or `synchronized=True`.
     """
     if not state.is_initialized() or state.size() == 1:
         return
@@ -50,13 +50,14 @@ def average_batch_norm(model: keras.Model) -> None:
     if not layers:
         return
     means = [np.asarray(layer.moving_mean, np.float64) for layer in layers]
-    # In double precision: a variance is a difference of squares here.
+    # In double precision: the variance below is a difference of squares, which loses digits.
     variances = [np.asarray(layer.moving_variance, np.float64) for layer in layers]
     squares = [variance + mean**2 for variance, mean in zip(variances, means, strict=True)]
-    together = np.concatenate([*means, *squares])
-    _require_one_size(together.size)
-    averages = oob_allreduce(together).numpy()
-    ends = np.cumsum([each.size for each in (*means, *squares)])[:-1]
+    statistics = np.concatenate([*means, *squares])
+    # A sum of arrays of different sizes would fail in words that name no model.
+    _require_one_size(statistics.size)
+    averages = oob_allreduce(statistics).numpy()
+    ends = np.cumsum([part.size for part in (*means, *squares)])[:-1]
     parts = np.split(averages, ends)
     for layer, mean, square in zip(layers, parts[: len(layers)], parts[len(layers) :], strict=True):
         layer.moving_mean.assign(mean)
@@ -64,19 +65,20 @@ def average_batch_norm(model: keras.Model) -> None:
 
 
 def _layers(model: keras.Model) -> list[Any]:
-    found = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
-    for layer in found:
+    layers = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.BatchNormalization)]
+    for layer in layers:
         for setting in ("renorm", "synchronized"):
             if getattr(layer, setting, False):
                 raise ParallelError(
                     f"{layer.path}: BatchNormalization({setting}=True) {_REFUSED[setting]}; leave it out"
                 )
-    return found
+    return layers
 
 
 def _require_one_size(size: int) -> None:
+    # The largest of the negated sizes is the smallest size: one call instead of two.
     sizes = tf.constant([size, -size])
-    most, least = (int(each) for each in oob_allreduce(sizes, op=ReduceOp.MAX).numpy() * (1, -1))
+    most, least = (int(bound) for bound in oob_allreduce(sizes, op=ReduceOp.MAX).numpy() * (1, -1))
     if most != least:
         raise ParallelError(
             f"average_batch_norm: the ranks' models differ: {least} to {most} moving statistics, {size} of them here;"

@@ -1,4 +1,4 @@
-"""LAMB: Adam in which each layer's step is in proportion to its weights."""
+"""LAMB: Adam with a step for each layer that is proportional to the norm of its weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from herringbone_parallel.tensorflow.recipes.layerwise import Layer, LayerWiseOp
 
 @keras.saving.register_keras_serializable(package="herringbone")
 class LAMB(LayerWiseOptimizer):
-    """Layer-wise adaptive moments, all layers at once; step by step that of `herringbone_parallel.torch.recipes`.
+    """Layer-wise adaptive moments, all layers at once; each step equals that of `herringbone_parallel.torch.recipes`.
 
         model.compile(LAMB(2e-3, weight_decay=0.01), loss=...)
 
@@ -23,9 +23,9 @@ class LAMB(LayerWiseOptimizer):
         u = r + weight_decay w
         w = w - rate (|w| / |u|) u            for each layer; without the ratio for biases and normalisation
 
-    `keras.optimizers.Lamb` is another one: its weight decay is outside of the ratio, and biases have a ratio too. What
-    else Keras's optimizers have (`global_clipnorm`, `use_ema`) goes in `settings`. Source: You et al., arXiv
-    1904.00962, algorithm 2.
+    `keras.optimizers.Lamb` differs: its weight decay is outside of the ratio, and biases have a ratio, too. `settings`:
+    other arguments of Keras's optimizers (`global_clipnorm`, `use_ema`). Source: You et al., arXiv 1904.00962,
+    algorithm 2.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class LAMB(LayerWiseOptimizer):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Make both moments of each variable."""
+        """Create both moments of each variable."""
         if not self.built:
             super().build(variables)
             self._firsts, self._seconds = self.add_optimizer_variables(variables, ["momentum", "velocity"])
@@ -55,17 +55,17 @@ class LAMB(LayerWiseOptimizer):
 
     def _update(self, layers: Sequence[Layer], rate: tf.Tensor) -> None:
         step = tf.cast(tf.convert_to_tensor(self.iterations) + 1, tf.float64)
-        # What is still missing of a mean that began at 0.
+        # A running mean that began at 0 has reached only this fraction of its value.
         corrections = 1 - self.beta_1**step, 1 - self.beta_2**step
         updates = [with_decay(self._direction(layer, *corrections), layer) for layer in layers]
-        own_rates = rates(rate, layers, updates, lambda weights, updates: weights / updates)
-        for layer, update, own_rate in zip(layers, updates, own_rates, strict=True):
-            layer.weight.assign_sub(own_rate * update)
+        layer_rates = rates(rate, layers, updates, lambda weights, updates: weights / updates)
+        for layer, update, layer_rate in zip(layers, updates, layer_rates, strict=True):
+            layer.weight.assign_sub(layer_rate * update)
 
     def _direction(self, layer: Layer, first_correction: tf.Tensor, second_correction: tf.Tensor) -> tf.Tensor:
         first, second = (inner_variable(moments[layer.number]) for moments in (self._firsts, self._seconds))
         mean = first.assign_add((1 - self.beta_1) * (layer.gradient - first))
         square = second.assign_add((1 - self.beta_2) * (tf.square(layer.gradient) - second))
-        # The corrections as two numbers, in the place of two more passes over the layer.
-        root, kind = tf.sqrt(second_correction), layer.weight.dtype
-        return mean * tf.cast(root / first_correction, kind) / (tf.sqrt(square) + tf.cast(self.epsilon * root, kind))
+        # Both corrections are moved into two scalars. Corrected moments would take two more passes over the layer.
+        root, dtype = tf.sqrt(second_correction), layer.weight.dtype
+        return mean * tf.cast(root / first_correction, dtype) / (tf.sqrt(square) + tf.cast(self.epsilon * root, dtype))

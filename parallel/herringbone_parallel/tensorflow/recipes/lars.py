@@ -1,4 +1,4 @@
-"""LARS: SGD with momentum in which each layer's step is in proportion to its weights."""
+"""LARS: SGD with momentum, with a step for each layer that is proportional to the norm of its weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from herringbone_parallel.tensorflow.recipes.layerwise import Layer, LayerWiseOp
 
 @keras.saving.register_keras_serializable(package="herringbone")
 class LARS(LayerWiseOptimizer):
-    """Layer-wise adaptive rate scaling, all layers at once; step by step that of `herringbone_parallel.torch.recipes`.
+    """Layer-wise adaptive rate scaling, all layers at once; a step equals that of `herringbone_parallel.torch.recipes`.
 
         model.compile(LARS(3.2, weight_decay=5e-5), loss=...)
 
@@ -23,9 +23,9 @@ class LARS(LayerWiseOptimizer):
         velocity = momentum velocity + rate ratio (g + weight_decay w)
         w        = w - velocity
 
-    The learning rate, a number or a schedule, is part of the velocity, so that a step of the past keeps the length that
-    it had when the rate changes. What else Keras's optimizers have (`global_clipnorm`, `use_ema`) goes in `settings`.
-    Source: You et al., arXiv 1708.03888, algorithm 1.
+    The learning rate, a number or a schedule, is part of the velocity: when the rate changes, past steps keep their
+    length. `settings`: other arguments of Keras's optimizers (`global_clipnorm`, `use_ema`). Source: You et al., arXiv
+    1708.03888, algorithm 1.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LARS(LayerWiseOptimizer):
         self.momentum, self.trust = momentum, trust
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Make a velocity for each variable."""
+        """Create a velocity for each variable."""
         if not self.built:
             super().build(variables)
             self._velocities = self.add_optimizer_variables(variables, "velocity")
@@ -54,18 +54,18 @@ class LARS(LayerWiseOptimizer):
 
     def _update(self, layers: Sequence[Layer], rate: tf.Tensor) -> None:
         decays = tf.constant([layer.decay for layer in layers if layer.adapt], tf.float64)
-        own_rates = rates(
+        layer_rates = rates(
             rate,
             layers,
             [layer.gradient for layer in layers],
             lambda weights, gradients: self.trust * weights / (gradients + decays * weights),
         )
-        for layer, own_rate in zip(layers, own_rates, strict=True):
-            # Velocity and weight in one pass; the kernel's velocity is the step itself, with its sign.
+        for layer, layer_rate in zip(layers, layer_rates, strict=True):
+            # One kernel updates velocity and weight in one pass over the memory. Its velocity has the sign of the step.
             tf.raw_ops.ResourceApplyKerasMomentum(
                 var=layer.weight.handle,
                 accum=inner_variable(self._velocities[layer.number]).handle,
-                lr=own_rate,
+                lr=layer_rate,
                 grad=with_decay(layer.gradient, layer),
                 momentum=tf.constant(self.momentum, layer.weight.dtype),
             )

@@ -1,7 +1,7 @@
-"""What LARS and LAMB share in Keras: all layers of a step at hand at once, and one computation of all their ratios.
+"""Base class of LARS and LAMB in Keras: updates all layers of a step together, and computes all their ratios at once.
 
-Keras's optimizers update one variable after the other. Here the norms of all layers are put side by side, and their
-ratios come of one formula on two short vectors, in the graph: nothing goes to the host.
+Keras's optimizers update one variable after the other. Here the norms of all layers form two short vectors, and one
+formula in the graph gives all ratios: no value goes to the host.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Formula = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 @dataclass(frozen=True)
 class Layer:
-    """A weight of this step: TensorFlow's variable, its gradient, and how it is treated."""
+    """A weight of this step: TensorFlow's variable, its gradient, its weight decay, and whether it has a ratio."""
 
     number: int
     weight: tf.Variable
@@ -33,10 +33,10 @@ class Layer:
 
 
 class LayerWiseOptimizer(keras.optimizers.Optimizer):
-    """An optimizer of Keras that updates all layers together.
+    """A Keras optimizer that updates all layers together.
 
-    Biases and what normalisation layers have (vectors, or named so) have no weight decay, and steps as they are without
-    a ratio. `exclude_from_weight_decay` takes more from the decay. A sparse gradient becomes a dense one.
+    Biases and the weights of normalisation layers (vectors, or weights with such names) have no weight decay and no
+    ratio. `exclude_from_weight_decay` excludes further weights from the decay. A sparse gradient becomes a dense one.
     """
 
     def __init__(self, learning_rate: Any, **settings: Any) -> None:
@@ -45,18 +45,18 @@ class LayerWiseOptimizer(keras.optimizers.Optimizer):
         super().__init__(learning_rate=rate, **settings)
 
     def build(self, variables: Sequence[Any]) -> None:
-        """Make the state; raises `ParallelError` for weights whose updates would be lost in rounding."""
+        """Create the state; raises `ParallelError` for weights whose updates would be lost in rounding."""
         for variable in variables:
             if tf.as_dtype(variable.dtype) not in (tf.float32, tf.float64):
                 raise ParallelError(
                     f"{type(self).__name__}: {name_of(variable)} is {tf.as_dtype(variable.dtype).name}; its steps are"
-                    " smaller than what that tells apart. Keep weights in float32 and compute in less: the policy"
-                    " mixed_bfloat16 or mixed_float16"
+                    " smaller than this type can represent. Keep weights in float32 and compute in 16 bits: set the"
+                    " policy mixed_bfloat16 or mixed_float16"
                 )
         super().build(variables)
 
     def _apply_weight_decay(self, variables: Any) -> None:
-        """Keras would apply it by itself; here it is part of each step."""
+        """Do nothing: the decay is part of each step, and Keras would apply it a second time."""
 
     def _backend_update_step(self, grads: Any, trainable_variables: Any, learning_rate: Any) -> None:
         if tf.distribute.get_strategy().num_replicas_in_sync > 1:
@@ -84,28 +84,29 @@ class LayerWiseOptimizer(keras.optimizers.Optimizer):
 
 
 def with_decay(direction: tf.Tensor, layer: Layer) -> tf.Tensor:
-    """Return the direction and the layer's weight decay."""
+    """Return the direction plus the layer's weight decay."""
     return direction + layer.decay * layer.weight if layer.decay else direction
 
 
 def rates(rate: tf.Tensor, layers: Sequence[Layer], updates: Sequence[tf.Tensor], formula: Formula) -> list[tf.Tensor]:
-    """Return each layer's own rate: for those that adapt, times `formula(norms of the weights, norms of the updates)`.
+    """Return the rate of each layer: `rate`, times its ratio if the layer adapts.
 
-    The formula gets two vectors in float64 with an element for each layer that adapts. Where one of its norms is 0, the
-    rate stays as it is.
+    `formula` computes the ratios from the norms of the weights and the norms of the updates: two vectors in float64,
+    with an element for each layer that adapts. If one of a layer's norms is 0, its ratio is 1.
     """
-    adapting = [place for place, layer in enumerate(layers) if layer.adapt]
-    found = [rate] * len(layers)
+    adapting = [index for index, layer in enumerate(layers) if layer.adapt]
+    layer_rates = [rate] * len(layers)
     if adapting:
-        of_weights = norms([layers[place].weight for place in adapting])
-        of_updates = norms([updates[place] for place in adapting])
+        of_weights = norms([layers[index].weight for index in adapting])
+        of_updates = norms([updates[index] for index in adapting])
         both = (of_weights > 0) & (of_updates > 0)
         ratios = tf.where(both, formula(of_weights, of_updates), tf.ones_like(of_weights))
-        for place, own in zip(adapting, tf.unstack(rate * ratios), strict=True):
-            found[place] = own
-    return [tf.cast(own, layer.weight.dtype) for own, layer in zip(found, layers, strict=True)]
+        for index, layer_rate in zip(adapting, tf.unstack(rate * ratios), strict=True):
+            layer_rates[index] = layer_rate
+    return [tf.cast(layer_rate, layer.weight.dtype) for layer_rate, layer in zip(layer_rates, layers, strict=True)]
 
 
 def norms(tensors: Sequence[Any]) -> tf.Tensor:
-    """Return the tensors' norms as a vector in float64; each tensor is read once, and nothing of its size is made."""
+    """Return the norms of tensors as a vector in float64."""
+    # `l2_loss` reads a tensor once and returns half of the sum of squares; `tf.norm` would store the squares.
     return tf.sqrt(2 * tf.stack([tf.cast(tf.nn.l2_loss(tensor), tf.float64) for tensor in tensors]))

@@ -1,4 +1,4 @@
-"""`smp.amp`: loss scaling in which all ranks skip a step together. It needs torch 2.3, whose scaler knows the CPU."""
+"""`smp.amp`: loss scaling in which all ranks skip a step together. It needs torch 2.3, the first with a CPU scaler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptim
 
 
 class GradScaler(torch.amp.GradScaler):
-    """Scale the loss so that small float16 gradients survive; torch's scaler, agreed on by all ranks.
+    """Scale the loss so that small float16 gradients do not become zero: torch's scaler, with one result on all ranks.
 
         scaler = smp.amp.GradScaler()
         ...
@@ -23,7 +23,7 @@ class GradScaler(torch.amp.GradScaler):
         scaler.step(optimizer)                      # skipped on every rank when one has found an infinite gradient
         scaler.update()
 
-    Arguments are torch's, but for the device, which is the library's. Every rank makes every call.
+    Arguments are torch's, except for the device, which is this rank's. Every rank must make every call.
     Source: SMP v1, `smp.amp.GradScaler`.
     """
 
@@ -39,20 +39,20 @@ class GradScaler(torch.amp.GradScaler):
         super().__init__(device, init_scale, growth_factor, backoff_factor, growth_interval, enabled)
 
     def unscale_(self, optimizer: torch.optim.Optimizer) -> None:
-        """Divide the gradients on this rank by the scale, and agree with the others whether all were finite."""
+        """Divide the gradients on this rank by the scale, and agree with the other ranks whether all were finite."""
         if not isinstance(optimizer, DistributedOptimizer):
             raise ParallelError("smp.amp.GradScaler takes the smp.DistributedOptimizer, not the optimizer inside it")
         super().unscale_(optimizer)
         if not self.is_enabled():
             return
-        here = state.get()
-        own = self._per_optimizer_states[id(optimizer)]
-        # A rank without gradients has found nothing, and still has to hear of the others'.
-        found = torch.zeros((), device=here.device)
-        for flag in own["found_inf_per_device"].values():
-            found = torch.maximum(found, flag.to(here.device))
-        dist.all_reduce(found, dist.ReduceOp.MAX, group=here.groups[CommGroup.WORLD])
-        own["found_inf_per_device"] = {here.device: found}
+        library = state.get()
+        scaler_state = self._per_optimizer_states[id(optimizer)]
+        # A rank without gradients has no flag, but takes part: it must skip the step with the others.
+        infinite = torch.zeros((), device=library.device)
+        for flag in scaler_state["found_inf_per_device"].values():
+            infinite = torch.maximum(infinite, flag.to(library.device))
+        dist.all_reduce(infinite, dist.ReduceOp.MAX, group=library.groups[CommGroup.WORLD])
+        scaler_state["found_inf_per_device"] = {library.device: infinite}
 
     def step(self, optimizer: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> float | None:
         """Update the parameters of this rank, unless a rank has found an infinite gradient."""

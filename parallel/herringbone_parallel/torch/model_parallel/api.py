@@ -28,6 +28,10 @@ from herringbone_parallel.core.groups import (
     RankType,
 )
 from herringbone_parallel.torch.model_parallel import nn, patches
+from herringbone_parallel.torch.model_parallel.activation_checkpointing import (
+    checkpoint_sequential,
+    set_activation_checkpointing,
+)
 from herringbone_parallel.torch.model_parallel.checkpoint.resume import resume_from_checkpoint, save_checkpoint
 from herringbone_parallel.torch.model_parallel.checkpoint.save_load import load, save
 from herringbone_parallel.torch.model_parallel.clipping import clip_grad_norm_
@@ -77,10 +81,6 @@ from herringbone_parallel.torch.model_parallel.ranks import (
     tp_rank,
     tp_size,
 )
-from herringbone_parallel.torch.model_parallel.runtime.activation_checkpointing import (
-    checkpoint_sequential,
-    set_activation_checkpointing,
-)
 from herringbone_parallel.torch.model_parallel.state import init, is_initialized, is_tracing, shutdown
 from herringbone_parallel.torch.model_parallel.step import step
 from herringbone_parallel.torch.model_parallel.unavailable import NAMES, refuse
@@ -103,7 +103,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "amp":
-        # On first use: it needs a newer torch than the rest.
+        # Imported on first use, because it needs a newer torch than the rest.
         return importlib.import_module("herringbone_parallel.torch.model_parallel.amp")
     if name in NAMES:
         refuse(f"smp.{name}")

@@ -1,4 +1,4 @@
-"""Clipping by the norm of the whole model's gradients, which no rank has alone."""
+"""Gradient clipping by the norm over the whole model, of which each rank has a part."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from herringbone_parallel.torch.model_parallel import state
 def clip_grad_norm_(
     parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
 ) -> torch.Tensor:
-    """Scale the gradients down to a global norm of at most `max_norm`, and return what the norm was.
+    """Scale the gradients down to a global norm of at most `max_norm`, and return the norm before that.
 
         smp.clip_grad_norm_(model.parameters(), 1.0)
 
@@ -25,16 +25,17 @@ def clip_grad_norm_(
     """
     if not norm_type > 0:
         raise ParallelError(f"norm_type must be above 0 (math.inf for the largest element), not {norm_type!r}")
-    here = state.get()
-    given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-    gradients = [parameter.grad for parameter in given if parameter.grad is not None]
-    total = torch.zeros((), dtype=torch.float64, device=here.device)
+    library = state.get()
+    clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    gradients = [parameter.grad for parameter in clipped if parameter.grad is not None]
+    # In float64, so that the result hardly depends on the partition.
+    total = torch.zeros((), dtype=torch.float64, device=library.device)
     largest = math.isinf(norm_type)
     for gradient in gradients:
         norm = torch.linalg.vector_norm(gradient, norm_type).to(total)
         total = torch.maximum(total, norm) if largest else total + norm**norm_type
     operation = dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM
-    dist.all_reduce(total, operation, group=here.groups[CommGroup.MP_GROUP])
+    dist.all_reduce(total, operation, group=library.groups[CommGroup.MP_GROUP])
     if not largest:
         total = total ** (1.0 / norm_type)
     # torch's own formula; above 1 there is nothing to clip.

@@ -1,7 +1,7 @@
-"""Objects between ranks, and barriers, under SMP v1's names: outside of steps, one rank calling, another answering.
+"""Objects between ranks, and barriers, under SMP v1's names; for use outside of steps.
 
-Everything is pickled: the ranks of one job are one trust domain, as in `torch.distributed`'s own object collectives. A
-CUDA tensor arrives on the device of the same number as it left; send it as `.cpu()` between devices.
+Objects are pickled: the ranks of one job are one trust domain, as in `torch.distributed`'s own object collectives. A
+CUDA tensor arrives on the device with the number of the sender's device; send `.cpu()` between other devices.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from herringbone_parallel.core.groups import (
 from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
 
-# Of our own, so that a script's plain `dist.send` between the same ranks is never taken for ours.
+# A tag of this module, so that a script's plain `dist.send` between the same ranks never meets a receive from here.
 _TAG = 0x534D50
 
 Result = TypeVar("Result")
@@ -42,14 +42,14 @@ def send(obj: Any, dest_rank: int, rank_type: RankType) -> None:
         else:
             vocabulary = smp.recv_from(0, smp.RankType.PP_RANK)
 
-    Two ranks that send to each other at once wait for each other. Raises `ParallelError` for a rank that does not exist
-    or is this one, and for a peer that is gone. Source: SMP v1, `smp.send`.
+    Two ranks that send to each other at the same time wait forever. Raises `ParallelError` for a rank that does not
+    exist or is this one, and for a peer that is gone. Source: SMP v1, `smp.send`.
     """
     _send_to([_peer("send", dest_rank, rank_type)], obj)
 
 
 def recv_from(src_rank: int, rank_type: RankType) -> Any:
-    """Receive what `src_rank` sends here with `send` or `broadcast`; see `send`."""
+    """Receive the object that `src_rank` sends to this rank with `send` or `broadcast`; see `send`."""
     source = _peer("recv_from", src_rank, rank_type)
     size = torch.zeros(1, dtype=torch.int64)
 
@@ -57,10 +57,11 @@ def recv_from(src_rank: int, rank_type: RankType) -> Any:
         dist.recv(size, source, tag=_TAG)
         data = torch.empty(int(size), dtype=torch.uint8)
         dist.recv(data, source, tag=_TAG)
+        # The receipt, for which `send` waits.
         dist.send(size, source, tag=_TAG)
         return data
 
-    return pickle.loads(_heard("recv_from", [source], receive).numpy().tobytes())  # noqa: S301  same trust domain
+    return pickle.loads(_explained("recv_from", [source], receive).numpy().tobytes())  # noqa: S301  same trust domain
 
 
 def broadcast(obj: Any, group: CommGroup) -> None:
@@ -73,39 +74,39 @@ def broadcast(obj: Any, group: CommGroup) -> None:
 
     Source: SMP v1, `smp.broadcast`; the receivers call `recv_from`.
     """
-    _outside_step("broadcast")
-    here = state.get()
-    ranks = here.grid.group(_known("broadcast", group).value, here.rank)
-    _send_to([rank for rank in ranks if rank != here.rank], obj)
+    _require_outside_step("broadcast")
+    library = state.get()
+    ranks = library.grid.group(_checked_group("broadcast", group).value, library.rank)
+    _send_to([rank for rank in ranks if rank != library.rank], obj)
 
 
 def allgather(obj: Any, group: CommGroup) -> list[Any]:
-    """Return what each rank of the group passed, in the order of their ranks in it; every one of them must call."""
-    _outside_step("allgather")
-    here = state.get()
-    ranks = here.grid.group(_known("allgather", group).value, here.rank)
-    found: list[Any] = [None] * len(ranks)
-    _heard("allgather", ranks, lambda: dist.all_gather_object(found, obj, group=here.groups[group]))
-    # A process group numbers its ranks by their global order, the grid by its placement.
-    by_rank = dict(zip(sorted(ranks), found, strict=True))
+    """Return the objects of all ranks of the group, in the order of their ranks in it; each of them must call."""
+    _require_outside_step("allgather")
+    library = state.get()
+    ranks = library.grid.group(_checked_group("allgather", group).value, library.rank)
+    gathered: list[Any] = [None] * len(ranks)
+    _explained("allgather", ranks, lambda: dist.all_gather_object(gathered, obj, group=library.groups[group]))
+    # A process group orders its ranks by their global numbers, the grid by its placement strategy.
+    by_rank = dict(zip(sorted(ranks), gathered, strict=True))
     return [by_rank[rank] for rank in ranks]
 
 
 def barrier(group: CommGroup = WORLD) -> None:
-    """Wait until every rank of the group is here."""
-    _outside_step("barrier")
-    here = state.get()
-    ranks = here.grid.group(_known("barrier", group).value, here.rank)
-    _heard("barrier", ranks, lambda: dist.barrier(group=here.groups[group]))
+    """Wait until every rank of the group has called it."""
+    _require_outside_step("barrier")
+    library = state.get()
+    ranks = library.grid.group(_checked_group("barrier", group).value, library.rank)
+    _explained("barrier", ranks, lambda: dist.barrier(group=library.groups[group]))
 
 
 def dp_barrier() -> None:
-    """Wait until every rank of this partition is here."""
+    """Wait until every rank of this partition has called it."""
     barrier(DP_GROUP)
 
 
 def mp_barrier() -> None:
-    """Wait until every rank of this model-parallel group is here."""
+    """Wait until every rank of this model-parallel group has called it."""
     barrier(MP_GROUP)
 
 
@@ -155,26 +156,28 @@ def _send_to(peers: Sequence[int], obj: Any) -> None:
         for peer in peers:
             dist.recv(receipt, peer, tag=_TAG)
 
-    _heard("send", peers, deliver)
+    _explained("send", peers, deliver)
 
 
-def _peer(what: str, index: int, rank_type: RankType) -> int:
-    """Return the global rank that `index` means, after making sure that one can talk to it."""
-    _outside_step(what)
+def _peer(function: str, index: int, rank_type: RankType) -> int:
+    """Return the global rank of `index`, or raise `ParallelError` when this rank cannot exchange messages with it."""
+    _require_outside_step(function)
     if not isinstance(rank_type, RankType):
-        raise ParallelError(f"smp.{what}: {rank_type!r} is not a rank type; take one of {_names(RankType)}")
-    here = state.get()
-    ranks = here.grid.group(rank_type.value.value, here.rank)
+        raise ParallelError(f"smp.{function}: {rank_type!r} is not a rank type; take one of {_names(RankType)}")
+    library = state.get()
+    ranks = library.grid.group(rank_type.value.value, library.rank)
     if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index < len(ranks):
-        raise ParallelError(f"smp.{what}: there is no {rank_type.name} {index!r}; they go from 0 to {len(ranks) - 1}")
-    if ranks[index] == here.rank:
-        raise ParallelError(f"smp.{what}: {rank_type.name} {index} is this rank itself, which would wait forever")
+        raise ParallelError(
+            f"smp.{function}: there is no {rank_type.name} {index!r}; they go from 0 to {len(ranks) - 1}"
+        )
+    if ranks[index] == library.rank:
+        raise ParallelError(f"smp.{function}: {rank_type.name} {index} is this rank itself, which would wait forever")
     return ranks[index]
 
 
-def _known(what: str, group: CommGroup) -> CommGroup:
+def _checked_group(function: str, group: CommGroup) -> CommGroup:
     if not isinstance(group, CommGroup):
-        raise ParallelError(f"smp.{what}: {group!r} is not a group; take one of {_names(CommGroup)}")
+        raise ParallelError(f"smp.{function}: {group!r} is not a group; take one of {_names(CommGroup)}")
     return group
 
 
@@ -182,16 +185,17 @@ def _names(kind: type[Enum]) -> str:
     return ", ".join(f"smp.{kind.__name__}.{member.name}" for member in kind)
 
 
-def _outside_step(what: str) -> None:
-    # Microbatches take turns in an order of each rank's own, so their messages would meet the wrong partners.
+def _require_outside_step(function: str) -> None:
+    # Each rank runs its microbatches in its own order, so the messages of two microbatches could be exchanged.
     if current() is not None:
-        raise ParallelError(f"smp.{what} inside a step; call it before or after the step")
+        raise ParallelError(f"smp.{function} inside a step; call it before or after the step")
 
 
-def _heard(what: str, peers: Sequence[int], talk: Callable[[], Result]) -> Result:
+def _explained(function: str, peers: Sequence[int], exchange: Callable[[], Result]) -> Result:
+    """Run an exchange of messages; turn its failure into a `ParallelError` that names the peers."""
     try:
-        return talk()
+        return exchange()
     except RuntimeError as error:
-        # gloo's and NCCL's word for a peer that is gone, or that did not come within the group's timeout.
+        # gloo and NCCL raise it for a peer that is gone, or that did not call within the group's timeout.
         reason = str(error).splitlines()[0]
-        raise ParallelError(f"smp.{what}: lost contact with ranks {list(peers)}: {reason}") from error
+        raise ParallelError(f"smp.{function}: lost contact with ranks {list(peers)}: {reason}") from error

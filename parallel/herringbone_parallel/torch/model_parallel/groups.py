@@ -1,4 +1,4 @@
-"""The process groups of the job, one per kind of parallelism, made once for the whole job."""
+"""The process groups of the job: one per kind of parallelism, made once in `smp.init`."""
 
 from __future__ import annotations
 
@@ -11,30 +11,31 @@ from herringbone_parallel.core.groups import CommGroup
 
 
 def open_groups(grid: Grid, rank: int) -> Mapping[CommGroup, dist.ProcessGroup]:
-    """Make every group of the job and return those `rank` belongs to; a collective call, in the same order everywhere.
+    """Make every group of the job and return those that `rank` belongs to. Every rank of the job must call it.
 
     Groups of the same ranks are one group: a group costs sockets, and most coincide in a small job.
     """
-    made: dict[tuple[int, ...], dist.ProcessGroup] = {}
+    # `new_group` is a collective call, also for ranks outside the group, so the order must be the same everywhere.
+    by_ranks: dict[tuple[int, ...], dist.ProcessGroup] = {}
     world = dist.group.WORLD
     assert world is not None, "the default process group is there before its parts"
-    made[tuple(range(grid.world_size))] = world
+    by_ranks[tuple(range(grid.world_size))] = world
     for kind in CommGroup:
         for ranks in grid.groups(kind.value):
-            if tuple(sorted(ranks)) not in made:
-                made[tuple(sorted(ranks))] = dist.new_group(list(ranks))
-    return {kind: made[tuple(sorted(grid.group(kind.value, rank)))] for kind in CommGroup}
+            if tuple(sorted(ranks)) not in by_ranks:
+                by_ranks[tuple(sorted(ranks))] = dist.new_group(list(ranks))
+    return {kind: by_ranks[tuple(sorted(grid.group(kind.value, rank)))] for kind in CommGroup}
 
 
 def open_reduction_group(grid: Grid, rank: int, backend: str) -> dist.ProcessGroup | None:
-    """Make every partition's group for gradients, as `open_groups` does, and return this rank's, None without replicas.
+    """Make each partition's group for gradients and return this rank's; None without replicas. Every rank must call it.
 
-    It is apart from `DP_GROUP`: gradients leave in the middle of a step, where a script's own collectives may too.
+    The group is separate from `DP_GROUP`: gradients leave in the middle of a step, where modules may use collectives.
     """
-    mine: dist.ProcessGroup | None = None
+    reduction_group: dist.ProcessGroup | None = None
     if grid.data > 1:
         for ranks in grid.groups(CommGroup.RDP_GROUP.value):
             group = dist.new_group(list(ranks), backend=backend)
             if rank in ranks:
-                mine = group
-    return mine
+                reduction_group = group
+    return reduction_group

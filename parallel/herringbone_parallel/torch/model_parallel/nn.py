@@ -1,4 +1,4 @@
-"""`smp.nn`: of SMP v1's layers those that are torch's own; the tensor-parallel ones are not in this release."""
+"""`smp.nn`: the layers of SMP v1 that are torch's own. Its tensor-parallel layers are not in this release."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.nn import LayerNorm
 
-from herringbone_parallel.torch.model_parallel.runtime.activation_checkpointing import (
+from herringbone_parallel.torch.model_parallel.activation_checkpointing import (
     checkpoint,
     checkpoint_sequential,
     set_activation_checkpointing,
@@ -15,7 +15,7 @@ from herringbone_parallel.torch.model_parallel.unavailable import LAYERS, refuse
 
 __all__ = ["FusedLayerNorm", "checkpoint", "checkpoint_sequential", "set_activation_checkpointing"]
 
-# torch's LayerNorm is one kernel too, and takes the same arguments.
+# torch's LayerNorm is a fused kernel as well, and takes the same arguments.
 FusedLayerNorm = LayerNorm
 
 

@@ -1,4 +1,4 @@
-"""`DistributedOptimizer`: a torch optimizer that updates what lives on this rank."""
+"""`DistributedOptimizer`: a torch optimizer that updates the parameters of this rank."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from herringbone_parallel.torch.model_parallel.placement.delayed import with_val
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
-    """Wrap any torch optimizer; learning-rate schedulers take the wrapper as they take the optimizer.
+    """Wrap any torch optimizer. Learning-rate schedulers accept the wrapper in place of the optimizer.
 
         optimizer = smp.DistributedOptimizer(torch.optim.AdamW(model.parameters(), lr=1e-3))
 
     The optimizer may be made before or after `DistributedModel`, over parameters of that model. Each rank updates the
     parameters it owns. Optimizers that look at all parameters at once (a global norm) see those of this rank only.
-    The loss scale of `fp16` is `smp.amp.GradScaler`'s here: another `static_loss_scale` than 1, `dynamic_loss_scale`
-    and its arguments raise `ParallelError`. Source: SMP v1, `smp.DistributedOptimizer`.
+    Use `smp.amp.GradScaler` to scale the loss: a `static_loss_scale` other than 1, `dynamic_loss_scale` and its
+    arguments raise `ParallelError`. Source: SMP v1, `smp.DistributedOptimizer`.
     """
 
-    # A fused optimizer would look for the scaler's verdict on itself, and the scaler leaves it on this wrapper.
+    # A fused optimizer reads the scaler's result from itself, but the scaler stores it on this wrapper.
     _step_supports_amp_scaling = False
 
     def __init__(
@@ -43,15 +43,16 @@ class DistributedOptimizer(torch.optim.Optimizer):
             )
         # The base class is not initialised: param groups and state are those of the wrapped optimizer.
         self.optimizer = optimizer
-        here = state.get()
-        if here.model is None:
+        library = state.get()
+        if library.model is None:
             raise ParallelError("make the smp.DistributedModel before the smp.DistributedOptimizer")
-        self._model: DistributedModel = here.model
-        # The names in each group, of the whole model; elsewhere's parameters leave the groups, not this list.
+        assert isinstance(library.model, DistributedModel)
+        self._model = library.model
+        # The names of each group in the whole model. Parameters of other ranks leave the groups, but not this list.
         self._groups = [self._names_of(group) for group in optimizer.param_groups]
-        # Loaded before the partition; kept until it is known which of it belongs here.
+        # The state that was loaded before the partition; kept until the parameters of this rank are known.
         self._pending: Mapping[str, Any] | None = None
-        here.optimizers.append(self)
+        library.optimizers.append(self)
         self._model.register_post_partition_hook(lambda _: self._keep_local())
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
@@ -65,15 +66,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self.optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of all parameters, on the CPU, gathered from the pipeline; each of its ranks must call it.
+        """Return the state of all parameters, on the CPU, gathered from the pipeline; every rank of it must call.
 
         A plain torch optimizer over the whole model's parameters, in the same groups and order, loads it.
         """
-        here = state.get()
+        library = state.get()
         named = self._named()
-        if self._model.partitioned and here.settings.partitions > 1:
-            parts: list[Any] = [None] * here.settings.partitions
-            dist.all_gather_object(parts, optimizer_state.on_cpu(named), group=here.groups[CommGroup.PP_GROUP])
+        if self._model.partitioned and library.settings.partitions > 1:
+            parts: list[Any] = [None] * library.settings.partitions
+            dist.all_gather_object(parts, optimizer_state.on_cpu(named), group=library.groups[CommGroup.PP_GROUP])
             named = optimizer_state.join(parts)
         return optimizer_state.to_numbered(named, self._groups)
 
@@ -82,10 +83,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return {**self._named(), PARTIAL_KEY: state.get().settings.partitions > 1}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what `state_dict`, `local_state_dict` or a plain optimizer over the same parameters returned.
+        """Load a state that `state_dict`, `local_state_dict` or a plain optimizer over the same parameters returned.
 
-        Each rank takes what belongs to its parameters; before the partition, options such as the learning rate change
-        at once, the rest when it is known which those are. Raises `ParallelError` for a state of other parameters.
+        Each rank takes the entries of its parameters. Options such as the learning rate change at once; before the
+        partition, the entries are loaded as soon as the parameters of this rank are known. Raises `ParallelError` for
+        a state of other parameters.
         """
         named = optimizer_state.read(state_dict, self._groups)
         for group, saved in zip(self.optimizer.param_groups, named["param_groups"], strict=True):
@@ -96,20 +98,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
             self._load_pending()
 
     def check(self, state_dict: Mapping[str, Any]) -> None:
-        """Raise `ParallelError` when `load_state_dict` would; nothing changes."""
+        """Raise the `ParallelError` that `load_state_dict` would raise; change nothing."""
         optimizer_state.read(state_dict, self._groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group of parameters of the distributed model."""
         parameters = param_group["params"]
-        given = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
-        names = self._names_of({"params": given})
-        self.optimizer.add_param_group({**param_group, "params": given})
+        added = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+        names = self._names_of({"params": added})
+        self.optimizer.add_param_group({**param_group, "params": added})
         self._groups.append(names)
         if self._model.partitioned:
             self._keep_local()
 
     def __getattr__(self, name: str) -> Any:
+        # Asked for before `__init__` has set it, as when an instance is unpickled: the lookup below would never end.
         if name == "optimizer":
             raise AttributeError(name)
         return getattr(self.optimizer, name)
@@ -119,22 +122,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def _names_of(self, group: Mapping[str, Any]) -> list[str]:
         name_of = {id(parameter): name for name, parameter in self._model.module.named_parameters()}
-        given = [with_values(parameter) for parameter in group["params"]]
-        strangers = [parameter for parameter in given if id(parameter) not in name_of]
-        if strangers:
+        parameters = [with_values(parameter) for parameter in group["params"]]
+        unknown = [parameter for parameter in parameters if id(parameter) not in name_of]
+        if unknown:
             raise ParallelError(
-                f"the optimizer has a parameter of shape {list(strangers[0].shape)} that the DistributedModel has not."
+                f"the optimizer has a parameter of shape {list(unknown[0].shape)} that the DistributedModel has not."
                 " Make the module that it belongs to a part of the model; and make the DistributedOptimizer before the"
                 " first step, or the inner optimizer over the distributed model's parameters()"
             )
-        return [name_of[id(parameter)] for parameter in given]
+        return [name_of[id(parameter)] for parameter in parameters]
 
     def _keep_local(self) -> None:
-        """Let go of the parameters that live elsewhere, and of their memory."""
+        """Drop the parameters of other ranks and their state, which frees their memory."""
         local = dict(self._model.local_named_parameters())
         for group, names in zip(self.optimizer.param_groups, self._groups, strict=True):
             group["params"] = [local[name] for name in names if name in local]
-            # torch's own record, of as many names as parameters; ours has all of them.
+            # torch's record of names must have as many entries as there are parameters. `_groups` has all names.
             group.pop("param_names", None)
         kept = {id(parameter) for parameter in local.values()}
         for parameter in [parameter for parameter in self.optimizer.state if id(parameter) not in kept]:
@@ -147,20 +150,20 @@ class DistributedOptimizer(torch.optim.Optimizer):
         return [name_of[id(parameter)] for group in self.optimizer.param_groups for parameter in group["params"]]
 
     def _named(self) -> dict[str, Any]:
-        own = self.optimizer.state_dict()
-        for group in own["param_groups"]:
+        numbered = self.optimizer.state_dict()
+        for group in numbered["param_groups"]:
             group.pop("param_names", None)
-        named = optimizer_state.to_named(own, dict(enumerate(self._local_names())), self._groups)
+        named = optimizer_state.to_named(numbered, dict(enumerate(self._local_names())), self._groups)
         return named if self._pending is None else {**named, "state": dict(self._pending)}
 
     def _load_pending(self) -> None:
         entries, self._pending = self._pending, None
         if entries is None:
             return
-        own = self.optimizer.state_dict()
-        own["state"] = {
+        numbered = self.optimizer.state_dict()
+        numbered["state"] = {
             number: optimizer_state.copied(entries[name])
             for number, name in enumerate(self._local_names())
             if name in entries
         }
-        self.optimizer.load_state_dict(own)
+        self.optimizer.load_state_dict(numbered)

@@ -1,8 +1,8 @@
-"""An optimizer's state in two forms, and the way from one to the other.
+"""An optimizer's state in two forms, and the conversion between them.
 
 numbered    torch's own: parameters are numbers, counted through all groups. Any torch optimizer over the same
             parameters in the same order loads it.
-named       parameters are the model's dotted names, so a part of it can be read on another number of partitions
+named       parameters are the model's dotted names, so that parts of it can be joined on another number of partitions
 
 Both are dicts with "state", by parameter, and "param_groups", each with its options and its "params".
 """
@@ -17,7 +17,7 @@ import torch
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import replace_leaves
 
-# On what holds the parameters of some ranks only; SMP v1's name.
+# The key that marks a state dict with the parameters of some ranks only; SMP v1's name.
 PARTIAL_KEY = "_smp_is_partial"
 
 Groups = Sequence[Sequence[str]]
@@ -50,32 +50,33 @@ def to_numbered(named: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
 
 
 def read(state_dict: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
-    """Return the named form of a state dict of either form; raises `ParallelError` when it is of other parameters."""
+    """Return the named form of a state dict of either form. Raises `ParallelError` for a state of other parameters."""
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= set(state_dict):
         raise ParallelError("this is no optimizer's state dict: it has no 'state' and 'param_groups'")
     sizes = [len(group["params"]) for group in state_dict["param_groups"]]
-    wanted = [len(names) for names in groups]
-    if sizes != wanted:
+    expected_sizes = [len(names) for names in groups]
+    if sizes != expected_sizes:
         raise ParallelError(
-            f"the state is of another optimizer: it has groups of {sizes} parameters, here they have {wanted}"
+            f"the state is of another optimizer: it has groups of {sizes} parameters, here they have {expected_sizes}"
         )
     names = [name for group in groups for name in group]
-    given = [key for group in state_dict["param_groups"] for key in group["params"]]
-    if any(isinstance(key, str) for key in given):
-        if given != names:
-            other = next((there, here) for there, here in zip(given, names, strict=True) if there != here)
+    keys = [key for group in state_dict["param_groups"] for key in group["params"]]
+    if any(isinstance(key, str) for key in keys):
+        if keys != names:
+            key, name = next((key, name) for key, name in zip(keys, names, strict=True) if key != name)
             raise ParallelError(
-                f"the optimizer's state is of another model: it has {other[0]!r} where this one has {other[1]!r}"
+                f"the optimizer's state is of another model: it has {key!r} where this one has {name!r}"
             )
         return {"state": dict(state_dict["state"]), "param_groups": list(state_dict["param_groups"])}
-    return to_named(state_dict, dict(zip(given, names, strict=True)), groups)
+    return to_named(state_dict, dict(zip(keys, names, strict=True)), groups)
 
 
 def join(parts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the named forms of several ranks; the options are those of the first."""
-    several = list(parts)
-    state = {name: entry for part in reversed(several) for name, entry in part["state"].items()}
-    return {"state": state, "param_groups": several[0]["param_groups"]}
+    """Join the named forms of several ranks; the options are those of the first rank."""
+    by_rank = list(parts)
+    # Reversed, so that the first rank's entry counts if several ranks have one.
+    state = {name: entry for part in reversed(by_rank) for name, entry in part["state"].items()}
+    return {"state": state, "param_groups": by_rank[0]["param_groups"]}
 
 
 def on_cpu(structure: Any) -> Any:
@@ -84,5 +85,5 @@ def on_cpu(structure: Any) -> Any:
 
 
 def copied(structure: Any) -> Any:
-    """Return the structure with tensors of its own, so that updating them changes nothing else."""
+    """Return the structure with copies of its tensors, so that an update in place leaves the originals alone."""
     return replace_leaves(structure, lambda leaf: leaf.clone() if isinstance(leaf, torch.Tensor) else leaf)

@@ -1,4 +1,4 @@
-"""What a step returns: one `StepOutput` per tensor, holding its microbatches."""
+"""`StepOutput`: the tensors of all microbatches in place of one returned tensor."""
 
 from __future__ import annotations
 
@@ -39,5 +39,5 @@ class StepOutput:
 
 
 def _summable(output: torch.Tensor) -> torch.dtype:
-    # The mean of counts is not a count.
+    # The mean of integers is no integer.
     return output.dtype if output.is_floating_point() or output.is_complex() else torch.get_default_dtype()

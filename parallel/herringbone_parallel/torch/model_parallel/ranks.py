@@ -1,4 +1,4 @@
-"""Ranks, sizes and the members of groups of this rank, under SMP v1's names: see `core.ranks`."""
+"""This rank's numbers, sizes and groups under SMP v1's names; `core.ranks` explains them."""
 
 from __future__ import annotations
 

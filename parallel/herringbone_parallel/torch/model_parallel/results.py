@@ -1,4 +1,4 @@
-"""The results of a step, on every rank: what one rank holds is sent to the others once, at the end of the step."""
+"""The results of a step, on every rank: each rank sends those that it holds to the others, at the end of the step."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from herringbone_parallel.core.structure import leaves_of, rebuild, replace_leav
 from herringbone_parallel.torch.model_parallel.output import StepOutput
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor, Value
 
-# (rank, bytes) -> None starts sending; (rank) -> bytes waits. Bytes are one-dimensional uint8 tensors.
+# `Send` takes a rank and bytes, and starts sending; `Wait` takes a rank and returns its bytes. Bytes are
+# one-dimensional uint8 tensors.
 Send = Callable[[int, torch.Tensor], None]
 Wait = Callable[[int], torch.Tensor]
 
 
 def share(results: Sequence[Any], rank: int, partitions: int, send: Send, wait: Wait) -> list[Any]:
-    """Return the results with data in place of placed tensors; a rank that holds any sends each other one message."""
-    everyone = set(range(partitions))
-    wanted: dict[int, dict[int, Value]] = {}
+    """Return the results with data in place of placed tensors. A rank that holds any sends each peer one message."""
+    all_ranks = set(range(partitions))
+    # By owner, then by identity: the same on every rank, so the parts of a message need no names.
+    missing: dict[int, dict[int, Value]] = {}
     for leaf in leaves_of(list(results)):
-        if isinstance(leaf, PlacedTensor) and leaf.value.holders != everyone:
-            wanted.setdefault(leaf.value.owner, {})[id(leaf.value)] = leaf.value
-    for owner, values in wanted.items():
+        if isinstance(leaf, PlacedTensor) and leaf.value.holders != all_ranks:
+            missing.setdefault(leaf.value.owner, {})[id(leaf.value)] = leaf.value
+    # All sends before the first wait, so that the messages of several owners travel at the same time.
+    for owner, values in missing.items():
         if owner == rank:
             packed = _pack([_data(value) for value in values.values()])
-            for peer in everyone - {rank}:
+            for peer in all_ranks - {rank}:
                 send(peer, packed)
-    for owner, values in wanted.items():
+    for owner, values in missing.items():
         if owner != rank:
             _unpack(wait(owner), list(values.values()))
     return [
@@ -60,5 +63,5 @@ def _unpack(packed: torch.Tensor, values: Sequence[Value]) -> None:
     for value in values:
         part = packed[start : start + value.bytes]
         start += value.bytes
-        # A copy of its own: an unaligned slice cannot be seen as another dtype, and a view would keep all the rest.
+        # A copy: an unaligned slice cannot be viewed as another dtype, and a view would keep the whole message alive.
         value.local = part.clone().view(value.spec.dtype).reshape(value.spec.shape)

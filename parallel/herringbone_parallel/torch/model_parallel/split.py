@@ -1,4 +1,4 @@
-"""Cuts tensors among the arguments of a step function into microbatches, and says which it cannot take."""
+"""Cut tensor arguments of a step function into microbatches, and refuse those on a wrong device."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from herringbone_parallel.core.pipeline.microbatch import microbatch_size
 
 
 def pieces(name: str, leaf: Any, microbatches: int, axis: int) -> Sequence[torch.Tensor] | None:
-    """Return a tensor's part for each microbatch, None for what is no tensor or has no axis."""
+    """Return a tensor's part for each microbatch; None for a leaf that is no tensor, or a tensor without an axis."""
     if not isinstance(leaf, torch.Tensor) or not leaf.dim():
         return None
     size = microbatch_size(leaf.shape[axis], microbatches, what=f"argument {name!r}", axis=axis)
+    # Views of the caller's tensor: nothing is copied.
     return torch.split(leaf, size, axis)
 
 
@@ -23,13 +24,12 @@ def check_device(device: torch.device, name: str, leaf: Any) -> None:
     """Raise `ParallelError` for a tensor that is neither on this rank's `device` nor on the CPU."""
     if not isinstance(leaf, torch.Tensor) or leaf.device in (device, torch.device("cpu")):
         return
-    there = leaf.device
-    if there.type == "meta":
+    if leaf.device.type == "meta":
         raise ParallelError(
             f"argument {name!r} of the step is on the device 'meta', which has shapes and no data;"
             " pass a tensor with data"
         )
     raise ParallelError(
-        f"argument {name!r} of the step is on {there}, and this rank computes on {device}: move it with"
+        f"argument {name!r} of the step is on {leaf.device}, and this rank computes on {device}: move it with"
         f" .to({str(device)!r}), or let the script take its device from smp.local_rank()"
     )

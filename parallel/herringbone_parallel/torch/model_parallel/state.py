@@ -1,14 +1,18 @@
-"""What `smp.init` sets up: the settings, this rank's place in the grid, process groups and mail."""
+"""The library's state in a process: `smp.init` makes it, `shutdown` takes it down.
+
+It holds the settings, this rank's position in the grid, the process groups and the transport. Modules that other
+modules here reach through the state, such as the model, are known by the few members that are used (`StepModel`).
+"""
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 import torch.distributed as dist
@@ -22,15 +26,41 @@ from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel.groups import open_groups, open_reduction_group
 from herringbone_parallel.torch.model_parallel.replicas.replicas import Replicas, job_store
 from herringbone_parallel.torch.model_parallel.runtime import deferral
-from herringbone_parallel.torch.model_parallel.runtime.run_token import Crew
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
+from herringbone_parallel.torch.model_parallel.runtime.thread_pool import ThreadPool
 from herringbone_parallel.torch.model_parallel.runtime.transport import NEVER, Transport
 from herringbone_parallel.torch.model_parallel.timeline import Timeline, open_timeline
 
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel import ResolvedModelParallel
-    from herringbone_parallel.torch.model_parallel.model import DistributedModel
-    from herringbone_parallel.torch.model_parallel.optimizer import DistributedOptimizer
+
+# Runs the step function on its first microbatch: on this rank alone, on the device, inside the context manager.
+TrialRun = Callable[[torch.device, AbstractContextManager[None]], None]
+
+
+class StepReducer(Protocol):
+    """The part of `Reducer` that a step uses."""
+
+    def step(self) -> AbstractContextManager[None]: ...
+    def retire(self) -> None: ...
+
+
+class StepModel(Protocol):
+    """The part of `DistributedModel` that a step uses."""
+
+    average_grads_across_microbatches: bool
+
+    @property
+    def partitioned(self) -> bool: ...
+    @property
+    def reducer(self) -> StepReducer | None: ...
+    def settle(self, run: TrialRun) -> None: ...
+
+
+class OptimizerWrapper(Protocol):
+    """The part of `DistributedOptimizer` that the partition and `model.join` use."""
+
+    optimizer: torch.optim.Optimizer
 
 
 @dataclass
@@ -47,21 +77,23 @@ class State:
     groups: Mapping[CommGroup, dist.ProcessGroup]
     book: ShapeBook = field(default_factory=ShapeBook)
     replicas: Replicas | None = None
-    crew: Crew = field(default_factory=Crew)
-    model: DistributedModel | None = None
-    optimizers: list[DistributedOptimizer] = field(default_factory=list)
+    pool: ThreadPool = field(default_factory=ThreadPool)
+    model: StepModel | None = None
+    optimizers: list[OptimizerWrapper] = field(default_factory=list)
+    # The number of steps begun, which is also the number of the newest step: messages carry it.
     steps: int = 0
     tracing: bool = False
-    # The last one that did not end well here; 0 when all did.
+    # The last step that failed on this rank; 0 if none did.
     failed_step: int = 0
     timeline: Timeline | None = None
 
     @cached_property
     def pp_rank(self) -> int:
+        """This rank's index in its pipeline, which is also its partition."""
         return self.grid.coordinates(self.rank)["P"]
 
     def reducing(self) -> AbstractContextManager[None]:
-        """Average the gradients that the `with` block adds up over the replicas, if there are any."""
+        """Average over the replicas, if there are any, the gradients that the `with` block adds up."""
         reducer = None if self.model is None else self.model.reducer
         return nullcontext() if reducer is None else reducer.step()
 
@@ -70,7 +102,7 @@ _state: State | None = None
 
 
 def get() -> State:
-    """Return the state; raises `ParallelError` before `init`."""
+    """Return the state. Raises `ParallelError` before `init`."""
     if _state is None:
         raise ParallelError("smp.init() has not been called; call it first in the script")
     return _state
@@ -87,7 +119,7 @@ def is_tracing() -> bool:
         if not smp.is_tracing():
             examples_seen += len(images)
 
-    That is the first call of the first step, on rank 0 only; what it computes is thrown away.
+    That is the first call of the first step, on rank 0 only. Its results are discarded.
     """
     return _state is not None and _state.tracing
 
@@ -105,54 +137,71 @@ def init() -> None:
     if _state is not None:
         return
     settings = launch.model_parallel(os.environ)
-    place = launch.place(os.environ)
+    place = launch.rank_info(os.environ)
     rank, size = place.rank, place.size
     grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
     _refuse(settings, grid)
     device = torch.device("cpu")
-    both = "gloo"
+    backends = "gloo"
     if torch.cuda.is_available():
         device = torch.device("cuda", place.local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
-        both = "cpu:gloo,cuda:nccl"
+        # gloo too: headers and pickled objects travel over the CPU.
+        backends = "cpu:gloo,cuda:nccl"
+    # A script may have initialised torch.distributed itself; its default group then stays.
     if not dist.is_initialized():
-        dist.init_process_group(both, init_method=_meeting_place(settings), rank=rank, world_size=size)
+        dist.init_process_group(backends, init_method=_rendezvous(settings), rank=rank, world_size=size)
     if grid.pipeline > 1:
+        # Each step frees and allocates the same activations: pages that go back to the system cost page faults.
         keep_pages()
+    # Making a group is a collective call of the whole job, so the order of these calls is the same on every rank.
     groups = open_groups(grid, rank)
-    transport = _open_mail(grid, rank, device)
+    transport = _open_transport(grid, rank, device)
     replicas = None
-    reduction = open_reduction_group(grid, rank, "gloo" if settings.ddp_dist_backend == "gloo" else both)
+    reduction = open_reduction_group(grid, rank, "gloo" if settings.ddp_dist_backend == "gloo" else backends)
     if reduction is not None:
         replicas = Replicas(grid.group("D", rank), rank, grid.group("P", rank), reduction, job_store())
     timeline = open_timeline(rank, size, os.environ)
-    where = (rank, place.local_rank, place.local_size)
-    _state = State(settings, grid, *where, device, transport, groups, replicas=replicas, timeline=timeline)
+    _state = State(
+        settings=settings,
+        grid=grid,
+        rank=rank,
+        local_rank=place.local_rank,
+        local_size=place.local_size,
+        device=device,
+        transport=transport,
+        groups=groups,
+        replicas=replicas,
+        timeline=timeline,
+    )
+    # The script need not call it: peers must learn that this rank leaves, or they would wait for it.
     atexit.register(shutdown)
 
 
 def shutdown() -> None:
-    """Part from the other ranks; runs by itself at the end of the script."""
+    """Leave the other ranks. Runs by itself at the end of the script; a second call does nothing."""
     global _state
     if _state is None:
         return
     state, _state = _state, None
+    # In this order: replicas that wait for this rank learn first that it leaves. The groups are destroyed last, because
+    # the timeline and the transport still use them.
     if state.replicas is not None:
         state.replicas.leave()
     if state.model is not None and state.model.reducer is not None:
         state.model.reducer.retire()
-    state.crew.dismiss()
-    well = not 0 < state.failed_step == state.steps
-    if state.timeline is not None and well:
+    state.pool.close()
+    last_step_succeeded = not 0 < state.failed_step == state.steps
+    if state.timeline is not None and last_step_succeeded:
         state.timeline.hand_in(job_store())
     if state.transport is not None:
-        state.transport.close(patient=well)
+        state.transport.close(patient=last_step_succeeded)
     if dist.is_initialized():
         dist.destroy_process_group()
 
 
-def _meeting_place(settings: ResolvedModelParallel) -> str:
-    """Return where the ranks meet: where the launcher says, on the port of `ddp_port` if that is set."""
+def _rendezvous(settings: ResolvedModelParallel) -> str:
+    """Return the rendezvous of the ranks: the launcher's, or the port `ddp_port` of its host if that is set."""
     if settings.ddp_port is None:
         return "env://"
     if settings.ddp_port == 0:
@@ -163,8 +212,8 @@ def _meeting_place(settings: ResolvedModelParallel) -> str:
 
 
 def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
-    """Name what SMP v1 has and this release has not; nothing is silently ignored."""
-    wished = {
+    """Raise `ParallelError` for settings of SMP v1 that this release lacks; no setting is silently ignored."""
+    unavailable = {
         "horovod (for PyTorch there is ddp)": settings.horovod,
         "tensor_parallel_degree > 1": settings.tensor_parallel_degree > 1,
         "sharded_data_parallel_degree > 1": settings.sharded_data_parallel_degree > 1,
@@ -176,10 +225,10 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         "prescaled_batch": settings.prescaled_batch,
         "pipeline 'zero_bubble' (with this torch)": settings.pipeline == "zero_bubble" and not deferral.is_supported(),
     }
-    asked = [name for name, value in wished.items() if value]
-    if asked:
+    requested = [name for name, value in unavailable.items() if value]
+    if requested:
         raise ParallelError(
-            f"not available in this release: {', '.join(asked)}. What there is: partitions, microbatches,"
+            f"not available in this release: {', '.join(requested)}. What there is: partitions, microbatches,"
             " active_microbatches, pipeline, placement_strategy, auto_partition,"
             " default_partition, optimize, memory_weight, skip_tracing, partition_file, load_partition, ddp."
         )
@@ -198,13 +247,16 @@ def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
         )
 
 
-def _open_mail(grid: Grid, rank: int, device: torch.device) -> Transport | None:
-    """Make every pipeline's mail groups (a collective call: each rank makes all) and return this rank's own mail."""
+def _open_transport(grid: Grid, rank: int, device: torch.device) -> Transport | None:
+    """Return this rank's transport, None in a pipeline of one rank; every rank of the job must call it.
+
+    Each rank makes the groups of all pipelines, because making a group is a collective call of the whole job.
+    """
     if grid.pipeline == 1:
         return None
-    mine: Transport | None = None
+    transport: Transport | None = None
     for ranks in grid.groups("P"):
-        mail = dist.new_group(list(ranks), backend="gloo", timeout=NEVER)
+        group = dist.new_group(list(ranks), backend="gloo", timeout=NEVER)
         pairs = {}
         if device.type == "cuda":
             for source in range(len(ranks)):
@@ -212,5 +264,5 @@ def _open_mail(grid: Grid, rank: int, device: torch.device) -> Transport | None:
                     if source != target:
                         pairs[source, target] = dist.new_group([ranks[source], ranks[target]], backend="nccl")
         if rank in ranks:
-            mine = Transport(ranks, mail, pairs)
-    return mine
+            transport = Transport(ranks, group, pairs)
+    return transport

@@ -1,4 +1,15 @@
-"""`@smp.step`: runs a function once per microbatch, pipelined over the ranks."""
+"""`@smp.step`: run a function once per microbatch, pipelined over the ranks.
+
+The life of a step, on every rank:
+
+    [1] split      the arguments into microbatches                           core.pipeline.split, `split`
+    [2] run        each microbatch on a thread, one at a time                runtime.run_token, runtime.microbatch
+                       forward: calls run where their data is                runtime.transport moves inputs
+                       backward: the tape is walked in reverse               runtime.tape
+                       gradients that are final leave for the replicas       replicas.reducer
+    [3] share      the results with all ranks of the pipeline                `results`
+    [4] conclude   the average over the replicas; collect the results        replicas.reducer, `results`
+"""
 
 from __future__ import annotations
 
@@ -16,19 +27,19 @@ from herringbone_parallel.core.pipeline.schedule import make_schedule
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch.model_parallel import state
-from herringbone_parallel.torch.model_parallel.failures import FIRST_WORD_SECONDS, PeerFailedError, described
+from herringbone_parallel.torch.model_parallel.failures import REPORT_SECONDS, PeerFailedError, described
 from herringbone_parallel.torch.model_parallel.results import collect, share
 from herringbone_parallel.torch.model_parallel.runtime import randomness
-from herringbone_parallel.torch.model_parallel.runtime.cpu_affinity import placing_of
+from herringbone_parallel.torch.model_parallel.runtime.cpu_affinity import core_hand_over
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
-from herringbone_parallel.torch.model_parallel.runtime.mailbox import Post
+from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import Microbatch, current
 from herringbone_parallel.torch.model_parallel.runtime.modes import entered, thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
-from herringbone_parallel.torch.model_parallel.runtime.run_token import Baton
+from herringbone_parallel.torch.model_parallel.runtime.run_token import RunToken
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook
 from herringbone_parallel.torch.model_parallel.runtime.stall import STALL_PURPOSES, RanksDivergedError, StallProbe
-from herringbone_parallel.torch.model_parallel.runtime.transport import Key, Purpose, Transport
+from herringbone_parallel.torch.model_parallel.runtime.transport import Key, MessageId, Purpose, Transport
 from herringbone_parallel.torch.model_parallel.split import check_device, pieces
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -60,9 +71,9 @@ def step(
 
         loss = train_step(model, images, labels).reduce_mean()
 
-    Every tensor argument is cut along axis 0 (`input_split_axes` gives another, by argument name; `non_split_inputs`
-    are passed whole). Tensors come back as `StepOutput`, on every rank of the pipeline; other results as a list by
-    microbatch. Source: SMP v1, `smdistributed.modelparallel.torch.step`.
+    Every tensor argument is cut along axis 0. `input_split_axes` gives another axis by argument name, and arguments in
+    `non_split_inputs` are passed whole. Tensors come back as `StepOutput`, on every rank of the pipeline; other results
+    as a list by microbatch. Source: SMP v1, `smdistributed.modelparallel.torch.step`.
 
     Raises `ParallelError` before anything runs when the number of microbatches does not divide the batch, or a tensor
     is on another device than this rank's.
@@ -75,33 +86,36 @@ def step(
 
     @functools.wraps(function)
     def stepped(*args: Any, **kwargs: Any) -> Any:
-        here = state.get()
+        library = state.get()
         if current() is not None:
             raise ParallelError(f"{function.__qualname__}: a step inside another step")
-        check = functools.partial(check_device, here.device)
-        parts = splitter.split(args, kwargs, here.settings.microbatches, check)
-        if here.model is not None:
-            here.model.settle(functools.partial(_run_alone, here, function, parts[0]))
-        with here.reducing():
-            results = _run(here, function, parts, detach_outputs)
+        check = functools.partial(check_device, library.device)
+        # [1]
+        parts = splitter.split(args, kwargs, library.settings.microbatches, check)
+        if library.model is not None:
+            library.model.settle(functools.partial(_run_alone, library, function, parts[0]))
+        # [2] to [4]
+        with library.reducing():
+            results = _run(library, function, parts, detach_outputs)
         return collect(results)
 
     return stepped
 
 
 def _run_alone(
-    here: state.State,
+    library: state.State,
     function: Callable[..., Any],
     part: Any,
     device: torch.device,
     watch: AbstractContextManager[None],
 ) -> None:
-    """Run one microbatch as a pipeline of this rank alone would, before the model is partitioned."""
+    """Run one microbatch on this rank as the only rank of a pipeline, before the model is partitioned."""
     modes = thread_modes()
 
     def copied(leaf: Any) -> Any:
         if not isinstance(leaf, torch.Tensor):
             return leaf
+        # A copy, because the step function may write into its arguments, and the step runs on them afterwards.
         return leaf.detach().to(device, copy=True).requires_grad_(leaf.requires_grad)
 
     args, kwargs = replace_leaves(part, copied)
@@ -109,122 +123,134 @@ def _run_alone(
     def body(index: int) -> None:
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        microbatch = Microbatch(Post(0, 0, index, None, baton), 1, device, ShapeBook(), scale=1.0, seed=0)
+        microbatch = Microbatch(Mailbox(0, 0, index, None, token), 1, device, ShapeBook(), scale=1.0, seed=0)
         with entered(modes), watch:
-            _run_one(microbatch, function, args, kwargs, detach=True)
+            _run_function(microbatch, function, args, kwargs, detach=True)
 
-    baton = Baton(make_schedule("simple", active=1), here.crew, 1, body, randomness.keep)
-    baton.run()
+    token = RunToken(make_schedule("simple", active=1), library.pool, 1, body, randomness.save_generators)
+    token.run()
 
 
-def _run(here: state.State, function: Callable[..., Any], parts: Sequence[Any], detach: bool) -> list[Any]:
-    settings, count = here.settings, len(parts)
+def _run(library: state.State, function: Callable[..., Any], parts: Sequence[Any], detach: bool) -> list[Any]:
+    settings, count = library.settings, len(parts)
     results: list[Any] = [None] * count
     modes = thread_modes()
-    here.steps += 1
-    number = here.steps
-    model = here.model
+    library.steps += 1
+    step_number = library.steps
+    model = library.model
     scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
+    # The script's generator advances by this one draw, whatever the microbatches draw.
     seed = randomness.draw_seed()
-    restore = randomness.keep()
+    restore = randomness.save_generators()
     traces = [Progress() for _ in parts]
 
     def body(index: int) -> None:
-        if here.device.type == "cuda":
-            torch.cuda.set_device(here.device)
-        post = Post(here.pp_rank, number, index, here.transport, baton)
+        # Runs in a thread of the pool: CUDA's current device, grad mode and autocast are thread-local.
+        if library.device.type == "cuda":
+            torch.cuda.set_device(library.device)
+        mailbox = Mailbox(library.pp_rank, step_number, index, library.transport, token)
         deferral = Deferral() if settings.pipeline == "zero_bubble" else None
-        own_seed = randomness.seed_of(seed, index)
+        stream_seed = randomness.seed_of(seed, index)
         microbatch = Microbatch(
-            post, settings.partitions, here.device, here.book, scale=scale, seed=own_seed, deferral=deferral
+            mailbox, settings.partitions, library.device, library.book, scale=scale, seed=stream_seed, deferral=deferral
         )
         traces[index].calls = microbatch.trace
         args, kwargs = parts[index]
         with entered(modes):
-            results[index] = _run_one(microbatch, function, args, kwargs, detach)
+            results[index] = _run_function(microbatch, function, args, kwargs, detach)
         traces[index].ended = True
         if deferral:
-            post.enter_weight()
+            mailbox.enter_weight()
             deferral.run()
-        if here.transport is not None:
-            here.transport.reap()
+        if library.transport is not None:
+            library.transport.reap()
 
-    note = None if here.timeline is None else here.timeline.of_step(number)
+    record = None if library.timeline is None else library.timeline.of_step(step_number)
     schedule = make_schedule(settings.pipeline, active=settings.active_microbatches)
-    placing = placing_of(here.local_size, torch.get_num_threads())
-    baton = Baton(schedule, here.crew, count, body, randomness.keep, note, placing)
+    # In every step, because the script may change the number of threads.
+    library.pool.hand_over = core_hand_over(library.local_size, torch.get_num_threads(), library.device.type)
+    token = RunToken(schedule, library.pool, count, body, randomness.save_generators, record)
     try:
-        if here.transport is None:
-            baton.run()
+        if library.transport is None:
+            token.run()
         else:
-            results = _run_with_peers(here, here.transport, baton, results, traces)
+            results = _run_with_peers(library, library.transport, token, results, traces)
     except BaseException:
-        here.failed_step = number
-        if here.timeline is not None:
-            here.timeline.write_own()
+        library.failed_step = step_number
+        if library.timeline is not None:
+            library.timeline.write_own()
         raise
     finally:
         restore()
-    here.book.turn_page()
+    library.book.turn_page()
     return results
 
 
 def _run_with_peers(
-    here: state.State, transport: Transport, baton: Baton, results: list[Any], traces: list[Progress]
+    library: state.State, transport: Transport, token: RunToken, results: list[Any], traces: list[Progress]
 ) -> list[Any]:
-    """Run the step and share its results; a failure reaches every peer, and a peer's failure ends the step here."""
-    probe = StallProbe(here.pp_rank, here.steps, transport, baton, lambda: [progress.snapshot() for progress in traces])
+    """Run the step and share its results. A failure reaches every peer; a peer's failure ends the step on this rank."""
+    probe = StallProbe(
+        library.pp_rank, library.steps, transport, token, lambda: [progress.snapshot() for progress in traces]
+    )
 
     def deliver(source: int, key: Key, content: Any) -> None:
-        if key.step <= here.failed_step:
-            # Of a step that has failed here too.
+        # Runs in the transport's receiving threads.
+        if key.step <= library.failed_step:
+            # A late message of a step that has failed on this rank as well.
             return
         if key.purpose == Purpose.FAILURE:
-            lost = source == here.pp_rank
-            baton.fail(PeerFailedError(content if lost else f"pipeline rank {source} failed in this step: {content}"))
+            # The transport reports a lost connection in this rank's name.
+            lost = source == library.pp_rank
+            token.fail(PeerFailedError(content if lost else f"pipeline rank {source} failed in this step: {content}"))
         elif key.purpose in STALL_PURPOSES:
             probe.receive(source, key.purpose, content)
         else:
-            baton.deliver((source, key), content)
+            token.deliver(MessageId(source, key), content)
 
-    def outputs() -> Key:
-        # Ranks that have not made the same calls do not find each other's results, and the probe tells them why.
-        return Key(here.steps, 0, digest(progress.calls for progress in traces), Purpose.RESULTS)
+    def results_key() -> Key:
+        # The key hashes the traces: if ranks diverged, their results never match, and the stall probe reports the
+        # difference.
+        return Key(library.steps, 0, digest(progress.calls for progress in traces), Purpose.RESULTS)
 
     def send(peer: int, packed: torch.Tensor) -> None:
-        transport.send_tensor(peer, outputs(), packed)
+        transport.send_tensor(peer, results_key(), packed)
 
     def wait(owner: int) -> torch.Tensor:
-        received: torch.Tensor = baton.wait_outside((owner, outputs()), probe.look)
+        received: torch.Tensor = token.wait_outside(MessageId(owner, results_key()), probe.poll)
         return received
 
-    transport.listen(here.steps, deliver)
+    transport.listen(library.steps, deliver)
     try:
-        baton.run(probe.look)
-        shared = share(results, here.pp_rank, here.settings.partitions, send, wait)
-        probe.over()
+        token.run(probe.poll)
+        # [3]
+        shared = share(results, library.pp_rank, library.settings.partitions, send, wait)
+        probe.end_step()
+        # The script may write into its tensors from here on.
         transport.release()
     except RanksDivergedError:
-        # Every rank says so by itself.
+        # No report to the peers: each of them raises this error by itself.
         raise
     except PeerFailedError:
-        # The rank that failed should be the first to be heard.
-        time.sleep(FIRST_WORD_SECONDS)
+        # The failed rank's own error should be the first in the log, and the first that the launcher sees.
+        time.sleep(REPORT_SECONDS)
         raise
     except BaseException as failure:
         reason = described(failure)
         for peer in transport.peers:
-            transport.send_object(peer, Key(here.steps, 0, 0, Purpose.FAILURE), reason)
+            transport.send_object(peer, Key(library.steps, 0, 0, Purpose.FAILURE), reason)
         raise
     return shared
 
 
-def _run_one(microbatch: Microbatch, function: Callable[..., Any], args: Any, kwargs: Any, detach: bool) -> Any:
+def _run_function(microbatch: Microbatch, function: Callable[..., Any], args: Any, kwargs: Any, detach: bool) -> Any:
+    """Run the user's function as one microbatch, and return its result, detached if `detach`."""
     with microbatch.running():
         result = function(*args, **kwargs)
 
     def detached(leaf: Any) -> Any:
-        plain = isinstance(leaf, torch.Tensor) and not isinstance(leaf, PlacedTensor)
-        return leaf.detach() if plain and detach else leaf
+        # A placed tensor has no graph of its own; `share` puts data without a graph in its place.
+        ordinary = isinstance(leaf, torch.Tensor) and not isinstance(leaf, PlacedTensor)
+        return leaf.detach() if ordinary and detach else leaf
 
     return replace_leaves(result, detached)

@@ -1,4 +1,4 @@
-"""`SMP_TIMELINE` for torch: what the ranks have travels to rank 0 through torch's store."""
+"""`SMP_TIMELINE` for torch: the ranks send their stretches of work to rank 0 through torch's store."""
 
 from __future__ import annotations
 
@@ -13,34 +13,33 @@ import torch
 import torch.distributed as dist
 
 from herringbone_parallel import timeline
-from herringbone_parallel.core.pipeline.schedule import BACKWARD, FORWARD, WEIGHT
 from herringbone_parallel.timeline import VARIABLE, file_for
-from herringbone_parallel.torch.model_parallel.runtime import run_token
+from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 
-_NAMES = {run_token.FORWARD: FORWARD, run_token.BACKWARD: BACKWARD, run_token.WEIGHT: WEIGHT}
 _GATHER_SECONDS = 5
 
 
 class Timeline(timeline.Timeline):
-    """The stretches of work of this rank, handed in through torch's store."""
+    """The stretches of work of this rank, sent through torch's store."""
 
     def __init__(self, path: Path, rank: int, size: int, ahead_s: float) -> None:
         super().__init__(path, rank, ahead_s)
         self._size = size
 
-    def of_step(self, step: int) -> Callable[[int, int, float, float], None]:
-        """Return what notes a stretch of work in this step: its phase, microbatch, start and end by our clock."""
-        return lambda phase, *stretch: self.note(step, _NAMES[phase], *stretch)
+    def of_step(self, step: int) -> Callable[[Phase, int, float, float], None]:
+        """Return a function that notes a stretch of this step: its phase, microbatch, start and end by this clock."""
+        return lambda phase, *stretch: self.note(step, phase.name.lower(), *stretch)
 
     def hand_in(self, store: Any) -> None:
-        """Give rank 0 what there is; on rank 0, write the trace of all ranks that hand something in within seconds."""
+        """Send this rank's stretches to rank 0. On rank 0, write the trace of all ranks that send theirs in time."""
         if self.rank != 0:
             try:
-                store.set(_key(self.rank), self.told())
+                store.set(_key(self.rank), self.encoded())
             except RuntimeError as error:
                 warnings.warn(f"{VARIABLE}: rank 0 is gone ({error}); wrote {self.write_own()}", stacklevel=2)
             return
         others, missing = [], []
+        # One deadline for all ranks: the job must not wait for each lost rank in turn.
         deadline = time.monotonic() + _GATHER_SECONDS
         for rank in range(1, self._size):
             try:
@@ -50,23 +49,23 @@ class Timeline(timeline.Timeline):
                 missing.append(rank)
         self.write(others)
         if missing:
-            warnings.warn(f"{self.path} lacks the ranks {missing}, which handed nothing in", stacklevel=2)
+            warnings.warn(f"{self.path} lacks the ranks {missing}, which sent nothing", stacklevel=2)
 
 
 def open_timeline(rank: int, size: int, environ: Mapping[str, str]) -> Timeline | None:
-    """Return the timeline that rank 0's environment asks for, None if it does not; every rank of the job must call it.
+    """Return the timeline that rank 0's environment requests, or None. Every rank of the job must call it.
 
-    Raises `ParallelError` when its folder cannot be made.
+    Raises `ParallelError` when the folder of its file cannot be made.
     """
-    asked: list[str | None] = [environ.get(VARIABLE) if rank == 0 else None]
-    if asked[0]:
-        file_for(asked[0])
+    requested: list[str | None] = [environ.get(VARIABLE) if rank == 0 else None]
+    if requested[0]:
+        file_for(requested[0])
     if size > 1:
-        dist.broadcast_object_list(asked, src=0, device=torch.device("cpu"))
-    if not asked[0]:
+        dist.broadcast_object_list(requested, src=0, device=torch.device("cpu"))
+    if not requested[0]:
         return None
     ahead_s = _ahead_s(rank, size)
-    return Timeline(timeline.expanded(asked[0]), rank, size, ahead_s)
+    return Timeline(timeline.expanded(requested[0]), rank, size, ahead_s)
 
 
 def _key(rank: int) -> str:
@@ -74,7 +73,7 @@ def _key(rank: int) -> str:
 
 
 def _ahead_s(rank: int, size: int) -> float:
-    """Return how much rank 0's clock shows more than ours; 0 on one host."""
+    """Return the seconds by which rank 0's clock is ahead of this rank's; 0 on one host."""
     word = torch.zeros(1, dtype=torch.float64)
 
     def ping() -> float:
@@ -84,6 +83,7 @@ def _ahead_s(rank: int, size: int) -> float:
 
     if rank != 0:
         return timeline.ahead_s(ping)
+    # One peer after another, because two pings at once would delay each other.
     for peer in range(1, size):
         for _ in range(timeline.PINGS):
             dist.recv(word, peer)

@@ -1,4 +1,4 @@
-"""SMP v1's names that this release has not; using one is an error that says what there is, never an AttributeError."""
+"""Names of SMP v1 that this release lacks: using one raises an error with the alternatives, and no AttributeError."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LAYERS = frozenset(
 
 
 def refuse(name: str) -> NoReturn:
-    """Raise the `ParallelError` for a name that SMP v1 has."""
+    """Raise the `ParallelError` for a name of SMP v1 that is not available."""
     raise ParallelError(
         f"{name} is not available: there is no tensor parallelism and there are no fused optimizers in this"
         " release. What there is: any torch.nn layer and torch.optim optimizer, split over the ranks by"

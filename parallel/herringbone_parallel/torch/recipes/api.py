@@ -1,6 +1,6 @@
 """What makes a training of few large steps as good as one of many small ones, for PyTorch.
 
-    from herringbone_parallel.torch.recipes import LARS, Schedule, scale_learning_rate, weight_groups
+    from herringbone_parallel.torch.recipes.api import LARS, Schedule, scale_learning_rate, weight_groups
 
     optimizer = LARS(weight_groups(model, weight_decay=5e-5), lr=scale_learning_rate(0.1, batch=8192, base_batch=256))
     schedule = Schedule(length=epochs, warmup=5, decay="polynomial", power=2)

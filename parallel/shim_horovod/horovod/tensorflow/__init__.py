@@ -1,6 +1,6 @@
-"""`import horovod.tensorflow as hvd` in a launched rank, where the real package is not installed.
+"""Re-exports Horovod's names for `import horovod.tensorflow as hvd`, in a rank without the real package.
 
-The folder above has no `__init__.py`: a real `horovod` package, wherever it lies, comes before it.
+The folder above has no `__init__.py`, so Python prefers a real `horovod` package wherever it is installed.
 """
 
 from herringbone_parallel.tensorflow.horovod.api import *  # noqa: F403

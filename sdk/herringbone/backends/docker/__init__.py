@@ -1,1 +1,1 @@
-"""`local` and `local_gpu`: hosts are containers. `backend` has the verbs."""
+"""The backend of `local` and `local_gpu`: hosts are containers of one engine. Start reading in `backend`."""

@@ -94,6 +94,7 @@ class DockerBackend(DetachedBackend):
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         review.check(plan)
+        # Raises when there are too few GPUs, before anything is created.
         self._split_gpus(plan)
         review.check_engine(plan, self._engine)
         image = self._images[plan.job_name] = choose_image(self._engine, plan)
@@ -122,6 +123,7 @@ class DockerBackend(DetachedBackend):
         try:
             context = self._context(image, network, labels, config["stop_grace"])
             self._create(plan, hosts, objects, context)
+            # A foreign image would take the line for input of its own program.
             line = self._private_line(plan) if image.is_ours else ""
             with delay_interrupt():
                 self._start_hosts(hosts, objects, inherited, line.encode())
@@ -152,6 +154,7 @@ class DockerBackend(DetachedBackend):
         return engine_network(plan)
 
     def _image(self, plan: JobPlan) -> Image:
+        # Without a review in this process, the image is chosen now.
         return self._images.pop(plan.job_name, None) or choose_image(self._engine, plan)
 
     def _create(self, plan: JobPlan, hosts: Sequence[HostPlan], objects: JobObjects, context: RequestContext) -> None:
@@ -164,6 +167,7 @@ class DockerBackend(DetachedBackend):
             creations.append(partial(objects.create_network, plan, context.labels))
         with delay_interrupt():
             run_parallel(creations)
+        # A remote engine cannot mount folders of this machine.
         if not self._engine.is_here:
             run_parallel([partial(self._copy_files, plan, host, objects) for host in hosts])
 

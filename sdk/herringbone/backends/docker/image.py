@@ -85,22 +85,18 @@ def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str,
     requirements = codes[0] / "requirements.txt"
     if not requirements.is_file():
         return image
-    # Imported here: most jobs bake nothing and need no docker-py.
-    from herringbone.engine.docker_py import connect
+    # Imported here: most jobs bake nothing.
+    from herringbone.engine.locate import find_engine
     from herringbone.images.bake import bake
 
-    client = connect(environ)
-    try:
-        baked = bake(
-            client,
-            image.name,
-            requirements,
-            Console(sys.stderr).say,
-            wheelhouse=_existing(environ, "PIP_FIND_LINKS"),
-            ca_bundle=_existing(environ, "PIP_CERT"),
-        )
-    finally:
-        client.close()
+    baked = bake(
+        find_engine(environ, Path.home()),
+        image.name,
+        requirements,
+        Console(sys.stderr).say,
+        wheelhouse=_existing(environ, "PIP_FIND_LINKS"),
+        ca_bundle=_existing(environ, "PIP_CERT"),
+    )
     for code in codes:
         # A host would install the file's packages again.
         (code / requirements.name).unlink()

@@ -143,7 +143,7 @@ def container_request(
 
 
 def _environment(plan: JobPlan, context: RequestContext, mounts: Sequence[Mount]) -> dict[str, str]:
-    environment = {HostVariable.JOB_NAME: plan.told_name}
+    environment = {HostVariable.JOB_NAME: plan.script_job_name}
     if context.image.is_ours or not context.user.startswith("0:"):
         environment |= {"HOME": _HOME, "USER": context.user_name, "LOGNAME": context.user_name}
     # Root in a foreign image keeps its home: the image may have ssh keys there, with which it starts its ranks.

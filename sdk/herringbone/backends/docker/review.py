@@ -7,9 +7,9 @@ import json
 from herringbone.backends.docker.image import Image
 from herringbone.engine.client import Engine
 from herringbone.planning.checks import check_files, check_served, unused_of
-from herringbone.planning.plan import JobPlan, refuse
+from herringbone.planning.plan import JobPlan, own_data_parallel_keys, refuse
 from herringbone.planning.tensorflow import old_tensorflow
-from herringbone_contract.constants import SHARED_MODEL_DIR, Key
+from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
 
 _NAME = "local"
@@ -41,8 +41,9 @@ def check_image(plan: JobPlan, image: Image) -> None:
             f"bake_requirements: {image.name} was not built by Herringbone, so it is unknown where its packages go; "
             "leave it out to have requirements.txt installed at the start"
         )
-    if Key.DATA_PARALLEL_PARAMETERS in plan.hyperparameters and not image.is_ours:
-        names = ", ".join(json.loads(plan.hyperparameters[Key.DATA_PARALLEL_PARAMETERS]))
+    extensions = own_data_parallel_keys(plan.distribution)
+    if extensions and not image.is_ours:
+        names = ", ".join(extensions)
         raise UnsupportedError(
             f"distribution.smdistributed.dataparallel: {image.name} was not built by Herringbone, and would ignore"
             f" {names}; leave that out, or build an image with `herringbone images build`"

@@ -36,6 +36,7 @@ def run_parallel(calls: Sequence[Callable[[], object]]) -> None:
     # All of them, also after an error: what a late thread creates must be known when the caller removes everything.
     for thread in threads:
         thread.join()
+    # The first error in time is the cause; the others may be its consequences.
     if errors:
         raise errors[0]
 
@@ -110,6 +111,7 @@ class JobObjects:
 
     @staticmethod
     def _name_error(error: EngineRefusal, name: str) -> LaunchError | EngineRefusal | JobNameError:
+        # The engine allows each name once, also among the objects of other users.
         if error.status != _CONFLICT:
             return error
         return JobNameError(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from herringbone.backends.host_tree import channels_of, make_folders, position_of, write_config, write_json
-from herringbone.code.source import copy_source
+from herringbone.code.files import copy_source
 from herringbone.estimators.inputs import Channel, share
 from herringbone.jobs.home import JobFolder
 from herringbone.planning.checks import checkpoint_folder

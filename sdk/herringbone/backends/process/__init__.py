@@ -1,1 +1,1 @@
-"""`local_process`: hosts are processes of this machine. `backend` has the verbs."""
+"""The backend of `local_process`: hosts are processes of this machine. Start reading in `backend`."""

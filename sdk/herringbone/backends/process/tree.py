@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from herringbone.backends.host_tree import channels_of, make_folders, position_of, write_config, write_json
-from herringbone.code.source import copy_source
+from herringbone.code.files import copy_source
 from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD
 from herringbone.estimators.inputs import Channel, share
 from herringbone.jobs.home import JobFolder
@@ -40,7 +40,7 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path
 def job_environment(plan: JobPlan, *, run_folder: str, cache: Path, grace: float) -> dict[str, str]:
     """Return the variables of every host of the job."""
     environment = {
-        HostVariable.JOB_NAME: plan.told_name,
+        HostVariable.JOB_NAME: plan.script_job_name,
         HostVariable.RUN_FOLDER: run_folder,
         HostVariable.CACHE: str(cache),
         HostVariable.STOP_GRACE: f"{grace:g}",
@@ -68,6 +68,7 @@ def _link_channel(channel: Channel, into: Path, *, host: int, hosts: int) -> Non
     # Sorted, because every host must compute the same shares.
     files = sorted(path for path in data.rglob("*") if path.is_file()) if data.is_dir() else [data]
     root = data if data.is_dir() else data.parent
+    # A folder of links, because one link to the whole folder would show all of its files.
     into.mkdir()
     for file in share(files, host=host, hosts=hosts) if channel.sharded else files:
         link = into / file.relative_to(root)

@@ -16,7 +16,6 @@ from herringbone.backends.sagemaker.transfer import Progress
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.interrupt import OnInterrupt
 from herringbone.jobs.polling import Pace
-from herringbone.planning.checks import all_channels
 from herringbone_contract.errors import AwsError, JobNotFoundError, OptionError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class SageMakerBackend:
         unused = review(plan)
         session = AwsSession.of(plan.options.sagemaker_session)
         # The service model checks lengths and patterns, which `${...}` would break; so plausible names stand in.
-        data_hashes = {channel.name: "0" * 64 for channel in all_channels(plan)}
+        data_hashes = {channel.name: "0" * 64 for channel in plan.channels}
         example_names = AccountNames(
             region="us-east-1",
             bucket="sagemaker-us-east-1-123456789012",

@@ -140,7 +140,7 @@ def rebuild(
         job_name=description["TrainingJobName"],
         backend="sagemaker",
         estimator=kind,
-        launcher=distribution.launcher.value,
+        distribution=distribution,
         hosts=hosts,
         source=source,
         channels=channels,
@@ -194,8 +194,12 @@ def _hosts_arguments(groups: Sequence[InstanceGroup], options: Options) -> dict[
 def _channels(
     descriptions: Sequence[Mapping[str, Any]], options: dict[str, Any]
 ) -> tuple[tuple[Channel, ...], str | None]:
-    """Return the user's channels, and the URI of code that arrives as a channel; store a model's URI in `options`."""
-    channels = []
+    """Return all channels, the model's last, and the URI of code that arrives as a channel.
+
+    Stores the model's URI and channel name in `options`.
+    """
+    channels: list[Channel] = []
+    model: list[Channel] = []
     code = None
     for channel in descriptions:
         name = channel["ChannelName"]
@@ -207,9 +211,10 @@ def _channels(
             continue
         elif channel.get("ContentType") == MODEL_TYPE and channel.get("InputMode") == "File":
             options["model_uri"], options["model_channel_name"] = uri, name
+            model = [Channel(name=name, input=TrainingInput(uri))]
         else:
             channels.append(_channel(channel))
-    return tuple(channels), code
+    return (*channels, *model), code
 
 
 def _channel(channel: Mapping[str, Any]) -> Channel:

@@ -10,7 +10,6 @@ from typing import Any
 
 from herringbone.backends.sagemaker.rendezvous import host_environment, key_channel, needs_key
 from herringbone.estimators.inputs import Channel, FileSystemInput
-from herringbone.planning.checks import all_channels
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.constants import SHARED_MODEL_DIR, STEERING_PREFIX, Key
 from herringbone_contract.errors import OptionError
@@ -123,7 +122,7 @@ def merge_extra(request: Mapping[str, Any], extra: Mapping[str, Any], *, parent:
 
 def input_channels(plan: JobPlan, names: AccountNames) -> list[dict[str, Any]]:
     """Return InputDataConfig: the channels of the user, and those of the model, the code and the key if needed."""
-    channels = [_channel(channel, plan, names) for channel in all_channels(plan)]
+    channels = [_channel(channel, plan, names) for channel in plan.channels]
     if plan.options.model_uri is not None:
         # The model's channel is the last one. Even in Pipe mode the model must arrive as a file, and AWS's own images
         # recognize it by this content type.

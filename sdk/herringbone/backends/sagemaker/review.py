@@ -8,11 +8,10 @@ from pathlib import Path
 from herringbone.backends.sagemaker.rendezvous import CHANNEL as KEY_CHANNEL
 from herringbone.backends.sagemaker.rendezvous import needs_key
 from herringbone.backends.sagemaker.request import CODE_CHANNEL
-from herringbone.code.source import check_source
+from herringbone.code.files import check_source
 from herringbone.estimators.inputs import Channel
 from herringbone.estimators.options import given_options
 from herringbone.jobs.home import find_home
-from herringbone.planning.checks import all_channels
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
 from herringbone_contract.launcher import Launcher
@@ -87,7 +86,7 @@ def _check_s3_options(plan: JobPlan) -> None:
 
 
 def _check_gpus(plan: JobPlan) -> None:
-    if plan.launcher != Launcher.DATA_PARALLEL.value:
+    if plan.distribution.launcher is not Launcher.DATA_PARALLEL:
         return
     # Hosts without ranks are helpers, which need no GPU.
     types_without_gpus = sorted(
@@ -106,7 +105,7 @@ def _has_gpus(instance_type: str) -> bool:
 
 def _check_channels(plan: JobPlan) -> None:
     # The code and the key arrive as channels, too: their names are reserved, and they count.
-    channels = all_channels(plan)
+    channels = plan.channels
     names = [channel.name for channel in channels]
     has_code_channel = plan.source is not None and plan.options.enable_network_isolation
     if has_code_channel and CODE_CHANNEL in names:

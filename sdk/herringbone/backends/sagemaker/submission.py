@@ -45,7 +45,6 @@ from herringbone.code.archive import pack_code
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex
 from herringbone.jobs.lifecycle import Claim, claim
-from herringbone.planning.checks import all_channels
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.errors import AwsError, HerringboneError, OptionError
 
@@ -224,7 +223,7 @@ def prepare(
 
 def _local_channels(plan: JobPlan) -> dict[str, Path]:
     """Return the path of each channel whose data is on this machine."""
-    return {channel.name: Path(channel.path) for channel in all_channels(plan) if channel.path is not None}
+    return {channel.name: Path(channel.path) for channel in plan.channels if channel.path is not None}
 
 
 def _missing_bucket(plan: JobPlan, session: AwsSession, names: AccountNames) -> str | None:

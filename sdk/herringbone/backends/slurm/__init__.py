@@ -1,1 +1,1 @@
-"""`slurm:PARTITION`: hosts are nodes of a Slurm cluster, one each. `backend` has the verbs."""
+"""The backend of `slurm:PARTITION`: each host is a node of a Slurm cluster. Start reading in `backend`."""

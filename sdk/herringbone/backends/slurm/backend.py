@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 _PACE = Pace(shortest=0.1, longest=1.0, slower=1.2)
 _ASK_SECONDS = 2.0
 _KILL_SECONDS = 20.0
-_LAST_WORDS_CHARS = 1_000
 
 
 def make_backend() -> SlurmBackend:
@@ -80,6 +79,7 @@ class SlurmBackend(OwnHostsBackend):
         self._environ = {**environ, **search_path()}
         self._connect = connect or (lambda login: SlurmCommands(environ, login))
         self._ask_seconds = ask_seconds
+        # `time.monotonic()` of the last question to Slurm, by job.
         self._asked: dict[str, float] = {}
         self._runtimes: dict[str | None, Runtime] = {}
 
@@ -116,6 +116,7 @@ class SlurmBackend(OwnHostsBackend):
         report = self._report(name)
         stop_requested = read_stop_request(self._report_path(name)) is not None
         job = None
+        # Slurm is asked only while its answer can still change the row.
         if not is_final(report, stop_requested=stop_requested):
             # Many waiting clients must not load slurmctld, which all users of the cluster share.
             if time.monotonic() - self._asked.get(name, -self._ask_seconds) < self._ask_seconds:
@@ -133,7 +134,7 @@ class SlurmBackend(OwnHostsBackend):
         if record.client is not None:
             record = self._settle_submission(record, job)
         else:
-            words = self._last_words(name)
+            words = self._home.job(name).controller_words()
             columns = columns_of(report, job, record, stop_requested=stop_requested, last_words=words, now=time.time())
             record = settle(self._index, name, columns)
         if record.done:
@@ -150,6 +151,7 @@ class SlurmBackend(OwnHostsBackend):
         # A pending job has no controller that could take a signal. A running one gets SIGTERM in its batch script.
         _cancel(slurm, "--state=PENDING", job)
         _cancel(slurm, "--batch", "--signal=TERM", job)
+        # The next `describe` must ask Slurm at once, to see the effect of the stop.
         self._asked.pop(name, None)
 
     def kill(self, name: str) -> None:
@@ -200,6 +202,7 @@ class SlurmBackend(OwnHostsBackend):
         settings = settings_of(plan)
         selection = [f"--partition={partition_of(plan)}"]
         selection += [f"--{name}={value}" for name in ("account", "qos") if (value := getattr(settings, name))]
+        # The job's folder exists by now, so a node can be asked whether it sees it.
         check_shared(
             self._home.job(plan.job_name).path,
             slurm,
@@ -221,6 +224,7 @@ class SlurmBackend(OwnHostsBackend):
         """Ask Slurm for a job: first the scheduler, which forgets ended jobs, then the accounting database."""
         service = json.loads(record.service or "{}")
         slurm = self._connect(service.get("login"))
+        # The client died before it could store the id, so the job is looked up by its name and folder.
         if "job" not in service:
             return next(iter(self._all_of(record.name, slurm)), None)
         for words, parse in ((SQUEUE, parse_squeue), (SACCT, parse_sacct)):
@@ -254,13 +258,6 @@ class SlurmBackend(OwnHostsBackend):
 
     def _report(self, name: str) -> dict[str, Any]:
         return read_report(self._report_path(name))
-
-    def _last_words(self, name: str) -> str:
-        """Return the end of the batch script's own output."""
-        try:
-            return self._home.job(name).controller_log.read_text(errors="replace").strip()[-_LAST_WORDS_CHARS:]
-        except OSError:
-            return ""
 
     def _slurm(self, plan: JobPlan) -> SlurmCommands:
         return self._connect(settings_of(plan).login)

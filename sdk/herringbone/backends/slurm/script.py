@@ -1,6 +1,6 @@
 """The arguments of sbatch and a readable batch script, made from a plan. Pure.
 
-The script contains user input only as words that `settings.py` has checked, or quoted.
+The script contains user input only as words that `estimators/slurm.py` has checked, or quoted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from herringbone.backends.slurm.settings import SlurmSettings
+from herringbone.estimators.slurm import SlurmSettings
 from herringbone.jobs.home import JobFolder
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.errors import OptionError, UnsupportedError

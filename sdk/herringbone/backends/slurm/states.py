@@ -29,7 +29,8 @@ from herringbone.jobs.index import (
     TERMINAL,
     JobRecord,
 )
-from herringbone_contract.failure import Failure, parse_failure
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_failure
 
 _BAR = "|"
 _FIELDS = ("JobID", "State", "Reason", "RestartCnt", "NodeList", "WorkDir")
@@ -131,12 +132,14 @@ def columns_of(
         return _ended_by_slurm(report, job, stop_requested=stop_requested, last_words=last_words, now=now)
     # A report with another attempt's number was left by a controller that no longer runs.
     current = {} if job.waits or report.get("attempt") != job.restarts else report
+    # A report with an end that is not final: Slurm decides next, and until then the job is stopping.
     if stop_requested or current.get("status"):
         secondary = STOPPING
     elif job.restarts and not current:
         secondary = RESTARTING
     else:
         secondary = PENDING if job.waits else current.get("secondary_status", STARTING)
+    # A pending attempt has not started, and the row keeps the first attempt's time.
     started = {"started": current["started"]} if "started" in current else {}
     return {
         **started,

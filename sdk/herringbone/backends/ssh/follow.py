@@ -20,7 +20,7 @@ from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.job_state import HostState, is_over
 from herringbone.backends.ssh.transport import Transport
 from herringbone_contract.errors import HostError
-from herringbone_contract.failure import parse_failure
+from herringbone_contract.failure_text import parse_failure
 
 # Pauses before the attempts to open a broken connection again; the last one applies from then on.
 _RETRY_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0)

@@ -10,7 +10,8 @@ from typing import Any
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.jobs.index import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED, STOPPED, TERMINAL
 from herringbone_contract.errors import ContractError
-from herringbone_contract.failure import Failure, parse_failure
+from herringbone_contract.failure import Failure
+from herringbone_contract.failure_text import parse_failure
 
 # The exit code of a supervisor that was asked to stop, by its own controller or by another host.
 _STOPPED_CODE = 143

@@ -33,7 +33,6 @@ from herringbone.backends.ssh.inventory import Inventory, Machine, choose, runti
 from herringbone.backends.ssh.machine_facts import HostAddress, address_of, control_address, disagreements
 from herringbone.backends.ssh.transport import Transport
 from herringbone.backends.ssh.upload import PackedCode, Upload, digest_of, pack_source, uploads_of
-from herringbone.planning.checks import all_channels
 from herringbone.planning.plan import JobPlan
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, HostError, InputError, LaunchError
@@ -110,7 +109,7 @@ class Submission:
                 assert self._plan.source is not None
                 self.code = pack_source(self._plan.source, self._scratch, but_not=self._scratch.parent)
             code = self.code
-            locations, uploads = uploads_of(all_channels(self._plan), self._inventory.shared)
+            locations, uploads = uploads_of(self._plan.channels, self._inventory.shared)
             checkpoints = self._checkpoints()
             if checkpoints is not None:
                 uploads[checkpoints.digest] = checkpoints

@@ -1,4 +1,4 @@
-"""A trial's script: writes what the image consists of to the model folder; as root, what it can see as well."""
+"""A trial's script: write facts about the image to the model folder; as root, also about its files."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections.abc import Iterator
 FRAMEWORKS = {"torch": "pytorch", "tensorflow": "tensorflow", "tensorflow-cpu": "tensorflow", "mxnet": "mxnet"}
 TOOLS = ("cc", "gcc", "g++", "clang", "nvcc", "ld", "make")
 CACHES = ("/var/lib/apt/lists", "/var/cache/apt/archives", "/root/.cache/pip")
-# What package managers leave there when they clean up.
+# Names that package managers leave in these folders when they clean up.
 EMPTY = {"lock", "partial", "auxfiles"}
 NOT_THE_IMAGE = ("/proc", "/sys", "/dev", "/opt/ml")
 MAX_KEY_BYTES = 65_536
 
 
 def framework() -> dict[str, str] | None:
-    """Return the framework, which must be one that can be imported."""
+    """Return the installed framework, and import it: an import that fails ends the trial."""
     for package, name in FRAMEWORKS.items():
         try:
             version = importlib.metadata.version(package)

@@ -1,4 +1,4 @@
-"""A trial's script: fails with an exit code of its own."""
+"""A trial's script: fail with an exit code that nothing else uses."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""A trial's script: says which one of mpirun's processes it is."""
+"""A trial's script: print the rank of this process under mpirun."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A trial's script: saves its state and ends well when it is asked to stop."""
+"""A trial's script: on SIGTERM, save the state and end with exit code 0."""
 
 from __future__ import annotations
 

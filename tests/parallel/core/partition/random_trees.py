@@ -1,4 +1,4 @@
-"""Random cost trees, and the best split by looking at all of them: written apart from the partitioner, and simply."""
+"""Random cost trees, and the costs of all their splits, computed simply and without the partitioner."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _values(generator: random.Random, paths: Sequence[str]) -> list[Value]:
 
 
 def all_splits(groups: int, partitions: int) -> np.ndarray:
-    """Return every way to put the groups on that many non-empty partitions, one a row."""
+    """Return every way to put the groups on that many non-empty partitions, one per row."""
     rows = np.zeros((1, 1), np.int8)
     for _ in range(groups - 1):
         opened = rows.max(axis=1) + 1
@@ -74,9 +74,9 @@ def costs_of(problem: Problem, splits: np.ndarray, partitions: int) -> tuple[np.
     cost = np.zeros((partitions, len(splits)))
     memory = np.zeros((partitions, len(splits)))
     for partition, groups in enumerate(on):
-        for group, here in enumerate(groups):
-            cost[partition] += problem.cost[group] * here
-            memory[partition] += problem.memory[group] * here
+        for group, is_on in enumerate(groups):
+            cost[partition] += problem.cost[group] * is_on
+            memory[partition] += problem.memory[group] * is_on
     for flow in problem.flows:
         weight = problem.seconds_share * flow.seconds
         for partition, groups in enumerate(on):

@@ -20,11 +20,11 @@ TREE = CostTree(
 )
 
 
-def test_json_brings_the_same_tree_back():
+def test_json_round_trip():
     assert parse(to_text(TREE)) == TREE
 
 
-def test_a_thousand_modules_travel():
+def test_a_thousand_modules_round_trip():
     nodes = tuple(CostNode(path=f"m{index}", parameters={index: 1}) for index in range(1_000))
     tree = CostTree(root=CostNode(path="", children=nodes), link=Link(bytes_per_second=1.0))
     assert parse(to_text(tree)) == tree
@@ -42,6 +42,6 @@ def test_each_direction_of_a_transfer_pays_the_fixed_time():
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"root": {"path": "", "seconds": -1}, "link": {"bytes_per_second": 1}}'])
-def test_what_is_no_tree_is_refused(text):
+def test_invalid_text_is_refused(text):
     with pytest.raises(ParallelError, match="this is not a cost tree"):
         parse(text)

@@ -1,4 +1,4 @@
-"""What `decide` makes of small trees whose answer can be seen, and what it says when there is none."""
+"""Decisions on small trees whose answer is obvious, and errors for trees without an answer."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ def tree(*children: CostNode, values: tuple[Value, ...] = (), bytes_per_second: 
     return CostTree(root=CostNode(path="", children=children), link=link, values=values)
 
 
-def test_memory_and_time_pull_by_their_weight():
+def test_memory_weight_balances_memory_against_time():
     model = tree(layer("a", 90, seconds=1.0), layer("b", 5, seconds=1.0), layer("c", 5, seconds=2.0))
     assert decide(model, 2, memory_weight=1.0).assigned == {"a": 0, "b": 1, "c": 1}
     assert decide(model, 2, memory_weight=0.0).assigned == {"a": 0, "b": 0, "c": 1}
 
 
-def test_a_dear_transfer_is_worth_some_imbalance():
+def test_an_expensive_transfer_justifies_imbalance():
     model = tree(
         layer("a", 1, seconds=2.0),
         layer("b", 1, seconds=2.0, inputs=1),
@@ -34,7 +34,7 @@ def test_a_dear_transfer_is_worth_some_imbalance():
         layer("d", 1, seconds=2.0, inputs=50),
         bytes_per_second=100.0,
     )
-    # In the middle both would carry 4 s and 1 s of copies; after `a` one carries 6 s and 0.02 s, which is more.
+    # Cut in the middle, both have 4 s of work and 1 s of copies. Cut after `a`, one has 6 s and 0.02 s, which is more.
     assert decide(model, 2, memory_weight=0.0).assigned == {"a": 0, "b": 0, "c": 1, "d": 1}
     slow = CostTree(root=model.root, link=Link(bytes_per_second=25.0))
     decision = decide(slow, 2, memory_weight=0.0)
@@ -50,7 +50,7 @@ def test_tied_modules_go_together_and_count_once():
     assert sorted(load.memory_bytes for load in decision.loads) == [100, 110]
 
 
-def test_a_module_without_parameters_goes_with_the_one_called_before_it_and_a_container_with_its_last():
+def test_modules_without_parameters_join_the_one_before_and_containers_their_last():
     block = layer("block", 0, layer("block.fc", 10), layer("block.relu", seconds=4.0), seconds=1.0)
     problem = make_problem(tree(layer("drop", seconds=2.0), layer("first", 10), block), memory_weight=0.5)
     assert problem.members == (("first",), ("block.fc",))
@@ -65,7 +65,7 @@ def test_a_value_moves_once_to_each_partition_that_uses_it():
     assert [load.communication_seconds for load in decision.loads] == pytest.approx([0.2, 0.2])
 
 
-def test_partitions_are_numbered_as_they_are_first_met_and_none_is_empty():
+def test_partitions_are_numbered_in_call_order_and_none_is_empty():
     decision = decide(tree(*(layer(f"m{n}", 1 + n % 5) for n in range(40))), 4, memory_weight=1.0)
     assert list(dict.fromkeys(decision.assigned.values())) == [0, 1, 2, 3]
     assert len(decision.loads) == 4
@@ -85,32 +85,32 @@ def test_without_times_memory_alone_decides():
     ("revisit_cost", "partitions", "gap"),
     [(0.0, [0, 1, 0, 1], 0.0), (0.09, [0, 1, 0, 1], 0.0), (0.2, [0, 0, 1, 1], 0.1)],
 )
-def test_coming_back_to_a_partition_has_to_be_worth_it(revisit_cost, partitions, gap):
+def test_revisiting_a_partition_must_gain_more_than_its_cost(revisit_cost, partitions, gap):
     model = tree(layer("a", 60), layer("b", 50), layer("c", 40), layer("d", 50))
     decision = decide(model, 2, memory_weight=1.0, revisit_cost=revisit_cost)
     assert list(decision.assigned.values()) == partitions
     assert decision.gap == pytest.approx(gap), "the bound is that of all splits"
 
 
-def test_what_shares_a_parameter_with_the_start_comes_back_in_any_split():
+def test_tied_modules_at_both_ends_revisit_in_every_split():
     ends = CostNode(path="embed", parameters={1: 30}), CostNode(path="head", parameters={1: 30})
     decision = decide(tree(ends[0], layer("x", 30), layer("y", 30), ends[1]), 3, memory_weight=1.0, revisit_cost=1.0)
     assert (decision.bottleneck, decision.assigned["embed"]) == (pytest.approx(1 / 3), decision.assigned["head"])
 
 
-def test_a_cap_that_only_a_split_out_of_order_keeps_is_kept():
+def test_a_cap_may_need_a_split_out_of_order():
     model = tree(layer("a", 60), layer("b", 50), layer("c", 40), layer("d", 50))
     decision = decide(model, 2, memory_weight=1.0, memory_cap=100)
     assert decision.assigned == {"a": 0, "b": 1, "c": 0, "d": 1}
 
 
-def test_a_cap_that_cannot_be_kept_names_the_smallest_that_can():
+def test_an_impossible_cap_is_refused_with_the_smallest_possible():
     model = tree(layer("a", 60), layer("b", 50), layer("c", 40), layer("d", 50))
     with pytest.raises(ParallelError, match=r"cap of 99 bytes each; the smallest cap that works is 100 bytes"):
         decide(model, 2, memory_weight=0.5, memory_cap=99)
 
 
-def test_a_cap_below_what_cannot_be_divided_names_it():
+def test_a_cap_below_an_indivisible_group_names_the_group():
     tied = CostNode(path="embed", parameters={1: 60}), CostNode(path="head", parameters={1: 60, 2: 20})
     model = tree(tied[0], layer("x", 50), tied[1])
     with pytest.raises(ParallelError, match=r"modules \['embed', 'head'\], which share .*: 80 bytes, .* 70 bytes"):
@@ -124,7 +124,7 @@ def test_too_few_modules_are_named():
         decide(tree(layer("a", 1)), 2, memory_weight=0.5)
 
 
-def test_a_tree_that_contradicts_itself_is_refused():
+def test_an_inconsistent_tree_is_refused():
     with pytest.raises(ParallelError, match="two modules of the path 'a'"):
         decide(tree(layer("a", 1), layer("a", 1)), 2, memory_weight=0.5)
     stray = Value(source="a", users=("ghost",), forward_bytes=1, backward_bytes=0)

@@ -1,4 +1,4 @@
-"""The split is the best there is, shown against looking at all of them, and near it on models of the real size."""
+"""Splits are the best of all on small trees, and near the bound on models of real size."""
 
 from __future__ import annotations
 
@@ -61,11 +61,11 @@ def test_no_contiguous_split_of_a_chain_is_better_by_cost_then_communication():
             edges = [0, *cuts, problem.size]
             labels = [label for label, (start, end) in enumerate(pairwise(edges)) for _ in range(start, end)]
             ranks.append(weigh(problem, labels, partitions).rank)
-        found = split_contiguous(problem, partitions)
-        assert weigh(problem, found, partitions).rank == pytest.approx(min(ranks), rel=1e-9), seed
+        labels = split_contiguous(problem, partitions)
+        assert weigh(problem, labels, partitions).rank == pytest.approx(min(ranks), rel=1e-9), seed
 
 
-def test_loads_are_what_the_formula_says():
+def test_loads_follow_the_formula():
     generator = random.Random(7)
     problem = make_problem(random_tree(generator, 12), 0.2)
     splits = all_splits(problem.size, 3)[::97]
@@ -82,17 +82,10 @@ def test_transformers_are_within_two_percent_of_the_bound(model, partitions):
     assert decide(model(), partitions, memory_weight=0.8).gap <= 0.02
 
 
-def test_resnet_is_within_two_percent_of_the_milp_bound():
-    pytest.importorskip("scipy")
-    decision = decide(resnet50(), 2, memory_weight=0.8, budget_seconds=60.0)
-    assert decision.certificate in ("branch and price", "MILP (HiGHS)")
-    assert decision.gap <= 0.02
-
-
 @pytest.mark.parametrize("weight", [0.2, 0.8])
 @pytest.mark.parametrize("model", [resnet50, bert_large, gpt2])
 def test_better_than_equal_layers_and_than_the_greedy_recursion(model, weight):
-    """But for ResNet-50 in two at 0.2, where the greedy recursion's split is proven the best (benchmarks/partition)."""
+    """The exception is ResNet-50 in two at 0.2, where the greedy recursion's split is proven to be the best."""
     tree = model()
     problem = make_problem(tree, weight)
     for partitions in (2, 4, 8):
@@ -103,8 +96,8 @@ def test_better_than_equal_layers_and_than_the_greedy_recursion(model, weight):
             assert ours == pytest.approx(cost) if best_already else ours < cost
 
 
-def test_a_thousand_modules_take_no_time_to_speak_of():
-    """Measured at 0.2 to 0.7 s on 2 cores; the figure is in benchmarks/partition."""
+def test_a_thousand_modules_take_less_than_five_seconds():
+    """Measured: 0.2 to 0.7 s on 2 cores, see benchmarks/partition."""
     tree = thousand_modules()
     assert sum(bool(node.parameters) for node in tree.root.walk()) > 990
     start = time.perf_counter()

@@ -25,11 +25,11 @@ def file():
     return record(TREE, decide(TREE, 2, memory_weight=0.2, memory_cap=30))
 
 
-def test_text_brings_the_same_file_back(file):
+def test_text_round_trip(file):
     assert parse(to_text(file)) == file
 
 
-def test_it_holds_the_decision(file):
+def test_a_file_holds_the_decision(file):
     decision = decide(TREE, 2, memory_weight=0.2, memory_cap=30)
     assert file.assigned == decision.assigned == {"a": 0, "b": 0, "c": 1, "d": 1}
     assert (file.bottleneck, file.bound, file.partitions) == (decision.bottleneck, decision.bound, 2)
@@ -37,18 +37,18 @@ def test_it_holds_the_decision(file):
     assert [module.path for module in file.modules] == PATHS
 
 
-def test_the_model_it_was_made_for_passes(file):
+def test_a_file_fits_its_own_model(file):
     file.check(PATHS, 2)
 
 
-def test_another_model_is_told_what_differs(file):
+def test_the_error_names_the_modules_that_differ(file):
     with pytest.raises(ParallelError, match=r"another model\. The model lacks 'c', 'd'\. The file lacks 'e'\."):
         file.check(["", "a", "b", "e"], 2)
     with pytest.raises(ParallelError, match="The file lacks 'x0', 'x1', 'x2' and 7 more"):
         file.check([*PATHS, *(f"x{n}" for n in range(10))], 2)
 
 
-def test_another_number_of_partitions_is_told(file):
+def test_another_number_of_partitions_is_refused(file):
     with pytest.raises(ParallelError, match="has 2 partitions, this job 4"):
         file.check(PATHS, 4)
 
@@ -68,6 +68,6 @@ def test_a_damaged_file_is_refused(file, change, message):
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", b"\xff\xfe"])
-def test_what_is_no_file_is_refused(text):
+def test_invalid_text_is_refused(text):
     with pytest.raises(ParallelError, match="this is not a partition file"):
         parse(text)

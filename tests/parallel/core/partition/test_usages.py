@@ -1,4 +1,4 @@
-"""The usages in the docstrings of the partitioner are true."""
+"""The examples in the docstrings of the partitioner run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ MODULES = ("costs", "chain", "exhaustive", "work")
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_usages(module):
+def test_doctests(module):
     results = doctest.testmod(importlib.import_module(f"herringbone_parallel.core.partition.{module}"))
     assert (results.failed, results.attempted > 0) == (0, True)

@@ -15,5 +15,5 @@ DEVICE = Device(
     [(0, 0, 1e-6), (2_000, 100, 3e-6), (1_000, 1_000, 11e-6)],
     ids=["starting it", "computing", "reading and writing"],
 )
-def test_an_operation_takes_what_holds_it_up(operations: int, moved: int, seconds: float) -> None:
+def test_the_slower_of_arithmetic_and_memory_decides(operations: int, moved: int, seconds: float) -> None:
     assert DEVICE.seconds(operations, moved) == pytest.approx(seconds)

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from herringbone_parallel.core.pipeline.divergence import Call, Trace, all_stand, difference
+from herringbone_parallel.core.pipeline.divergence import Call, Trace, difference, is_deadlock
 
 EMBED, BLOCK, HEAD = ("embed", 0), ("block.3", 0), ("head", 1)
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "said"),
+    ("first", "second", "expected"),
     [
         (
             (EMBED, HEAD),
@@ -19,22 +19,24 @@ EMBED, BLOCK, HEAD = ("embed", 0), ("block.3", 0), ("head", 1)
         ((EMBED,), (("embed", 1),), "pipeline rank 0 called 'embed' on rank 0, rank 3 called 'embed' on rank 1 ("),
     ],
 )
-def test_other_calls_are_named_with_their_ranks(first: tuple[Call, ...], second: tuple[Call, ...], said: str) -> None:
-    found = difference(2, {3: Trace(second, ended=False), 0: Trace(first, ended=False)})
-    assert found is not None
-    assert "the ranks of the pipeline diverge in microbatch 2" in found
-    assert said in found
-    assert "must do the same on every rank" in found
+def test_other_calls_are_named_with_their_ranks(
+    first: tuple[Call, ...], second: tuple[Call, ...], expected: str
+) -> None:
+    message = difference(2, {3: Trace(second, ended=False), 0: Trace(first, ended=False)})
+    assert message is not None
+    assert "the ranks of the pipeline diverge in microbatch 2" in message
+    assert expected in message
+    assert "must do the same on every rank" in message
 
 
 def test_a_rank_that_has_ended_and_one_that_went_on() -> None:
-    found = difference(0, {0: Trace((EMBED,), ended=True), 1: Trace((EMBED, HEAD), ended=False)})
-    assert found is not None
-    assert "after 'embed': pipeline rank 0 ended the step function, rank 1 called 'head'" in found
+    message = difference(0, {0: Trace((EMBED,), ended=True), 1: Trace((EMBED, HEAD), ended=False)})
+    assert message is not None
+    assert "after 'embed': pipeline rank 0 ended the step function, rank 1 called 'head'" in message
 
 
 @pytest.mark.parametrize("ended", [False, True])
-def test_a_rank_that_is_only_behind_is_never_accused(ended: bool) -> None:
+def test_a_slow_rank_is_no_divergence(ended: bool) -> None:
     calls = (EMBED, BLOCK, HEAD)
     for length in range(len(calls) + 1):
         assert difference(0, {0: Trace(calls, ended), 1: Trace(calls[:length], ended=False)}) is None
@@ -44,7 +46,7 @@ def test_the_same_on_both_is_no_difference() -> None:
     assert difference(0, {0: Trace((EMBED,), ended=True), 1: Trace((EMBED,), ended=True)}) is None
 
 
-def test_only_ranks_that_have_heard_of_each_other_since_they_moved_all_stand() -> None:
-    assert all_stand({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1, 2: 7}), 2: (7, {0: 1, 1: 4})})
-    assert not all_stand({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1}), 2: (7, {0: 1, 1: 4})}), "1 has not heard of 2"
-    assert not all_stand({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1, 2: 6}), 2: (7, {0: 1, 1: 4})}), "2 has moved since"
+def test_only_ranks_that_have_received_each_others_last_count_are_a_deadlock() -> None:
+    assert is_deadlock({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1, 2: 7}), 2: (7, {0: 1, 1: 4})})
+    assert not is_deadlock({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1}), 2: (7, {0: 1, 1: 4})}), "1 has not heard of 2"
+    assert not is_deadlock({0: (1, {1: 4, 2: 7}), 1: (4, {0: 1, 2: 6}), 2: (7, {0: 1, 1: 4})}), "2 has moved since"

@@ -1,4 +1,4 @@
-"""What each schedule names for what it is told; whole steps are drawn in test_simulate.py."""
+"""Each schedule chooses the right microbatch; test_simulate.py draws whole steps."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from herringbone_parallel.core.pipeline.schedule import PHASES, Ready, make_sche
 
 
 def choice(pipeline: str, ready: Ready, active: int = 4) -> int | None:
-    return make_schedule(pipeline, active=active).send(ready)
+    return make_schedule(pipeline, active=active)(ready)
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def choice(pipeline: str, ready: Ready, active: int = 4) -> int | None:
         (Ready(forward=(), backward=(0, 1), fresh=(), live=3, forwards_left=0), 0),
     ],
 )
-def test_simple_goes_back_when_no_forward_is_left(ready: Ready, expected: int | None) -> None:
+def test_simple_runs_backwards_when_no_forward_is_left(ready: Ready, expected: int | None) -> None:
     assert choice("simple", ready) == expected
 
 
@@ -36,7 +36,7 @@ def test_simple_goes_back_when_no_forward_is_left(ready: Ready, expected: int | 
         (Ready(forward=(), backward=(), fresh=(4,), live=4, forwards_left=1), None),
     ],
 )
-def test_interleaved_goes_back_first_and_starts_below_the_cap(
+def test_interleaved_runs_backwards_first_and_starts_below_the_limit(
     pipeline: str, ready: Ready, expected: int | None
 ) -> None:
     assert choice(pipeline, ready) == expected
@@ -51,11 +51,11 @@ def test_interleaved_goes_back_first_and_starts_below_the_cap(
         (Ready(forward=(), backward=(), fresh=(), live=2, forwards_left=0, weight=(0, 1)), 0),
     ],
 )
-def test_zero_bubble_computes_weights_where_it_would_wait(ready: Ready, expected: int) -> None:
+def test_zero_bubble_runs_weights_when_it_would_wait(ready: Ready, expected: int) -> None:
     assert choice("zero_bubble", ready) == expected
 
 
-def test_only_forward_goes_on_before_it_starts_another() -> None:
+def test_only_forward_continues_before_it_starts_another() -> None:
     assert choice("_only_forward", Ready((1,), (), (2,), live=2, forwards_left=2)) == 1
     assert choice("_only_forward", Ready((), (), (2,), live=2, forwards_left=2)) == 2
     assert choice("_only_forward", Ready((), (), (4,), live=4, forwards_left=2)) is None

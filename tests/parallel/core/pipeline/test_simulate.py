@@ -1,4 +1,4 @@
-"""Steps as pictures: time runs to the right, one row per rank, F, B and W with the number of the microbatch."""
+"""Simulated steps as text: time runs to the right, one row per rank, F, B and W with the microbatch's number."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def chain(ranks: int, forward: int = 1, backward: int = 1, weight: int = 0, kept
     return [Segment(rank, forward, backward, weight, kept_bytes=kept) for rank in range(ranks)]
 
 
-def draw(found: Simulation) -> list[str]:
+def draw(simulation: Simulation) -> list[str]:
     """Draw a step whose times are whole numbers."""
     rows = []
-    for events in found.events:
-        cells = [" . "] * int(found.step_s)
+    for events in simulation.events:
+        cells = [" . "] * int(simulation.step_s)
         for event in events:
             for tick in range(int(event.start_s), int(event.end_s)):
-                cells[tick] = f"{event.what[0].upper()}{event.microbatch} "
+                cells[tick] = f"{event.phase[0].upper()}{event.microbatch} "
         rows.append("".join(cells))
     return rows
 
@@ -41,7 +41,7 @@ def test_simple_fills_and_drains_forwards_then_backwards() -> None:
     ]
 
 
-def test_interleaved_goes_back_as_soon_as_it_can() -> None:
+def test_interleaved_runs_backwards_as_soon_as_possible() -> None:
     assert draw(run([chain(2)] * 4, "interleaved", active=4)) == [
         "F0 F1 F2 B0 F3 B1  . B2  . B3 ",
         " . F0 B0 F1 B1 F2 B2 F3 B3  . ",
@@ -64,15 +64,15 @@ def test_zero_bubble_fills_the_waits_with_weights() -> None:
     ]
 
 
-def test_only_forward_is_a_staircase_with_nothing_behind_it() -> None:
-    found = run([chain(3, kept=7)] * 4, "_only_forward", active=5)
-    assert draw(found) == [
+def test_only_forward_is_a_staircase_without_backwards() -> None:
+    simulation = run([chain(3, kept=7)] * 4, "_only_forward", active=5)
+    assert draw(simulation) == [
         "F0 F1 F2 F3  .  . ",
         " . F0 F1 F2 F3  . ",
         " .  . F0 F1 F2 F3 ",
     ]
-    assert found.peak_live == (1, 1, 1)
-    assert found.peak_kept_bytes == (0, 0, 0)
+    assert simulation.peak_live == (1, 1, 1)
+    assert simulation.peak_kept_bytes == (0, 0, 0)
 
 
 def test_a_zig_zag_visits_a_rank_twice_each_way() -> None:
@@ -83,7 +83,7 @@ def test_a_zig_zag_visits_a_rank_twice_each_way() -> None:
     ]
 
 
-def test_segments_of_one_rank_in_a_row_do_not_let_go() -> None:
+def test_consecutive_segments_of_a_rank_run_without_a_choice() -> None:
     program = [Segment(0, 1, 1), Segment(0, 1, 1), Segment(1, 1, 1)]
     assert draw(run([program] * 2, "simple")) == [
         "F0 F0 F1 F1  .  . B0 B0 B1 B1 ",
@@ -91,7 +91,7 @@ def test_segments_of_one_rank_in_a_row_do_not_let_go() -> None:
     ]
 
 
-def test_microbatches_may_go_different_ways_and_add_gradients_in_their_order() -> None:
+def test_microbatches_may_take_different_ways_and_add_gradients_in_order() -> None:
     short, long = [Segment(0, 1, 1)], chain(2)
     assert draw(run([short, long, short], "interleaved")) == [
         "F0 B0 F1 F2  . B1 B2 ",
@@ -108,9 +108,9 @@ def test_equal_stages_are_idle_as_long_as_theory_says(
     pipeline: str, ranks: int, microbatches: int, backward: int, active: str
 ) -> None:
     cap = {"partitions": ranks, "partitions + 2": ranks + 2, "all": microbatches}[active]
-    found = run([chain(ranks, backward=backward)] * microbatches, pipeline, cap)
-    assert found.step_s == (microbatches + ranks - 1) * (1 + backward)
-    assert found.idle == pytest.approx([(ranks - 1) / (microbatches + ranks - 1)] * ranks)
+    simulation = run([chain(ranks, backward=backward)] * microbatches, pipeline, cap)
+    assert simulation.step_s == (microbatches + ranks - 1) * (1 + backward)
+    assert simulation.idle == pytest.approx([(ranks - 1) / (microbatches + ranks - 1)] * ranks)
 
 
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 4), (2, 32), (4, 8), (4, 32), (8, 8), (8, 32)])
@@ -148,7 +148,7 @@ def test_a_rank_that_a_program_never_visits_is_idle() -> None:
     assert run([[Segment(0, 1, 1), Segment(2, 1, 1)]] * 2, "interleaved").idle[1] == 1.0
 
 
-def test_what_cannot_be_simulated_is_refused() -> None:
+def test_invalid_simulations_are_refused() -> None:
     with pytest.raises(ParallelError, match="both must be at least 1"):
         run([], "simple")
     with pytest.raises(ParallelError, match="both must be at least 1"):
@@ -176,15 +176,15 @@ segments = st.builds(
 def test_any_program_ends_under_any_schedule_and_cap(
     programs: list[Program], pipeline: str, active: int, latency: int
 ) -> None:
-    found = run(programs, pipeline, active, Link(latency_s=latency, bytes_per_s=1))
-    done = sorted((event.rank, event.what, event.microbatch) for events in found.events for event in events)
+    simulation = run(programs, pipeline, active, Link(latency_s=latency, bytes_per_s=1))
+    done = sorted((event.rank, event.phase, event.microbatch) for events in simulation.events for event in events)
     assert done == sorted(
         (segment.rank, phase, microbatch)
         for microbatch, program in enumerate(programs)
         for segment in program
         for phase in PHASES[pipeline]
     )
-    for events in found.events:
+    for events in simulation.events:
         assert all(before.end_s <= after.start_s for before, after in pairwise(events))
     if pipeline != "simple":
-        assert max(found.peak_live) <= active
+        assert max(simulation.peak_live) <= active

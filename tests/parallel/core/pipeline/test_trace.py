@@ -49,7 +49,7 @@ def test_a_trace_reads_back_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", '{"traceEvents": [{"ph": "X"', "[]", "{}", '{"traceEvents": [{"ph": "X"}]}'])
-def test_what_is_no_trace_is_refused_with_its_path(tmp_path: Path, content: str) -> None:
+def test_an_invalid_trace_is_refused_with_its_path(tmp_path: Path, content: str) -> None:
     path = tmp_path / "half.json"
     path.write_text(content)
     with pytest.raises(ParallelError, match=r"half\.json cannot be read as a timeline .*SMP_TIMELINE"):
@@ -68,9 +68,9 @@ def test_span_and_idle_start_at_the_first_event() -> None:
     assert idle_fractions([]) == {}
 
 
-def test_predicted_and_real_stand_side_by_side() -> None:
-    found = simulate([[Segment(0, 1, 1), Segment(1, 1, 1)]] * 2, pipeline="simple", active=2)
-    predicted = [event for rank in found.events for event in rank]
+def test_predicted_and_real_are_compared_in_one_table() -> None:
+    simulation = simulate([[Segment(0, 1, 1), Segment(1, 1, 1)]] * 2, pipeline="simple", active=2)
+    predicted = [event for rank in simulation.events for event in rank]
     real = [Event(0, "forward", 0, 100.0, 105.0), Event(0, "backward", 0, 106.25, 106.25)]
     assert side_by_side(predicted, real) == (
         "               predicted        real  difference\n"

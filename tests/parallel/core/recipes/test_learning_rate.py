@@ -16,7 +16,7 @@ from herringbone_parallel.core.recipes.learning_rate import Schedule
         ("cosine", [0.1, 0.55, 1, 0.6, 0.2, 0.2]),
     ],
 )
-def test_it_warms_up_decays_and_stays(decay: str, factors: list[float]) -> None:
+def test_the_factor_warms_up_decays_and_stays(decay: str, factors: list[float]) -> None:
     schedule = Schedule(length=6, warmup=2, decay=decay, power=2, start=0.1, end=0.2)
     assert [schedule.factor(progress) for progress in (0, 1, 2, 4, 6, 7)] == pytest.approx(factors)
 
@@ -27,7 +27,7 @@ def test_epochs_and_steps_give_the_same_rates() -> None:
     assert [epochs(step) for step in range(22)] == pytest.approx([steps(step) for step in range(22)])
 
 
-def test_no_step_is_made_in_vain() -> None:
+def test_no_step_has_the_factor_zero() -> None:
     rate = Schedule(length=4, warmup=2, decay="polynomial").by_steps()
     assert [rate(step) for step in range(4)] == [0.25, 0.75, 0.75, 0.25]
 
@@ -47,6 +47,6 @@ def test_a_training_of_warm_up_alone_ends_at_its_peak() -> None:
         ({"length": 5, "power": 0}, "power 0"),
     ],
 )
-def test_what_cannot_be_is_refused(settings: dict, message: str) -> None:
+def test_invalid_settings_are_refused(settings: dict, message: str) -> None:
     with pytest.raises(ParallelError, match=message):
         Schedule(**settings)

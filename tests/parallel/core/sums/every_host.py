@@ -1,4 +1,4 @@
-"""An oracle for `simulate_reduce`: every host by itself, every chunk a message of its own, no use of symmetry."""
+"""An oracle for `sums.simulate`: it simulates every host and every message, without use of symmetry."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from herringbone_parallel.core.sums.simulate import chunk_of
 
 
 def sum_seconds(size: int, cluster: Cluster, window: Window, *, level: bool = True) -> float:
-    """Return when the last host has the whole sum of one bucket of `size` bytes."""
+    """Return the second at which the last host has the whole sum of one bucket of `size` bytes."""
     return _EveryHost(size, cluster, window, level).run()
 
 
 class _EveryHost:
-    """One run: each worker has a queue of chunks for each server, and sends from all in turn, as credits allow."""
+    """One run: each worker has a queue of chunks per server, and sends from all of them in turn, as credits allow."""
 
     def __init__(self, size: int, cluster: Cluster, window: Window, level: bool) -> None:
         self.cluster = cluster
@@ -29,7 +29,7 @@ class _EveryHost:
         self.now = self.ended = 0.0
         self.out_free: dict[int, float] = defaultdict(float)
         self.in_free: dict[int, float] = defaultdict(float)
-        self.came: dict[Shard, int] = defaultdict(int)
+        self.arrived: dict[Shard, int] = defaultdict(int)
         self.waiting: dict[int, list[list[Shard]]] = {}
         shards = shard_map(size, cluster.workers, cluster.helpers, message=1)
         largest = max(shard.count for shard in shards)
@@ -39,22 +39,22 @@ class _EveryHost:
         self.credits: dict[tuple[int, int], int] = defaultdict(lambda: window.bytes // most)
         for number in range(cluster.workers):
             worker = cluster.helpers + number
-            # Workers start with different servers, or all would meet at the first.
+            # Each worker starts with a different server, so that they do not all hit the same port.
             start = number % len(queues)
-            turned = [*queues[start:], *queues[:start]]
-            self.waiting[worker] = [list(queue) for queue in turned if queue[0].server != worker]
+            rotated = [*queues[start:], *queues[:start]]
+            self.waiting[worker] = [list(queue) for queue in rotated if queue[0].server != worker]
 
     def run(self) -> float:
         for worker in self.waiting:
             self.at(0.0, partial(self.push, worker))
         while self.plan:
-            self.now, _, what = heapq.heappop(self.plan)
-            what()
+            self.now, _, action = heapq.heappop(self.plan)
+            action()
         assert not any(queue for queues in self.waiting.values() for queue in queues)
         return self.ended
 
-    def at(self, when: float, what: Callable[[], None]) -> None:
-        heapq.heappush(self.plan, (when, next(self.order), what))
+    def at(self, time: float, action: Callable[[], None]) -> None:
+        heapq.heappush(self.plan, (time, next(self.order), action))
 
     def send(self, source: int, target: int, size: int, then: Callable[[], None]) -> None:
         link = self.cluster.link
@@ -69,22 +69,22 @@ class _EveryHost:
         self.at(last_byte - busy, arrive)
 
     def push(self, worker: int) -> None:
-        able = True
-        while able:
-            able = False
+        sent = True
+        while sent:
+            sent = False
             for queue in self.waiting[worker]:
                 if queue and self.credits[worker, queue[0].server] > 0:
                     part = queue.pop(0)
                     self.credits[worker, part.server] -= 1
                     self.send(worker, part.server, part.count, partial(self.gather, part))
-                    able = True
+                    sent = True
 
     def gather(self, part: Shard) -> None:
         workers, helpers = self.cluster.workers, self.cluster.helpers
-        self.came[part] += 1
-        if self.came[part] < workers - (part.server >= helpers):
+        self.arrived[part] += 1
+        if self.arrived[part] < workers - (part.server >= helpers):
             return
-        # Servers, too, go round from different starts.
+        # Servers, too, start with different workers.
         for turn in range(workers):
             worker = helpers + (part.server + turn) % workers
             if worker != part.server:

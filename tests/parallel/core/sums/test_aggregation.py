@@ -1,4 +1,4 @@
-"""What a job says of aggregation, as its ranks read it."""
+"""Ranks read a job's aggregation from their environment."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVERY, AVERAGED = "HERRINGBONE_AGGREGATION_FREQUENCY", "HERRINGBONE_AVERAGE_AGGR
 
 
 @pytest.mark.parametrize(
-    ("environment", "asked"),
+    ("environment", "expected"),
     [
         ({}, Aggregation(1, True)),
         ({EVERY: "4"}, Aggregation(4, True)),
@@ -19,13 +19,13 @@ EVERY, AVERAGED = "HERRINGBONE_AGGREGATION_FREQUENCY", "HERRINGBONE_AVERAGE_AGGR
         ({EVERY: "4", AVERAGED: "false"}, Aggregation(4, False)),
     ],
 )
-def test_what_is_asked_for(environment: dict[str, str], asked: Aggregation) -> None:
-    assert aggregation(environment) == asked
+def test_aggregation_reads_the_environment(environment: dict[str, str], expected: Aggregation) -> None:
+    assert aggregation(environment) == expected
 
 
 @pytest.mark.parametrize(
     ("name", "text"), [(EVERY, "0"), (EVERY, "-1"), (EVERY, "two"), (EVERY, ""), (AVERAGED, "0"), (AVERAGED, "")]
 )
-def test_what_no_launcher_writes_is_refused(name: str, text: str) -> None:
-    with pytest.raises(ParallelError, match=f"{name}={text}: it is"):
+def test_invalid_values_are_refused(name: str, text: str) -> None:
+    with pytest.raises(ParallelError, match=f"{name}={text}: it is n"):
         aggregation({name: text})

@@ -15,22 +15,22 @@ from herringbone_parallel.core.sums.links import Cost
 MEGABYTE = 1_000_000
 
 
-def last_sum_s(found: list[list[int]], sizes: list[int], ready_s: list[float], cost: Cost) -> float:
-    """Return when the last bucket's sum is back, one after the other."""
+def last_sum_s(buckets: list[list[int]], sizes: list[int], ready_s: list[float], cost: Cost) -> float:
+    """Return when the last bucket's sum is back, if sums run one after the other."""
     end_s = 0.0
-    for bucket in found:
+    for bucket in buckets:
         end_s = max(end_s, ready_s[bucket[-1]]) + cost.seconds(sum(sizes[index] for index in bucket))
     return end_s
 
 
 def planned(sizes: list[int], backward_s: float, cost: Cost) -> tuple[list[int], float]:
-    """Return how many tensors each bucket has, and how long after the backward the last sum is back."""
+    """Return the number of tensors in each bucket, and the seconds from the end of the backward to the last sum."""
     ready_s = final_times(sizes, backward_s)
-    found = plan_buckets([("f", size) for size in sizes], ready_s=ready_s, cost=cost)
-    return [len(bucket) for bucket in found], last_sum_s(found, sizes, ready_s, cost) - backward_s
+    plan = plan_buckets([("f", size) for size in sizes], ready_s=ready_s, cost=cost)
+    return [len(bucket) for bucket in plan], last_sum_s(plan, sizes, ready_s, cost) - backward_s
 
 
-def test_the_usage() -> None:
+def test_doctests() -> None:
     assert doctest.testmod(buckets) == (0, 5)
 
 
@@ -44,7 +44,7 @@ def test_a_tensor_larger_than_a_bucket_closes_it() -> None:
     assert cut_buckets([("f", 1), ("f", 100), ("f", 1)], first_bytes=2, most_bytes=10) == [[0, 1], [2]]
 
 
-def test_kinds_do_not_mix_and_buckets_stand_in_the_order_in_which_they_are_complete() -> None:
+def test_kinds_do_not_mix_and_buckets_are_sorted_by_their_last_tensor() -> None:
     tensors = [("f", 1), ("h", 1), ("h", 1), ("f", 1)]
     assert cut_buckets(tensors, first_bytes=2, most_bytes=2) == [[1, 2], [0, 3]]
 
@@ -53,20 +53,20 @@ def test_no_tensors_make_no_buckets() -> None:
     assert cut_buckets([], first_bytes=1, most_bytes=1) == []
 
 
-def test_where_the_link_decides_it_starts_early_and_never_waits_again() -> None:
+def test_on_a_slow_link_sums_start_early_and_never_pause() -> None:
     lengths, late_s = planned([MEGABYTE // 2] * 60, 0.09, Cost(alpha_s=0.0012, beta_s=4.24e-8))
     assert lengths == [1, 14, 45]
     # The first gradient, 3 messages, all bytes, less the backward: the link is busy all along.
     assert late_s == pytest.approx(0.09 / 60 + 3 * 0.0012 + 30 * MEGABYTE * 4.24e-8 - 0.09)
 
 
-def test_where_the_backward_decides_the_last_bucket_is_small_and_the_others_are_large_enough() -> None:
+def test_with_a_slow_backward_the_last_bucket_is_small() -> None:
     lengths, late_s = planned([MEGABYTE // 2] * 60, 0.09, Cost(alpha_s=1e-5, beta_s=1e-10))
     assert lengths == [10, 10, 10, 10, 10, 9, 1]
     assert late_s == pytest.approx(6e-5)
 
 
-def test_a_dear_message_makes_one_bucket() -> None:
+def test_an_expensive_message_makes_one_bucket() -> None:
     assert planned([MEGABYTE] * 20, 0.01, Cost(alpha_s=1, beta_s=1e-9))[0] == [20]
 
 
@@ -88,38 +88,38 @@ sized = st.lists(st.integers(0, 9), max_size=9)
 @given(sizes=sized, waits=st.lists(st.integers(0, 6), min_size=9, max_size=9), cost=costs)
 def test_no_cut_into_runs_is_better(sizes: list[int], waits: list[int], cost: Cost) -> None:
     ready_s = [float(ready) for ready in accumulate(waits[: len(sizes)])]
-    found = plan_buckets([("f", size) for size in sizes], ready_s=ready_s, cost=cost)
-    assert [index for bucket in found for index in bucket] == list(range(len(sizes)))
-    places = range(1, len(sizes))
+    plan = plan_buckets([("f", size) for size in sizes], ready_s=ready_s, cost=cost)
+    assert [index for bucket in plan for index in bucket] == list(range(len(sizes)))
+    positions = range(1, len(sizes))
     every = (
         [list(range(a, b)) for a, b in zip((0, *cuts), (*cuts, len(sizes)), strict=True)]
         for number in range(len(sizes))
-        for cuts in combinations(places, number)
+        for cuts in combinations(positions, number)
     )
     best_s = min((last_sum_s(cut, sizes, ready_s, cost) for cut in every), default=0.0)
-    assert last_sum_s(found, sizes, ready_s, cost) == pytest.approx(best_s)
+    assert last_sum_s(plan, sizes, ready_s, cost) == pytest.approx(best_s)
 
 
 @given(tensors=st.lists(st.tuples(st.sampled_from("fhi"), st.integers(0, 9)), max_size=30), cost=costs)
 def test_planned_buckets_hold_every_tensor_once_and_one_kind_each(tensors: list[tuple[str, int]], cost: Cost) -> None:
     ready_s = final_times([size for _, size in tensors], 20.0)
-    found = plan_buckets(tensors, ready_s=ready_s, cost=cost)
-    assert sorted(index for bucket in found for index in bucket) == list(range(len(tensors)))
-    assert all(len({tensors[index][0] for index in bucket}) == 1 and bucket == sorted(bucket) for bucket in found)
-    assert found == sorted(found, key=lambda bucket: bucket[-1])
+    plan = plan_buckets(tensors, ready_s=ready_s, cost=cost)
+    assert sorted(index for bucket in plan for index in bucket) == list(range(len(tensors)))
+    assert all(len({tensors[index][0] for index in bucket}) == 1 and bucket == sorted(bucket) for bucket in plan)
+    assert plan == sorted(plan, key=lambda bucket: bucket[-1])
 
 
 def test_a_few_tensors_of_another_kind_do_not_make_many_buckets() -> None:
     """Norms in fp32 among weights in fp16: they travel together where that costs nothing."""
     tensors = [("h", MEGABYTE), ("f", 1000)] * 40
     ready_s = final_times([size for _, size in tensors], 0.4)
-    found = plan_buckets(tensors, ready_s=ready_s, cost=Cost(1e-3, 1e-9))
-    kinds = [tensors[bucket[0]][0] for bucket in found]
+    plan = plan_buckets(tensors, ready_s=ready_s, cost=Cost(1e-3, 1e-9))
+    kinds = [tensors[bucket[0]][0] for bucket in plan]
     assert kinds.count("f") <= 2
     assert kinds.count("h") >= 3
 
 
-def test_times_that_go_back_or_are_missing_are_refused() -> None:
+def test_decreasing_or_missing_times_are_refused() -> None:
     with pytest.raises(ParallelError, match="1 tensors and 2 times"):
         plan_buckets([("f", 1)], ready_s=[1, 2], cost=Cost(1, 1))
     with pytest.raises(ParallelError, match="none before an earlier one"):

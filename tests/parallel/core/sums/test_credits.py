@@ -11,11 +11,11 @@ from herringbone_parallel.core.sums import credits
 from herringbone_parallel.core.sums.credits import Window, choose_chunk, choose_window, largest_window
 
 
-def test_the_usages() -> None:
+def test_doctests() -> None:
     assert doctest.testmod(credits) == (0, 6)
 
 
-def test_without_a_word_it_is_the_window_that_was_measured_best() -> None:
+def test_the_default_is_the_window_that_was_fastest_when_measured() -> None:
     assert Window() == Window(chunk_bytes=32 << 10, chunks=4)
 
 
@@ -23,7 +23,7 @@ def test_many_workers_into_a_small_queue_make_chunks_small() -> None:
     assert choose_window(32, 32, queue_bytes=1 << 20, bandwidth=1e8, latency=5e-5) == Window(8 << 10, 3, 400, 12_500)
 
 
-def test_so_many_workers_that_no_window_fits_get_the_least() -> None:
+def test_workers_for_which_no_window_fits_get_the_smallest() -> None:
     assert choose_window(2048, 2048, queue_bytes=1 << 20, bandwidth=1e8, latency=2e-5) == Window(8 << 10, 3, 400, 196)
     assert choose_window(2048, 2048, queue_bytes=1 << 20, bandwidth=12.5e9, latency=2e-5) == Window(
         64 << 10, 3, 50_000, 24_415
@@ -34,14 +34,14 @@ def test_a_fast_link_takes_larger_chunks_and_a_long_one_more_of_them() -> None:
     assert choose_window(2, 2, queue_bytes=64 << 20, bandwidth=12.5e9, latency=0) == Window(
         256 << 10, 4, 50_000, 25_000_000
     )
-    # 500 KB on the way there and back, and a chunk that is being summed.
+    # 500 KB in flight on the round trip, and a chunk that is being summed.
     assert choose_window(2, 1, queue_bytes=64 << 20, bandwidth=1.25e9, latency=2e-4) == Window(
         32 << 10, 17, 5_000, 5_000_000
     )
 
 
 def test_a_message_costs_more_bytes_on_a_fast_link_and_chunks_are_larger_for_it() -> None:
-    """Of a shard of 1 MB: 100 Mbit/s, 10 and 100 Gbit/s."""
+    """A shard of 1 MB at 100 Mbit/s, 10 and 100 Gbit/s."""
     windows = [choose_window(2, 2, queue_bytes=1 << 20, bandwidth=rate, latency=0) for rate in (12e6, 1.2e9, 12e9)]
     assert [window.message for window in windows] == [96, 4_800, 48_000]
     assert [choose_chunk(1 << 20, most=window.chunk_bytes, message=window.message) for window in windows] == [
@@ -49,7 +49,7 @@ def test_a_message_costs_more_bytes_on_a_fast_link_and_chunks_are_larger_for_it(
     ]  # fmt: skip
 
 
-def test_no_link_is_so_fast_that_its_window_would_not_fit_where_the_largest_does() -> None:
+def test_no_window_is_larger_than_the_largest() -> None:
     for workers in (2, 4, 8, 64):
         largest = largest_window(workers, workers, queue_bytes=1 << 20)
         for rate in (1.0, 1e8, 1e9, 1e10):

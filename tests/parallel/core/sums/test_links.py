@@ -16,23 +16,23 @@ GLOO = [(4e3, 0.0095), (1e5, 0.0115), (1e6, 0.0754), (5e6, 0.3486), (25e6, 1.643
 HELPERS = [(4e3, 0.0015), (1e5, 0.0044), (1e6, 0.0592), (5e6, 0.2247), (25e6, 1.065), (100e6, 4.230)]
 
 
-def test_the_usages() -> None:
+def test_doctests() -> None:
     assert doctest.testmod(links) == (0, 6)
     assert doctest.testmod(cluster) == (0, 1)
 
 
-def test_measured_methods_are_fitted_as_they_were_by_hand() -> None:
-    found = fit(GLOO)
-    assert (found.alpha_s, found.beta_s) == pytest.approx((0.0075, 0.0654e-6), rel=0.03)
-    found = fit(HELPERS)
-    assert (found.alpha_s, found.beta_s) == pytest.approx((0.0012, 0.0424e-6), rel=0.05)
+def test_fits_of_measured_methods_match_fits_by_hand() -> None:
+    cost = fit(GLOO)
+    assert (cost.alpha_s, cost.beta_s) == pytest.approx((0.0075, 0.0654e-6), rel=0.03)
+    cost = fit(HELPERS)
+    assert (cost.alpha_s, cost.beta_s) == pytest.approx((0.0012, 0.0424e-6), rel=0.05)
 
 
 @given(alpha=st.floats(1e-6, 1e-1), beta=st.floats(1e-11, 1e-6))
-def test_a_cost_is_found_again_from_its_own_points(alpha: float, beta: float) -> None:
+def test_a_cost_is_fitted_exactly_to_its_own_points(alpha: float, beta: float) -> None:
     cost = Cost(alpha, beta)
-    found = fit([(size, cost.seconds(size)) for size in (4e3, 3e4, 2.5e5, 2e6, 1.6e7)])
-    assert (found.alpha_s, found.beta_s) == pytest.approx((alpha, beta), rel=1e-3, abs=1e-12)
+    fitted = fit([(size, cost.seconds(size)) for size in (4e3, 3e4, 2.5e5, 2e6, 1.6e7)])
+    assert (fitted.alpha_s, fitted.beta_s) == pytest.approx((alpha, beta), rel=1e-3, abs=1e-12)
 
 
 def test_a_cost_is_never_negative() -> None:
@@ -40,13 +40,13 @@ def test_a_cost_is_never_negative() -> None:
     assert fit([(1, 2.0), (10, 1.0)]).beta_s == 0
 
 
-def test_what_a_token_bucket_lets_pass_does_not_make_a_link_look_fast() -> None:
-    """Four sums under way at 200 Mbit/s behind a bucket of 64 KB: the first points ran at the rate of the host."""
+def test_a_token_bucket_does_not_make_a_link_look_fast() -> None:
+    """Four sums at 200 Mbit/s behind a bucket of 64 KB: the first points ran at the speed of the host."""
     points = [(4 << 10, 0.00018), (32 << 10, 0.00086), (256 << 10, 0.0103)]
-    found = fit_shaped(points)
+    cost = fit_shaped(points)
     assert fit(points).beta_s == pytest.approx(3.3e-8, rel=0.2)
-    assert found.beta_s == pytest.approx(0.0103 / (256 << 10), rel=0.01)
-    assert 0 <= found.alpha_s < 1e-4
+    assert cost.beta_s == pytest.approx(0.0103 / (256 << 10), rel=0.01)
+    assert 0 <= cost.alpha_s < 1e-4
     assert fit_shaped(HELPERS[:5]) == fit(HELPERS[:5])
 
 
@@ -75,7 +75,7 @@ def test_a_slow_link_is_probed_within_the_budget_but_twice_at_least() -> None:
     assert probe_all(Cost(10, 1), budget_s=0.1) == [4 << 10, 32 << 10]
 
 
-def test_a_size_that_there_is_no_time_to_repeat_is_measured_once() -> None:
+def test_a_size_without_time_for_repeats_is_measured_once() -> None:
     points = [(4 << 10, 0.0002), (32 << 10, 0.0013)]
     assert next_probe(points, budget_s=0.0625) == Probe(256 << 10, 3)
     assert next_probe(points, budget_s=0.025) == Probe(256 << 10, 1)

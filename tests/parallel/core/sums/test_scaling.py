@@ -1,4 +1,4 @@
-"""docs/scaling.md and its figure are what benchmarks/scaling/run.py says."""
+"""docs/scaling.md and its figure match the output of benchmarks/scaling/run.py."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from benchmarks.scaling.run import (
 DOCS = Path(__file__).resolve().parents[4] / "docs"
 
 
-def test_the_page_and_the_figure_are_what_the_script_says() -> None:
+def test_the_page_and_the_figure_match_the_script() -> None:
     page = (DOCS / "scaling.md").read_text()
     panels = []
     for title, speed, work in scenarios():
@@ -41,10 +41,10 @@ def test_models_have_the_gradients_of_the_publications() -> None:
         ready = [one.ready_s for one in work.gradients]
         assert ready == sorted(ready)
         assert ready[-1] == pytest.approx(work.backward_s)
-    # The embedding, tied to the head, is final where it is used first: last.
+    # The embedding is tied to the head and used first, so its gradient is final last.
     assert max(bert.gradients, key=lambda one: one.size).ready_s == pytest.approx(bert.backward_s)
 
 
 def test_a_step_waits_for_the_slowest_of_many() -> None:
-    """Of 2,048 normal deviates the largest is expected at 3.44."""
+    """The largest of 2,048 normal deviates is expected at 3.44."""
     assert explaining_jitter(1.0, 1 / (1 + 0.01 * 3.44), 2048) == pytest.approx(0.01, rel=0.01)

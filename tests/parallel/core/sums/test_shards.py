@@ -12,10 +12,10 @@ from herringbone_parallel.core.sums import shards
 from herringbone_parallel.core.sums.shards import Shard, busiest_share, sent_bytes, shard_map
 
 
-def messages(found: tuple[Shard, ...], workers: int, helpers: int) -> tuple[list[int], list[int]]:
-    """Return the elements that each host sends and receives, by going through every message."""
+def messages(shards: tuple[Shard, ...], workers: int, helpers: int) -> tuple[list[int], list[int]]:
+    """Return the elements that each host sends and receives, counted message by message."""
     sent, received = [0] * (helpers + workers), [0] * (helpers + workers)
-    for shard in found:
+    for shard in shards:
         for worker in range(helpers, helpers + workers):
             if worker != shard.server:
                 for source, target in ((worker, shard.server), (shard.server, worker)):
@@ -24,11 +24,11 @@ def messages(found: tuple[Shard, ...], workers: int, helpers: int) -> tuple[list
     return sent, received
 
 
-def test_the_usages() -> None:
+def test_doctests() -> None:
     assert doctest.testmod(shards) == (0, 3)
 
 
-def test_helpers_carry_more_than_workers_as_they_have_nothing_else_to_send() -> None:
+def test_helpers_have_larger_shards_than_workers() -> None:
     assert shard_map(20, workers=4, helpers=2, message=1) == (
         Shard(0, 0, 6), Shard(1, 6, 6),
         Shard(2, 12, 2), Shard(3, 14, 2), Shard(4, 16, 2), Shard(5, 18, 2),
@@ -58,10 +58,10 @@ def test_little_is_summed_by_few_servers(count: int, helpers: int, servers: int)
     assert len(shard_map(count, workers=4, helpers=helpers)) == servers
 
 
-def test_where_not_all_workers_serve_those_that_do_send_as_much_as_a_helper() -> None:
-    found = shard_map(120_000, workers=6, helpers=2, message=20_000)
-    assert [shard.server for shard in found] == [0, 1, 2, 3, 4, 5]
-    sent = sent_bytes(found, workers=6, helpers=2, element_bytes=1)
+def test_if_some_workers_serve_they_send_as_much_as_a_helper() -> None:
+    layout = shard_map(120_000, workers=6, helpers=2, message=20_000)
+    assert [shard.server for shard in layout] == [0, 1, 2, 3, 4, 5]
+    sent = sent_bytes(layout, workers=6, helpers=2, element_bytes=1)
     assert sent[:6] == pytest.approx([sent[0]] * 6, rel=1e-3)
     assert sent[6:] == (120_000, 120_000)
 
@@ -72,7 +72,7 @@ def test_shards_start_at_multiples_of_align() -> None:
     )  # fmt: skip
 
 
-# The table of the theory: what the busiest host sends, as a multiple of the gradients.
+# The theory: bytes that the busiest host sends per byte of gradients.
 @pytest.mark.parametrize(
     ("workers", "by_helpers"),
     [
@@ -81,7 +81,7 @@ def test_shards_start_at_multiples_of_align() -> None:
         (16, {0: 1.88, 1: 1.78, 4: 1.54, 8: 1.30, 16: 1.00}),
     ],
 )
-def test_every_host_sends_what_theory_says(workers: int, by_helpers: dict[int, float]) -> None:
+def test_every_host_sends_as_much_as_theory_says(workers: int, by_helpers: dict[int, float]) -> None:
     count = 25_000_000 // 4
     for helpers, share in by_helpers.items():
         sent = sent_bytes(shard_map(count, workers, helpers), workers, helpers, element_bytes=4)
@@ -116,22 +116,22 @@ def test_the_gain_over_a_ring(workers: int, helpers: int, gain: float) -> None:
 def test_shards_cover_all_without_gap_or_overlap(
     count: int, workers: int, helpers: int, align: int, message: int
 ) -> None:
-    found = shard_map(count, workers, helpers, align=align, message=message)
-    assert sum(shard.count for shard in found) == count
-    assert all(shard.count > 0 and shard.offset % align == 0 for shard in found)
-    assert all(a.offset + a.count == b.offset and a.server < b.server for a, b in pairwise(found))
-    assert all(0 <= shard.server < helpers + workers for shard in found)
-    for kind in (found_of(found, 0, helpers), found_of(found, helpers, helpers + workers)):
+    layout = shard_map(count, workers, helpers, align=align, message=message)
+    assert sum(shard.count for shard in layout) == count
+    assert all(shard.count > 0 and shard.offset % align == 0 for shard in layout)
+    assert all(a.offset + a.count == b.offset and a.server < b.server for a, b in pairwise(layout))
+    assert all(0 <= shard.server < helpers + workers for shard in layout)
+    for kind in (sizes_of(layout, 0, helpers), sizes_of(layout, helpers, helpers + workers)):
         # Servers of a kind are level; the very last shard may end early, where the elements do.
         assert max(kind[:-1], default=0) - min(kind[:-1], default=0) <= align
         assert not kind or kind[-1] <= max(kind[:-1], default=kind[-1]) + align
-    sent, received = messages(found, workers, helpers)
+    sent, received = messages(layout, workers, helpers)
     assert sent == received
-    assert tuple(4 * elements for elements in sent) == sent_bytes(found, workers, helpers, element_bytes=4)
+    assert tuple(4 * elements for elements in sent) == sent_bytes(layout, workers, helpers, element_bytes=4)
 
 
-def found_of(found: tuple[Shard, ...], first: int, end: int) -> list[int]:
-    return [shard.count for shard in found if first <= shard.server < end]
+def sizes_of(shards: tuple[Shard, ...], first: int, end: int) -> list[int]:
+    return [shard.count for shard in shards if first <= shard.server < end]
 
 
 @given(workers=st.integers(2, 64), helpers=st.integers(0, 64))

@@ -1,4 +1,4 @@
-"""Simulated all-reduces beside measured ones, and beside an oracle that simulates every host and every message."""
+"""Simulated all-reduces agree with measurements, and with an oracle that simulates every host and every message."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .every_host import sum_seconds
 # The links of the measurements: TCP over 200 Mbit/s gives 23.8 MB/s one way. Latencies are those of small messages
 # between busy processes on two cores: a sixth of what a ring of 4 took for nothing (gloo 7.5 ms; Open MPI, which polls,
 # 42 ms), half of what the servers took (1.2 ms). Two figures are fitted: what is left of the link when both ways are
-# busy (raw TCP had 0.96), and how often Open MPI waits in a step of a large ring.
+# busy (raw TCP had 0.96), and how often Open MPI waits in one step of a large ring.
 GOODPUT = 23.8e6
 DUPLEX = 0.98
 GLOO = HostLink(GOODPUT, latency_s=7.5e-3 / 6, duplex=DUPLEX)
@@ -32,7 +32,7 @@ SLOW_SERVERS = HostLink(GOODPUT / 2, latency_s=1.2e-3 / 2, duplex=DUPLEX)
 SLOW_GLOO = HostLink(GOODPUT / 2, latency_s=7.5e-3 / 6, duplex=DUPLEX)
 
 
-def test_the_usages() -> None:
+def test_doctests() -> None:
     assert doctest.testmod(simulate) == (0, 6)
 
 
@@ -54,18 +54,18 @@ def test_three_methods_within_a_tenth_of_the_measured_times(
 def test_shards_on_workers_and_on_some_helpers_within_a_tenth_of_the_measured_times(
     helpers: int, measured_s: float
 ) -> None:
-    found = sharded([Sum(25_000_000)], Cluster(4, SERVERS, helpers=helpers), Window(), level=False)
-    assert found == pytest.approx([measured_s], rel=0.10)
+    ends = sharded([Sum(25_000_000)], Cluster(4, SERVERS, helpers=helpers), Window(), level=False)
+    assert ends == pytest.approx([measured_s], rel=0.10)
 
 
 @pytest.mark.parametrize(("helpers", "measured_s"), [(0, 1.889), (4, 1.799), (8, 1.140)])
 def test_eight_workers_within_a_tenth_of_the_measured_times(helpers: int, measured_s: float) -> None:
-    found = sharded([Sum(12_500_000)], Cluster(8, SLOW_SERVERS, helpers=helpers), Window(), level=False)
-    assert found == pytest.approx([measured_s], rel=0.10)
+    ends = sharded([Sum(12_500_000)], Cluster(8, SLOW_SERVERS, helpers=helpers), Window(), level=False)
+    assert ends == pytest.approx([measured_s], rel=0.10)
     assert ring([Sum(12_500_000)], Cluster(8, SLOW_GLOO)) == pytest.approx([1.880], rel=0.10)
 
 
-# The engine, as benchmarks/allreduce/README.md has it.
+# Times of the engine, from benchmarks/allreduce/README.md.
 @pytest.mark.parametrize(
     ("workers", "helpers", "megabytes", "measured_s"),
     [
@@ -86,7 +86,7 @@ def test_the_engine_within_a_tenth_of_the_measured_times(
 
 
 @pytest.mark.parametrize(("workers", "helpers"), [(4, 1), (4, 2), (4, 3), (8, 2), (8, 4), (8, 7)])
-def test_as_many_chunks_for_each_shard_reach_the_bound_that_chunks_of_one_size_miss(workers: int, helpers: int) -> None:
+def test_level_shards_reach_the_bound_that_chunks_of_one_size_miss(workers: int, helpers: int) -> None:
     sums, cluster = [Sum(50_000_000)], Cluster(workers, SERVERS, helpers=helpers)
     bound_s = busiest_share(workers, helpers) * 50_000_000 / (GOODPUT * DUPLEX)
     (level_s,), (one_size_s,) = sharded(sums, cluster, Window()), sharded(sums, cluster, Window(), level=False)
@@ -97,8 +97,8 @@ def test_as_many_chunks_for_each_shard_reach_the_bound_that_chunks_of_one_size_m
 @pytest.mark.parametrize("workers", [2, 4, 8])
 @pytest.mark.parametrize("helpers", [0, 1, 2, 4, 8])
 @pytest.mark.parametrize("message_s", [0.0, 5e-5])
-def test_one_of_each_stands_for_all(workers: int, helpers: int, message_s: float) -> None:
-    # Where helpers outnumber workers, their results need not wait for the whole round as they do here: 5 %.
+def test_one_host_of_each_kind_represents_all(workers: int, helpers: int, message_s: float) -> None:
+    # If helpers outnumber workers, their results need not wait for the whole round as they do here: 5 %.
     within = 0.02 if helpers <= workers else 0.06
     cluster = Cluster(workers, HostLink(GOODPUT, 6e-4, message_s), helpers=helpers)
     assert sharded([Sum(3_000_000)], cluster, Window())[0] == pytest.approx(
@@ -108,7 +108,7 @@ def test_one_of_each_stands_for_all(workers: int, helpers: int, message_s: float
 
 @pytest.mark.parametrize("window", [Window(chunks=3), Window(16 << 10, 3), Window(8 << 10, 8)])
 @pytest.mark.parametrize(("workers", "helpers"), [(4, 0), (4, 2), (4, 4), (8, 4)])
-def test_one_of_each_stands_for_all_with_other_windows(window: Window, workers: int, helpers: int) -> None:
+def test_one_host_of_each_kind_represents_all_with_other_windows(window: Window, workers: int, helpers: int) -> None:
     cluster = Cluster(workers, HostLink(GOODPUT, 6e-4), helpers=helpers)
     assert sharded([Sum(3_000_000)], cluster, window)[0] == pytest.approx(
         sum_seconds(3_000_000, cluster, window), rel=0.02
@@ -147,7 +147,7 @@ def test_a_lone_worker_has_its_sum_when_it_is_ready() -> None:
     assert sharded([Sum(0)], Cluster(4, HostLink(1)), Window()) == (0.0,)
 
 
-def test_ranks_of_a_host_sum_inside_first_so_that_the_network_carries_as_much_as_for_one() -> None:
+def test_ranks_of_a_host_sum_inside_first() -> None:
     alone = Cluster(4, HostLink(1e8))
     shared = Cluster(4, HostLink(1e8), ranks_per_host=8, inside=HostLink(1e9))
     for method in (lambda cluster: ring([Sum(1 << 20)], cluster), lambda c: sharded([Sum(1 << 20)], c, Window())):
@@ -181,7 +181,7 @@ def test_every_bucket_ends_and_none_beats_the_bound(
     ends = sharded([Sum(size) for size in sizes], cluster, Window(chunks=chunks), level=level)
     assert len(ends) == len(sizes)
     for index, end in enumerate(ends):
-        # What is small is summed by fewer servers than is best for many bytes, hence not the bound of many.
+        # Few servers sum a small bucket, so the bound of a large one does not apply.
         total = sum(sizes[: index + 1]) if sizes[index] else 0
         assert end >= 0.999 * min(1.0, busiest_share(workers, helpers)) * total / 1e8
 

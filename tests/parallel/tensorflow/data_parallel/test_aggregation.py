@@ -1,4 +1,4 @@
-"""`aggregation_frequency` of the job: n backwards and one step are one step on a batch n times as large."""
+"""`aggregation_frequency` of the job: n backward passes and one step equal one step on a batch n times as large."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TWO = {"HERRINGBONE_AGGREGATION_FREQUENCY": "2"}
 SUMMED = {"HERRINGBONE_AVERAGE_AGGREGATED_GRADIENTS": "false"}
 
 
-# At half the rate, where the gradients of two backwards are summed.
+# Half the rate where the gradients of two backward passes are summed: a sum is twice the average.
 @pytest.mark.parametrize(
     ("program", "args", "settings"),
     [
@@ -34,7 +34,7 @@ def test_two_backwards_and_a_step_are_one_step_on_twice_the_batch(
     (first, sent), (second, _) = ranks.run(f"aggregation.{program}", 2, *args, **TWO, **settings)
     np.testing.assert_allclose(first, expected, rtol=0, atol=1e-6)
     assert first.tobytes() == second.tobytes()
-    # The gradients of two steps, 9,637 of them, with the little that comparing ranks takes; not those of four passes.
+    # The 9,637 gradients of two steps, and a few bytes for the comparison of ranks. Those of four passes would be more.
     assert 2 * 9_637 * 4 < sent < 3 * 9_637 * 4
 
 

@@ -1,4 +1,4 @@
-"""Ranks that each train on a part of the batch are one process that trains on all of it."""
+"""Ranks that each train on a part of the batch equal one process that trains on the whole batch."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def test_a_bucket_for_each_gradient_gives_the_same_sums(ranks: Ranks) -> None:
     one, _ = ranks.run("training.together", 2, "fit", 25)
     many, _ = ranks.run("training.together", 2, "fit", 128 / (1 << 20))
     assert many[1].tobytes() == one[1].tobytes()
-    # 6 gradients in 5 steps; the last bias is not 128 bytes long, and takes its kernel along.
+    # 6 gradients in 5 steps. The last bias has fewer than 128 bytes, so it shares a bucket with its kernel.
     assert many[2] - one[2] == 5 * 4
 
 
 def test_on_a_wire_of_16_bits_half_the_bytes_travel(ranks: Ranks) -> None:
     (exact, sent), _ = ranks.run("aggregation.with_tape", 2, True, 0.05)
     (first, fewer), (second, _) = ranks.run("aggregation.with_tape", 2, True, 0.05, HERRINGBONE_REDUCE_WIRE="fp16")
-    # Both also compare gradients and weights, which takes a few hundred bytes.
+    # Both runs also compare gradients and weights, which takes a few hundred bytes.
     assert fewer < 0.52 * sent
     assert first.tobytes() == second.tobytes()
     np.testing.assert_allclose(first, exact, rtol=0, atol=1e-3)

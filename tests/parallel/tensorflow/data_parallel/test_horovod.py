@@ -1,4 +1,4 @@
-"""Horovod's names, where the real package is absent."""
+"""Horovod's names, without the real package."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_tensors_and_objects(ranks: Ranks) -> None:
 
 def test_a_keras_script_with_callbacks(ranks: Ranks, tmp_path: Path) -> None:
     (rates, losses, weights), other = ranks.run("horovods.keras_script", 2, str(tmp_path / "model.keras"))
-    # From one rank's rate to two ranks', over the two batches of the first epoch.
+    # The rate rises from that of one rank to that of two ranks, over the two batches of the first epoch.
     np.testing.assert_allclose(rates, [0.15, 0.2, 0.2, 0.2], rtol=1e-6)
     assert (rates, losses) == other[:2]
     assert weights.tobytes() == other[2].tobytes()

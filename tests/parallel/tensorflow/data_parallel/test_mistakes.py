@@ -1,4 +1,4 @@
-"""Errors that say what is wrong, on every rank, and never a hang."""
+"""Mistakes raise an error with its cause on every rank, and never hang."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.tensorflow
 
 
 @pytest.mark.parametrize(
-    ("program", "said"),
+    ("program", "parts"),
     [
         ("mistakes.other_model_on_rank_1", ["'sequential/wide/kernel: float32 [4, 8]'", "[4, 9]'"]),
         ("mistakes.other_type_on_rank_1", ["'sequential/wide/kernel: float32 [4, 8]'", "float64 [4, 8]'"]),
@@ -18,11 +18,11 @@ pytestmark = pytest.mark.tensorflow
         ("mistakes.no_broadcast_in_fit", ["the ranks train from different weights: call broadcast_variables"]),
     ],
 )
-def test_ranks_that_differ_hear_what_differs(ranks: Ranks, program: str, said: list[str]) -> None:
+def test_ranks_that_differ_hear_what_differs(ranks: Ranks, program: str, parts: list[str]) -> None:
     for ok, text in ranks.answers(program, 2):
         assert not ok
         assert "ParallelError" in text
-        for part in said:
+        for part in parts:
             assert part in text
 
 
@@ -32,9 +32,9 @@ def test_weights_may_be_broadcast_after_the_first_step(ranks: Ranks) -> None:
 
 
 def test_a_step_that_xla_compiles_is_refused(ranks: Ranks) -> None:
-    for inner_is_compiled, said in ranks.run("mistakes.compiled_by_xla", 2):
-        assert inner_is_compiled == 4.0
-        assert "with Keras, model.compile(..., jit_compile=False)" in said
+    for inner_gradient, message in ranks.run("mistakes.compiled_by_xla", 2):
+        assert inner_gradient == 4.0
+        assert "with Keras, model.compile(..., jit_compile=False)" in message
 
 
 def test_what_cannot_be_done_is_refused(ranks: Ranks) -> None:
@@ -50,14 +50,14 @@ def test_what_cannot_be_done_is_refused(ranks: Ranks) -> None:
         "broadcast_global_variables works in a graph of TensorFlow 1",
         "root 2: ranks are 0 to 1",
     ]
-    for said in ranks.run("mistakes.refused", 2):
-        assert len(said) == len(expected)
-        for text, start in zip(said, expected, strict=True):
+    for messages in ranks.run("mistakes.refused", 2):
+        assert len(messages) == len(expected)
+        for text, start in zip(messages, expected, strict=True):
             assert text.startswith(f"ParallelError: {start}")
 
 
 def test_a_dead_rank_is_named_within_5_seconds(ranks: Ranks) -> None:
-    """In a graph, where the error comes through TensorFlow; outside of one it is the engine's own."""
+    """The step is in a graph, where the error comes through TensorFlow; in eager code it is the engine's own."""
     (ok, (text, seconds)), second = ranks.answers("mistakes.rank_1_dies", 2)
     assert ok
     assert "rank 1 on algo-2" in text

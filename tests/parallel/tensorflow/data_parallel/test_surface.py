@@ -1,4 +1,4 @@
-"""The names of AWS's `smdistributed.dataparallel.tensorflow`, each of them used on two ranks."""
+"""Each public name of AWS's `smdistributed.dataparallel.tensorflow`, used on two ranks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_ranks_know_who_they_are_and_join_once(ranks: Ranks) -> None:
 
 
 def test_operations_on_single_tensors(ranks: Ranks) -> None:
-    """Rank 0 gives [1, 2], rank 1 [2, 4]; in a graph and outside of one the result is the same."""
+    """Rank 0 has [1, 2] and rank 1 has [2, 4]; the result is the same in a graph and in eager code."""
     first, second = ranks.run("surface.single_tensors", 2)
     expected = {
         "average": [1.5, 3.0],
@@ -57,19 +57,19 @@ def test_variables_are_broadcast_unless_they_are_equal(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize("as_dense", [True, False])
 def test_sparse_gradients(ranks: Ranks, as_dense: bool) -> None:
-    """Row 0 was looked up once, row 1 three times, row 2 once: half of that is the average of two ranks."""
+    """The ranks look up row 0 once, row 1 three times and row 2 once; the average of two ranks is half of that."""
     average = [[0.5, 0.5], [1.5, 1.5], [0.5, 0.5], [0.0, 0.0]]
     assert ranks.run("surface.sparse_gradients", 2, as_dense) == [[average, average]] * 2
 
 
 def test_sums_travel_while_the_backward_pass_runs(ranks: Ranks) -> None:
-    for started, in_all in ranks.run("surface.overlap", 2, 8):
-        assert in_all == 8
+    for started, total in ranks.run("surface.overlap", 2, 8):
+        assert total == 8
         assert started >= 3
 
 
 def test_a_session_of_tensorflow_1(ranks: Ranks) -> None:
-    """Rank 0's weights, less twice 0.1 times the average gradient [1.5, 4.5]."""
+    """The result is rank 0's weights minus two steps of 0.1 times the average gradient [1.5, 4.5]."""
     for weight in ranks.run("surface.session_of_tensorflow_1", 2):
         np.testing.assert_allclose(weight, [1 - 0.3, 2 - 0.9], rtol=1e-6)
 
@@ -83,7 +83,7 @@ def test_a_saved_model_is_one_of_plain_keras(ranks: Ranks, tmp_path: Path) -> No
 
 
 def test_ranks_skip_the_same_steps_when_one_overflows(ranks: Ranks) -> None:
-    """The average gradient is 1.5: the weight goes down by 0.75 in the first and the last of three steps."""
+    """The average gradient is 1.5, so the weight falls by 0.75 in the first and the last of three steps."""
     expected = [[0.25, 4.0], [0.25, 2.0], [-0.5, 2.0]]
     assert ranks.run("surface.loss_scale", 2) == [expected, expected]
 
@@ -93,6 +93,6 @@ def test_a_rank_may_trace_its_step_again_alone(ranks: Ranks) -> None:
 
 
 def test_gradients_of_tensors_and_nothing_piles_up(ranks: Ranks) -> None:
-    """Twice the point times the average of 1 and 2."""
+    """The gradient is twice the point times the average of 1 and 2."""
     expected = [[0.0], [3.0], [6.0], [9.0]]
     assert ranks.run("surface.gradients_of_tensors", 2) == [(expected, 1), (expected, 1)]

@@ -1,4 +1,4 @@
-"""Gradients that are put off are the sums of those of the microbatches."""
+"""A gradient that was put off equals the sum of the gradients of the microbatches."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Models that are trained over the ranks of a pipeline are the same models trained in one process.
+"""A model that is trained over the ranks of a pipeline equals the same model trained in one process.
 
-Gradients, loss, outputs and weights of five steps, for 16 kinds of models. The microbatches are the same, so the
-figures are too, to the last bits of what is added up in another order.
+The tests compare gradients, loss, outputs and weights of five steps, for 16 kinds of models. The microbatches are the
+same, so the figures are equal except for the last bits of sums in another order.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ MODELS = [
     ),
     *("sequential", "nested", "dropout", "branches"),
 ]
-# By partitions: the partition of each place of a model; the second of each comes back to a rank that was left.
+# For each number of partitions, two placements: the partition of each slot of a model. The second placement comes back
+# to a rank that was left.
 PLACEMENTS = {2: [[0, 1, 1, 1], [1, 0, 1, 0]], 3: [[0, 1, 2, 2], [2, 0, 1, 2]]}
 MICROBATCHES = (1, 2, 4)
 WAYS = [(pipeline, microbatches) for pipeline in ("simple", "interleaved") for microbatches in MICROBATCHES]
@@ -43,18 +44,18 @@ WAYS = [(pipeline, microbatches) for pipeline in ("simple", "interleaved") for m
 @pytest.mark.parametrize("model", MODELS)
 def test_a_pipeline_is_one_process(ranks: Ranks, model: str, partitions: int) -> None:
     placements, variables = PLACEMENTS[partitions], ranks.model_parallel(partitions=partitions)
-    told = ranks.run("pipelines.in_all_ways", partitions, model, placements, WAYS, **variables)
+    answers = ranks.run("pipelines.in_all_ways", partitions, model, placements, WAYS, **variables)
     expected = dict(zip(MICROBATCHES, _alone(ranks, model), strict=True))
-    for place, placement in enumerate(placements):
+    for number, placement in enumerate(placements):
         for way, (pipeline, microbatches) in enumerate(WAYS):
-            ours = [rank[place][way] for rank in told]
+            ours = [rank[number][way] for rank in answers]
             compare(ours, expected[microbatches], f"{pipeline} {microbatches} {placement}")
 
 
 def test_a_step_outside_of_a_function_is_the_same(ranks: Ranks) -> None:
     variables = ranks.model_parallel(partitions=2, microbatches=2)
-    told = ranks.run("pipelines.together", 2, "residual", [0, 1, 0], False, **variables)
-    compare(told, ranks.run("pipelines.alone", 1, "residual", [(8, 2)])[0][0], "eager")
+    answers = ranks.run("pipelines.together", 2, "residual", [0, 1, 0], False, **variables)
+    compare(answers, ranks.run("pipelines.alone", 1, "residual", [(8, 2)])[0][0], "eager")
 
 
 @cache
@@ -63,9 +64,9 @@ def _alone(ranks: Ranks, model: str) -> Any:
     return ranks.run("pipelines.alone", 1, model, batches)[0]
 
 
-def compare(told: list[Any], expected: Any, what: str) -> None:
+def compare(answers: list[Any], expected: Any, what: str) -> None:
     weights: dict[str, Any] = {}
-    for rank in told:
+    for rank in answers:
         _close(rank["losses"], expected["losses"], what)
         for ours, theirs in zip(rank["outputs"], expected["outputs"], strict=True):
             for output, wanted in zip(ours, theirs, strict=True):

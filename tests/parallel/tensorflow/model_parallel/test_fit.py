@@ -1,4 +1,4 @@
-"""Keras's `fit`, `evaluate` and `predict` over the ranks of a pipeline are those of one process."""
+"""Keras's `fit`, `evaluate` and `predict` over the ranks of a pipeline give the figures of one process."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.parallel.tensorflow.ranks import Ranks
 
 pytestmark = pytest.mark.tensorflow
 
-# By model: the partitions, and (way, pipeline, microbatches, placement). Where a model's figures depend on how large a
-# microbatch is, there is one.
+# For each model: the number of partitions, and (way, pipeline, microbatches, placement). A model whose figures depend
+# on the size of a microbatch runs with one microbatch.
 CASES = {
     "functional": (2, [("arrays", "interleaved", 4, [0, 1, 1]), ("datasets", "simple", 2, [1, 0, 1])]),
     "sequential": (2, [("datasets", "interleaved", 4, [0, 1])]),
@@ -29,12 +29,12 @@ CASES = {
 @pytest.mark.parametrize("model", CASES)
 def test_fit_is_that_of_one_process(ranks: Ranks, model: str) -> None:
     partitions, ways = CASES[model]
-    told = ranks.run("fitting.together", partitions, model, ways, **ranks.model_parallel(partitions=partitions))
+    answers = ranks.run("fitting.together", partitions, model, ways, **ranks.model_parallel(partitions=partitions))
     expected = ranks.run("fitting.alone", 1, model, [way for way, *_ in ways])[0]
     for number, way in enumerate(ways):
         history, evaluated, predicted, weights = expected[number]
-        found: dict[str, Any] = {}
-        for rank in told:
+        joined: dict[str, Any] = {}
+        for rank in answers:
             ours = rank[number]
             assert set(ours[0]) == set(history)
             for name, values in history.items():
@@ -42,20 +42,20 @@ def test_fit_is_that_of_one_process(ranks: Ranks, model: str) -> None:
             _close(ours[1], evaluated, f"{way} evaluate")
             for output, wanted in zip(ours[2], predicted, strict=True):
                 _close(output, wanted, f"{way} predict")
-            assert not set(found) & set(ours[3]), "a variable is on one rank only"
-            found.update(ours[3])
-        assert set(found) == set(weights)
-        for name, values in found.items():
+            assert not set(joined) & set(ours[3]), "a variable is on one rank only"
+            joined.update(ours[3])
+        assert set(joined) == set(weights)
+        for name, values in joined.items():
             _close(values, weights[name], f"{way} {name}")
 
 
 def test_replicas_fit_their_shares_as_one_process_does_the_whole(ranks: Ranks) -> None:
-    told = ranks.run("fitting.replicas", 4, False, **ranks.model_parallel(partitions=2, microbatches=2))
+    answers = ranks.run("fitting.replicas", 4, False, **ranks.model_parallel(partitions=2, microbatches=2))
     losses, weights = ranks.run("fitting.replicas", 1, True)[0]
-    _close(np.mean([told[0][0], told[2][0]], axis=0), losses, "losses")
+    _close(np.mean([answers[0][0], answers[2][0]], axis=0), losses, "losses")
     for first, second in ((0, 1), (2, 3)):
-        assert told[first][0] == told[second][0]
-        ours = {**told[first][1], **told[second][1]}
+        assert answers[first][0] == answers[second][0]
+        ours = {**answers[first][1], **answers[second][1]}
         assert set(ours) == set(weights)
         for name, values in ours.items():
             _close(values, weights[name], name)
@@ -68,9 +68,11 @@ def test_callbacks_write_the_whole_model(ranks: Ranks, tmp_path: Path) -> None:
         assert checkpoint == str(tmp_path / "checkpoints" / "ckpt-2")
         assert difference <= 1e-6
     for early in (False, True):
-        for difference, own in ranks.run("fitting.loaded", 2, str(tmp_path / "last.weights.h5"), early, **two):
+        for difference, own_variables in ranks.run(
+            "fitting.loaded", 2, str(tmp_path / "last.weights.h5"), early, **two
+        ):
             assert difference <= 1e-6
-            assert own == 4
+            assert own_variables == 4
 
 
 def test_what_needs_the_whole_model_is_refused_before_it_starts(ranks: Ranks, tmp_path: Path) -> None:
@@ -82,21 +84,25 @@ def test_what_needs_the_whole_model_is_refused_before_it_starts(ranks: Ranks, tm
         f"ParallelError: ModelCheckpoint('{tmp_path}/model.keras') saves the model of one rank",
         "ParallelError: BackupAndRestore saves the optimizer of one rank: use smp.CheckpointManager",
         "ParallelError: TensorBoard(histogram_freq=...) reads weights that other ranks hold",
-        f"ParallelError: {tmp_path}/checkpoint: the weights of a model on several ranks are a file of Keras's",
+        f"ParallelError: {tmp_path}/checkpoint: the weights of a model on several ranks are saved as a Keras file",
         f"ParallelError: load_weights('{tmp_path}/none.weights.h5'): there is no such file on the first rank's host",
     ]
     two = ranks.model_parallel(partitions=2, microbatches=2)
-    for said in ranks.run("fitting.refused", 2, str(tmp_path), **two):
-        for text, start in zip(said, expected, strict=True):
+    for messages in ranks.run("fitting.refused", 2, str(tmp_path), **two):
+        for text, start in zip(messages, expected, strict=True):
             assert text.startswith(start)
 
 
 def test_ranks_that_read_other_batches_are_named(ranks: Ranks) -> None:
     two = ranks.model_parallel(partitions=2, microbatches=2)
-    for data, seeds, without in ranks.run("fitting.other_batches", 2, **two):
-        assert data.startswith("ParallelError: ranks 0 and 1 of a pipeline were given other batches. Every rank")
-        assert seeds.startswith("ParallelError: fit: the ranks of this pipeline shuffle with other seeds, [0, 1].")
-        assert without == "nothing"
+    for data_message, seed_message, without_seed in ranks.run("fitting.other_batches", 2, **two):
+        assert data_message.startswith(
+            "ParallelError: ranks 0 and 1 of a pipeline were given other batches. Every rank"
+        )
+        assert seed_message.startswith(
+            "ParallelError: fit: the ranks of this pipeline shuffle with other seeds, [0, 1]."
+        )
+        assert without_seed == "nothing"
 
 
 def test_a_rank_may_have_no_variables(ranks: Ranks) -> None:
@@ -108,9 +114,9 @@ def test_a_rank_may_have_no_variables(ranks: Ranks) -> None:
 def test_half_precision_trains_with_a_fixed_scale(ranks: Ranks) -> None:
     expected = ranks.run("fitting.in_half_precision", 1, None)[0]
     assert expected[-1] < expected[0] - 0.01
-    told = ranks.run("fitting.in_half_precision", 2, [0, 1], **ranks.model_parallel(partitions=2, microbatches=4))
-    assert told[0] == told[1]
-    np.testing.assert_allclose(told[0], expected, rtol=0, atol=2e-3)
+    answers = ranks.run("fitting.in_half_precision", 2, [0, 1], **ranks.model_parallel(partitions=2, microbatches=4))
+    assert answers[0] == answers[1]
+    np.testing.assert_allclose(answers[0], expected, rtol=0, atol=2e-3)
 
 
 def test_a_train_step_may_be_of_ones_own(ranks: Ranks) -> None:

@@ -1,4 +1,4 @@
-"""Replicas of a pipeline: 2 partitions x 2 replicas train as one process does on their joined batches."""
+"""Replicas of a pipeline: 2 partitions x 2 replicas train like one process on their joined batches."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.parallel.tensorflow.ranks import Ranks
 
 pytestmark = pytest.mark.tensorflow
 
-# By model: (averaged by the script, in a graph). The last one has sparse gradients.
+# For each model: (averaged by the script, in a graph). The last model has sparse gradients.
 WAYS = {
     "batch norm": [(False, True), (True, True)],
     "dropout": [(False, True)],
@@ -23,11 +23,11 @@ WAYS = {
 @pytest.mark.parametrize("model", WAYS)
 def test_replicas_are_one_process(ranks: Ranks, model: str) -> None:
     variables = ranks.model_parallel(partitions=2, microbatches=2)
-    told = ranks.run("hybrid.in_ways", 4, model, [0, 1, 0], WAYS[model], **variables)
+    answers = ranks.run("hybrid.in_ways", 4, model, [0, 1, 0], WAYS[model], **variables)
     losses, gradients, weights = ranks.run("hybrid.alone", 1, model, 2, 2)[0]
     for number, way in enumerate(WAYS[model]):
         for replica in range(2):
-            pipeline = [told[rank][number] for rank in (2 * replica, 2 * replica + 1)]
+            pipeline = [answers[rank][number] for rank in (2 * replica, 2 * replica + 1)]
             for ours, _, _ in pipeline:
                 np.testing.assert_allclose(ours, losses[replica], rtol=0, atol=1e-6, err_msg=str(way))
             _same({**pipeline[0][1], **pipeline[1][1]}, gradients, f"gradients {way}")
@@ -36,11 +36,16 @@ def test_replicas_are_one_process(ranks: Ranks, model: str) -> None:
 
 def test_a_script_for_horovod_serves_the_replicas(ranks: Ranks, tmp_path: Path) -> None:
     variables = ranks.model_parallel(partitions=2, microbatches=2, horovod=True)
-    told = ranks.run("hybrid.as_sagemaker_wrote_it", 4, str(tmp_path), **variables)
-    assert [who for who, *_ in told] == [(0, 2, 0, 2), (0, 2, 0, 2), (1, 2, 1, 2), (1, 2, 1, 2)]
+    answers = ranks.run("hybrid.as_sagemaker_wrote_it", 4, str(tmp_path), **variables)
+    assert [ranks_and_sizes for ranks_and_sizes, *_ in answers] == [
+        (0, 2, 0, 2),
+        (0, 2, 0, 2),
+        (1, 2, 1, 2),
+        (1, 2, 1, 2),
+    ]
     for first, second in ((0, 2), (1, 3)):
-        _, saved, restored = told[first]
-        for others in (restored, *told[second][1:]):
+        _, saved, restored = answers[first]
+        for others in (restored, *answers[second][1:]):
             for ours, theirs in zip(saved, others, strict=True):
                 np.testing.assert_array_equal(ours, theirs)
 
@@ -48,15 +53,15 @@ def test_a_script_for_horovod_serves_the_replicas(ranks: Ranks, tmp_path: Path) 
 @pytest.mark.parametrize("partitions", [1, 2])
 def test_a_script_for_horovod_runs_on_one_replica_too(ranks: Ranks, partitions: int, tmp_path: Path) -> None:
     variables = ranks.model_parallel(partitions=partitions, microbatches=2, horovod=True)
-    told = ranks.run("hybrid.as_sagemaker_wrote_it", partitions, str(tmp_path), **variables)
-    assert [who for who, *_ in told] == [(0, 1, 0, 1)] * partitions
+    answers = ranks.run("hybrid.as_sagemaker_wrote_it", partitions, str(tmp_path), **variables)
+    assert [ranks_and_sizes for ranks_and_sizes, *_ in answers] == [(0, 1, 0, 1)] * partitions
 
 
 def test_replicas_that_are_not_averaged_are_named(ranks: Ranks) -> None:
     variables = ranks.model_parallel(partitions=2, microbatches=2, horovod=True)
-    said = ranks.run("hybrid.nobody_averages", 4, **variables)
-    assert any("ParallelError: ranks 0 and 2 hold the same partition of two replicas" in text for text in said)
-    assert "nothing" not in said
+    messages = ranks.run("hybrid.nobody_averages", 4, **variables)
+    assert any("ParallelError: ranks 0 and 2 hold the same partition of two replicas" in text for text in messages)
+    assert "nothing" not in messages
 
 
 def test_a_dead_replica_is_named_within_5_seconds(ranks: Ranks) -> None:
@@ -66,11 +71,11 @@ def test_a_dead_replica_is_named_within_5_seconds(ranks: Ranks) -> None:
     for ok, (text, seconds) in others:
         assert ok
         assert seconds < 5, text
-    # Rank 1 holds the same partition.
+    # Rank 1 is the replica of rank 3: it holds the same partition.
     assert "rank 3 on algo-4" in others[1][1][0]
 
 
 def _same(ours: dict[int, Any], theirs: dict[int, Any], what: str) -> None:
     assert set(ours) == set(theirs), what
-    for place, values in ours.items():
-        np.testing.assert_allclose(values, theirs[place], rtol=0, atol=1e-6, err_msg=f"{what} {place}")
+    for number, values in ours.items():
+        np.testing.assert_allclose(values, theirs[number], rtol=0, atol=1e-6, err_msg=f"{what} {number}")

@@ -1,4 +1,4 @@
-"""Errors that say what is wrong, on every rank, and never a hang."""
+"""Mistakes raise an error with its cause on every rank, and never hang."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ def test_what_cannot_be_done_is_refused(ranks: Ranks) -> None:
         "ParallelError: StepOutput.accumulate(method='sum'): it is one of variable, add_n, accumulate_n",
     ]
     variables = ranks.model_parallel(partitions=2, microbatches=2)
-    for said in ranks.run("pipeline_mistakes.refused", 2, **variables):
-        for text, start in zip(said, expected, strict=True):
+    for messages in ranks.run("pipeline_mistakes.refused", 2, **variables):
+        for text, start in zip(messages, expected, strict=True):
             assert text.startswith(start)
 
 
 def test_a_cut_inside_a_loop_is_refused_by_name(ranks: Ranks) -> None:
-    for said in ranks.run("pipeline_mistakes.cut_in_a_loop", 2, **ranks.model_parallel(partitions=2)):
-        assert said.startswith("ParallelError: a tf.while_loop (")
-        assert "uses variables of several partitions" in said
+    for message in ranks.run("pipeline_mistakes.cut_in_a_loop", 2, **ranks.model_parallel(partitions=2)):
+        assert message.startswith("ParallelError: a tf.while_loop (")
+        assert "uses variables of several partitions" in message
 
 
 def test_half_precision_needs_a_scaled_loss(ranks: Ranks) -> None:
-    told = ranks.run("pipeline_mistakes.half_precision", 2, **ranks.model_parallel(partitions=2))
-    for unscaled, fixed, dynamic in told:
+    answers = ranks.run("pipeline_mistakes.half_precision", 2, **ranks.model_parallel(partitions=2))
+    for unscaled, fixed, dynamic in answers:
         assert "computes in float16, and the gradients are of a loss that is not scaled" in unscaled
         assert fixed == "nothing"
         assert "scale_loss: a LossScaleOptimizer looks for overflows in the gradients of one rank" in dynamic
 
 
 def test_a_norm_over_all_gradients_is_refused_when_they_are_applied(ranks: Ranks) -> None:
-    told = ranks.run("pipeline_mistakes.clipped_by_the_norm_of_all", 2, **ranks.model_parallel(partitions=2))
-    for text, works_again in told:
+    answers = ranks.run("pipeline_mistakes.clipped_by_the_norm_of_all", 2, **ranks.model_parallel(partitions=2))
+    for text, works_again in answers:
         assert "ParallelError: SGD.apply: global_clipnorm=1.0 needs the gradients of all ranks" in text
         assert works_again
 
 
 def test_ranks_with_other_shapes_are_told(ranks: Ranks) -> None:
-    said = ranks.run("pipeline_mistakes.other_shapes_on_rank_1", 2, **ranks.model_parallel(partitions=2))
-    assert any("the ranks run different steps" in text for text in said)
-    assert "nothing" not in said
+    messages = ranks.run("pipeline_mistakes.other_shapes_on_rank_1", 2, **ranks.model_parallel(partitions=2))
+    assert any("the ranks run different steps" in text for text in messages)
+    assert "nothing" not in messages
 
 
 def test_a_failure_reaches_the_others(ranks: Ranks) -> None:

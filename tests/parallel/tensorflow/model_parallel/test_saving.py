@@ -1,4 +1,4 @@
-"""A model that was trained over ranks is saved whole, and plain Keras loads it."""
+"""A model that was trained over ranks is saved as a whole, and plain Keras loads it."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ pytestmark = pytest.mark.tensorflow
 
 @pytest.mark.parametrize("model", ["batch norm", "dropout", "two inputs", "dict output", "sequential"])
 def test_what_is_saved_predicts_the_same(ranks: Ranks, tmp_path: Path, model: str) -> None:
-    told = ranks.run("saving.saved", 2, model, [0, 1, 1, 0], str(tmp_path), **ranks.model_parallel(partitions=2))
-    differences, loss = told[0]
+    answers = ranks.run("saving.saved", 2, model, [0, 1, 1, 0], str(tmp_path), **ranks.model_parallel(partitions=2))
+    differences, loss = answers[0]
     assert len(differences) >= 2
     assert max(differences) <= 1e-6
-    assert told[1] == ([], loss), "training goes on as if nothing had been saved"
+    assert answers[1] == ([], loss), "saving does not change the training"
 
 
 def test_who_saves_too_early_or_to_nowhere_hears_of_it_on_every_rank(ranks: Ranks, tmp_path: Path) -> None:
-    for said in ranks.run("saving.mistakes", 2, str(tmp_path), **ranks.model_parallel(partitions=2)):
-        early, nowhere, file = said
+    for messages in ranks.run("saving.mistakes", 2, str(tmp_path), **ranks.model_parallel(partitions=2)):
+        early, nowhere, file = messages
         assert early.startswith("ParallelError: save_model: call it after the first step and outside of one")
         assert nowhere.startswith(f"ParallelError: save_model('{tmp_path}/file/below'): ")
         assert "Keras would write those of one. Save a SavedModel folder: model.save_model(folder)" in file

@@ -1,4 +1,4 @@
-"""The names of AWS's `smdistributed.modelparallel.tensorflow`, each of them used on two ranks."""
+"""Each public name of AWS's `smdistributed.modelparallel.tensorflow`, used on two ranks."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_results_of_a_step(ranks: Ranks) -> None:
 
 
 def test_a_layer_need_not_know_its_outputs_shape(ranks: Ranks) -> None:
-    told = ranks.run("pipeline_surface.layer_without_output_shape", 2, **ranks.model_parallel(partitions=2))
-    assert told == [[[6.0, 6.0], [6.0, 6.0]]] * 2
+    answers = ranks.run("pipeline_surface.layer_without_output_shape", 2, **ranks.model_parallel(partitions=2))
+    assert answers == [[[6.0, 6.0], [6.0, 6.0]]] * 2
 
 
 def test_an_automatic_partition_frees_what_is_elsewhere_and_shares_out_the_rest(ranks: Ranks) -> None:
@@ -47,14 +47,16 @@ def test_an_automatic_partition_frees_what_is_elsewhere_and_shares_out_the_rest(
 
 
 def test_gradients_are_there_one_by_one_for_who_asks(ranks: Ranks) -> None:
-    told = ranks.run("pipeline_surface.gradients_one_by_one", 2, **ranks.model_parallel(partitions=2, microbatches=2))
-    # The embedding on the first rank, a kernel and a bias on the second; in two steps.
-    assert [[shape for _, shape in rank] for rank in told] == [[[2, 11, 6]] * 2, [[2, 6, 6], [2, 6]] * 2]
-    assert all(difference < 1e-7 for rank in told for difference, _ in rank)
+    answers = ranks.run(
+        "pipeline_surface.gradients_one_by_one", 2, **ranks.model_parallel(partitions=2, microbatches=2)
+    )
+    # The embedding is on the first rank, a kernel and a bias are on the second; there are two steps.
+    assert [[shape for _, shape in rank] for rank in answers] == [[[2, 11, 6]] * 2, [[2, 6, 6], [2, 6]] * 2]
+    assert all(difference < 1e-7 for rank in answers for difference, _ in rank)
 
 
 def test_a_signature_that_leaves_the_batch_open_is_traced_once(ranks: Ranks) -> None:
     variables = ranks.model_parallel(partitions=2, microbatches=2)
-    for traced, shapes, said in ranks.run("pipeline_surface.input_signature", 2, **variables):
-        assert (traced, shapes) == (1, [[4, 3], [8, 3]])
-        assert "does not fit the tensors of a microbatch" in said
+    for traces, shapes, message in ranks.run("pipeline_surface.input_signature", 2, **variables):
+        assert (traces, shapes) == (1, [[4, 3], [8, 3]])
+        assert "does not fit the tensors of a microbatch" in message

@@ -1,4 +1,4 @@
-"""`SMP_TIMELINE`, and with it what a step consists of: how often each rank runs a segment, and what comes to it."""
+"""`SMP_TIMELINE` shows the parts of a step: the segments that each rank runs, and the tensors that it receives."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ pytestmark = pytest.mark.tensorflow
 def test_a_step_runs_each_segment_once_per_microbatch(ranks: Ranks, tmp_path: Path, pipeline: str) -> None:
     variables = ranks.model_parallel(partitions=2, microbatches=4, pipeline=pipeline)
     path = tmp_path / "traces" / "timeline.json"
-    told = ranks.run("timelines.train", 2, False, SMP_TIMELINE=str(path), **variables)
-    # A gradient and a loss for each microbatch come to the first rank, an activation to the second.
-    assert told == [(1, 3 * 4 * 2), (1, 3 * 4)]
+    answers = ranks.run("timelines.train", 2, False, SMP_TIMELINE=str(path), **variables)
+    # For each microbatch the first rank receives a gradient and a loss, the second rank an activation.
+    assert answers == [(1, 3 * 4 * 2), (1, 3 * 4)]
     assert [file.name for file in path.parent.iterdir()] == ["timeline.json"]
     events = read_trace(path)
     for rank, step in itertools.product(range(2), (1, 2, 3)):
-        mine = sorted((e for e in events if (e.rank, e.step) == (rank, step)), key=lambda event: event.start_s)
-        assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(mine)), "one at a time"
-        ran = [(event.what, event.microbatch) for event in mine if event.what != "weight"]
-        # With `interleaved` the last rank's backward is part of its forward.
+        own_events = sorted((e for e in events if (e.rank, e.step) == (rank, step)), key=lambda event: event.start_s)
+        assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(own_events)), "one at a time"
+        ran = [(event.phase, event.microbatch) for event in own_events if event.phase != "weight"]
+        # With `interleaved`, the last rank runs forward and backward in one segment.
         phases = ["forward"] if (pipeline, rank) == ("interleaved", 1) else ["backward", "forward"]
         assert sorted(ran) == [(what, number) for what in phases for number in range(4)]
         if pipeline == "simple":
             assert [what for what, _ in ran] == ["forward"] * 4 + ["backward"] * 4
     for number in range(4):
-        of = {(event.rank, event.what): event for event in events if (event.step, event.microbatch) == (3, number)}
-        assert of[1, "forward"].start_s >= of[0, "forward"].end_s, "the data came from rank 0, by the same clock"
-        last = of[1, "forward" if pipeline == "interleaved" else "backward"]
-        assert of[0, "backward"].start_s >= last.end_s, "and its gradient went back"
+        event_of = {
+            (event.rank, event.phase): event for event in events if (event.step, event.microbatch) == (3, number)
+        }
+        assert event_of[1, "forward"].start_s >= event_of[0, "forward"].end_s, (
+            "the data came from rank 0, by the same clock"
+        )
+        last = event_of[1, "forward" if pipeline == "interleaved" else "backward"]
+        assert event_of[0, "backward"].start_s >= last.end_s, "and its gradient went back"
 
 
 @pytest.mark.parametrize(
@@ -50,8 +54,8 @@ def test_gradients_of_weights_are_computed_for_groups(
     path = tmp_path / "timeline.json"
     variables = ranks.model_parallel(partitions=2, microbatches=4)
     ranks.run("timelines.train", 2, False, width, SMP_TIMELINE=str(path), **variables)
-    ran = [(event.rank, event.step, event.microbatch) for event in read_trace(path) if event.what == "weight"]
-    # The first rank's are one by one part of its backward: nobody waits for what that makes.
+    ran = [(event.rank, event.step, event.microbatch) for event in read_trace(path) if event.phase == "weight"]
+    # With groups of one, the first rank computes its gradients as part of the backward: no rank waits for that segment.
     wanted = {0: first, 1: second}
     assert sorted(ran) == [(rank, step, last) for rank in range(2) for step in (1, 2, 3) for last in wanted[rank]]
 
@@ -66,6 +70,6 @@ def test_a_step_that_fails_leaves_what_each_rank_had(ranks: Ranks, tmp_path: Pat
 
 def test_a_folder_that_cannot_be_made_is_named(ranks: Ranks, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    asked = str(tmp_path / "file" / "timeline.json")
+    path = str(tmp_path / "file" / "timeline.json")
     with pytest.raises(RankFailedError, match=r"SMP_TIMELINE=.*Name a file in a folder that can be written"):
-        ranks.run("timelines.train", 1, False, SMP_TIMELINE=asked, **ranks.model_parallel(partitions=1))
+        ranks.run("timelines.train", 1, False, SMP_TIMELINE=path, **ranks.model_parallel(partitions=1))

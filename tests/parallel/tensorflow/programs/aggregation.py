@@ -1,4 +1,4 @@
-"""Four backwards for two steps, as the job's settings say; and the same two steps on batches of twice the size."""
+"""Four backward passes for two steps, by the job's settings; and the same two steps on batches of twice the size."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _batches(size: int, rank: int, at_once: int) -> list[tuple[Any, Any]]:
 
 
 def alone() -> Any:
-    """Two steps of one process, each on two batches at once."""
+    """Train two steps in one process, each on two batches at once."""
     return _train(training.model(), keras.optimizers.SGD(0.05, momentum=0.9), _batches(1, 0, 2), tf.GradientTape)
 
 
@@ -51,7 +51,7 @@ def with_horovod(average: bool) -> Any:
 
     hvd.init()
     net = training.model()
-    rate = 0.1 if average else 0.05  # half the rate, where the gradients of two passes are added up
+    rate = 0.1 if average else 0.05  # half the rate where gradients are added up: a sum is twice the average
     optimizer = hvd.DistributedOptimizer(
         keras.optimizers.SGD(rate), backward_passes_per_step=2, average_aggregated_gradients=average
     )

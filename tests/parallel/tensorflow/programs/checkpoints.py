@@ -1,4 +1,4 @@
-"""Training that is saved, lost, and taken up again, on as many partitions as there are."""
+"""Training that is saved, lost and resumed, on one or several partitions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from herringbone_contract.errors import ParallelError
 
 
 class Training:
-    """A model, its optimizer, and a counter of steps, with a manager of their checkpoints."""
+    """A model, its optimizer and a counter of steps, with a manager for their checkpoints."""
 
     def __init__(self, name: str, placement: list[int], folder: str, optimizer: str, kept: int | None = None) -> None:
         smp.init()
@@ -46,7 +46,7 @@ class Training:
 
 
 def undisturbed(name: str, placement: list[int], folder: str, optimizer: str, count: int, saved: int) -> Any:
-    """Train for so many steps, with a checkpoint after `saved` of them; return the losses, and what was saved."""
+    """Train `count` steps, with a checkpoint after step `saved`; return the losses, and the path of the checkpoint."""
     training = Training(name, placement, folder, optimizer)
     losses, path = [], ""
     for number, batch in enumerate(training.case.batches(count), 1):
@@ -57,17 +57,17 @@ def undisturbed(name: str, placement: list[int], folder: str, optimizer: str, co
 
 
 def taken_up(name: str, placement: list[int], folder: str, optimizer: str, count: int) -> Any:
-    """Restore the newest checkpoint before the first step, and return the losses from there on."""
+    """Restore the newest checkpoint before the first step; return the losses of the remaining steps, and its path."""
     training = Training(name, placement, folder, optimizer)
     path = training.manager.restore()
     batches = list(training.case.batches(count))
-    # How far it was is known once the model has been partitioned: a step without a gradient does that.
+    # The restored number of steps is known only after the model has been partitioned. A step without gradients does so.
     smp.step(lambda inputs: training.model(inputs))(batches[0][0])
     return [training.train(*batch) for batch in batches[int(training.steps) :]], path
 
 
 def killed(name: str, placement: list[int], folder: str, optimizer: str) -> None:
-    """Save after the second step; in the third, rank 1 is gone."""
+    """Save after the second step; rank 1 kills itself in the third."""
     training = Training(name, placement, folder, optimizer)
     for number, batch in enumerate(training.case.batches(5), 1):
         if number == 3 and smp.rank() == 1:
@@ -85,13 +85,13 @@ def kept(folder: str) -> Any:
     assert training.manager.latest_checkpoint == paths[-1]
     reader = tf.train.load_checkpoint(paths[-1])
     first = training.model.variables[0]
-    place = [id(variable) for variable in training.model.all_variables()].index(id(first))
-    assert np.array_equal(reader.get_tensor(f"model/{place}:{first.path}"), first.numpy())
+    number = [id(variable) for variable in training.model.all_variables()].index(id(first))
+    assert np.array_equal(reader.get_tensor(f"model/{number}:{first.path}"), first.numpy())
     return sorted(os.listdir(folder)), sorted(reader.get_variable_to_shape_map())
 
 
 def refused(folder: str, path: str | None) -> str:
-    """Restore what cannot be restored, after the first step; return what is said."""
+    """Restore a wrong checkpoint after the first step; return the error message."""
     training = Training("dense", [0, 1], folder, "adam")
     training.train(*next(training.case.batches(1)))
     try:

@@ -1,4 +1,4 @@
-"""Models that Keras's `fit` trains, over the ranks of a pipeline and in one process: both tell the same figures."""
+"""Models that Keras's `fit` trains, over the ranks of a pipeline and in one process; both return the same figures."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pipelines
 import smdistributed.modelparallel.tensorflow as smp
 import tensorflow as tf
 from keras import layers
-from pipeline_mistakes import said
+from pipeline_mistakes import error_of
 
 from herringbone_parallel.tensorflow.model_parallel import state
 
@@ -23,7 +23,7 @@ BATCH = 8
 
 
 def penalized(base: Any, at: models.At) -> Any:
-    """A model with all that is added to a loss, and with a mask, on the way through its partitions."""
+    """Return a model with a mask and with all kinds of penalties, which cross its partitions."""
     words = keras.Input((5,), dtype="int32")
     with at(0):
         hidden = layers.Embedding(11, 6, mask_zero=True, embeddings_regularizer="l2")(words)
@@ -44,7 +44,7 @@ def two_outputs(base: Any, at: models.At) -> Any:
 
 
 def _padded(generator: np.random.Generator) -> Any:
-    # As many words in each: a mean over unmasked words is not one over microbatches otherwise.
+    # Each sample has the same number of words. Otherwise a mean over unmasked words is no mean over microbatches.
     words = generator.integers(1, 11, (models.BATCH, 5)).astype(np.int32)
     return words * np.array([1, 1, 1, 1, 0], np.int32)
 
@@ -61,7 +61,7 @@ def _data(name: str) -> Any:
     case = CASES[name]
     generator = np.random.default_rng(3)
     parts = [case.inputs(generator) for _ in range(SAMPLES // models.BATCH + 1)]
-    inputs = tf.nest.map_structure(lambda *each: np.concatenate(each)[:SAMPLES], *parts)
+    inputs = tf.nest.map_structure(lambda *batches: np.concatenate(batches)[:SAMPLES], *parts)
     shape = (SAMPLES, 5) if name == "penalized" else (SAMPLES,)
     labels = generator.integers(0, case.classes, shape).astype(np.int32)
     weights = generator.uniform(0.5, 2.0, SAMPLES).astype(np.float32)
@@ -76,7 +76,7 @@ def _compile(name: str, model: Any, **how: Any) -> None:
     else:
         how["metrics"] = ["accuracy"]
         how["weighted_metrics"] = [keras.metrics.SparseCategoricalCrossentropy("weighted", from_logits=True)]
-    # A bias before a BatchNorm has gradients of 0, of which Adam would make steps as large as those of the others.
+    # A bias before a BatchNorm has gradients near 0. Adam would turn their rounding errors into full steps.
     optimizer = keras.optimizers.SGD(0.1) if name == "batch norm" else keras.optimizers.Adam(0.05)
     model.compile(optimizer=optimizer, loss=loss, **how)
 
@@ -114,33 +114,33 @@ def _predict(model: Any, inputs: Any) -> list[Any]:
 
 def together(name: str, ways: list[tuple[str, str, int, list[int]]]) -> list[Any]:
     """Train once for each (way, pipeline, microbatches, placement) on this rank's part of the pipeline."""
-    told = []
+    results = []
     for way, pipeline, microbatches, placement in ways:
         smp.init()
-        here = state.get()
-        here.settings = msgspec.structs.replace(here.settings, pipeline=pipeline, microbatches=microbatches)
+        rank_state = state.get()
+        rank_state.settings = msgspec.structs.replace(rank_state.settings, pipeline=pipeline, microbatches=microbatches)
         keras.utils.set_random_seed(1)
         model = CASES[name].distributed(placement)
         figures = WAYS[way](name, model)
-        told.append((*figures, {pipelines._name(v, model): np.array(v.value) for v in model.variables}))
+        results.append((*figures, {pipelines._name(v, model): np.array(v.value) for v in model.variables}))
         pipelines.another_job()
-    return told
+    return results
 
 
 def alone(name: str, ways: list[str]) -> list[Any]:
     """Train the same model in this process, with plain Keras."""
-    told = []
+    results = []
     for way in ways:
         keras.utils.set_random_seed(1)
         model = CASES[name].plain()
         figures = WAYS[way](name, model)
-        told.append((*figures, {pipelines._name(v, model): np.array(v.value) for v in model.variables}))
+        results.append((*figures, {pipelines._name(v, model): np.array(v.value) for v in model.variables}))
         keras.backend.clear_session()
-    return told
+    return results
 
 
 def replicas(alone: bool) -> Any:
-    """Fit this replica's share of the samples, or all of them in this process; return losses and weights."""
+    """Fit this replica's share of the samples, or all of them in one process; return losses and weights."""
     inputs, labels, _ = _data("functional")
     data = tf.data.Dataset.from_tensor_slices((inputs, labels)).take(2 * BATCH)
     keras.utils.set_random_seed(1)
@@ -162,7 +162,11 @@ def _small(placement: list[int]) -> tuple[Any, Any, Any]:
 
 
 def kept_by_callbacks(folder: str) -> Any:
-    """Fit with callbacks that write; return what the files say in a plain model, and what the split one predicts."""
+    """Fit with callbacks that write.
+
+    Return the files, the newest checkpoint, and the difference between the predictions of a plain model that loads the
+    weights and those of the split model.
+    """
     smp.init()
     model, inputs, labels = _small([0, 1])
     _compile("sequential", model)
@@ -185,7 +189,7 @@ def kept_by_callbacks(folder: str) -> Any:
 
 
 def loaded(path: str, early: bool) -> list[float]:
-    """Load weights before the first step or after; return how far predictions are from a plain model's, and a count."""
+    """Load weights before or after the first step; return the difference to a plain model, and the variable count."""
     smp.init()
     model, inputs, _ = _small([1, 0])
     if not early:
@@ -203,11 +207,11 @@ def refused(folder: str) -> list[str]:
     smp.init()
     model, inputs, labels = _small([0, 1])
     sums = keras.losses.MeanSquaredError(reduction="sum")
-    found = [
-        said(lambda: model.compile("adam", "mse", jit_compile=True)),
-        said(lambda: model.compile(keras.optimizers.Adam(global_clipnorm=1.0), "mse")),
-        said(lambda: model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), "mse")),
-        said(lambda: model.compile("adam", sums)),
+    messages = [
+        error_of(lambda: model.compile("adam", "mse", jit_compile=True)),
+        error_of(lambda: model.compile(keras.optimizers.Adam(global_clipnorm=1.0), "mse")),
+        error_of(lambda: model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam()), "mse")),
+        error_of(lambda: model.compile("adam", sums)),
     ]
     _compile("sequential", model)
     for callback in (
@@ -215,27 +219,27 @@ def refused(folder: str) -> list[str]:
         keras.callbacks.BackupAndRestore(f"{folder}/backup"),
         keras.callbacks.TensorBoard(folder, histogram_freq=1),
     ):
-        found.append(said(lambda callback=callback: model.fit(inputs, labels, callbacks=[callback], verbose=0)))
-    found.append(said(model.save_weights, f"{folder}/checkpoint"))
-    found.append(said(model.load_weights, f"{folder}/none.weights.h5"))
-    return found
+        messages.append(error_of(lambda callback=callback: model.fit(inputs, labels, callbacks=[callback], verbose=0)))
+    messages.append(error_of(model.save_weights, f"{folder}/checkpoint"))
+    messages.append(error_of(model.load_weights, f"{folder}/none.weights.h5"))
+    return messages
 
 
 def other_batches() -> list[str]:
-    """Return what is said of other data on each rank, and of other seeds; then shuffle without a seed."""
+    """Return the errors for other data on each rank, for other seeds, and for a shuffle without a seed."""
     smp.init()
     model, inputs, labels = _small([0, 1])
     _compile("sequential", model)
-    found = [said(lambda: model.fit(inputs + smp.rank(), labels, verbose=0))]
+    messages = [error_of(lambda: model.fit(inputs + smp.rank(), labels, verbose=0))]
     tf.keras.utils.set_random_seed(smp.rank())
-    found.append(said(lambda: model.fit(inputs, labels, verbose=0)))
+    messages.append(error_of(lambda: model.fit(inputs, labels, verbose=0)))
     tf.random.set_seed(None)
-    found.append(said(lambda: model.fit(inputs, labels, batch_size=4, epochs=2, verbose=0)))
-    return found
+    messages.append(error_of(lambda: model.fit(inputs, labels, batch_size=4, epochs=2, verbose=0)))
+    return messages
 
 
 def in_half_precision(placement: list[int] | None) -> Any:
-    """Fit in float16 with a fixed scale, on the ranks or, with no placement, in this process; return the losses."""
+    """Fit in float16 with a fixed scale, on the ranks or, without a placement, in one process; return the losses."""
     keras.config.set_dtype_policy("mixed_float16")
     try:
         keras.utils.set_random_seed(1)
@@ -253,7 +257,7 @@ def in_half_precision(placement: list[int] | None) -> Any:
 
 
 def by_a_step_of_its_own(split: bool) -> Any:
-    """Fit a model with a `train_step` of its own, of a step on the ranks or of a tape in this process."""
+    """Fit a model with its own `train_step`: it calls a step on the ranks, or a tape in one process."""
     base = smp.DistributedModel if split else keras.Model
     if split:
         smp.init()
@@ -293,7 +297,7 @@ def by_a_step_of_its_own(split: bool) -> Any:
 
 
 def a_rank_without_variables() -> Any:
-    """Fit with operations only on one partition, frozen layers on the other; return the counts of iterations."""
+    """Fit with only operations on one partition; return the number of iterations, of own variables, and the losses."""
     smp.init()
     keras.utils.set_random_seed(1)
 

@@ -1,4 +1,4 @@
-"""What example scripts for Horovod call."""
+"""Calls of example scripts for Horovod."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 def tensors() -> dict[str, Any]:
     hvd.init()
     hvd.init()
-    mine = tf.fill([hvd.rank() + 1, 2], float(hvd.rank()))
+    own_tensor = tf.fill([hvd.rank() + 1, 2], float(hvd.rank()))
     refused = []
     for wrong in (
         lambda: hvd.DistributedOptimizer(keras.optimizers.SGD(), gradient_predivide_factor=2.0),
@@ -29,8 +29,8 @@ def tensors() -> dict[str, Any]:
         "ranks": (hvd.rank(), hvd.size(), hvd.local_rank(), hvd.local_size()),
         "average": hvd.allreduce(tf.constant([2.0 * hvd.rank()])).numpy().tolist(),
         "sum": hvd.allreduce(tf.constant([1.0]), average=False, postscale_factor=10.0).numpy().tolist(),
-        "allgather": hvd.allgather(mine).numpy().tolist(),
-        "in a graph": tf.function(hvd.allgather)(mine).numpy().tolist(),
+        "allgather": hvd.allgather(own_tensor).numpy().tolist(),
+        "in a graph": tf.function(hvd.allgather)(own_tensor).numpy().tolist(),
         "broadcast": hvd.broadcast(tf.constant([hvd.rank() + 5]), 1).numpy().tolist(),
         "object": hvd.broadcast_object({"from": hvd.rank()}, 1),
         "objects": hvd.allgather_object("ab"[hvd.rank()]),
@@ -39,7 +39,7 @@ def tensors() -> dict[str, Any]:
 
 
 def keras_script(path: str) -> tuple[list[float], list[float], Any]:
-    """The usual script for Keras, with other weights on each rank; then its model is loaded and trained on."""
+    """Run the usual Keras script with other weights on each rank; then load its model and train it further."""
     import horovod.tensorflow.keras as hvd
     import horovod.tensorflow.keras.callbacks as callbacks
 

@@ -1,4 +1,4 @@
-"""Models that are trained over replicas of a pipeline, and by one process that plays the replicas in turn."""
+"""Models that are trained over replicas of a pipeline, and by one process that plays each replica in turn."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ STEPS = 3
 
 def in_ways(name: str, placement: list[int], ways: list[tuple[bool, bool]]) -> list[Any]:
     """Train the same model once for each (averaged by the script, in a graph)."""
-    told = []
+    results = []
     for by_script, in_graph in ways:
         smp.init()
-        here = state.get()
-        here.settings = msgspec.structs.replace(here.settings, horovod=by_script)
-        told.append(together(name, placement, in_graph))
+        rank_state = state.get()
+        rank_state.settings = msgspec.structs.replace(rank_state.settings, horovod=by_script)
+        results.append(together(name, placement, in_graph))
         pipelines.another_job()
-    return told
+    return results
 
 
 def together(name: str, placement: list[int], in_graph: bool) -> Any:
-    """Train on this replica's share of each batch; return losses, gradients, and weights with their places."""
+    """Train on this replica's share of each batch; return losses, gradients, and weights with their numbers."""
     case = models.CASES[name]
-    # Other weights on each replica at first, until the model is partitioned.
+    # Each replica starts with other weights. They become equal when the model is partitioned.
     keras.utils.set_random_seed(1 + smp.dp_rank())
     model = case.distributed(placement)
     optimizer = keras.optimizers.SGD(0.1)
@@ -55,18 +55,20 @@ def together(name: str, placement: list[int], in_graph: bool) -> Any:
         return loss.reduce_mean(), gradients
 
     run = tf.function(train) if in_graph else train
-    losses, found = [], {}
+    losses, last_gradients = [], {}
     for batch in case.batches(STEPS):
         loss, gradients = run(*_share(batch, smp.dp_size(), smp.dp_rank()))
         losses.append(float(loss))
-        found = {_place(v, model): np.array(g) for v, g in zip(model.trainable_variables, gradients, strict=True)}
-    return losses, found, {_place(v, model): np.array(v.value) for v in model.variables}
+        last_gradients = {
+            _number(v, model): np.array(g) for v, g in zip(model.trainable_variables, gradients, strict=True)
+        }
+    return losses, last_gradients, {_number(v, model): np.array(v.value) for v in model.variables}
 
 
 def alone(name: str, replicas: int, microbatches: int) -> Any:
-    """Train on whole batches in one process; each replica's part changes moving statistics and seeds of its own.
+    """Train on whole batches in one process; each replica has its own moving statistics and seeds.
 
-    Returns what `together` does, with the losses and the weights of each replica.
+    Return the same figures as `together`, with the losses and the weights of each replica.
     """
     case = models.CASES[name]
     keras.utils.set_random_seed(1)
@@ -79,7 +81,7 @@ def alone(name: str, replicas: int, microbatches: int) -> Any:
             loss = case.loss(labels, model(inputs, training=True))
         return tape.gradient(loss, model.trainable_variables), loss
 
-    # The variables are made before the first step: their first values are every replica's.
+    # The first call creates the variables: every replica starts with these values.
     model(_share(next(case.batches(1)), replicas * microbatches, 0)[0])
     states = [[np.array(variable.value) for variable in model.non_trainable_variables]] * replicas
     losses: list[Any] = [[] for _ in range(replicas)]
@@ -92,24 +94,24 @@ def alone(name: str, replicas: int, microbatches: int) -> Any:
             results = [backward(*_share(share, microbatches, number)) for number in range(microbatches)]
             states[replica] = [np.array(variable.value) for variable in model.non_trainable_variables]
             losses[replica].append(sum(float(loss) for _, loss in results) / microbatches)
-            sums.append(_sum([found for found, _ in results]))
+            sums.append(_sum([replica_gradients for replica_gradients, _ in results]))
         gradients = [total / (replicas * microbatches) for total in _sum(sums)]
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-    found = {_place(v, model): np.array(g) for v, g in zip(model.trainable_variables, gradients, strict=True)}
+    last_gradients = {_number(v, model): np.array(g) for v, g in zip(model.trainable_variables, gradients, strict=True)}
     weights = []
     for replica in range(replicas):
         _assign(model, states[replica])
-        weights.append({_place(v, model): np.array(v.value) for v in model.variables})
-    return losses, found, weights
+        weights.append({_number(v, model): np.array(v.value) for v in model.variables})
+    return losses, last_gradients, weights
 
 
 def as_sagemaker_wrote_it(folder: str) -> Any:
-    """Train as SMP v1's own hybrid scripts do, without `hvd.init`; save, train on, restore.
+    """Train as SMP v1's own hybrid scripts do, without `hvd.init`; save, train one more step, restore.
 
-    Returns who Horovod says this is, the weights when they were saved, and those that were restored.
+    Return the ranks and sizes of Horovod and SMP, the weights when they were saved, and the restored weights.
     """
     smp.init()
-    who = hvd.rank(), hvd.size(), smp.dp_rank(), smp.dp_size()
+    ranks_and_sizes = hvd.rank(), hvd.size(), smp.dp_rank(), smp.dp_size()
     case = models.CASES["batch norm"]
     model = case.distributed([0, smp.pp_size() - 1])
     optimizer = keras.optimizers.Adam(0.01)
@@ -136,11 +138,11 @@ def as_sagemaker_wrote_it(folder: str) -> Any:
     manager.save()
     train_step(*_share(batch, smp.dp_size(), smp.dp_rank()), False)
     manager.restore()
-    return who, saved, [np.array(variable.value) for variable in model.trainable_variables]
+    return ranks_and_sizes, saved, [np.array(variable.value) for variable in model.trainable_variables]
 
 
 def nobody_averages() -> str:
-    """Apply gradients that no replica has averaged, and return what is said of it."""
+    """Apply gradients that were not averaged over the replicas; return the error message."""
     return _train(lambda gradient: gradient)
 
 
@@ -168,17 +170,17 @@ def _train(averaged: Any) -> str:
 
 def rank_3_dies() -> Any:
     smp.init()
-    begin = [0.0]
+    started = [0.0]
 
     def averaged(gradient: Any) -> Any:
-        if not begin[0]:
-            begin[0] = time.monotonic()
+        if not started[0]:
+            started[0] = time.monotonic()
         elif smp.rank() == 3:
             os._exit(3)
         return hvd.allreduce(gradient)
 
-    said = _train(averaged)
-    return said, time.monotonic() - begin[0]
+    message = _train(averaged)
+    return message, time.monotonic() - started[0]
 
 
 def _sum(lists: list[Any]) -> list[Any]:
@@ -196,6 +198,6 @@ def _assign(model: Any, values: Any) -> None:
         variable.assign(value)
 
 
-def _place(variable: Any, model: Any) -> int:
+def _number(variable: Any, model: Any) -> int:
     everything = model.all_variables() if hasattr(model, "all_variables") else model.variables
     return next(n for n, other in enumerate(everything) if other is variable)

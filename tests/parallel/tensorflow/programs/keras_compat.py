@@ -1,4 +1,4 @@
-"""What scripts of TensorFlow 2.3 to 2.6 do, each on a Keras that understands them and is itself again afterwards."""
+"""Calls of scripts for TensorFlow 2.3 to 2.6, each on a Keras that accepts them and is restored afterwards."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LABELS = (IMAGES.sum(1) > 0).astype("int32")
 
 
 @contextmanager
-def understood():
+def activated():
     with as_it_was():
         activate()
         yield
@@ -29,7 +29,7 @@ def understood():
 
 @contextmanager
 def as_it_was():
-    """Begin with a Keras that is itself; leave it as other programs of this process had it."""
+    """Run the `with` block on an unchanged Keras; restore the state that other programs of this process had."""
     was_active = keras_compat._active is not None
     deactivate()
     try:
@@ -41,7 +41,7 @@ def as_it_was():
 
 
 def run(name):
-    with understood():
+    with activated():
         return globals()[name]()
 
 
@@ -51,7 +51,7 @@ def dense(outputs=3, **how):
 
 
 def everything_is_put_back():
-    """Return names that are there before, while and after, of all that is patched."""
+    """Return whether the patched names exist before, during and after the activation."""
     names = [
         (keras.optimizers.Adam, "get_gradients get_weights lr weights _decayed_lr"),
         (keras.metrics.Mean, "reset_states"),
@@ -61,36 +61,36 @@ def everything_is_put_back():
         (tf.keras, "experimental"),
     ]
 
-    def there():
+    def existing():
         return [hasattr(owner, name) for owner, listed in names for name in listed.split()]
 
     def inner():
-        base = next(each for each in keras.Optimizer.__mro__ if "apply_gradients" in vars(each))
+        base = next(kind for kind in keras.Optimizer.__mro__ if "apply_gradients" in vars(kind))
         methods = [getattr(keras.Model, name) for name in ("compile", "fit", "evaluate", "predict", "save")]
         return [base.__init__, base.variables, base.apply_gradients, tf.keras.backend.set_value, *methods]
 
     with as_it_was():
-        before, inside = there(), inner()
+        before, inside = existing(), inner()
         activate()
         activate()
-        during = there()
+        during = existing()
         changed = [one is not other for one, other in zip(inside, inner(), strict=True)]
         deactivate()
         deactivate()
-        after, restored = there(), inner()
+        after, restored = existing(), inner()
         left = [name for name in sys.modules if "keras" in name and name.endswith(".experimental")]
     return any(before), all(during), before == after, all(changed), inside == restored, left
 
 
 def other_versions():
-    said = []
+    messages = []
     for version in ("2.15.0", "4.0.0"):
         try:
             check_version(version)
         except Exception as error:  # noqa: BLE001
-            said.append(f"{type(error).__name__}: {error}")
+            messages.append(f"{type(error).__name__}: {error}")
     check_version("3.15.1")
-    return said
+    return messages
 
 
 def get_gradients():
@@ -113,15 +113,15 @@ def get_gradients():
 
 
 def gradients_that_are_not_there():
-    optimizer, model, said = keras.optimizers.SGD(), dense(), []
+    optimizer, model, messages = keras.optimizers.SGD(), dense(), []
     unused = keras.Variable(1.0, name="unused")
     for call in (lambda: optimizer.get_gradients(1.0, []), tf.function(lambda: optimizer.get_gradients(
         tf.reduce_sum(model(IMAGES)), [*model.trainable_variables, unused]))):  # fmt: skip
         try:
             call()
         except (RuntimeError, ValueError) as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages
 
 
 def variables_may_be_called():
@@ -145,7 +145,7 @@ def learning_rates():
 
 
 def decay():
-    """Return the learning rates of the first steps, and those that `decay` was documented to give."""
+    """Return the learning rates of the first steps, and those that Keras 2 documented for `decay`."""
     optimizer, weight = keras.optimizers.SGD(learning_rate=0.5, decay=0.25, momentum=0.0), keras.Variable(0.0)
     rates = []
     for _ in range(4):
@@ -155,8 +155,13 @@ def decay():
     try:
         keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 10), decay=0.1)
     except ValueError as error:
-        said = str(error)
-    return rates, [0.5 / (1 + 0.25 * step) for step in range(4)], float(keras.optimizers.SGD(0.5, decay=0.0).lr), said
+        message = str(error)
+    return (
+        rates,
+        [0.5 / (1 + 0.25 * step) for step in range(4)],
+        float(keras.optimizers.SGD(0.5, decay=0.0).lr),
+        message,
+    )
 
 
 def apply_gradients_of_old():
@@ -167,7 +172,7 @@ def apply_gradients_of_old():
 
 def metrics():
     class Old(keras.metrics.Mean):
-        """Its author knew one spelling."""
+        """Overrides the old name only."""
 
         resets = 0
 
@@ -182,14 +187,14 @@ def metrics():
             self.resets += 1
             super().reset_state()
 
-    found = []
+    results = []
     for kind in (keras.metrics.Mean, Old, New):
         for spelling in ("reset_states", "reset_state"):
             metric = kind()
             metric.update_state(3.0)
             getattr(metric, spelling)()
-            found.append((float(metric.result()), getattr(metric, "resets", None)))
-    return found
+            results.append((float(metric.result()), getattr(metric, "resets", None)))
+    return results
 
 
 def recurrent_states():
@@ -202,7 +207,7 @@ def recurrent_states():
 
 
 def seeds():
-    """Return whether weights come again with their seed, and dropout's zeros."""
+    """Return whether the same seed repeats weights and dropout, and whether another seed does."""
     ones = np.ones((1, 64), "float32")
 
     def drawn(seed):
@@ -244,13 +249,13 @@ def generators():
         model = dense()
         model.compile(keras.optimizers.SGD(0.1), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
         losses.append(fit(model).history["loss"][-1])
-    asked = model.evaluate_generator(Batches(), verbose=0) - model.evaluate(IMAGES, LABELS, batch_size=8, verbose=0)
-    told = np.abs(model.predict_generator(images(), steps=4) - model.predict(IMAGES, verbose=0)).max()
-    with warnings.catch_warnings(record=True) as said:
+    evaluated = model.evaluate_generator(Batches(), verbose=0) - model.evaluate(IMAGES, LABELS, batch_size=8, verbose=0)
+    predicted = np.abs(model.predict_generator(images(), steps=4) - model.predict(IMAGES, verbose=0)).max()
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         model.fit(forever(), steps_per_epoch=1, workers=4, verbose=0)
-    worded = [str(each.message) for each in said if "workers" in str(each.message)]
-    return losses, abs(asked), float(told), (read.workers, read.max_queue_size), worded
+    warned = [str(warning.message) for warning in caught if "workers" in str(warning.message)]
+    return losses, abs(evaluated), float(predicted), (read.workers, read.max_queue_size), warned
 
 
 def predictions():
@@ -273,7 +278,7 @@ def compile_of_old():
 
 
 def saved_models():
-    """Return what of a folder loads in plain TensorFlow, and whether files are still files."""
+    """Return how far saved models predict from the original, in both formats, and the error for `signatures`."""
     model = dense(activation="softmax")
     wanted = model.predict(IMAGES, verbose=0)
     with tempfile.TemporaryDirectory() as folder:
@@ -284,18 +289,18 @@ def saved_models():
         try:
             model.save(path / "2", signatures=object())
         except ValueError as error:
-            said = str(error).replace(folder, "")
+            message = str(error).replace(folder, "")
         deactivate()
         differences = [
             float(np.abs(keras.layers.TFSMLayer(path / name, call_endpoint="serve")(IMAGES) - wanted).max())
             for name in ("1", "tf")
         ]
         whole = keras.models.load_model(path / "whole.keras").predict(IMAGES, verbose=0)
-        return differences, float(np.abs(whole - wanted).max()), said
+        return differences, float(np.abs(whole - wanted).max()), message
 
 
 def weights():
-    """Return how far what was loaded is from what was saved, in each old form, and what is said of an unbuilt model."""
+    """Return how far loaded weights predict from saved ones, in each old format, and the errors for wrong calls."""
     model = dense()
     wanted = model.predict(IMAGES, verbose=0)
     differences = []
@@ -308,7 +313,7 @@ def weights():
                 status.expect_partial()
                 assert tf.train.latest_checkpoint(folder) == f"{folder}/{name}"
             differences.append(float(np.abs(other.predict(IMAGES, verbose=0) - wanted).max()))
-        found = []
+        messages = []
         for wrong in (
             lambda: keras.Sequential([keras.layers.Dense(3)]).load_weights(f"{folder}/tf"),
             lambda: model.load_weights(f"{folder}/tf", by_name=True),
@@ -317,12 +322,12 @@ def weights():
             try:
                 wrong()
             except (ValueError, FileExistsError) as error:
-                found.append(str(error).replace(folder, ""))
-        # Keras 3 by itself reads what Keras 2 wrote.
+                messages.append(str(error).replace(folder, ""))
+        # Keras 3 reads the files of Keras 2 without the patches.
         deactivate()
         other.load_weights(f"{folder}/old.h5")
         differences.append(float(np.abs(other.predict(IMAGES, verbose=0) - wanted).max()))
-    return differences, found
+    return differences, messages
 
 
 def namespaces():
@@ -340,13 +345,13 @@ def namespaces():
     try:
         mixed_precision.LossScaleOptimizer(keras.optimizers.SGD(0.5), 128)
     except ValueError as error:
-        said = str(error)
+        message = str(error)
     schedule = tf.keras.experimental.CosineDecay(0.5, 10)
-    return float(scaled[0, 0]), same, during, type(optimizer).__name__, said, float(schedule(0))
+    return float(scaled[0, 0]), same, during, type(optimizer).__name__, message, float(schedule(0))
 
 
 def old_script():
-    """Train as the public example scripts of that time did, with the tape that they could not use."""
+    """Train as the public example scripts of that time did; return the mean loss of each epoch."""
     importlib.import_module("tensorflow.keras.layers")
     model, optimizer = dense(), tf.keras.optimizers.Adam(lr=0.05)
     loss_object = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -1,4 +1,4 @@
-"""What users do wrong, and what happens to ranks."""
+"""Mistakes of users, and failures of ranks."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def broadcast_after_the_first_step() -> list[float]:
 
 
 def compiled_by_xla() -> tuple[float, str]:
-    """The whole step compiled is refused; the part that computes gradients may be."""
+    """Compile the part of a step that computes gradients, and then a whole step, which is refused."""
     sdp.init()
     weight = tf.Variable([2.0])
 
@@ -77,7 +77,7 @@ def compiled_by_xla() -> tuple[float, str]:
     @tf.function
     def step() -> Any:
         inner = tf.function(gradients, jit_compile=True)()
-        return [sdp.allreduce(each, number, 1) for number, each in enumerate(inner)]
+        return [sdp.allreduce(gradient, number, 1) for number, gradient in enumerate(inner)]
 
     value = float(step()[0][0])
     model = _model(8)
@@ -90,9 +90,9 @@ def compiled_by_xla() -> tuple[float, str]:
 
 
 def refused() -> list[str]:
-    """Everything that is refused without a word to the other ranks."""
+    """Return the errors of calls that fail before any message to another rank."""
     sdp.init()
-    said = []
+    messages = []
     for wrong in (
         lambda: sdp.DistributedOptimizer("adam"),
         lambda: sdp.DistributedOptimizer(sdp.DistributedOptimizer(keras.optimizers.SGD())),
@@ -108,12 +108,12 @@ def refused() -> list[str]:
         try:
             wrong()
         except Exception as error:  # noqa: BLE001
-            said.append(f"{type(error).__name__}: {error}")
-    return said
+            messages.append(f"{type(error).__name__}: {error}")
+    return messages
 
 
 def rank_1_dies() -> tuple[str, float]:
-    """Train until rank 1 is killed; return what rank 0 hears and after how many seconds."""
+    """Train until rank 1 is killed; return the error on rank 0, and the seconds until then."""
     sdp.init()
     weight = tf.Variable(tf.zeros([1000]))
 

@@ -1,7 +1,8 @@
 """The models whose training over several ranks must equal that in one process.
 
-Each is a `keras.Model` whose layers are put on partitions by `at(place)`, a context: of a pipeline's, or nobody's.
-`places` is how many such places a model has; a placement gives each a partition.
+Each function returns a `keras.Model`. It creates or calls its layers inside `at(slot)`. On a pipeline, `at` is
+`smp.partition` with the partition that a placement gives to the slot; in one process it does nothing. `slots` is the
+number of slots of a model.
 """
 
 from __future__ import annotations
@@ -24,28 +25,28 @@ At = Callable[[int], Any]
 
 @dataclass(frozen=True)
 class Case:
-    """A model: `build(base, at)` makes it as a subclass of `base`, or, for those of other kinds, to be wrapped."""
+    """A model: `build(base, at)` creates it as a subclass of `base` or, with `wrapped`, as a model to wrap."""
 
     build: Callable[[Any, At], Any]
-    places: int
+    slots: int
     inputs: Callable[[np.random.Generator], Any]
     wrapped: bool = False
     classes: int = 3
 
     def plain(self) -> Any:
-        return self.build(keras.Model, lambda place: nullcontext())
+        return self.build(keras.Model, lambda slot: nullcontext())
 
     def distributed(self, placement: list[int]) -> Any:
-        def at(place: int) -> Any:
-            return smp.partition(placement[place % len(placement)])
+        def at(slot: int) -> Any:
+            return smp.partition(placement[slot % len(placement)])
 
-        made = self.build(smp.DistributedModel, at)
-        return smp.DistributedModel(made) if self.wrapped else made
+        model = self.build(smp.DistributedModel, at)
+        return smp.DistributedModel(model) if self.wrapped else model
 
     def loss(self, labels: Any, outputs: Any) -> Any:
         logits = tf.nest.flatten(outputs)
-        losses = [tf.nn.sparse_softmax_cross_entropy_with_logits(labels, one) for one in logits]
-        return tf.add_n([tf.reduce_mean(one) for one in losses])
+        losses = [tf.nn.sparse_softmax_cross_entropy_with_logits(labels, output) for output in logits]
+        return tf.add_n([tf.reduce_mean(loss) for loss in losses])
 
     def batches(self, steps: int) -> Iterator[Any]:
         generator = np.random.default_rng(5)
@@ -100,8 +101,8 @@ def dense(base: Any, at: At) -> Any:
             self.all = [layers.Dense(7, activation="tanh") for _ in range(3)] + [layers.Dense(3)]
 
         def call(self, hidden: Any, training: Any = None) -> Any:
-            for place, layer in enumerate(self.all):
-                with at(place):
+            for slot, layer in enumerate(self.all):
+                with at(slot):
                     hidden = tf.nn.tanh(layer(hidden))
             return hidden
 
@@ -119,7 +120,7 @@ def residual(base: Any, at: At) -> Any:
                 first = self.enter(vectors)
             with at(1):
                 second = self.inner(first)
-            # Neither of them: it runs where its newest value is.
+            # Outside of both: this operation runs where its newest value is.
             total = first + second
             with at(2):
                 return self.out(total) + vectors[:, :3]
@@ -149,7 +150,7 @@ def reused(base: Any, at: At) -> Any:
 
 
 def reused_state(base: Any, at: At) -> Any:
-    """Layers that change their variables, called on two partitions: they stay on that of their first call."""
+    """Call layers that change their variables on two partitions: they stay on that of their first call."""
 
     class ReusedState(base):
         def __init__(self) -> None:
@@ -285,8 +286,8 @@ def functional(base: Any, at: At) -> Any:
 
 def sequential(base: Any, at: At) -> Any:
     model = keras.Sequential()
-    for place in range(3):
-        with at(place):
+    for slot in range(3):
+        with at(slot):
             model.add(layers.Dense(6, activation="relu"))
     with at(3):
         model.add(layers.Dense(3))
@@ -295,15 +296,15 @@ def sequential(base: Any, at: At) -> Any:
 
 def nested(base: Any, at: At) -> Any:
     class Block(keras.Model):
-        def __init__(self, place: int) -> None:
+        def __init__(self, slot: int) -> None:
             super().__init__()
             self.first, self.second = layers.Dense(6, activation="relu"), layers.Dense(6)
-            self.place = place
+            self.slot = slot
 
         def call(self, vectors: Any, training: Any = None) -> Any:
-            with at(self.place):
+            with at(self.slot):
                 hidden = self.first(vectors)
-            with at(self.place + 1):
+            with at(self.slot + 1):
                 return self.second(hidden) + vectors
 
     class Nested(base):

@@ -1,4 +1,4 @@
-"""What model parallelism refuses, and how it ends when a rank is gone: each returns what was said."""
+"""Calls that model parallelism refuses, and ranks that fail or die; each function returns the error messages."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ import tensorflow as tf
 from keras import layers
 
 
-def said(function: Callable[..., Any], *args: Any) -> str:
+def error_of(function: Callable[..., Any], *args: Any) -> str:
+    """Call a function; return the type and message of its exception, or "nothing"."""
     try:
         function(*args)
-    except Exception as error:  # noqa: BLE001  whatever it is, the test compares it
+    except Exception as error:  # noqa: BLE001  the test compares it
         return f"{type(error).__name__}: {error}"
     return "nothing"
 
@@ -43,15 +44,20 @@ def refused() -> list[str]:
         smp.barrier()
         return inputs
 
-    found = [said(model, vectors), said(step, vectors[:5]), said(outer, vectors), said(talking, vectors)]
-    found.append(said(lambda: smp.step(jit_compile=True)(step)))
-    found.append(said(lambda: smp.step(inline=True)(step)))
-    found.append(said(lambda: smp.step(non_split_inputs=["label"])(step)))
-    found.append(said(lambda: smp.partition(2).__enter__()))
-    found.append(said(smp.DistributedModel, keras.Sequential()))
-    found.append(said(smp.send, 1, smp.rank(), smp.RankType.WORLD_RANK))
-    found.append(said(smp.StepOutput([tf.ones(1)]).accumulate, "sum"))
-    return found
+    messages = [
+        error_of(model, vectors),
+        error_of(step, vectors[:5]),
+        error_of(outer, vectors),
+        error_of(talking, vectors),
+    ]
+    messages.append(error_of(lambda: smp.step(jit_compile=True)(step)))
+    messages.append(error_of(lambda: smp.step(inline=True)(step)))
+    messages.append(error_of(lambda: smp.step(non_split_inputs=["label"])(step)))
+    messages.append(error_of(lambda: smp.partition(2).__enter__()))
+    messages.append(error_of(smp.DistributedModel, keras.Sequential()))
+    messages.append(error_of(smp.send, 1, smp.rank(), smp.RankType.WORLD_RANK))
+    messages.append(error_of(smp.StepOutput([tf.ones(1)]).accumulate, "sum"))
+    return messages
 
 
 def cut_in_a_loop() -> str:
@@ -77,7 +83,7 @@ def cut_in_a_loop() -> str:
 
     model = Loop()
     step = smp.step(lambda inputs: model(inputs))
-    return said(step, np.zeros((4, 6), np.float32))
+    return error_of(step, np.zeros((4, 6), np.float32))
 
 
 def half_precision() -> list[str]:
@@ -95,13 +101,13 @@ def half_precision() -> list[str]:
             return tape.gradient(loss, model.trainable_variables)
 
         vectors = np.zeros((4, 6), np.float32)
-        return [said(smp.step(step), vectors, optimizer) for optimizer in (None, fixed, dynamic)]
+        return [error_of(smp.step(step), vectors, optimizer) for optimizer in (None, fixed, dynamic)]
     finally:
         keras.config.set_dtype_policy("float32")
 
 
 def clipped_by_the_norm_of_all() -> tuple[str, bool]:
-    """Return what is said of an optimizer that clips so, and whether it may when the job is over."""
+    """Return the error for an optimizer that clips by a global norm, and whether it works after the job."""
     smp.init()
     model = models.CASES["dense"].distributed([0, 1])
     optimizer = keras.optimizers.SGD(0.1, global_clipnorm=1.0)
@@ -117,7 +123,7 @@ def clipped_by_the_norm_of_all() -> tuple[str, bool]:
         gradients = [gradient.accumulate() for gradient in step(inputs)]
         optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
 
-    text = said(train, np.zeros((4, 6), np.float32))
+    text = error_of(train, np.zeros((4, 6), np.float32))
     smp.shutdown()
     variable = keras.Variable(3.0)
     keras.optimizers.SGD(1.0, global_clipnorm=1.0).apply([tf.constant(5.0)], [variable])
@@ -134,12 +140,12 @@ def rank_1_dies(in_graph: bool) -> Any:
     if smp.rank() == 1:
         time.sleep(0.5)
         os._exit(3)
-    begin = time.monotonic()
-    return said(run, vectors), time.monotonic() - begin
+    started = time.monotonic()
+    return error_of(run, vectors), time.monotonic() - started
 
 
 def rank_1_is_stopped() -> Any:
-    """Step once, then stop rank 1's process for some time, as a debugger or a full disk may."""
+    """Run a step, then stop rank 1's process for some seconds, as a debugger or a full disk may."""
     smp.init()
     model = models.CASES["dense"].distributed([0, 1])
     step = smp.step(lambda inputs: model(inputs))
@@ -149,8 +155,8 @@ def rank_1_is_stopped() -> Any:
     if smp.rank() == 1:
         subprocess.Popen(["sh", "-c", f"sleep 5; kill -CONT {os.getpid()}"])
         os.kill(os.getpid(), signal.SIGSTOP)
-    begin = time.monotonic()
-    return said(step, vectors), time.monotonic() - begin
+    started = time.monotonic()
+    return error_of(step, vectors), time.monotonic() - started
 
 
 def rank_1_fails() -> str:
@@ -163,11 +169,11 @@ def rank_1_fails() -> str:
             raise ValueError("no such word")
         return model(inputs)
 
-    return said(step, np.zeros((4, 6), np.float32))
+    return error_of(step, np.zeros((4, 6), np.float32))
 
 
 def other_shapes_on_rank_1() -> str:
     smp.init()
     model = models.CASES["dense"].distributed([0, 1])
     step = smp.step(lambda inputs: model(inputs))
-    return said(step, np.zeros((4, 6 - 2 * smp.rank()), np.float32))
+    return error_of(step, np.zeros((4, 6 - 2 * smp.rank()), np.float32))

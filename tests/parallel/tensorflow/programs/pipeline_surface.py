@@ -1,4 +1,4 @@
-"""What model parallelism shows besides training: ranks, groups, objects, results, hooks, layers of all kinds."""
+"""Public functions besides training: ranks, groups, objects, results, hooks, layers of all kinds."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from herringbone_parallel.tensorflow.model_parallel import state
 def ranks() -> Any:
     smp.init()
     smp.init()
-    here = [smp.rank(), smp.size(), smp.local_rank(), smp.local_size(), smp.pp_rank(), smp.pp_size()]
-    here += [smp.mp_rank(), smp.mp_size(), smp.dp_rank(), smp.dp_size(), smp.tp_size(), smp.rdp_size()]
+    numbers = [smp.rank(), smp.size(), smp.local_rank(), smp.local_size(), smp.pp_rank(), smp.pp_size()]
+    numbers += [smp.mp_rank(), smp.mp_size(), smp.dp_rank(), smp.dp_size(), smp.tp_size(), smp.rdp_size()]
     groups = [smp.get_mp_group(), smp.get_dp_group(), smp.get_pp_group(), smp.get_world_group()]
     gathered = smp.allgather({"from": smp.rank()}, smp.MP_GROUP)
     smp.barrier()
@@ -26,15 +26,15 @@ def ranks() -> Any:
     smp.dp_barrier()
     if smp.rank() == 0:
         smp.broadcast(np.arange(3), smp.WORLD)
-        got = smp.recv_from(1, smp.RankType.PP_RANK)
+        received = smp.recv_from(1, smp.RankType.PP_RANK)
     else:
-        got = smp.recv_from(0, smp.RankType.WORLD_RANK).tolist()
+        received = smp.recv_from(0, smp.RankType.WORLD_RANK).tolist()
         smp.send("back", 0, smp.RankType.MP_RANK)
-    return here, groups, gathered, got
+    return numbers, groups, gathered, received
 
 
 def results() -> Any:
-    """Return the step's result for inputs that are split, whole, split otherwise, and no tensors at all."""
+    """Return a step's results for inputs that are split, whole, split along another axis, and no tensors."""
     smp.init()
     model = models.CASES["dense"].distributed([0, 1])
     hooks = []
@@ -49,24 +49,24 @@ def results() -> Any:
         return {"output": output, "shapes": [whole + 0, tf.shape(columns)], "name": name, "count": 3}
 
     vectors = np.arange(24, dtype=np.float32).reshape(4, 6)
-    found = step(vectors, np.ones(3, np.float32), np.zeros((2, 4), np.float32), "a name")
-    output = found["output"]
+    result = step(vectors, np.ones(3, np.float32), np.zeros((2, 4), np.float32), "a name")
+    output = result["output"]
     variable = tf.Variable(tf.zeros(3))
     values = {
         "mean": output.reduce_mean().numpy() - np.mean([part.numpy() for part in output.outputs], axis=0),
         "sum": output.reduce_sum().numpy() - np.sum([part.numpy() for part in output.outputs], axis=0),
-        "shapes": [list(one.shape) for one in (output.concat(), output.merge(), output.stack())],
-        "accumulated": found["shapes"][0].accumulate("add_n", variable).numpy().tolist(),
-        "whole": found["shapes"][0].reduce_sum().numpy().tolist(),
-        "columns": found["shapes"][1].outputs[0].numpy().tolist(),
-        "mean of counts": found["shapes"][1].reduce_mean().numpy().tolist(),
-        "no tensors": [found["name"], found["count"]],
+        "shapes": [list(tensor.shape) for tensor in (output.concat(), output.merge(), output.stack())],
+        "accumulated": result["shapes"][0].accumulate("add_n", variable).numpy().tolist(),
+        "whole": result["shapes"][0].reduce_sum().numpy().tolist(),
+        "columns": result["shapes"][1].outputs[0].numpy().tolist(),
+        "mean of counts": result["shapes"][1].reduce_mean().numpy().tolist(),
+        "no tensors": [result["name"], result["count"]],
     }
     return values, hooks
 
 
 class NoShape(keras.layers.Layer):
-    """A layer that says nothing of its output's shape, and whose variables know the batch's."""
+    """A layer without `compute_output_shape`, whose variables take their shape from the batch."""
 
     def build(self, shape: Any) -> None:
         self.scale = self.add_weight(shape=(shape[-1],), initializer="ones")
@@ -94,7 +94,7 @@ def layer_without_output_shape() -> Any:
 
 
 def memory() -> Any:
-    """Return the bytes of the variables that this rank holds, of a model that existed before it was split."""
+    """Return the bytes and counts of variables that this rank holds of a model that was built before it was split."""
     smp.init()
     net = keras.Sequential([keras.Input((6,)), *(keras.layers.Dense(6) for _ in range(4))])
     model = smp.DistributedModel(net)
@@ -111,7 +111,7 @@ def memory() -> Any:
 
 
 def gradients_one_by_one() -> Any:
-    """Return gradients, in a function, added up as they came and one by one."""
+    """Compute gradients in a `tf.function` as sums and one by one; return the differences, and the shapes."""
     smp.init()
     keras.utils.set_random_seed(3)
     model = models.CASES["tied"].distributed([0, 1])
@@ -131,12 +131,12 @@ def gradients_one_by_one() -> Any:
     return [
         [float(np.abs(np.sum(parts, axis=0) - total).max() + np.abs(total / 2 - mean).max()), list(np.shape(parts))]
         for _ in range(2)
-        for total, parts, mean in [[part.numpy() for part in one] for one in one_by_one(words)]
+        for total, parts, mean in [[part.numpy() for part in parts] for parts in one_by_one(words)]
     ]
 
 
 def input_signature() -> Any:
-    """Return how often the function was traced for batches of two sizes, and the shapes that came back."""
+    """Return the number of traces for batches of two sizes, the shapes of the results, and an error."""
     smp.init()
     model = models.CASES["dense"].distributed([0, 1])
     traced = []

@@ -1,4 +1,4 @@
-"""Models trained for a few steps, over the ranks of a pipeline and in one process: both tell the same figures."""
+"""Models trained for a few steps, over the ranks of a pipeline and in one process; both return the same figures."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ import tensorflow as tf
 from herringbone_parallel.tensorflow.model_parallel import state
 
 STEPS = 5
-# So long is a microbatch of those that are compared in many ways: a step is then traced once for all of them.
+# The size of a microbatch in `in_all_ways`. It is the same in all ways, so a step is traced once for all of them.
 MICROBATCH = 2
 
 
 def in_all_ways(name: str, placements: list[list[int]], ways: list[tuple[str, int]]) -> list[list[Any]]:
     """Train the same model, from the same weights, in each placement with each of (pipeline, microbatches)."""
-    told = []
+    figures: list[list[Any]] = []
     for placement in placements:
         training = Training(name, placement)
-        here = state.get()
-        told.append([])
+        rank_state = state.get()
+        figures.append([])
         for pipeline, microbatches in ways:
             changed = {"pipeline": pipeline, "microbatches": microbatches, "active_microbatches": 3}
-            here.settings = msgspec.structs.replace(here.settings, **changed)
-            told[-1].append(training.run(MICROBATCH * microbatches))
+            rank_state.settings = msgspec.structs.replace(rank_state.settings, **changed)
+            figures[-1].append(training.run(MICROBATCH * microbatches))
         another_job()
-    return told
+    return figures
 
 
 def together(name: str, placement: list[int], in_graph: bool = True) -> Any:
-    """Train on this rank's part of the pipeline; return what `alone` does, and which variables are here."""
+    """Train on this rank's part of the pipeline; return the figures of `alone`, and this rank's variables."""
     return Training(name, placement, in_graph).run(models.BATCH)
 
 
 class Training:
-    """A model on this rank's part of the pipeline, which may be trained several times."""
+    """A model on this rank's part of the pipeline; `run` may train it several times."""
 
     def __init__(self, name: str, placement: list[int], in_graph: bool = True) -> None:
         smp.init()
@@ -64,28 +64,30 @@ class Training:
     def _one_step(self, inputs: Any, labels: Any) -> Any:
         gradients, loss, outputs = self._step(inputs, labels)
         gradients = [gradient.accumulate() for gradient in gradients]
-        # A partition may have operations only.
+        # A partition may have operations only, and Keras refuses an empty list.
         if gradients:
             self._optimizer.apply_gradients(zip(gradients, self._model.trainable_variables, strict=True))
         merged = tf.nest.map_structure(lambda output: output.merge(), outputs)
         return loss.reduce_mean(), gradients, merged
 
     def run(self, batch: int) -> Any:
-        """Train for some steps on batches of this size, from the first weights on."""
+        """Train for some steps on batches of this size, starting from the first weights."""
         model = self._model
         for variable, value in zip(model.variables if self._first else (), self._first, strict=True):
             variable.assign(value)
-        told: dict[str, Any] = {"losses": [], "outputs": [], "gradients": []}
+        figures: dict[str, Any] = {"losses": [], "outputs": [], "gradients": []}
         for inputs, labels in _batches(self._case, batch):
             loss, gradients, outputs = self._train(inputs, labels)
-            told["losses"].append(float(loss))
-            told["outputs"].append([np.array(output) for output in tf.nest.flatten(outputs)])
-            own = zip(model.trainable_variables, gradients, strict=True)
-            told["gradients"].append({_name(variable, model): np.array(gradient) for variable, gradient in own})
-        told["weights"] = {_name(variable, model): np.array(variable.value) for variable in model.variables}
-        told["all"] = [_name(variable, model) for variable in model.all_variables()]
-        told["peak_live"] = state.get().peak_live
-        return told
+            figures["losses"].append(float(loss))
+            figures["outputs"].append([np.array(output) for output in tf.nest.flatten(outputs)])
+            own_gradients = zip(model.trainable_variables, gradients, strict=True)
+            figures["gradients"].append(
+                {_name(variable, model): np.array(gradient) for variable, gradient in own_gradients}
+            )
+        figures["weights"] = {_name(variable, model): np.array(variable.value) for variable in model.variables}
+        figures["all"] = [_name(variable, model) for variable in model.all_variables()]
+        figures["peak_live"] = state.get().peak_live
+        return figures
 
 
 def alone(name: str, batches: list[tuple[int, int]]) -> list[Any]:
@@ -102,29 +104,30 @@ def alone(name: str, batches: list[tuple[int, int]]) -> list[Any]:
             loss = case.loss(labels, outputs)
         return tape.gradient(loss, model.trainable_variables), loss, outputs
 
-    # The variables are made before the first step: their first values are those of each training.
+    # The first call creates the variables: every training starts with these values.
     model(next(_batches(case, 1))[0])
     first = [np.array(variable.value) for variable in model.variables]
     everything = []
     for batch, microbatches in batches:
         for variable, value in zip(model.variables, first, strict=True):
             variable.assign(value)
-        told: dict[str, Any] = {"losses": [], "outputs": [], "gradients": []}
+        figures: dict[str, Any] = {"losses": [], "outputs": [], "gradients": []}
         for inputs, labels in _batches(case, batch):
-            parts = [_part((inputs, labels), microbatches, number) for number in range(microbatches)]
-            results = [backward(*part) for part in parts]
+            results = [backward(*_part((inputs, labels), microbatches, number)) for number in range(microbatches)]
             gradients = [
-                sum(map(tf.convert_to_tensor, each)) / microbatches
-                for each in zip(*(result[0] for result in results), strict=True)
+                sum(map(tf.convert_to_tensor, parts)) / microbatches
+                for parts in zip(*(result[0] for result in results), strict=True)
             ]
             optimizer.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            told["losses"].append(float(sum(result[1] for result in results) / microbatches))
+            figures["losses"].append(float(sum(result[1] for result in results) / microbatches))
             outputs = [tf.nest.flatten(result[2]) for result in results]
-            told["outputs"].append([np.concatenate(each) for each in zip(*outputs, strict=True)])
-            own = zip(model.trainable_variables, gradients, strict=True)
-            told["gradients"].append({_name(variable, model): np.array(gradient) for variable, gradient in own})
-        told["weights"] = {_name(variable, model): np.array(variable.value) for variable in model.variables}
-        everything.append(told)
+            figures["outputs"].append([np.concatenate(parts) for parts in zip(*outputs, strict=True)])
+            own_gradients = zip(model.trainable_variables, gradients, strict=True)
+            figures["gradients"].append(
+                {_name(variable, model): np.array(gradient) for variable, gradient in own_gradients}
+            )
+        figures["weights"] = {_name(variable, model): np.array(variable.value) for variable in model.variables}
+        everything.append(figures)
     return everything
 
 
@@ -138,23 +141,32 @@ def _part(batch: Any, parts: int, number: int) -> Any:
 
 
 def another_job() -> None:
-    """Leave nothing of this job but its settings and its connections."""
-    here = state.get()
-    where = (here.grid, here.rank, here.local_rank, here.local_size)
-    state._state = state.State(here.settings, *where, here.transport, here.replicas, steps=here.steps)
+    """Drop the state of this job except for its settings and its connections."""
+    before = state.get()
+    state._state = state.State(
+        settings=before.settings,
+        grid=before.grid,
+        rank=before.rank,
+        local_rank=before.local_rank,
+        local_size=before.local_size,
+        transport=before.transport,
+        replicas=before.replicas,
+        steps=before.steps,
+    )
     keras.backend.clear_session()
 
 
 def _name(variable: Any, model: Any) -> str:
-    """Return a variable's number in the whole model and its own name: layers count on over models of one process."""
+    """Return a variable's number in the whole model and its own name."""
+    # Its path would differ: Keras numbers layers over all models of a process.
     everything = model.all_variables() if hasattr(model, "all_variables") else model.variables
     number = next(n for n, other in enumerate(everything) if other is variable)
     return f"{number}:{variable.name}"
 
 
 def owners(name: str, placement: list[int]) -> Any:
-    """Train with an automatic partition; return what `together` does, and each variable's partition."""
-    told = together(name, placement)
-    here = state.get()
-    assert here.model is not None
-    return told, [here.owner_of(variable) for variable in here.model.all_variables()]
+    """Train with an automatic partition; return the figures of `together`, and the partition of each variable."""
+    figures = together(name, placement)
+    rank_state = state.get()
+    assert rank_state.model is not None
+    return figures, [rank_state.owner_of(variable) for variable in rank_state.model.all_variables()]

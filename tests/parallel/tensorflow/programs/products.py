@@ -1,4 +1,4 @@
-"""Gradients of layers, microbatch by microbatch and as one product of what the microbatches have."""
+"""Gradients of layers, microbatch by microbatch and as one product over all microbatches."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYERS = {
 
 
 def compare(name: str, policy: str = "float32") -> Any:
-    """Return the kernel's gradient added up over microbatches, and as one sum; None where it is no product."""
+    """Return the sum of the kernel's gradients over microbatches, computed in both ways; None if it is no product."""
     kind, shape, how = LAYERS[name]
     layer = kind(**how, dtype=policy)
     layer.build((None, *shape))
@@ -38,24 +38,26 @@ def compare(name: str, policy: str = "float32") -> Any:
     graph = concrete.graph
     (result,) = graph.outputs
     operations = graph.get_operations()
-    found = find(result, {operation.name: number for number, operation in enumerate(operations)})
-    if found is None:
+    product = find(result, {operation.name: number for number, operation in enumerate(operations)})
+    if product is None:
         return None
-    factors = [operations[number].outputs[place] for number, place in found.product.joined]
+    factors = [operations[number].outputs[output] for number, output in product.product.joined]
     microbatches = np.random.default_rng(1).normal(size=(MICROBATCHES, 2, *shape)).astype(np.float32)
     captured = [outer for outer, _ in graph.captures]
     inner = [inside for _, inside in graph.captures]
     values = tf.compat.v1.wrap_function(
-        lambda *given: tf.graph_util.import_graph_def(
+        lambda *tensors: tf.graph_util.import_graph_def(
             graph.as_graph_def(),
-            input_map={one.name: value for one, value in zip([graph.inputs[0], *inner], given, strict=True)},
-            return_elements=[one.name for one in factors],
+            input_map={
+                placeholder.name: tensor for placeholder, tensor in zip([graph.inputs[0], *inner], tensors, strict=True)
+            },
+            return_elements=[factor.name for factor in factors],
             name="",
         ),
-        [tf.TensorSpec((2, *shape)), *(tf.TensorSpec(one.shape, one.dtype) for one in inner)],
+        [tf.TensorSpec((2, *shape)), *(tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in inner)],
     )
     kept = [values(tf.constant(microbatch), *captured) for microbatch in microbatches]
-    together = tf.function(lambda parts: found.sum_of(dict(zip(found.product.joined, parts, strict=True))))(
+    together = tf.function(lambda parts: product.sum_of(dict(zip(product.product.joined, parts, strict=True))))(
         list(map(list, zip(*kept, strict=True)))
     )
-    return sum(np.array(concrete(tf.constant(one))) for one in microbatches), np.array(together)
+    return sum(np.array(concrete(tf.constant(microbatch))) for microbatch in microbatches), np.array(together)

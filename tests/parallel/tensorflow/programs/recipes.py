@@ -1,4 +1,4 @@
-"""LARS, LAMB and the rest of the recipes, on the variables and models of the tests."""
+"""LARS, LAMB and the other recipes, on the variables and models of the tests."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from herringbone_parallel.tensorflow.recipes.api import (
 def steps(
     optimizer: str, settings: dict[str, Any], weights: dict[str, Any], gradients: list[dict[str, Any]], in_graph: bool
 ) -> list[dict[str, Any]]:
-    """Apply each step's gradients, those that there are; return the weights after each step."""
+    """Apply the gradients of each step; return the weights after each step."""
     schedule = Schedule(length=6, warmup=2, decay="polynomial", power=2)
-    made = getattr(recipes, optimizer)(ScheduledRate(0.3, schedule), **settings)
+    recipe = getattr(recipes, optimizer)(ScheduledRate(0.3, schedule), **settings)
     variables = [keras.Variable(value, name=name.rsplit("/")[-1]) for name, value in weights.items()]
-    made.build(variables)
-    found = []
-    for given in gradients:
-        together = [tf.constant(given[name]) if name in given else None for name in weights]
+    recipe.build(variables)
+    history = []
+    for step_gradients in gradients:
+        # A weight may have no gradient in a step.
+        tensors = [tf.constant(step_gradients[name]) if name in step_gradients else None for name in weights]
 
-        def step(together: list[Any] = together) -> None:
-            made.apply_gradients(zip(together, variables, strict=True))
+        def step(tensors: list[Any] = tensors) -> None:
+            recipe.apply_gradients(zip(tensors, variables, strict=True))
 
         (tf.function(step) if in_graph else step)()
-        found.append({name: variable.numpy() for name, variable in zip(weights, variables, strict=True)})
-    return found
+        history.append({name: variable.numpy() for name, variable in zip(weights, variables, strict=True)})
+    return history
 
 
 def trained(at_once: int, scaled: bool) -> Any:
-    """Four batches through `fit`, `at_once` joined, at rates that change with every step."""
+    """Fit four batches, `at_once` of them joined, at rates that change with every step."""
     sdp.init()
     optimizer: Any = LARS(ScheduledRate(0.5, Schedule(length=2, warmup=1)), weight_decay=0.01, trust=0.01)
     if scaled:
@@ -54,26 +55,26 @@ def trained(at_once: int, scaled: bool) -> Any:
     net = training.model()
     net.compile(sdp.DistributedOptimizer(optimizer), training.loss_of_fit(), jit_compile=False)
     batches = aggregation._batches(sdp.size(), sdp.rank(), at_once)
-    images, labels = (np.stack(each) for each in zip(*batches, strict=True))
+    images, labels = (np.stack(parts) for parts in zip(*batches, strict=True))
     net.fit(tf.data.Dataset.from_tensor_slices((images, labels)), verbose=0, shuffle=False)
     return training.weights(net)
 
 
 def resumed() -> tuple[list[str], Any, Any]:
-    """Three steps at once; and two, saved and loaded, and a third. Return the classes found, and both weights."""
+    """Train three steps, without and with a save and a load in between; return the loaded classes, and both weights."""
     sdp.init()
     images, labels = training.batches(1, 0)
 
     def fit(net: keras.Model, some: slice) -> None:
         net.fit(tf.data.Dataset.from_tensor_slices((images[some], labels[some])), verbose=0, shuffle=False)
 
-    def made() -> keras.Model:
+    def new_model() -> keras.Model:
         net = training.model()
         optimizer = LAMB(ScheduledRate(0.01, Schedule(length=3, warmup=2)), weight_decay=0.01)
         net.compile(sdp.DistributedOptimizer(optimizer), training.loss_of_fit(), jit_compile=False)
         return net
 
-    whole, first = made(), made()
+    whole, first = new_model(), new_model()
     fit(whole, slice(3))
     fit(first, slice(2))
     with tempfile.TemporaryDirectory() as folder:
@@ -86,7 +87,7 @@ def resumed() -> tuple[list[str], Any, Any]:
 
 
 def excluded() -> list[bool]:
-    """Whether each variable of a model has weight decay when the optimizer has been made to sum over ranks."""
+    """Return, for each variable of a model, whether the distributed optimizer gives it weight decay."""
     sdp.init()
     net = training.model()
     optimizer = keras.optimizers.AdamW(1e-3)
@@ -96,7 +97,10 @@ def excluded() -> list[bool]:
 
 
 def averaged() -> tuple[list[Any], float]:
-    """Each rank sees half of the examples in one forward; with a momentum of 0 the statistics are of those alone."""
+    """Average statistics of ranks that each saw half of the examples; return them, and a tuned momentum.
+
+    With a momentum of 0 the statistics are those of the last forward pass.
+    """
     sdp.init()
     net = keras.Sequential([keras.Input((3,)), keras.layers.BatchNormalization(momentum=0.0)])
     net(examples()[sdp.rank() :: sdp.size()], training=True)
@@ -108,26 +112,26 @@ def averaged() -> tuple[list[Any], float]:
 
 
 def examples() -> Any:
-    found = np.random.default_rng(0).normal(size=(40, 3)) * [1.0, 5.0, 0.1] + [0.0, 100.0, -3.0]
-    found[20:] += 2
-    return found.astype(np.float32)
+    values = np.random.default_rng(0).normal(size=(40, 3)) * [1.0, 5.0, 0.1] + [0.0, 100.0, -3.0]
+    values[20:] += 2
+    return values.astype(np.float32)
 
 
 def operations_of_a_layer() -> dict[str, float]:
-    """How many operations more a step has with a layer more."""
+    """Return the number of operations that one more layer adds to a step."""
     kinds = (LARS, LAMB, keras.optimizers.Lamb)
     return {kind.__name__: (_operations(kind(0.1), 6) - _operations(kind(0.1), 2)) / 4 for kind in kinds}
 
 
-def _operations(made: Any, layers: int) -> int:
+def _operations(optimizer: Any, layers: int) -> int:
     variables = [keras.Variable(np.ones((4, 4)), name="kernel") for _ in range(layers)]
-    made.build(variables)
-    step = tf.function(lambda *gradients: made.apply_gradients(zip(gradients, variables, strict=True)))
+    optimizer.build(variables)
+    step = tf.function(lambda *gradients: optimizer.apply_gradients(zip(gradients, variables, strict=True)))
     return len(step.get_concrete_function(*[tf.ones((4, 4))] * layers).graph.get_operations())
 
 
 def refusals() -> list[str]:
-    """What is said to what cannot be."""
+    """Return the error messages for wrong arguments."""
     half = keras.Variable(np.ones((2, 2)), dtype="bfloat16", name="kernel")
 
     def tune(**setting: bool) -> None:
@@ -142,10 +146,10 @@ def refusals() -> list[str]:
         lambda: tune(renorm=True),
         lambda: tune(synchronized=True),
     ]
-    said = []
+    messages = []
     for attempt in attempts:
         try:
             attempt()
         except ParallelError as error:
-            said.append(str(error))
-    return said
+            messages.append(str(error))
+    return messages

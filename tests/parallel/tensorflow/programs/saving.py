@@ -1,4 +1,4 @@
-"""Models that are trained over ranks, saved whole, and loaded as anybody would."""
+"""Models that are trained over ranks, saved as a whole, and loaded without this library."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import tensorflow as tf
 
 
 def saved(name: str, placement: list[int], folder: str) -> Any:
-    """Train two steps, save twice, train on; return how far the loaded model is from the split one."""
+    """Save after each of two steps, and train a third; return how far the loaded models predict from the split one."""
     smp.init()
     case = models.CASES[name]
     keras.utils.set_random_seed(1)
@@ -56,7 +56,7 @@ def saved(name: str, placement: list[int], folder: str) -> Any:
 
 
 def mistakes(folder: str) -> list[str]:
-    """Return what is said of saving too early, and to a place that cannot be written."""
+    """Return the errors for saving too early, into a folder that cannot be created, and as a Keras file."""
     smp.init()
     case = models.CASES["dense"]
     model = case.distributed([0, 1])
@@ -65,7 +65,7 @@ def mistakes(folder: str) -> list[str]:
     def predict(inputs: Any) -> Any:
         return model(inputs, training=False)
 
-    said = []
+    messages = []
     inputs, _ = next(case.batches(1))
     (Path(folder) / "file").touch()
     for prepare, path in (
@@ -77,5 +77,5 @@ def mistakes(folder: str) -> list[str]:
         try:
             model.save(f"{folder}/{path}")
         except Exception as error:  # noqa: BLE001
-            said.append(f"{type(error).__name__}: {error}")
-    return said
+            messages.append(f"{type(error).__name__}: {error}")
+    return messages

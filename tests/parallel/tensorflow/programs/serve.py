@@ -1,4 +1,4 @@
-"""A rank that stays: runs what it is told, with the environment that a launcher would have given it."""
+"""A long-lived rank: runs one function after another, each with the environment of a launched rank."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def serve(connection: Connection) -> None:
     from herringbone_parallel.tensorflow.data_parallel import state
 
     tf.config.threading.set_inter_op_parallelism_threads(2)
-    # Each job of a test ends with a collection, which need not go through all of TensorFlow.
+    # `clear_session` collects garbage after each test. Frozen objects of TensorFlow need not be searched then.
     gc.collect()
     gc.freeze()
     while True:
@@ -29,17 +29,17 @@ def serve(connection: Connection) -> None:
         before = dict(os.environ)
         os.environ.update(environment)
         module, name = function.rsplit(".", 1)
-        # Where each thread is, for whoever reads why the test failed.
+        # Before the limit of `ranks.py`, so that the log of a hanging test shows the position of each thread.
         faulthandler.dump_traceback_later(80)
         try:
             connection.send((True, getattr(importlib.import_module(module), name)(*args)))
-        except Exception:  # noqa: BLE001  the test hears of it
+        except Exception:  # noqa: BLE001  the answer carries it to the test
             connection.send((False, traceback.format_exc()))
         finally:
             state.shutdown()
             smp.shutdown()
             faulthandler.cancel_dump_traceback_later()
-            # A launched process is one rank of one job, and reads its environment once; this one plays many.
+            # The library reads its environment once in a process. This process plays many ranks.
             session._settings = None
             os.environ.clear()
             os.environ.update(before)

@@ -1,4 +1,4 @@
-"""What scripts call, one thing after another, on every rank."""
+"""Calls of scripts, one after the other, on every rank."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 def ranks() -> tuple[Any, ...]:
-    """Say who this is; a second `init` is refused, also by name."""
+    """Return this rank's numbers, and the error of a second `init`."""
     sdp.init()
     try:
         sdp.init()
@@ -21,9 +21,9 @@ def ranks() -> tuple[Any, ...]:
 
 
 def single_tensors() -> dict[str, Any]:
-    """Every operation on single tensors, in a graph and outside of one."""
+    """Run each operation on single tensors, in a graph and in eager code."""
     sdp.init()
-    mine = tf.constant([1.0, 2.0]) * (sdp.rank() + 1)
+    own_tensor = tf.constant([1.0, 2.0]) * (sdp.rank() + 1)
 
     def all_of_them(tensor: tf.Tensor) -> dict[str, tf.Tensor]:
         halves = sdp.Compression.fp16
@@ -43,13 +43,13 @@ def single_tensors() -> dict[str, Any]:
             "overlap": sdp.overlap(tensor),
         }
 
-    eager, graph = all_of_them(mine), tf.function(all_of_them)(mine)
+    eager, graph = all_of_them(own_tensor), tf.function(all_of_them)(own_tensor)
     assert {name: value.dtype for name, value in eager.items()} == {name: value.dtype for name, value in graph.items()}
     return {name: [eager[name].numpy().tolist(), graph[name].numpy().tolist()] for name in eager}
 
 
 def broadcast_of_variables(seeds: list[int]) -> tuple[list[list[float]], int]:
-    """Broadcast from rank 1 variables that each rank has drawn itself, outside of a graph and in one."""
+    """Broadcast from rank 1 variables that each rank has drawn itself, in eager code and in a graph."""
     from herringbone_parallel.tensorflow.data_parallel import state
 
     sdp.init()
@@ -65,7 +65,7 @@ def broadcast_of_variables(seeds: list[int]) -> tuple[list[list[float]], int]:
 
 
 def sparse_gradients(as_dense: bool) -> list[list[list[float]]]:
-    """Gradients of an embedding, of which each rank has looked up other rows."""
+    """Return the gradients of an embedding of which each rank has looked up other rows."""
     sdp.init()
     table = tf.Variable(tf.zeros([4, 2]))
 
@@ -73,16 +73,16 @@ def sparse_gradients(as_dense: bool) -> list[list[list[float]]]:
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(tf.gather(table, rows))
         tape = sdp.DistributedGradientTape(tape, sparse_as_dense=as_dense)
-        found = tape.gradient(loss, table)
-        assert isinstance(found, tf.IndexedSlices) is not as_dense
-        return tf.convert_to_tensor(found)
+        result = tape.gradient(loss, table)
+        assert isinstance(result, tf.IndexedSlices) is not as_dense
+        return tf.convert_to_tensor(result)
 
     rows = tf.constant([0, 1] if sdp.rank() == 0 else [1, 1, 2])
     return [gradient(rows).numpy().tolist(), tf.function(gradient)(rows).numpy().tolist()]
 
 
 def overlap(layers: int) -> tuple[int, int]:
-    """Return how many sums were under way when the backward pass came to the first layer, and how many there were."""
+    """Return the number of sums that had started when the backward pass reached the first layer, and of all sums."""
     from herringbone_parallel.tensorflow.data_parallel import state
 
     sdp.init()
@@ -96,7 +96,7 @@ def overlap(layers: int) -> tuple[int, int]:
             started.append(state.get().engine.stats().buffers)
             return upstream
 
-        # Not stateful: TensorFlow would run the sums, which come later in the program, behind it.
+        # Not stateful: TensorFlow would run the sums, which come later in the program, after it.
         return tf.identity(inputs), lambda upstream: tf.numpy_function(look, [upstream], tf.float32, stateful=False)
 
     @tf.function
@@ -110,7 +110,7 @@ def overlap(layers: int) -> tuple[int, int]:
             loss = tf.reduce_sum(hidden)
         optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
 
-    # In the first two, ranks compare their gradients and weights too.
+    # In the first two steps, ranks also compare their gradients and weights.
     step(tf.ones([512, 256]))
     step(tf.ones([512, 256]))
     before = state.get().engine.stats().buffers
@@ -119,7 +119,7 @@ def overlap(layers: int) -> tuple[int, int]:
 
 
 def session_of_tensorflow_1() -> list[float]:
-    """Two steps of a graph, with the hook that gives all ranks the same variables first."""
+    """Run two steps of a graph, with the hook that first gives all ranks the same variables."""
     sdp.init()
     with tf.Graph().as_default():
         weight = tf.compat.v1.get_variable("weight", initializer=tf.constant([1.0, 2.0]) * (sdp.rank() + 1))
@@ -134,7 +134,7 @@ def session_of_tensorflow_1() -> list[float]:
 
 
 def saved_model(path: str) -> tuple[str, str, list[float], list[float]]:
-    """Save a model in training; return what plain Keras makes of its optimizer."""
+    """Save a model in training; return the class and state of its optimizer in plain Keras."""
     sdp.init()
     keras.utils.set_random_seed(1)
     model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
@@ -145,14 +145,14 @@ def saved_model(path: str) -> tuple[str, str, list[float], list[float]]:
         plain = keras.models.load_model(path)
         kind = type(plain.optimizer)
         state = [
-            np.concatenate([v.numpy().ravel() for v in each.optimizer.variables]).tolist() for each in (model, plain)
+            np.concatenate([v.numpy().ravel() for v in net.optimizer.variables]).tolist() for net in (model, plain)
         ]
         return kind.__module__, kind.__name__, *state
     return "", "", [], []
 
 
 def loss_scale() -> list[Any]:
-    """Three steps of which one overflows on rank 1 only; return weight and scale after each."""
+    """Run three steps, of which one overflows on rank 1 only; return weight and scale after each."""
     sdp.init()
     weight = tf.Variable([1.0])
     optimizer = sdp.DistributedOptimizer(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.5), 4.0))
@@ -163,14 +163,14 @@ def loss_scale() -> list[Any]:
 
     seen = []
     for number in range(3):
-        mine = np.inf if number == 1 and sdp.rank() == 1 else float(optimizer.scale_loss(1.0 + sdp.rank()))
-        step(tf.constant([mine], tf.float32))
+        own_tensor = np.inf if number == 1 and sdp.rank() == 1 else float(optimizer.scale_loss(1.0 + sdp.rank()))
+        step(tf.constant([own_tensor], tf.float32))
         seen.append([float(weight[0]), float(optimizer.dynamic_scale)])
     return seen
 
 
 def traced_again_by_rank_1() -> list[float]:
-    """Rank 1 has a smaller last batch, for which it traces the step again; rank 0 goes on."""
+    """Give rank 1 a smaller last batch, for which it traces the step again; rank 0 does not."""
     sdp.init()
     weight = tf.Variable([1.0])
 
@@ -186,15 +186,15 @@ def traced_again_by_rank_1() -> list[float]:
 
 
 def gradients_of_tensors() -> tuple[list[list[float]], int]:
-    """Gradients of what is no variable; return them, and how much the library keeps for further steps."""
+    """Return gradients of tensors, and the number of reductions that the library keeps for further steps."""
     from herringbone_parallel.tensorflow.data_parallel import state
 
     sdp.init()
-    found = []
+    gradients = []
     for number in range(4):
         point = tf.constant([float(number)])
         with tf.GradientTape() as tape:
             tape.watch(point)
             loss = point * point * (1.0 + sdp.rank())
-        found.append(sdp.DistributedGradientTape(tape).gradient(loss, point).numpy().tolist())
-    return found, len(state.get().reductions)
+        gradients.append(sdp.DistributedGradientTape(tape).gradient(loss, point).numpy().tolist())
+    return gradients, len(state.get().reductions)

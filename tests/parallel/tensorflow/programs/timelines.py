@@ -1,4 +1,4 @@
-"""Steps that are counted: what a rank ran, what came to it, how often the step was traced."""
+"""Steps whose traces and received tensors are counted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ STEPS = 3
 
 
 def train(fails: bool, width: int = 6) -> Any:
-    """Train two layers on two ranks; return how often the step was traced, and how many tensors came.
+    """Train two layers on two ranks; return the number of traces, and of received tensors.
 
-    It may be told to fail in the last step.
+    With `fails`, the last step fails.
     """
     smp.init()
     layers = []

@@ -1,4 +1,4 @@
-"""Five steps of a small model, on a rank's part of the batch or on all of it."""
+"""Five training steps of a small model, on a rank's part of the batch or on the whole batch."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def weights(net: keras.Model) -> Any:
 
 
 def alone(mode: str) -> tuple[list[float], Any]:
-    """Train on the joined batch, without the library."""
+    """Train on the whole batch, without the library."""
     net, (images, labels) = model(), batches(1, 0)
     if mode == "fit":
         net.compile(keras.optimizers.Adam(1e-3), loss_of_fit())
@@ -62,7 +62,7 @@ def alone(mode: str) -> tuple[list[float], Any]:
 
 
 def together(mode: str, bucket_cap_mb: float | None = None) -> tuple[list[float], Any, int]:
-    """Train on this rank's part; return the losses' averages, the weights, and how many buffers were summed."""
+    """Train on this rank's part; return the average losses, the weights, and the number of summed buffers."""
     sdp.init()
     before = buffers()
     net, (images, labels) = model(), batches(sdp.size(), sdp.rank())
@@ -106,8 +106,8 @@ class _Losses(keras.callbacks.Callback):
 
 
 def _fit(net: keras.Model, images: Any, labels: Any) -> list[float]:
-    """Train; a loss is the mean of those so far in its epoch, as Keras tells it."""
+    """Train and return the losses; Keras reports each as the mean over its epoch so far."""
     seen = _Losses()
-    each = tf.data.Dataset.from_tensor_slices((images, labels))
-    net.fit(each, verbose=0, shuffle=False, callbacks=[seen])
+    data = tf.data.Dataset.from_tensor_slices((images, labels))
+    net.fit(data, verbose=0, shuffle=False, callbacks=[seen])
     return seen.seen

@@ -1,4 +1,4 @@
-"""The recipes for Keras beside those for torch: the same numbers, step by step; and what is theirs alone."""
+"""The recipes for Keras give the same numbers as those for torch, step by step; and tests of the rest of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.tensorflow
 
 TWO = {"HERRINGBONE_AGGREGATION_FREQUENCY": "2"}
 DECAY = 0.02
-# By Keras's names; `query/bias` is that of an attention with three heads, and `empty` has a norm of 0.
+# By Keras's names. `query/bias` is the bias of an attention with three heads, and `empty` has a norm of 0.
 SHAPES = {
     "conv/kernel": (3, 3, 2, 4),
     "conv/bias": (4,),
@@ -38,23 +38,23 @@ def beginning() -> dict[str, Any]:
 
 
 def of_torch(optimizer: str, settings: dict[str, Any], gradients: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The weights after each step of torch's recipe, at the rates of the same schedule."""
+    """Return the weights after each step of torch's recipe, at the rates of the same schedule."""
     weights = {name: torch.nn.Parameter(torch.from_numpy(array)) for name, array in beginning().items()}
     groups = [
         {"params": [weights[name] for name in MATRICES], "weight_decay": DECAY, "adapt": True},
         {"params": [weights[name] for name in SHAPES if name not in MATRICES], "weight_decay": 0.0, "adapt": False},
     ]
-    made = getattr(recipes, optimizer)(groups, lr=0.3, **settings)
+    recipe = getattr(recipes, optimizer)(groups, lr=0.3, **settings)
     factor = Schedule(length=6, warmup=2, decay="polynomial", power=2).by_steps()
-    found = []
-    for step, given in enumerate(gradients):
-        for group in made.param_groups:
+    history = []
+    for step, step_gradients in enumerate(gradients):
+        for group in recipe.param_groups:
             group["lr"] = 0.3 * factor(step)
         for name, weight in weights.items():
-            weight.grad = torch.from_numpy(given[name]) if name in given else None
-        made.step()
-        found.append({name: weight.detach().numpy().copy() for name, weight in weights.items()})
-    return found
+            weight.grad = torch.from_numpy(step_gradients[name]) if name in step_gradients else None
+        recipe.step()
+        history.append({name: weight.detach().numpy().copy() for name, weight in weights.items()})
+    return history
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_each_step_is_that_of_torchs_recipe(
     expected = of_torch(optimizer, torchs, gradients)
     for in_graph in (False, True):
         args = (optimizer, {**keras, "weight_decay": DECAY}, beginning(), gradients, in_graph)
-        [found] = ranks.run("recipes.steps", 1, *args)
-        for step, (ours, theirs) in enumerate(zip(found, expected, strict=True)):
+        [history] = ranks.run("recipes.steps", 1, *args)
+        for step, (ours, theirs) in enumerate(zip(history, expected, strict=True)):
             for name in SHAPES:
                 np.testing.assert_allclose(ours[name], theirs[name], rtol=2e-6, atol=2e-6, err_msg=f"{step} {name}")
 
 
 def test_two_backwards_are_one_step_on_twice_the_batch_in_fit(ranks: Ranks) -> None:
-    """At rates that change with every step, alone with a scaled loss and on two ranks without."""
+    """The rates change with every step; one process trains with a scaled loss, two ranks without."""
     [expected] = ranks.run("recipes.trained", 1, 2, False)
     [alone] = ranks.run("recipes.trained", 1, 1, True, **TWO)
     np.testing.assert_allclose(alone, expected, rtol=0, atol=1e-6)
@@ -97,7 +97,7 @@ def test_a_saved_model_goes_on_with_the_same_numbers(ranks: Ranks) -> None:
 
 def test_what_is_excluded_from_weight_decay_stays_so_over_ranks(ranks: Ranks) -> None:
     [decayed] = ranks.run("recipes.excluded", 1)
-    # The first kernel by itself, biases by their name.
+    # The script excludes the first kernel itself, and biases by their name.
     assert decayed == [False, False, True, False, True, False]
 
 
@@ -111,15 +111,15 @@ def test_statistics_are_those_of_all_ranks_together(ranks: Ranks) -> None:
 
 
 def test_a_layer_more_is_few_operations_more(ranks: Ranks) -> None:
-    [found] = ranks.run("recipes.operations_of_a_layer", 1)
-    assert found["LARS"] < 20
-    assert found["LAMB"] < found["Lamb"] / 2
+    [operations] = ranks.run("recipes.operations_of_a_layer", 1)
+    assert operations["LARS"] < 20
+    assert operations["LAMB"] < operations["Lamb"] / 2
 
 
 def test_what_cannot_be_is_refused(ranks: Ranks) -> None:
-    [said] = ranks.run("recipes.refusals", 1)
+    [messages] = ranks.run("recipes.refusals", 1)
     for text, expected in zip(
-        said,
+        messages,
         [
             "LARS with a learning rate of -1",
             "betas (1.0, 0.999)",

@@ -1,4 +1,4 @@
-"""Loss scaling, autocast and clipping over ranks do what they do in one process."""
+"""Loss scaling, autocast and clipping over ranks give the results of one process."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 TWO = {"partitions": 2, "microbatches": 2}
-# Every replica gets the same batch here, so that the result is that of one.
+# Every replica gets the same batch here, so that the result is that of one replica.
 FOUR = {**TWO, "replicas": 2, "ddp": True}
 
 
 def scaled(steps: int) -> Any:
-    """In the second step the gradients of one rank only are spoilt."""
+    """Train with a scaler; in the second step one rank alone gets an infinite gradient."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     module, inputs, target = models.build("Chain")
@@ -48,14 +48,14 @@ def scaled(steps: int) -> Any:
 
 @pytest.mark.parametrize("parameters", [TWO, FOUR])
 def test_an_infinite_gradient_on_one_rank_skips_the_step_on_all(ranks: Ranks, parameters: dict[str, Any]) -> None:
-    found = ranks.run(scaled, dict(parameters), 3)
+    by_rank = ranks.run(scaled, dict(parameters), 3)
     module, inputs, target = models.build("Chain")
     optimizer = torch.optim.SGD(module.parameters(), lr=0.2)
     for _ in range(2):
         optimizer.zero_grad()
         nn.functional.cross_entropy(module(inputs), target).backward()
         optimizer.step()
-    for scales, moved, weights in found:
+    for scales, moved, weights in by_rank:
         assert scales == [1024.0, 512.0, 512.0]
         assert moved == [True, False, True]
         for name, tensor in module.state_dict().items():
@@ -68,7 +68,7 @@ def unwrapped() -> None:
     smp.amp.GradScaler().step(torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0))
 
 
-def test_the_scaler_asks_for_the_distributed_optimizer(ranks: Ranks) -> None:
+def test_the_scaler_requires_the_distributed_optimizer(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError, match=r"takes the smp\.DistributedOptimizer, not the optimizer inside it"):
         ranks.run(unwrapped, {"partitions": 1, "microbatches": 1})
 
@@ -92,12 +92,12 @@ def clipped(norm_type: float) -> Any:
     ("parameters", "norm_type"), [(TWO, 1.0), (TWO, 2.0), (TWO, math.inf), (FOUR, 1.0), (FOUR, 2.0)]
 )
 def test_clipping_is_by_the_norm_of_the_whole_model(ranks: Ranks, parameters: dict[str, Any], norm_type: float) -> None:
-    found = ranks.run(clipped, dict(parameters), norm_type)
+    by_rank = ranks.run(clipped, dict(parameters), norm_type)
     module, inputs, target = models.build("Tied")
     nn.functional.cross_entropy(module(inputs), target).backward()
     expected = torch.nn.utils.clip_grad_norm_(module.parameters(), 0.05, norm_type)
-    gradients = {name: gradient for _, part in found for name, gradient in part.items()}
-    for norm, _ in found:
+    gradients = {name: gradient for _, part in by_rank for name, gradient in part.items()}
+    for norm, _ in by_rank:
         torch.testing.assert_close(norm, expected)
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(gradients[name], parameter.grad, atol=1e-7, rtol=1e-5)
@@ -139,6 +139,6 @@ def test_bfloat16_autocast_trains_as_in_one_process(ranks: Ranks) -> None:
         loss.backward()
         optimizer.step()
         losses.append(loss.item())
-    for found, dtypes in ranks.run(in_bfloat16, dict(TWO)):
+    for rank_losses, dtypes in ranks.run(in_bfloat16, dict(TWO)):
         assert dtypes == ["torch.bfloat16"] * 2
-        assert found == pytest.approx(losses, abs=5e-3)
+        assert rank_losses == pytest.approx(losses, abs=5e-3)

@@ -1,4 +1,4 @@
-"""What is saved of a training can be taken up again: on as many partitions, on others, and without the library."""
+"""Checkpoints: training resumes on the same or another number of partitions, and without the library."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 TWO = {"partitions": 2, "microbatches": 2}
-# Replicas get the same batches here, so that each trains as one pipeline alone does.
+# Replicas get the same batches here, so that each trains as a single pipeline does.
 FOUR = {**TWO, "replicas": 2, "ddp": True}
 BEFORE, AFTER = 2, 2
 
 
 def build(name: str) -> Any:
-    """A model with two groups of parameters, its optimizer, and a step."""
+    """Return a model, its optimizer with two groups of parameters, and a function that trains."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     module, inputs, target = models.build(name)
@@ -66,7 +66,7 @@ def train_and_save(folder: str, partial: bool, others: tuple[str, ...] = ()) -> 
 
 
 def resume_and_train(folder: str, partial: bool, first: int, tag: str | None) -> Any:
-    """With `first`, train some steps first, so that there is a partition and a state to forget."""
+    """Resume and train; with `first` steps before, so that there is a partition and a state to replace."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     model, optimizer, train = build("Tied")
@@ -74,15 +74,15 @@ def resume_and_train(folder: str, partial: bool, first: int, tag: str | None) ->
     content = smp.resume_from_checkpoint(folder, tag, partial)
     assert content["step"] == BEFORE
     assert content["arguments"].rate == 0.05
-    assert optimizer.param_groups[0]["lr"] == 0.01, "a scheduler made now has to see it"
+    assert optimizer.param_groups[0]["lr"] == 0.01, "a scheduler that is made now must see it"
     saved = optimizer.state_dict()
     assert len(saved["state"]) == sum(len(group["params"]) for group in saved["param_groups"])
     return train(AFTER), model.state_dict()
 
 
-def assert_same(found: list[Any], expected: Any) -> None:
+def assert_same(by_rank: list[Any], expected: Any) -> None:
     losses, weights = expected
-    for other_losses, other_weights in found:
+    for other_losses, other_weights in by_rank:
         assert other_losses == pytest.approx(losses, abs=1e-6)
         for name, tensor in weights.items():
             torch.testing.assert_close(other_weights[name], tensor, atol=1e-6, rtol=0)
@@ -184,7 +184,7 @@ def save_several(folder: str) -> None:
     smp.save_checkpoint(folder, "whole.pt", partial=False, model=model)
 
 
-def test_the_oldest_partial_checkpoints_go(ranks: Ranks, tmp_path: Path) -> None:
+def test_the_oldest_partial_checkpoints_are_removed(ranks: Ranks, tmp_path: Path) -> None:
     ranks.run(save_several, dict(TWO), str(tmp_path))
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"b_partial", "c_partial", "whole.pt", "user_content_whole.pt", "newest"}
@@ -245,9 +245,9 @@ def test_a_bad_checkpoint_is_named_on_every_rank_and_changes_nothing(
 ) -> None:
     checkpoint = shutil.copytree(saved, tmp_path / "checkpoint")
     damage(checkpoint)
-    for said, unchanged in ranks.run(resume_damaged, dict(TWO), str(checkpoint), name, options):
+    for text, unchanged in ranks.run(resume_damaged, dict(TWO), str(checkpoint), name, options):
         assert unchanged
-        assert re.search(message, said), said
+        assert re.search(message, text), text
 
 
 def save_early(folder: str) -> None:

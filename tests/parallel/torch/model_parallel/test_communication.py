@@ -19,20 +19,20 @@ THREE = {"partitions": 3, "microbatches": 1}
 def pass_around() -> list[Any]:
     import herringbone_parallel.torch.model_parallel.api as smp
 
-    heard = []
+    received = []
     if smp.pp_rank() == 0:
         smp.send({"words": ["a", "b"], "weight": torch.arange(3)}, 1, smp.RankType.PP_RANK)
         smp.send("second", 1, smp.RankType.MP_RANK)
         smp.broadcast(("to", "all"), smp.PP_GROUP)
-        heard.append(smp.recv_from(2, smp.RankType.WORLD_RANK))
+        received.append(smp.recv_from(2, smp.RankType.WORLD_RANK))
     elif smp.pp_rank() == 1:
-        heard.append(smp.recv_from(0, smp.RankType.PP_RANK))
-        heard.append(smp.recv_from(0, smp.RankType.MP_RANK))
-        heard.append(smp.recv_from(0, smp.RankType.WORLD_RANK))
+        received.append(smp.recv_from(0, smp.RankType.PP_RANK))
+        received.append(smp.recv_from(0, smp.RankType.MP_RANK))
+        received.append(smp.recv_from(0, smp.RankType.WORLD_RANK))
     else:
-        heard.append(smp.recv_from(0, smp.RankType.WORLD_RANK))
+        received.append(smp.recv_from(0, smp.RankType.WORLD_RANK))
         smp.send(None, 0, smp.RankType.WORLD_RANK)
-    return heard
+    return received
 
 
 def test_objects_arrive_in_order_whatever_the_kind_of_rank(ranks: Ranks) -> None:
@@ -63,7 +63,7 @@ def gather() -> Any:
     )
 
 
-def test_groups_have_the_ranks_their_lists_say(ranks: Ranks) -> None:
+def test_groups_have_the_ranks_of_their_lists(ranks: Ranks) -> None:
     for rank, (everyone, own, sums, lists) in enumerate(ranks.run(gather, dict(THREE))):
         assert everyone == [0, 10, 20]
         assert own == ["alone"]
@@ -95,7 +95,7 @@ def refused() -> list[str]:
     def inside(inputs: torch.Tensor) -> None:
         smp.barrier()
 
-    said = []
+    messages = []
     for call in (
         lambda: smp.send(1, 3, smp.RankType.PP_RANK),
         lambda: smp.send(1, -1, smp.RankType.PP_RANK),
@@ -107,12 +107,12 @@ def refused() -> list[str]:
     ):
         with pytest.raises(ParallelError) as caught:
             call()
-        said.append(str(caught.value))
+        messages.append(str(caught.value))
     smp.barrier()
-    return said
+    return messages
 
 
-def test_what_cannot_be_sent_is_named(ranks: Ranks) -> None:
+def test_an_error_names_what_cannot_be_sent(ranks: Ranks) -> None:
     first, second = ranks.run(refused, {"partitions": 2, "microbatches": 1})
     assert first[0] == "smp.send: there is no PP_RANK 3; they go from 0 to 1"
     assert first[1] == "smp.send: there is no PP_RANK -1; they go from 0 to 1"
@@ -120,7 +120,7 @@ def test_what_cannot_be_sent_is_named(ranks: Ranks) -> None:
     assert "'PP_RANK' is not a rank type; take one of smp.RankType.WORLD_RANK, " in first[3]
     assert "is not a group; take one of smp.CommGroup.WORLD, smp.CommGroup.MP_GROUP" in first[4]
     assert "a lock cannot be sent to another rank" in first[5]
-    # The other rank may be the first to say so.
+    # The other rank may report it first, so the text is not at the start.
     assert "smp.barrier inside a step; call it before or after the step" in first[6]
 
 
@@ -132,7 +132,7 @@ def leave() -> None:
     smp.recv_from(1, smp.RankType.WORLD_RANK)
 
 
-def test_a_peer_that_is_gone_is_an_error_not_a_wait() -> None:
+def test_a_lost_peer_is_an_error_and_no_endless_wait() -> None:
     ranks = Ranks()
     with pytest.raises(RankFailedError, match=r"smp.recv_from: lost contact with ranks \[1\]"):
         ranks.run(leave, {"partitions": 2, "microbatches": 1})

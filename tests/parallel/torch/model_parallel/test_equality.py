@@ -1,6 +1,6 @@
-"""The proof: trained over ranks, a model gets the losses, gradients, weights and buffers that one process gives it.
+"""Equality: training over ranks gives the same losses, gradients, weights and buffers as training in one process.
 
-One process means plain torch that accumulates the gradients of the same microbatches; see `models` for the cases.
+The one process is plain torch that accumulates the gradients of the same microbatches. `models` has the cases.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.parallel.torch.model_parallel import models
-from tests.parallel.torch.model_parallel.models.case import wishes
+from tests.parallel.torch.model_parallel.models.case import partition_by_path
 from tests.parallel.torch.ranks import Ranks
 
 STEPS = 5
@@ -22,7 +22,7 @@ Tensors = dict[str, torch.Tensor]
 
 
 class Trained(NamedTuple):
-    """The loss of each step, the first step's gradients, and what there is after the last; of a rank, what it holds."""
+    """The losses, the first step's gradients, and the tensors after the last step; on a rank, its own part."""
 
     losses: list[float]
     gradients: Tensors
@@ -35,12 +35,12 @@ def train(name: str, split: str, dtype: torch.dtype) -> Trained:
 
 
 def train_case(case: models.Case, split: str, dtype: torch.dtype) -> Trained:
-    """What a user's script does, as one rank; `split` names how the modules are placed, or is "automatic"."""
+    """Train as a user's script does, as one rank; `split` is the placement of the modules, or "automatic"."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     module, inputs, target = case.build(dtype)
     if split != "automatic":
-        for path, partition in wishes(module, smp.pp_size(), split).items():
+        for path, partition in partition_by_path(module, smp.pp_size(), split).items():
             smp.set_partition(module.get_submodule(path), partition)
     model = smp.DistributedModel(module)
     optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9))
@@ -91,25 +91,25 @@ def gradients_of(parameters: Any) -> Tensors:
     return {name: parameter.grad.clone() for name, parameter in parameters if parameter.grad is not None}
 
 
-def assert_equal(found: list[Trained], alone: Trained, dtype: torch.dtype) -> None:
+def assert_equal(by_rank: list[Trained], alone: Trained, dtype: torch.dtype) -> None:
     tolerance = TOLERANCE[dtype]
-    for of_rank in found:
+    for of_rank in by_rank:
         assert of_rank.losses == pytest.approx(alone.losses, abs=tolerance, rel=0)
     for field in ("gradients", "parameters"):
-        wanted = getattr(alone, field)
-        held = [key for of_rank in found for key in getattr(of_rank, field)]
-        assert sorted(held) == sorted(wanted), f"each of the {field} is on exactly one rank"
-        for of_rank in found:
-            assert_near(getattr(of_rank, field), wanted, tolerance)
-    assert {key for of_rank in found for key in of_rank.buffers} == set(alone.buffers)
-    for of_rank in found:
+        expected = getattr(alone, field)
+        held = [key for of_rank in by_rank for key in getattr(of_rank, field)]
+        assert sorted(held) == sorted(expected), f"each of the {field} is on exactly one rank"
+        for of_rank in by_rank:
+            assert_near(getattr(of_rank, field), expected, tolerance)
+    assert {key for of_rank in by_rank for key in of_rank.buffers} == set(alone.buffers)
+    for of_rank in by_rank:
         assert_near(of_rank.buffers, alone.buffers, tolerance)
 
 
-def assert_near(found: Tensors, wanted: Tensors, tolerance: float) -> None:
-    for key, tensor in found.items():
+def assert_near(tensors: Tensors, expected: Tensors, tolerance: float) -> None:
+    for key, tensor in tensors.items():
         torch.testing.assert_close(
-            tensor, wanted[key], atol=tolerance, rtol=0, msg=lambda text, key=key: f"{key}: {text}"
+            tensor, expected[key], atol=tolerance, rtol=0, msg=lambda text, key=key: f"{key}: {text}"
         )
 
 
@@ -124,25 +124,25 @@ def settings(partitions: int, microbatches: int, pipeline: str, split: str) -> d
 @pytest.mark.parametrize("microbatches", [1, 2, 4, 8])
 @pytest.mark.parametrize("partitions", [2, 3, 4])
 def test_double_precision(ranks: Ranks, name: str, partitions: int, microbatches: int, pipeline: str) -> None:
-    # Even runs of modules for one schedule, neighbours always apart for the other: both splits meet every model.
+    # One schedule gets even runs of modules, the other neighbours that are always apart: both splits test every model.
     split = "contiguous" if pipeline == "interleaved" else "scattered"
-    found = ranks.run(train, settings(partitions, microbatches, pipeline, split), name, split, torch.float64)
-    assert_equal(found, train_alone(name, microbatches, torch.float64), torch.float64)
+    by_rank = ranks.run(train, settings(partitions, microbatches, pipeline, split), name, split, torch.float64)
+    assert_equal(by_rank, train_alone(name, microbatches, torch.float64), torch.float64)
 
 
 @pytest.mark.parametrize("name", models.ALL)
 def test_zero_bubble(ranks: Ranks, name: str) -> None:
-    found = ranks.run(train, settings(3, 4, "zero_bubble", "scattered"), name, "scattered", torch.float64)
-    assert_equal(found, train_alone(name, 4, torch.float64), torch.float64)
+    by_rank = ranks.run(train, settings(3, 4, "zero_bubble", "scattered"), name, "scattered", torch.float64)
+    assert_equal(by_rank, train_alone(name, 4, torch.float64), torch.float64)
 
 
 @pytest.mark.parametrize("name", models.ALL)
 @pytest.mark.parametrize(("partitions", "split"), [(2, "automatic"), (3, "scattered")])
 def test_single_precision(ranks: Ranks, name: str, partitions: int, split: str) -> None:
-    found = ranks.run(train, settings(partitions, 4, "interleaved", split), name, split, torch.float32)
-    assert_equal(found, train_alone(name, 4, torch.float32), torch.float32)
+    by_rank = ranks.run(train, settings(partitions, 4, "interleaved", split), name, split, torch.float32)
+    assert_equal(by_rank, train_alone(name, 4, torch.float32), torch.float32)
 
 
 def test_one_partition_is_plain_training_with_microbatches(ranks: Ranks) -> None:
-    found = ranks.run(train, {"partitions": 1, "microbatches": 4}, "Chain", "automatic", torch.float64)
-    assert_equal(found, train_alone("Chain", 4, torch.float64), torch.float64)
+    by_rank = ranks.run(train, {"partitions": 1, "microbatches": 4}, "Chain", "automatic", torch.float64)
+    assert_equal(by_rank, train_alone("Chain", 4, torch.float64), torch.float64)

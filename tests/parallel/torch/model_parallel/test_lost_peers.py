@@ -1,4 +1,4 @@
-"""A rank that is gone without a word: the others hear of it within seconds, whatever they were doing."""
+"""A rank that dies without a report: the other ranks notice it within seconds, in every phase of a step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from herringbone_contract.errors import ParallelError
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 THREE = {"partitions": 3, "microbatches": 4}
-# Of the 5 seconds that are promised, with room for a machine that is busy.
+# 5 seconds are promised; a busy machine may take longer.
 PROMISED_SECONDS = 10
 
 
@@ -30,7 +30,7 @@ class _DieBackward(torch.autograd.Function):
 
 
 class Mortal(nn.Linear):
-    """The part of rank 1."""
+    """The module of rank 1."""
 
     when = ""
 
@@ -40,13 +40,13 @@ class Mortal(nn.Linear):
         return _DieBackward.apply(super().forward(x)) if self.when == "backward" else super().forward(x)
 
 
-def repeat(what: Callable[[], Any], times: int) -> None:
+def repeat(action: Callable[[], Any], times: int) -> None:
     for _ in range(times):
-        what()
+        action()
 
 
 def lose_rank_1(when: str) -> None:
-    """Die as rank 1; elsewhere, fail a step because of it, and say in the error how long that took."""
+    """Die as rank 1. On the other ranks, expect a failed step in time, and raise LookupError as a sign of that."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     mortal = Mortal(6, 6)

@@ -1,4 +1,4 @@
-"""Where parameters live, by hand and by bytes, and what is saved of them."""
+"""`DistributedModel`: partitions by hand and automatic ones, and state dicts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_partitions_by_hand_are_kept(ranks: Ranks) -> None:
     assert second[1] == ["head.0.weight", "head.0.bias", "head.2.weight", "head.2.bias"]
 
 
-def test_an_automatic_partition_ignores_them(ranks: Ranks) -> None:
+def test_an_automatic_partition_ignores_partitions_by_hand(ranks: Ranks) -> None:
     first, _ = ranks.run(by_hand, {"partitions": 2, "microbatches": 2}, 0)
     assert set(first[0].values()) == {0, 1}
 
@@ -50,7 +50,7 @@ def test_an_automatic_partition_ignores_them(ranks: Ranks) -> None:
     ("index", "message"),
     [(0, "no module with parameters is on partition 1"), (2, "module 'head' is put on partition 2; there are 2")],
 )
-def test_a_partition_that_stays_empty_or_does_not_exist_is_named(ranks: Ranks, index: int, message: str) -> None:
+def test_a_partition_that_is_empty_or_does_not_exist_is_refused(ranks: Ranks, index: int, message: str) -> None:
     with pytest.raises(RankFailedError, match=message):
         ranks.run(by_hand, dict(BY_HAND), index)
 
@@ -76,12 +76,12 @@ def save_and_load(folder: str) -> Any:
 
 
 def test_a_full_state_dict_loads_without_the_library(ranks: Ranks, tmp_path: Path) -> None:
-    found = ranks.run(save_and_load, {"partitions": 2, "microbatches": 2}, str(tmp_path))
+    by_rank = ranks.run(save_and_load, {"partitions": 2, "microbatches": 2}, str(tmp_path))
     module, inputs, _ = models.build("Tied")
     saved = torch.load(tmp_path / "model.pt", weights_only=True)
     assert list(saved) == list(module.state_dict())
     module.load_state_dict(saved)
-    for restored, before in found:
+    for restored, before in by_rank:
         assert restored
         torch.testing.assert_close(before, module(inputs).detach())
     parts = [torch.load(tmp_path / f"part.pt_{rank}", weights_only=True) for rank in range(2)]

@@ -1,4 +1,4 @@
-"""Models that `torch.distributed.pipelining` cannot split, each with its error, and what they give here."""
+"""Models that `torch.distributed.pipelining` refuses, each with its error, train here as in one process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.parallel.torch.ranks import Ranks
 pipelining = pytest.importorskip("torch.distributed.pipelining", reason="torch has it from 2.4")
 
 NOT_ONE_GRAPH = "cannot capture your model as a full graph"
-# The model, the module before which it is to be cut, and what torch 2.13 says.
+# The model, the module before which to cut it, and the error of torch 2.13.
 REFUSED = [
     ("BranchOnData", "head", NOT_ONE_GRAPH),
     ("LoopOnData", "head", NOT_ONE_GRAPH),
@@ -27,7 +27,7 @@ REFUSED = [
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("name", "cut", "error"), REFUSED)
-def test_refused_there_and_equal_here(ranks: Ranks, name: str, cut: str, error: str) -> None:
+def test_a_model_that_torch_refuses_trains_as_in_one_process(ranks: Ranks, name: str, cut: str, error: str) -> None:
     module, inputs, _ = models.build(name)
     logging.disable(logging.CRITICAL)
     try:
@@ -35,5 +35,5 @@ def test_refused_there_and_equal_here(ranks: Ranks, name: str, cut: str, error: 
             pipelining.pipeline(module, (inputs[:2],), split_spec={cut: pipelining.SplitPoint.BEGINNING})
     finally:
         logging.disable(logging.NOTSET)
-    found = ranks.run(train, settings(2, 4, "interleaved", "contiguous"), name, "contiguous", torch.float64)
-    assert_equal(found, train_alone(name, 4, torch.float64), torch.float64)
+    by_rank = ranks.run(train, settings(2, 4, "interleaved", "contiguous"), name, "contiguous", torch.float64)
+    assert_equal(by_rank, train_alone(name, 4, torch.float64), torch.float64)

@@ -1,4 +1,4 @@
-"""What `smp.step` takes and gives back, and what it refuses."""
+"""`smp.step`: its arguments, its results, and the mistakes that it refuses."""
 
 from __future__ import annotations
 
@@ -53,8 +53,10 @@ def test_tensors_come_back_as_step_outputs_and_the_rest_as_lists(ranks: Ranks) -
         assert names == ["n"] * 4
         assert not requires_grad
         assert stacked == (4, 2, models.CLASSES)
-        assert threads.count(f"smp-mail-{1 - rank}") == 1
-        assert 1 <= threads.count("smp-microbatch") == len(threads) - 1 <= 4, "as many as were live, no more"
+        assert threads.count(f"smp-receive-{1 - rank}") == 1
+        assert 1 <= threads.count("smp-microbatch") == len(threads) - 1 <= 4, (
+            "one thread per live microbatch, and no more"
+        )
 
 
 def bad_batch() -> None:
@@ -149,7 +151,7 @@ def test_a_mistake_is_named(ranks: Ranks, wrong: Any, message: str) -> None:
 
 
 class Explosive(nn.Linear):
-    """Fails in training; the trace, which would find it out on rank 0, gets by."""
+    """Fails in training, but not in the trace, which would notice it on rank 0."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         import herringbone_parallel.torch.model_parallel.api as smp
@@ -191,8 +193,8 @@ def die() -> None:
     smp.step(lambda inputs: model(inputs))(torch.randn(8, 6))
 
 
-def test_a_rank_that_is_gone_ends_the_step_on_the_others() -> None:
-    """Under no launcher, which would end them all: the step waited for ever for a message of the dead rank."""
+def test_a_lost_rank_ends_the_step_on_the_others() -> None:
+    """Regression, without a launcher, which would end all ranks: the step waited forever for the dead rank."""
     ranks = Ranks()
     with pytest.raises(RankFailedError) as caught:
         ranks.run(die, dict(TWO))
@@ -202,7 +204,7 @@ def test_a_rank_that_is_gone_ends_the_step_on_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "named"),
+    ("setting", "message"),
     [
         ({"fp16": True}, "not available in this release: fp16"),
         (
@@ -214,13 +216,13 @@ def test_a_rank_that_is_gone_ends_the_step_on_the_others() -> None:
         ({"ddp": True, "ddp_dist_backend": "nccl"}, "ddp_dist_backend 'nccl' needs CUDA devices"),
     ],
 )
-def test_a_setting_that_cannot_be_served_is_named_at_init(ranks: Ranks, setting: dict[str, Any], named: str) -> None:
-    with pytest.raises(RankFailedError, match=named):
+def test_a_setting_that_cannot_be_served_is_named_at_init(ranks: Ranks, setting: dict[str, Any], message: str) -> None:
+    with pytest.raises(RankFailedError, match=message):
         ranks.run(outputs, {**TWO, **setting})
 
 
-class WarmCold(nn.Module):
-    """Returns fewer rows when it feels like it."""
+class Shrinking(nn.Module):
+    """Returns fewer rows from its fifth call on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,13 +237,13 @@ class WarmCold(nn.Module):
 def unforeseen_shapes() -> None:
     import herringbone_parallel.torch.model_parallel.api as smp
 
-    model = smp.DistributedModel(nn.Sequential(WarmCold(), nn.Linear(6, 6)))
+    model = smp.DistributedModel(nn.Sequential(Shrinking(), nn.Linear(6, 6)))
     evaluate = smp.step(lambda inputs: model(inputs))
     evaluate(torch.randn(8, 6))
     evaluate(torch.randn(8, 6))
 
 
-def test_shapes_that_cannot_be_foreseen_are_an_error_not_a_hang(ranks: Ranks) -> None:
+def test_shapes_that_cannot_be_foreseen_are_an_error_and_no_hang(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError, match=r"0 returned other shapes than before .* now \[1, 6\] float32"):
         ranks.run(unforeseen_shapes, dict(TWO))
 

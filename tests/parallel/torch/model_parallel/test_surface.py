@@ -1,7 +1,7 @@
 """The documented names of SMP v1 for PyTorch, with their arguments and defaults, one by one.
 
-Left out are tensor parallelism and sharded data parallelism, which are refused by name. `|` stands before what may only
-be given by keyword; SMP v1's own documentation writes those by keyword too.
+Tensor parallelism and sharded data parallelism are left out, because they are refused by name. `|` comes before
+arguments that are keyword-only; SMP v1's own documentation passes them by keyword, too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 import herringbone_parallel.torch.model_parallel.api as smp
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.replicas.reducer import ReductionOptions
+from herringbone_parallel.torch.model_parallel.replicas.options import ReductionOptions
 
 NAMES = {
     "init": "",
@@ -96,13 +96,13 @@ MODEL_ARGUMENTS = {
 
 
 def find(name: str) -> Any:
-    found: Any = smp
+    value: Any = smp
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        value = getattr(value, part)
+    return value
 
 
-def spelt(function: Any, *, bound: bool) -> str:
+def spelled(function: Any, *, bound: bool) -> str:
     """Return the arguments with their defaults, without annotations."""
     parameters = list(inspect.signature(function).parameters.values())[bound:]
     words, by_keyword = [], False
@@ -118,19 +118,19 @@ def spelt(function: Any, *, bound: bool) -> str:
 
 @pytest.mark.parametrize(("name", "arguments"), NAMES.items())
 def test_functions(name: str, arguments: str) -> None:
-    assert spelt(find(name), bound=False) == arguments
+    assert spelled(find(name), bound=False) == arguments
 
 
 @pytest.mark.parametrize(("name", "arguments"), METHODS.items())
 def test_methods(name: str, arguments: str) -> None:
-    assert spelt(find(name), bound=True) == arguments
+    assert spelled(find(name), bound=True) == arguments
 
 
 def test_the_model_s_arguments() -> None:
     named = inspect.signature(smp.DistributedModel).parameters
-    found = {name: parameter.default for name, parameter in named.items() if name not in ("module", "others")}
-    found |= {option.name: option.default for option in fields(ReductionOptions)}
-    assert found == MODEL_ARGUMENTS
+    value = {name: parameter.default for name, parameter in named.items() if name not in ("module", "others")}
+    value |= {option.name: option.default for option in fields(ReductionOptions)}
+    assert value == MODEL_ARGUMENTS
     assert next(iter(named)) == "module"
     assert isinstance(smp.DistributedModel.partitioned, property)
 
@@ -165,7 +165,7 @@ def test_the_layers_that_torch_has() -> None:
         "nn.DistributedTransformerOutputLayer", "nn.FlashAttentionLayer", "nn.huggingface",
     ],
 )  # fmt: skip
-def test_what_there_is_not_says_what_there_is(name: str) -> None:
+def test_an_unavailable_name_lists_the_alternatives(name: str) -> None:
     with pytest.raises(ParallelError, match=rf"smp\.{name} is not available: .* What there is:"):
         find(name)
 

@@ -1,8 +1,8 @@
-"""Measures a model for the partition, on the traced graph of one microbatch: nothing runs.
+"""Measures a model for the automatic partition, on the traced graph of one microbatch; runs nothing.
 
-bytes      variables, with their gradients; what operations make and the backward pass uses
-seconds    of each layer's own operations, forward and backward, estimated from what they compute and touch
-values     what one layer makes and another uses, and whether a gradient comes back
+bytes      variables with their gradients, and results of operations that the backward pass uses
+seconds    each layer's own operations, forward and backward, estimated from their arithmetic and the bytes they touch
+values     results of one layer that another layer uses, and whether a gradient comes back
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 from tensorflow.python.framework.ops import get_stats_for_node_def
 
 from herringbone_parallel.core.partition.costs import CostNode, CostTree, Value
 from herringbone_parallel.core.partition.work import Device
-from herringbone_parallel.tensorflow.model_parallel.placement.placement import Within
+from herringbone_parallel.tensorflow.model_parallel.placement.placement import Ranges
 from herringbone_parallel.tensorflow.model_parallel.placement.trace import Traced
 
-# A variable and its gradient; what the optimizer keeps is not known when the first step is traced.
+# A variable and its gradient. The optimizer's own variables are unknown while the first step is traced.
 _COPIES_OF_TRAINABLE = 2
 
 
-def layers_of(model: keras.Model) -> dict[str, Any]:
-    """Return a model's layers by their dotted paths, "" for the model; a layer in two places has the first one's."""
-    found: dict[str, Any] = {"": model}
+def layers_of(model: Any) -> dict[str, Any]:
+    """Return a model's layers by their dotted paths, "" for the model; a layer used twice has its first path."""
+    layers: dict[str, Any] = {"": model}
     seen = {id(model)}
 
     def walk(layer: Any, path: str) -> None:
@@ -35,15 +34,16 @@ def layers_of(model: keras.Model) -> dict[str, Any]:
                 continue
             seen.add(id(inner))
             name = f"{path}.{inner.name}" if path else inner.name
+            # Two layers of one parent may have the same name; the paths of a partition file must differ.
             number = 1
-            while name in found:
+            while name in layers:
                 number += 1
                 name = f"{path}.{inner.name}#{number}" if path else f"{inner.name}#{number}"
-            found[name] = inner
+            layers[name] = inner
             walk(inner, name)
 
     walk(model, "")
-    return found
+    return layers
 
 
 def own_variables(layer: Any) -> list[Any]:
@@ -53,11 +53,12 @@ def own_variables(layer: Any) -> list[Any]:
 
 
 def measure(traced: Traced, layers: Mapping[str, Any], device: Device, live: int) -> CostTree:
-    """Return what a model costs, when the activations of `live` microbatches are kept at once.
+    """Return the costs of a model when the activations of `live` microbatches are kept at once.
 
     tree = measure(traced, layers_of(model), CPU, live=4)
     """
     costs = _Costs(traced, layers, device)
+    # A variable that two layers share has one number, so the partition search counts its memory once.
     variables = {id(v.handle): n for n, v in enumerate(v for layer in layers.values() for v in own_variables(layer))}
     nodes = {}
     for path, layer in layers.items():
@@ -73,23 +74,24 @@ def measure(traced: Traced, layers: Mapping[str, Any], device: Device, live: int
             seconds=costs.seconds[path],
         )
     order = {path: number for number, path in enumerate(costs.order)}
-    return CostTree(root=_grown(nodes, order), link=device.link, values=tuple(costs.values()))
+    return CostTree(root=_tree(nodes, order), link=device.link, values=tuple(costs.values()))
 
 
 class _Costs:
-    """Sums over the operations of a graph, by the layer that each belongs to."""
+    """Sums over the operations of a graph, for the layer that each operation belongs to."""
 
     def __init__(self, traced: Traced, layers: Mapping[str, Any], device: Device) -> None:
         self._graph, self._device = traced.graph, device
         self._operations = traced.graph.get_operations()
         self._path_of_layer = {id(layer): path for path, layer in layers.items()}
+        # In reverse, so that a shared variable belongs to the first layer that has it.
         self._path_of_handle = {
             id(variable.handle): path
             for path, layer in reversed(list(layers.items()))
             for variable in own_variables(layer)
         }
         self._handles = {inner.name: id(outer) for outer, inner in traced.graph.captures if inner.dtype == tf.resource}
-        self._gradients = Within(traced.gradients)
+        self._gradients = Ranges(traced.gradients)
         self.seconds: dict[str, float] = defaultdict(float)
         self.kept: dict[str, int] = defaultdict(int)
         self.order: dict[str, None] = {}
@@ -97,8 +99,8 @@ class _Costs:
         self._add_up()
 
     def values(self) -> Iterator[Value]:
-        """Yield what passes from layer to layer."""
-        made: dict[str, set[str]] = defaultdict(set)
+        """Yield the values that pass from one layer to others."""
+        users_of: dict[str, set[str]] = defaultdict(set)
         tensors = {}
         for number, operation in enumerate(self._operations):
             if number in self._gradients:
@@ -106,9 +108,9 @@ class _Costs:
             for tensor in operation.inputs:
                 source = self._paths.get(tensor.op.name)
                 if source is not None and tensor.op.type != "Const" and source != self._paths[operation.name]:
-                    made[tensor.name].add(self._paths[operation.name])
+                    users_of[tensor.name].add(self._paths[operation.name])
                     tensors[tensor.name] = tensor
-        for name, users in made.items():
+        for name, users in users_of.items():
             size = _bytes(tensors[name])
             if size:
                 back = size if tensors[name].dtype.is_floating else 0
@@ -116,21 +118,22 @@ class _Costs:
                 yield Value(source=source, users=tuple(sorted(users)), forward_bytes=size, backward_bytes=back)
 
     def _path_of_each(self, traced: Traced) -> dict[str, str]:
-        """Say to which layer each operation belongs; a loop to the one whose variables it uses."""
+        """Return the layer of each operation; a loop belongs to the layer whose variables it uses."""
         within: list[str] = [""] * len(self._operations)
         for stretch in traced.stretches:
             path = self._path_of_layer.get(id(stretch.layer))
             if path is not None:
                 self.order.setdefault(path)
                 within[stretch.start : stretch.end] = [path] * (stretch.end - stretch.start)
-        found: dict[str, str] = {}
+        paths: dict[str, str] = {}
         for number, operation in enumerate(self._operations):
+            # TensorFlow marks the gradient of an operation with that operation, and both belong to one layer.
             original = getattr(operation, "_original_op", None) if number in self._gradients else None
             owners = [self._path_of_handle.get(self._handles.get(tensor.name, 0)) for tensor in operation.inputs]
-            owned = next((path for path in owners if path is not None), None)
-            path = within[number] if original is None else found.get(original.name, "")
-            found[operation.name] = path if owned is None else owned
-        return found
+            owner = next((path for path in owners if path is not None), None)
+            path = within[number] if original is None else paths.get(original.name, "")
+            paths[operation.name] = path if owner is None else owner
+        return paths
 
     def _add_up(self) -> None:
         for number, operation in enumerate(self._operations):
@@ -138,21 +141,22 @@ class _Costs:
                 continue
             path = self._paths[operation.name]
             touched = sum(map(_bytes, operation.inputs)) + sum(map(_bytes, operation.outputs))
-            self.seconds[path] += self._device.seconds(self._computed(operation), touched)
+            self.seconds[path] += self._device.seconds(self._flops(operation), touched)
             backward = number in self._gradients
             if not backward:
                 for tensor in operation.outputs:
+                    # The backward pass reads this tensor, so it stays in memory until then.
                     if any(self._is_gradient(user) for user in tensor.consumers()):
                         self.kept[path] += _bytes(tensor)
 
     def _is_gradient(self, operation: Any) -> bool:
         return getattr(operation, "_original_op", None) is not None
 
-    def _computed(self, operation: Any) -> int:
+    def _flops(self, operation: Any) -> int:
         try:
             stats = get_stats_for_node_def(self._graph, operation.node_def, "flops")
         except ValueError:
-            # A shape is not known before the step runs.
+            # TensorFlow raises where a shape is unknown before the step runs.
             return 0
         return int(stats.value or 0)
 
@@ -166,15 +170,15 @@ def _bytes(tensor: Any) -> int:
     return int(size)
 
 
-def _grown(nodes: Mapping[str, CostNode], order: Mapping[str, int]) -> CostNode:
-    """Return the tree; children in the order of their first call, those that were not called behind."""
+def _tree(nodes: Mapping[str, CostNode], order: Mapping[str, int]) -> CostNode:
+    """Return the nodes as a tree; children are in the order of their first call, uncalled ones at the end."""
     children: dict[str, list[str]] = defaultdict(list)
     paths: Sequence[str] = list(nodes)
     for path in paths:
         if path:
             children[path.rpartition(".")[0]].append(path)
 
-    def grow(path: str) -> CostNode:
+    def subtree(path: str) -> CostNode:
         below = sorted(children[path], key=lambda child: order.get(child, len(order)))
         node = nodes[path]
         return CostNode(
@@ -182,7 +186,7 @@ def _grown(nodes: Mapping[str, CostNode], order: Mapping[str, int]) -> CostNode:
             parameters=node.parameters,
             activation_bytes=node.activation_bytes,
             seconds=node.seconds,
-            children=tuple(map(grow, below)),
+            children=tuple(map(subtree, below)),
         )
 
-    return grow("")
+    return subtree("")

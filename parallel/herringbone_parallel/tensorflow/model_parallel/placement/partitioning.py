@@ -1,13 +1,12 @@
-"""How the ranks come to one partition: each decides on the same graph, or the first one loads it from a file.
+"""Agrees on one automatic partition: every rank decides on the same graph, or the first rank loads a file.
 
-partition_file      the first rank writes what was decided, and what that costs
-load_partition      it reads the file instead, for the same split as last time, and tells the others
+partition_file      the first rank writes the partition and its costs
+load_partition      the first rank reads the file instead, for the same split as last time, and sends it to the others
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tensorflow as tf
 
@@ -19,77 +18,78 @@ from herringbone_parallel.core.partition.record import record
 from herringbone_parallel.core.partition.work import CPU, CUDA
 from herringbone_parallel.tensorflow.model_parallel.communication import allgather
 from herringbone_parallel.tensorflow.model_parallel.placement.measure import layers_of, measure, own_variables
+from herringbone_parallel.tensorflow.model_parallel.placement.trace import Traced
+from herringbone_parallel.tensorflow.model_parallel.state import State
 
-if TYPE_CHECKING:
-    from herringbone_parallel.tensorflow.model_parallel.placement.trace import Traced
-    from herringbone_parallel.tensorflow.model_parallel.state import State
-
-# What a step loses, as a fraction, when microbatches come back to a rank: what torch's pipeline was simulated to lose.
+# The fraction of a step that is lost when microbatches come back to a rank. Simulations of torch's pipeline gave it.
 _REVISIT_COST = {"simple": 0.03, "_only_forward": 0.03}
 _REVISIT_COST_OF_ONE_BY_ONE = 0.1
-# With `contiguous` a split that comes back to a partition is taken only if there is no other.
+# With `contiguous`, a split that comes back to a partition is taken only if there is no other.
 _NEVER = 1e9
 
 
-def agree(here: State, traced: Traced) -> None:
-    """Decide on which partition each layer of the model is, on the first step's graph; all ranks come to the same.
+def agree(rank_state: State, traced: Traced) -> None:
+    """Decide on the partition of each layer from the first step's graph; all ranks come to the same partition.
 
-    Sets the owners of the model's variables. Raises `ParallelError` for a model with fewer layers that can be told
-    apart than partitions, and for a file that is of another model.
+    Sets the owners of the model's variables. Raises `ParallelError` for a model with fewer separable layers than
+    partitions, and for a partition file of another model.
     """
-    assert here.model is not None
-    layers = layers_of(here.model)
-    settings = here.settings
+    assert rank_state.model is not None
+    layers = layers_of(rank_state.model)
+    settings = rank_state.settings
     file = settings.partition_file
     if settings.load_partition:
         assert file is not None, "the grammar asks for both"
-        assigned = _loaded(here, Path(file), list(layers))
+        assigned = _loaded(rank_state, Path(file), list(layers))
     else:
         live = settings.microbatches
         if settings.pipeline != "simple":
             live = min(settings.active_microbatches, live)
         device = CUDA if tf.config.list_physical_devices("GPU") else CPU
         tree = measure(traced, layers, device, live)
-        cost = _REVISIT_COST.get(settings.pipeline, _REVISIT_COST_OF_ONE_BY_ONE)
+        revisit_cost = _REVISIT_COST.get(settings.pipeline, _REVISIT_COST_OF_ONE_BY_ONE)
+        # Neither the measurement nor the search depends on time, so every rank comes to the same decision alone.
         decision = decide(
             tree,
             settings.partitions,
             memory_weight=settings.memory_weight,
-            revisit_cost=_NEVER if settings.contiguous else cost,
+            revisit_cost=_NEVER if settings.contiguous else revisit_cost,
         )
         assigned = decision.assigned
-        if file is not None and here.rank == 0:
+        if file is not None and rank_state.rank == 0:
             _write(Path(file), to_text(record(tree, decision)))
-    here.assigned = {id(layers[path]): partition for path, partition in assigned.items()}
+    rank_state.assigned = {id(layers[path]): partition for path, partition in assigned.items()}
     for path, partition in assigned.items():
         for variable in own_variables(layers[path]):
-            here.owners.setdefault(id(variable.handle), partition)
+            rank_state.owners.setdefault(id(variable.handle), partition)
 
 
-def _loaded(here: State, path: Path, paths: list[str]) -> dict[str, int]:
-    """Read the file on the first rank, and tell the others what it says or why it cannot be used."""
-    found: dict[str, int] | str = {}
-    if here.rank == 0:
+def _loaded(rank_state: State, path: Path, paths: list[str]) -> dict[str, int]:
+    """Read the file on the first rank; send the others its content, or the reason why it cannot be used."""
+    # A string is an error message. It travels like the content, so that every rank raises and none waits.
+    assigned: dict[str, int] | str = {}
+    if rank_state.rank == 0:
         try:
             file = parse(path.read_bytes())
-            file.check(paths, here.settings.partitions)
-            found = file.assigned
+            file.check(paths, rank_state.settings.partitions)
+            assigned = file.assigned
         except OSError as error:
-            found = (
+            assigned = (
                 f"the partition file {str(path)!r} cannot be read: {error.strerror}. Run once without `load_partition`"
                 " to write it, and make it reachable from the first host."
             )
         except ParallelError as error:
-            found = f"{path}: {error}"
-    if here.transport is not None:
-        found = allgather(found, WORLD)[0]
-    if isinstance(found, str):
-        raise ParallelError(found)
-    return found
+            assigned = f"{path}: {error}"
+    if rank_state.transport is not None:
+        assigned = allgather(assigned, WORLD)[0]
+    if isinstance(assigned, str):
+        raise ParallelError(assigned)
+    return assigned
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file whole or not at all; folders on the way are made. Raises `ParallelError` when it cannot."""
+    """Write the file whole or not at all, and create missing folders; raises `ParallelError` when that fails."""
+    # A rename replaces the file in one step: a job that reads it never sees half of it.
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,23 +1,24 @@
-"""Calls of TensorFlow's functions with flat lists of tensors, without what a call does for nested arguments."""
+"""Calls of TensorFlow's functions with flat lists of tensors, without the handling of nested arguments."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# A function of tensors: takes and returns flat lists.
-Flat = Callable[[Sequence[Any]], Sequence[Any]]
+# A function of tensors that takes and returns flat lists.
+FlatFunction = Callable[[Sequence[Any]], Sequence[Any]]
 
 
-def flat(concrete: Any) -> Flat:
-    """Return a concrete function as one of flat lists.
+def flat(concrete: Any) -> FlatFunction:
+    """Return a concrete function as a function of flat lists.
 
-    Called as it is, it binds its arguments, checks and casts each, and records for gradient tapes; here they are what
-    it was made for, and no tape sees them. That is half of the time of a short call.
+    A direct call would bind its arguments, check and cast each, and record the call for gradient tapes. Here the
+    arguments already fit, and no tape sees them. That saves half of the time of a short call.
     """
     captured, inference = concrete.captured_inputs, concrete.inference_fn
 
     def call(tensors: Sequence[Any]) -> Sequence[Any]:
+        # A function without outputs returns None.
         return inference.call_flat(*tensors, *captured) or ()
 
     return call

@@ -1,8 +1,8 @@
-"""What travels between two ranks: a header of fixed size, and bytes. No pickle: a tensor is its type, shape and data.
+"""Messages between two ranks: a header of fixed size, and bytes. No pickle: a tensor is its type, shape and data.
 
     kind, plan, step, microbatch, edge, length of the description, length of the data | description | data
 
-A plan is what both ranks must have cut in the same manner for the numbers of edges to mean the same.
+`plan` identifies a cut of a step. The numbers of edges mean the same on two ranks only if both have the same cut.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ import numpy as np
 from herringbone_contract.errors import ParallelError
 
 _HEADER = struct.Struct("<BIIIIIQ")
-# What TensorFlow wants of a tensor's address.
+# TensorFlow takes over memory without a copy only at an address that is a multiple of this.
 _ALIGNMENT = 64
-# The types that numpy itself has; bfloat16 and its like are known by name, once TensorFlow is imported.
+# The type codes of numpy itself. bfloat16 and similar types are known by name, once TensorFlow is imported.
 _PLAIN = frozenset("?bhilqBHILQefdFD")
 
 
 class Kind(IntEnum):
-    """What a message is."""
+    """Kind of a message."""
 
     TENSOR = 0
     OBJECT = 1
@@ -34,7 +34,7 @@ class Kind(IntEnum):
 
 
 class Key(NamedTuple):
-    """Which value this is: every rank numbers steps, microbatches and edges alike."""
+    """Key of a travelling value: every rank numbers steps, microbatches and edges alike."""
 
     step: int = 0
     microbatch: int = 0
@@ -42,7 +42,7 @@ class Key(NamedTuple):
 
 
 class Message(NamedTuple):
-    """One message; the data of a tensor is an array, that of others bytes."""
+    """One message; its content is an array for a tensor, and bytes for every other kind."""
 
     kind: Kind
     plan: int
@@ -51,19 +51,20 @@ class Message(NamedTuple):
 
 
 def parts(message: Message) -> list[Any]:
-    """Return a message as buffers to be sent one behind the other; arrays are not copied."""
+    """Return a message as buffers to send one after the other; arrays are not copied."""
     if message.kind is Kind.TENSOR:
         array = np.asarray(message.content, order="C")
-        described = _describe(array)
+        description = _describe(array)
+        # As bytes: a memoryview cannot be made of bfloat16, which numpy does not know.
         flat: Any = array.reshape(-1).view(np.uint8)
         data = memoryview(flat) if array.size else b""
     else:
-        described, data = b"", message.content
+        description, data = b"", message.content
     key = message.key
     header = _HEADER.pack(
-        message.kind, message.plan, key.step, key.microbatch, key.edge, len(described), memoryview(data).nbytes
+        message.kind, message.plan, key.step, key.microbatch, key.edge, len(description), memoryview(data).nbytes
     )
-    return [header + described, data]
+    return [header + description, data]
 
 
 def receive(connection: socket.socket) -> Message | None:
@@ -83,30 +84,34 @@ def receive(connection: socket.socket) -> Message | None:
 
 
 def _fill(connection: socket.socket, buffer: Any) -> bool:
-    left = memoryview(buffer)
-    while left.nbytes:
-        got = connection.recv_into(left)
-        if not got:
+    """Receive until the buffer is full; False when the connection ends before."""
+    remaining = memoryview(buffer)
+    while remaining.nbytes:
+        received = connection.recv_into(remaining)
+        if not received:
             return False
-        left = left[got:]
+        remaining = remaining[received:]
     return True
 
 
 def _aligned(size: int) -> Any:
-    """Return bytes at an address that TensorFlow takes over as it is."""
+    """Return uninitialized bytes at an address that TensorFlow takes over without a copy."""
     room = np.empty(size + _ALIGNMENT, np.uint8)
     start = -room.ctypes.data % _ALIGNMENT
+    # The slice keeps `room` alive.
     return room[start : start + size]
 
 
 def _describe(array: Any) -> bytes:
     if array.dtype.hasobject:
         raise ParallelError(
-            "a tensor of strings does not travel between ranks: pass it to the step as an argument, as all have those"
+            "a tensor of strings does not travel between ranks: pass it to the step as an argument, because every rank"
+            " has the arguments"
         )
+    # `dtype.str` of a type that numpy does not know says only its size.
     name = array.dtype.name if array.dtype.char not in _PLAIN else array.dtype.str
-    described: bytes = struct.pack(f"<B{array.ndim}q", array.ndim, *array.shape) + name.encode()
-    return described
+    description: bytes = struct.pack(f"<B{array.ndim}q", array.ndim, *array.shape) + name.encode()
+    return description
 
 
 def _restored(description: bytes, data: Any) -> Any:

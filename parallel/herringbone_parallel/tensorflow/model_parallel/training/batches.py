@@ -1,4 +1,4 @@
-"""Sees to it that the ranks of a pipeline are given the same batches: one uses the inputs, another the labels."""
+"""Checks that the ranks of a pipeline get the same batches: one rank uses the inputs, another the labels."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.tensorflow.model_parallel import state
 from herringbone_parallel.tensorflow.model_parallel.communication import allgather
 
-# Of a tensor so many values are looked at, spread over it.
-_LOOKED_AT = 1024
+# The number of values of a tensor that a digest reads, spread over the tensor.
+_SAMPLED_VALUES = 1024
 
 _ADVICE = (
     "Every rank of a pipeline reads the same data in the same order: call keras.utils.set_random_seed(7) first, or give"
@@ -28,7 +28,7 @@ _ADVICE = (
 
 
 class SameBatches:
-    """Compares the batches of the ranks of a pipeline, the first one of each loop.
+    """Compares the first batch of each loop between the ranks of a pipeline.
 
     same.compare_next()
     same.compare(batch)
@@ -36,50 +36,51 @@ class SameBatches:
 
     def __init__(self) -> None:
         self._due = False
-        self._agreed: int | None = None
+        self._agreed_seed: int | None = None
 
     def agree_on_seed(self) -> None:
-        """Set TensorFlow's seed to one that the ranks share, where the script has set none: Keras shuffles with it."""
-        own = context.global_seed()
-        own = None if own == self._agreed else own
-        found = _of_pipeline((own, secrets.randbits(31)))
-        seeds = [seed for seed, _ in found]
+        """Set one seed on all ranks of the pipeline if the script has set none: Keras shuffles with it."""
+        own_seed = context.global_seed()
+        # A seed of an earlier `fit` is not the script's: each `fit` shuffles in a new order.
+        own_seed = None if own_seed == self._agreed_seed else own_seed
+        proposals = _of_pipeline((own_seed, secrets.randbits(31)))
+        seeds = [seed for seed, _ in proposals]
         if any(seed != seeds[0] for seed in seeds):
             raise ParallelError(f"fit: the ranks of this pipeline shuffle with other seeds, {seeds}. {_ADVICE}")
-        if own is None:
-            self._agreed = found[0][1]
-            tf.random.set_seed(self._agreed)
+        if own_seed is None:
+            self._agreed_seed = proposals[0][1]
+            tf.random.set_seed(self._agreed_seed)
 
     def compare_next(self) -> None:
-        """Compare the batch that comes next."""
+        """Mark the next batch as due for a comparison."""
         self._due = True
 
     def compare(self, batch: Any) -> None:
-        """Raise `ParallelError` on every rank where this batch, if it is due, is not the same on all of them."""
+        """Raise `ParallelError` on every rank if this batch is due and differs between the ranks."""
         if not self._due:
             return
         self._due = False
-        found = _of_pipeline(digest(batch))
-        odd = next((index for index, other in enumerate(found) if other != found[0]), None)
+        digests = _of_pipeline(digest(batch))
+        odd = next((index for index, other in enumerate(digests) if other != digests[0]), None)
         if odd is not None:
             ranks = state.get().pipeline
             raise ParallelError(f"ranks {ranks[0]} and {ranks[odd]} of a pipeline were given other batches. {_ADVICE}")
 
 
 def digest(batch: Any) -> int:
-    """Return a number that tells batches apart, by the shapes of their tensors and some of their values.
+    """Return a checksum of a batch, from the shapes of its tensors and a sample of their values.
 
     digest((images, labels))
     """
-    found = 0
+    checksum = 0
     for leaf in leaves_of(batch):
         values = np.asarray(leaf) if isinstance(leaf, tf.Tensor | np.ndarray) else np.asarray(repr(type(leaf)))
-        few = values.reshape(-1)[:: max(1, values.size // _LOOKED_AT)]
-        said = few.tolist() if few.dtype.hasobject else few.tobytes()
-        found = zlib.crc32(repr((values.shape, str(values.dtype), said)).encode(), found)
-    return found
+        sample = values.reshape(-1)[:: max(1, values.size // _SAMPLED_VALUES)]
+        # The bytes of an array of Python objects are addresses, which differ between processes.
+        content = sample.tolist() if sample.dtype.hasobject else sample.tobytes()
+        checksum = zlib.crc32(repr((values.shape, str(values.dtype), content)).encode(), checksum)
+    return checksum
 
 
 def _of_pipeline(value: Any) -> Sequence[Any]:
-    here = state.get()
-    return [value] if len(here.pipeline) == 1 else allgather(value, PP_GROUP)
+    return [value] if len(state.get().pipeline) == 1 else allgather(value, PP_GROUP)

@@ -1,16 +1,16 @@
-"""The folder that `smp.save_checkpoint` writes, and how it is read on any number of partitions.
+"""The folder that `smp.save_checkpoint` writes; any number of partitions can read it.
 
     <path>/
-      <tag>_partial/                    a partial checkpoint: every part is a file of its own
+      <tag>_partial/                    a partial checkpoint, with one file per part
         model_<pp>_<tp>.pt              {"save", "partitions", "content": DistributedModel.local_state_dict()}
         optimizer_<pp>_<tp>.pt          the same around DistributedOptimizer.local_state_dict()
         user_content.pt
-      <tag>                             a full one, {"model", "optimizer"}: both load in torch without this library
+      <tag>                             a full checkpoint, {"model", "optimizer"}: torch loads both without this library
       user_content_<tag>
-      newest                            the name of the newest of them, written last
+      newest                            the name of the newest checkpoint, written last
 
-"save" is the same in all files of one save, so that files of two saves under one tag are not taken for a checkpoint.
-SMP v1 also has fp16_states_*.pt: there is no fp16 optimizer here, so there is no such file.
+"save" is the same in all files of one save, so that files of two saves under one tag are not mixed. SMP v1 also has
+fp16_states_*.pt: there is no fp16 optimizer here, so there is no such file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,11 @@ _USER_CONTENT = "user_content"
 
 
 class CheckpointFolder:
-    """The names in one such folder, and the files that are there."""
+    """The names and files of one such folder.
+
+    folder = CheckpointFolder("/opt/ml/checkpoints")
+    parts, moments = folder.read_parts(folder.newest_tag(partial=True), ("model", "optimizer"))
+    """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -44,7 +48,7 @@ class CheckpointFolder:
         return self.path / _checked(tag)
 
     def user_content(self, tag: str, partial: bool) -> Path:
-        """Return the file of what the user added."""
+        """Return the file of the user's own content."""
         return self.partial(tag) / f"{_USER_CONTENT}.pt" if partial else self.path / f"{_USER_CONTENT}_{_checked(tag)}"
 
     def part(self, tag: str, kind: str, pp_rank: int, tp_rank: int) -> Path:
@@ -52,7 +56,7 @@ class CheckpointFolder:
         return self.partial(tag) / f"{kind}_{pp_rank}_{tp_rank}.pt"
 
     def newest_tag(self, partial: bool) -> str:
-        """Return the newest checkpoint's tag; raises `ParallelError` when there is none, or it is of the other kind."""
+        """Return the newest checkpoint's tag. Raises `ParallelError` if there is none, or one of the other kind."""
         try:
             name = (self.path / _NEWEST).read_text(encoding="utf-8").strip()
         except FileNotFoundError as error:
@@ -65,18 +69,22 @@ class CheckpointFolder:
         return name.removesuffix(_PARTIAL)
 
     def note_newest(self, tag: str, partial: bool) -> None:
-        """Write down which checkpoint is the newest."""
+        """Make this checkpoint the newest one."""
+        # A rename is atomic: a reader finds the old name or the new one, never half of it.
         unfinished = self.path / f".{_NEWEST}.unfinished"
         unfinished.write_text(f"{tag}{_PARTIAL if partial else ''}\n", encoding="utf-8")
         unfinished.replace(self.path / _NEWEST)
 
     def read_parts(self, tag: str, kinds: Sequence[str]) -> list[list[dict[str, Any]]]:
-        """Return for each kind the content of every rank's part; data is mapped, so that only what is used is read.
+        """Return the content of every rank's part, for each kind.
 
-        Raises `ParallelError` when a part is missing, damaged, or of another save.
+        The files are mapped into memory, so that only tensors that are used are read. Raises `ParallelError` when a
+        part is missing, damaged, or of another save.
         """
-        found = {kind: [_read_part(path) for path in sorted(self.partial(tag).glob(f"{kind}_*.pt"))] for kind in kinds}
-        for kind, parts in found.items():
+        by_kind = {
+            kind: [_read_part(path) for path in sorted(self.partial(tag).glob(f"{kind}_*.pt"))] for kind in kinds
+        }
+        for kind, parts in by_kind.items():
             if not parts:
                 first = self.part(tag, kind, 0, 0)
                 raise ParallelError(f"{first} does not exist: there is no partial checkpoint {tag!r} with a {kind}")
@@ -85,15 +93,15 @@ class CheckpointFolder:
                     f"{self.partial(tag)}: the checkpoint was written by {parts[0]['partitions']} partitions, but has"
                     f" {len(parts)} {kind} file(s); bring those of all hosts into one folder"
                 )
-        if len({part["save"] for parts in found.values() for part in parts}) > 1:
+        if len({part["save"] for parts in by_kind.values() for part in parts}) > 1:
             raise ParallelError(
                 f"{self.partial(tag)} has files of different saves: the last save under this tag was interrupted."
                 " Resume from another checkpoint"
             )
-        return [[part["content"] for part in parts] for parts in found.values()]
+        return [[part["content"] for part in parts] for parts in by_kind.values()]
 
     def remove_stale(self, tag: str, kinds: Collection[str], partitions: int) -> None:
-        """Remove what an earlier save under this tag, of more kinds or by more partitions, has left."""
+        """Remove files of an earlier save under this tag that had more kinds or more partitions."""
         for kind in ("model", "optimizer"):
             for path in self.partial(tag).glob(f"{kind}_*.pt"):
                 if kind not in kinds or int(path.name.split("_")[1]) >= partitions:
@@ -103,13 +111,14 @@ class CheckpointFolder:
         """Remove the oldest partial checkpoints until `kept` are left."""
         folders = [folder for folder in self.path.glob(f"*{_PARTIAL}") if any(folder.glob("model_*.pt"))]
         for folder in sorted(folders, key=lambda folder: folder.stat().st_mtime_ns)[:-kept]:
-            # Out of sight first: a removal that is interrupted leaves no half checkpoint behind.
+            # Renamed first, so that an interrupted removal leaves no half checkpoint under its name.
             removed = folder.with_name(f".{folder.name}.removed")
             folder.rename(removed)
             shutil.rmtree(removed)
 
 
 def _read_part(path: Path) -> Mapping[str, Any]:
+    # On the CPU, whatever device saved it: the tensors are copied into the model's afterwards.
     part = read_whole(path, map_location="cpu", mmap=True, weights_only=True)
     if not isinstance(part, dict) or set(part) != {"save", "partitions", "content"}:
         raise ParallelError(f"{path} was not written by smp.save_checkpoint")

@@ -1,11 +1,11 @@
-"""`smp.save_checkpoint` and `smp.resume_from_checkpoint`: model, optimizer and what the user adds, by tag."""
+"""`smp.save_checkpoint` and `smp.resume_from_checkpoint`: model, optimizer and the user's content, by tag."""
 
 from __future__ import annotations
 
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 
@@ -21,6 +21,14 @@ from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KE
 Result = TypeVar("Result")
 
 
+class _Checkpoint(NamedTuple):
+    """The content of a checkpoint; `optimizer` is None if it was not read."""
+
+    model: Any
+    optimizer: Any
+    user_content: Any = None
+
+
 def save_checkpoint(
     path: str | os.PathLike[str],
     tag: str,
@@ -31,44 +39,47 @@ def save_checkpoint(
     translate_if_full: bool = True,  # noqa: ARG001  SMP v1's signature; see the docstring
     num_kept_partial_checkpoints: int | None = None,
 ) -> None:
-    """Save the model, the optimizer and `user_content` in the folder `path`; every rank calls it.
+    """Save the model, the optimizer and `user_content` in the folder `path`; every rank must call it.
 
         smp.save_checkpoint("/opt/ml/checkpoints", tag=f"step{step}", model=model, optimizer=optimizer,
                             user_content={"step": step}, num_kept_partial_checkpoints=3)
 
-    A partial checkpoint is fast, and can be resumed on another number of partitions; a full one (`partial=False`) is
-    `{"model": ..., "optimizer": ...}` in one file, for torch without this library. Files appear whole or not at all,
-    `newest` is updated last, and only then do older partial checkpoints than the newest `num_kept_partial_checkpoints`
-    go. `translate_if_full` has nothing to translate: names are always those of the user's own model.
+    A partial checkpoint is fast, and another number of partitions can resume from it. A full one (`partial=False`) is
+    `{"model": ..., "optimizer": ...}` in one file, for torch without this library. Files appear completely or not at
+    all, and `newest` is updated last. Only then are partial checkpoints removed, except the newest
+    `num_kept_partial_checkpoints`. `translate_if_full` has no effect: names are always those of the user's own model.
     Source: SMP v1, `smp.save_checkpoint`.
     """
-    here = state.get()
+    library = state.get()
     folder = CheckpointFolder(path)
+    # Before anything is written: raises for a tag that cannot be a file name.
     folder.full(tag)
     _check_saved(model, partial, num_kept_partial_checkpoints)
-    # One process per host makes and removes folders; the hosts may share them or not.
-    controller = here.local_rank == 0
-    if controller:
+    # One process per host makes and removes folders, because hosts may or may not share them.
+    manages_folder = library.local_rank == 0
+    if manages_folder:
         (folder.partial(tag) if partial else folder.path).mkdir(parents=True, exist_ok=True)
     communication.barrier()
     parts = {kind: part for kind, part in (("model", model), ("optimizer", optimizer)) if part is not None}
     if partial:
         save = communication.allgather(secrets.token_hex(8), CommGroup.WORLD)[0]
+        # All replicas have the same parameters, so the first one writes.
         if ranks.rdp_rank() == 0:
             for kind, part in parts.items():
                 target = folder.part(tag, kind, ranks.pp_rank(), ranks.tp_rank())
                 content = part.local_state_dict()
-                write_whole(target, {"save": save, "partitions": here.settings.partitions, "content": content})
+                write_whole(target, {"save": save, "partitions": library.settings.partitions, "content": content})
     else:
         content = {kind: part.state_dict() for kind, part in parts.items()}
-        if here.rank == 0:
+        if library.rank == 0:
             write_whole(folder.full(tag), content)
-    if here.rank == 0:
+    if library.rank == 0:
         write_whole(folder.user_content(tag, partial), user_content)
+    # `newest` must not name a checkpoint whose files are not all written.
     communication.barrier()
-    if controller:
+    if manages_folder:
         if partial:
-            folder.remove_stale(tag, parts, here.settings.partitions)
+            folder.remove_stale(tag, parts, library.settings.partitions)
         folder.note_newest(tag, partial)
         if num_kept_partial_checkpoints is not None:
             folder.prune(num_kept_partial_checkpoints)
@@ -84,14 +95,14 @@ def resume_from_checkpoint(
     load_sharded_optimizer_state: bool = True,
     translate_function: Callable[[Any], Any] | None = None,
 ) -> Any:
-    """Load what `save_checkpoint` wrote into the script's model and optimizer, and return the `user_content`.
+    """Load a checkpoint of `save_checkpoint` into the script's model and optimizer, and return its `user_content`.
 
         user_content = smp.resume_from_checkpoint("/opt/ml/checkpoints")            # the newest partial one
         smp.resume_from_checkpoint("pretrained", tag="model.pt", partial=False, load_optimizer=False)
 
-    Every rank calls it, after `DistributedModel` and `DistributedOptimizer`, before or after the first step. A full
-    checkpoint may also be a plain state dict of the model; `translate_function` changes a full one's into the
-    model's. `user_content` is unpickled: resume from folders that you trust.
+    Every rank must call it, after `DistributedModel` and `DistributedOptimizer`, before or after the first step. A full
+    checkpoint may also be a plain state dict of the model; `translate_function` turns its content into a state dict of
+    the model. `user_content` is unpickled: resume only from folders that you trust.
 
     Raises `ParallelError` on every rank, before anything is changed, when files are missing, damaged or of another
     model. Source: SMP v1, `smp.resume_from_checkpoint`.
@@ -103,26 +114,29 @@ def resume_from_checkpoint(
     model = state.get().model
     if model is None:
         raise ParallelError("make the smp.DistributedModel before resuming")
+    assert isinstance(model, DistributedModel)
     optimizer = _only_optimizer() if load_optimizer else None
     folder = CheckpointFolder(path)
 
-    def read() -> tuple[Any, Any, Any]:
-        chosen = folder.newest_tag(partial) if tag is None else tag
-        weights, moments = _read(folder, chosen, partial, optimizer is not None)
-        weights = weights if translate_function is None else translate_function(weights)
-        _check_model(model, weights, strict)
+    def read() -> _Checkpoint:
+        resumed_tag = folder.newest_tag(partial) if tag is None else tag
+        content = _read(folder, resumed_tag, partial, optimizer is not None)
+        if translate_function is not None:
+            content = content._replace(model=translate_function(content.model))
+        _check_model(model, content.model, strict)
         if optimizer is not None:
-            optimizer.check(moments)
-        extra = folder.user_content(chosen, partial)
-        # A full one may be any file of weights that the user brought.
-        content = read_whole(extra, map_location="cpu", weights_only=False) if partial or extra.exists() else None
-        return weights, moments, content
+            optimizer.check(content.optimizer)
+        extra = folder.user_content(resumed_tag, partial)
+        # A full checkpoint may be any file of weights, without content of `save_checkpoint` next to it.
+        if partial or extra.exists():
+            content = content._replace(user_content=read_whole(extra, map_location="cpu", weights_only=False))
+        return content
 
-    weights, moments, content = _on_every_rank(read)
-    model.load_state_dict(weights, strict=strict)
+    checkpoint = _on_every_rank(read)
+    model.load_state_dict(checkpoint.model, strict=strict)
     if optimizer is not None:
-        optimizer.load_state_dict(moments)
-    return content
+        optimizer.load_state_dict(checkpoint.optimizer)
+    return checkpoint.user_content
 
 
 def _check_saved(model: DistributedModel | None, partial: bool, kept: int | None) -> None:
@@ -144,20 +158,24 @@ def _only_optimizer() -> DistributedOptimizer:
             f"there are {len(optimizers)} smp.DistributedOptimizer to resume; a checkpoint has the state of one."
             " Pass load_optimizer=False, or make one before resuming"
         )
-    return optimizers[0]
+    (optimizer,) = optimizers
+    assert isinstance(optimizer, DistributedOptimizer)
+    return optimizer
 
 
-def _read(folder: CheckpointFolder, tag: str, partial: bool, with_optimizer: bool) -> tuple[Any, Any]:
+def _read(folder: CheckpointFolder, tag: str, partial: bool, with_optimizer: bool) -> _Checkpoint:
+    """Read model and, on request, optimizer state, joined from all parts."""
     if partial:
-        parts, *moments = folder.read_parts(tag, ("model", "optimizer") if with_optimizer else ("model",))
+        parts, *states = folder.read_parts(tag, ("model", "optimizer") if with_optimizer else ("model",))
+        # A buffer of code that runs on every rank is in several parts; the first rank's counts.
         weights = {name: value for part in reversed(parts) for name, value in part.items() if name != PARTIAL_KEY}
-        return weights, optimizer_state.join(moments[0]) if with_optimizer else None
+        return _Checkpoint(weights, optimizer_state.join(states[0]) if with_optimizer else None)
     content = read_whole(folder.full(tag), map_location="cpu", mmap=True, weights_only=True)
     if not isinstance(content, Mapping) or "model" not in content or not isinstance(content["model"], Mapping):
         content = {"model": content}
     if with_optimizer and "optimizer" not in content:
         raise ParallelError(f"{folder.full(tag)} has no optimizer state; pass load_optimizer=False")
-    return content["model"], content.get("optimizer")
+    return _Checkpoint(content["model"], content.get("optimizer"))
 
 
 def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
@@ -170,6 +188,7 @@ def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
             f"the checkpoint is of another model: missing {sorted(set(expected) - set(weights))[:5]},"
             f" unexpected {sorted(set(weights) - set(expected))[:5]}"
         )
+    # `load_state_dict` would also notice a wrong shape, but only after it has changed some of the parameters.
     for name, value in expected.items():
         saved = weights.get(name)
         if isinstance(value, torch.Tensor) and saved is not None and value.shape != saved.shape:
@@ -180,16 +199,17 @@ def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
 
 
 def _on_every_rank(read: Callable[[], Result]) -> Result:
-    """Return what `read` returned here, or raise on all ranks when it failed on one."""
+    """Call `read` on every rank and return its result; raise on all ranks when it failed on one."""
     failure = None
     try:
-        found = read()
-    except Exception as error:  # noqa: BLE001  raised below, when the others know
+        result = read()
+    except Exception as error:  # noqa: BLE001  raised below, after the other ranks have the reason
         failure = error
+    # Every rank takes part, whether it failed or not: the others wait for its answer.
     failures = communication.allgather(None if failure is None else str(failure), CommGroup.WORLD)
     if failure is not None:
         raise failure
     for rank, text in enumerate(failures):
         if text is not None:
             raise ParallelError(f"rank {rank} cannot resume: {text}")
-    return found
+    return result

@@ -20,14 +20,13 @@ def save(
     """Write an object with `torch.save`.
 
         smp.save(model.local_state_dict(), "/opt/ml/model/part.pt")                     # part.pt_0, part.pt_1, ...
-        smp.save(model.state_dict(), "/opt/ml/model/model.pt", partial=False)           # model.pt, loads without us
+        smp.save(model.state_dict(), "/opt/ml/model/model.pt", partial=False)           # model.pt, for plain torch
 
-    Every rank calls it. With `partial` each writes `f` with its own model-parallel rank appended; replicas write the
-    same, so that on a disk they share `if smp.rdp_rank() == 0:` may stand before it. Without, only rank 0 writes. The
-    file appears whole or not at all. Source: SMP v1, `smp.save`.
+    Every rank must call it. With `partial` each rank writes `f` with its model-parallel rank appended. Replicas write
+    the same content, so on a shared disk you may put `if smp.rdp_rank() == 0:` before it. Without `partial`, only rank
+    0 writes. The file appears completely or not at all. Source: SMP v1, `smp.save`.
     """
-    here = state.get()
-    if not partial and here.rank != 0:
+    if not partial and state.get().rank != 0:
         return
     options = {} if pickle_module is None else {"pickle_module": pickle_module}
     write_whole(_path(f, partial), obj, pickle_protocol=pickle_protocol, **options)
@@ -40,12 +39,12 @@ def load(
     pickle_load_args: Mapping[str, Any] | None = None,
     partial: bool = True,
 ) -> Any:
-    """Read what `smp.save` wrote: with `partial` the file of this model-parallel rank, without the one for all.
+    """Read a file of `smp.save`: with `partial` that of this model-parallel rank, otherwise the one for all ranks.
 
         model.load_state_dict(smp.load("/opt/ml/model/part.pt"))
 
-    Only tensors, numbers, strings and plain containers are read, unless `pickle_module` or
-    `pickle_load_args={"weights_only": False}` says to trust the file. Raises `ParallelError` for a file that is
+    Only tensors, numbers, strings and plain containers are read, unless you trust the file and pass `pickle_module` or
+    `pickle_load_args={"weights_only": False}`. Raises `ParallelError` for a file that is
     missing, truncated, or holds something else. Source: SMP v1, `smp.load`.
     """
     options = dict(pickle_load_args or {})
@@ -56,8 +55,8 @@ def load(
 
 
 def write_whole(path: Path, content: Any, **options: Any) -> None:
-    """Write a file with `torch.save` that appears whole or not at all."""
-    # Of this rank alone: replicas may write the same file, each the same content.
+    """Write a file with `torch.save`; it appears completely or not at all."""
+    # The rank is in the name, because replicas may write the same file at the same time.
     unfinished = path.with_name(f".{path.name}.{state.get().rank}.unfinished")
     try:
         torch.save(content, unfinished, **options)
@@ -67,16 +66,16 @@ def write_whole(path: Path, content: Any, **options: Any) -> None:
 
 
 def read_whole(path: Path, **options: Any) -> Any:
-    """Read a file with `torch.load`; raises `ParallelError` when it is missing, damaged or not to be trusted."""
+    """Read a file with `torch.load`. Raises `ParallelError` when it is missing, damaged or not to be trusted."""
     try:
         return torch.load(path, **options)
     except FileNotFoundError as error:
-        there = sorted(other.name for other in path.parent.glob("*")) if path.parent.is_dir() else []
+        siblings = sorted(other.name for other in path.parent.glob("*")) if path.parent.is_dir() else []
         raise ParallelError(
-            f"{path} does not exist; {path.parent} has {', '.join(there[:10]) or 'nothing in it'}"
+            f"{path} does not exist; {path.parent} has {', '.join(siblings[:10]) or 'nothing in it'}"
         ) from error
     except pickle.UnpicklingError as error:
-        # What torch says of a class that weights_only refuses, and of bytes that are no pickle at all.
+        # torch raises it for a class that `weights_only` refuses, and for bytes that are no pickle at all.
         raise ParallelError(
             f"{path} is damaged, or holds objects other than tensors and plain containers: {_first_line(error)}"
         ) from error

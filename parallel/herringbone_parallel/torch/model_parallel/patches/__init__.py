@@ -1,4 +1,4 @@
-"""`smp.patches`: where SMP v1 keeps `checkpoint`."""
+"""`smp.patches`: SMP v1's package for `checkpoint`."""
 
 from herringbone_parallel.torch.model_parallel.patches import checkpoint
 

@@ -1,4 +1,4 @@
-"""Times messages between two ranks of the pipeline."""
+"""The link between two ranks of the pipeline: its latency and bandwidth, measured with messages."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LARGE_BYTES, _LARGE_TRIPS = 4 << 20, 4
 
 
 def clock_link(ranks: tuple[int, ...], group: dist.ProcessGroup, device: torch.device) -> Link:
-    """Return how fast a message goes from the first of the global ranks to the second; all of them must call it.
+    """Measure the link from the first of the global ranks to the second; all of them must call it.
 
-    The quickest of a few round trips, small and large; only the first two ranks have an answer that means something.
+    It takes the quickest of a few small and a few large round trips. Only the first two ranks return a measured link.
     """
     small, large = (
         _round_trip(ranks, group, device, size, trips) / 2
@@ -28,16 +28,16 @@ def clock_link(ranks: tuple[int, ...], group: dist.ProcessGroup, device: torch.d
 
 def _round_trip(ranks: tuple[int, ...], group: dist.ProcessGroup, device: torch.device, size: int, trips: int) -> float:
     ball = torch.zeros(size, dtype=torch.uint8, device=device)
-    here = dist.get_rank()
-    if here not in ranks[:2]:
+    rank = dist.get_rank()
+    if rank not in ranks[:2]:
         return 0.0
     quickest = float("inf")
     for _ in range(trips):
         start = time.perf_counter()
-        if here == ranks[0]:
+        if rank == ranks[0]:
             dist.send(ball, ranks[1], group=group)
             dist.recv(ball, ranks[1], group=group)
-            # A GPU's messages are queued; reading one byte waits for it.
+            # A GPU only queues its messages; reading one byte waits until the message has arrived.
             ball[0].item()
         else:
             dist.recv(ball, ranks[0], group=group)

@@ -1,9 +1,9 @@
-"""Measures a model for the partition: one run of the step function, on one rank, while the whole model is still there.
+"""Measure a model for the partition: one run of the step function on one rank, which still has the whole model.
 
-bytes      parameters and buffers, with gradient and optimizer state; what the backward keeps, for all microbatches
-           that may be live at once
-seconds    of each module's own operations, forward and backward: estimated, or taken from the clock
-values     what one module makes and another uses, and whether a gradient comes back
+bytes      parameters and buffers, with gradients and optimizer state; tensors that the backward keeps, for all
+           microbatches that may be live at once
+seconds    of each module's own operations, forward and backward: estimated, or measured with the clock
+values     tensors that one module makes and another uses, and whether a gradient comes back
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch import nn
 
 from herringbone_parallel.core.partition.costs import CostNode, CostTree, Link, Value
 from herringbone_parallel.core.partition.work import Device
-from herringbone_parallel.torch.model_parallel.placement.trace import Passed, Seen, Trace, watching
+from herringbone_parallel.torch.model_parallel.placement.trace import ModuleCost, SharedTensor, Trace, watching
 from herringbone_parallel.torch.model_parallel.placement.untouched import untouched
 
 # Runs the user's step function once with everything on this rank, inside the context manager.
@@ -29,43 +29,49 @@ Run = Callable[[AbstractContextManager[None]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What of a model is in memory at once: microbatches, and bytes of optimizer state for each byte of a parameter."""
+    """The parts of a model's memory that no single run shows.
+
+    `microbatches` is the number of microbatches that may be live at once. `state_of` is the optimizer's state in bytes
+    per byte of a parameter, by the parameter's identity.
+    """
 
     microbatches: int
     state_of: dict[int, float]
 
 
 def measure(module: nn.Module, run: Run, device: Device, live: Live, *, clocked_link: Link | None = None) -> CostTree:
-    """Return what a model costs; the model, its gradients and the random numbers to come stay as they were.
+    """Return the costs of a model. The model, its gradients and the random number generators are restored.
 
         tree = measure(module, run, CPU, Live(microbatches=4, state_of=optimizer_state_of(optimizers)))
 
-    Seconds are estimates by `device`, the same in every run. With `clocked_link` they are clocked, in a second run, as
-    the first one warms up; modules whose estimates are equal then share the mean of their times, which keeps noise
-    from telling equal layers apart. An exception of the model's code passes through, with the module's name on it.
+    Seconds are estimates by `device`, the same in every run. With `clocked_link` they are measured in a second run,
+    because the first one warms up. Modules with equal estimates then share the mean of their times, so that noise does
+    not make equal layers look different. An exception of the model's code passes through, with the module's name on it.
     """
-    with untouched(module) as kept:
+    with untouched(module) as saved:
         for _ in range(1 if clocked_link is None else 2):
-            trace = Trace(module, device, kept, clock=clocked_link is not None)
+            trace = Trace(module, device, saved, clock=clocked_link is not None)
             run(watching(trace))
-    seconds = _estimated(trace.seen) if clocked_link is None else _clocked(trace.seen)
+    costs = trace.costs
+    seconds = _estimated(costs) if clocked_link is None else _clocked(costs)
     nodes = {
         path: CostNode(
             path=path,
             parameters=_held(inner, live.state_of),
-            activation_bytes=trace.seen[path].kept_bytes * live.microbatches if path in trace.seen else 0,
+            activation_bytes=costs[path].kept_bytes * live.microbatches if path in costs else 0,
             seconds=seconds.get(path, 0.0),
         )
         for path, inner in module.named_modules()
     }
-    order = {path: seen.order for path, seen in trace.seen.items()}
-    return CostTree(root=_grown(nodes, order), link=clocked_link or device.link, values=tuple(_values(trace.passed)))
+    order = {path: cost.order for path, cost in costs.items()}
+    return CostTree(root=_tree(nodes, order), link=clocked_link or device.link, values=tuple(_values(trace.shared)))
 
 
 def suppose(module: nn.Module, state_of: dict[int, float]) -> CostTree:
-    """Return what a model may cost, for want of a run: work in proportion to parameters, in the order of definition.
+    """Return assumed costs of a model without a run: work in proportion to parameters, in the order of definition.
 
-    Passing from one module to the next is supposed to cost a hundredth of all work, so that neighbours stay together.
+    The passage from one module to the next is assumed to cost a hundredth of all work, so that neighbours stay
+    together.
     """
     nodes = {
         path: CostNode(
@@ -78,48 +84,49 @@ def suppose(module: nn.Module, state_of: dict[int, float]) -> CostTree:
     }
     total = sum(node.seconds for node in nodes.values())
     link = Link(seconds=total / 200, bytes_per_second=float("1e30"))
-    return CostTree(root=_grown(nodes, {}), link=link)
+    return CostTree(root=_tree(nodes, {}), link=link)
 
 
 def optimizer_state_of(optimizers: Iterable[torch.optim.Optimizer]) -> dict[int, float]:
-    """Return, by the identity of each parameter, how many bytes of state its optimizer keeps for one byte of it.
+    """Return the bytes of state that an optimizer keeps for one byte of each parameter, by the parameter's identity.
 
         optimizer_state_of([torch.optim.Adam([weight])])    # {id(weight): 2.0}
 
-    Before its first step, a copy of the optimizer is tried on one small parameter: Adam keeps two moments, SGD one
-    momentum or nothing. State of another shape than the parameter's, and an optimizer that cannot be tried, count as
-    nothing.
+    Before the optimizer's first step, a copy of it takes one step with a small parameter: Adam keeps two moments, SGD
+    one momentum or nothing. State of another shape than the parameter's counts as nothing, and so does an optimizer
+    that fails in this step.
     """
-    found: dict[int, float] = {}
+    state_of: dict[int, float] = {}
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            fresh = _tried(optimizer, group)
+            expected = _state_after_trial(optimizer, group)
             for parameter in group["params"]:
-                kept = optimizer.state.get(parameter)
-                found[id(parameter)] = _copies(kept, parameter) if kept else fresh
-    return found
+                entries = optimizer.state.get(parameter)
+                state_of[id(parameter)] = _copies(entries, parameter) if entries else expected
+    return state_of
 
 
-def _tried(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> float:
+def _state_after_trial(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> float:
+    # Two dimensions, because some optimizers keep factored state for matrices only.
     probe = nn.Parameter(torch.zeros(4, 4))
     probe.grad = torch.ones_like(probe)
     trial = copy.copy(optimizer)
     trial.param_groups = [{**group, "params": [probe]}]
     trial.state = defaultdict(dict)
-    # The script's hooks are for the script's steps.
+    # The hooks of the script must not run: this is no step of the script.
     trial._optimizer_step_pre_hooks = OrderedDict()
     trial._optimizer_step_post_hooks = OrderedDict()
     try:
-        # Of the class: a scheduler may have put a counting `step` on the optimizer itself.
+        # The method of the class: a scheduler may have put a counting `step` on the instance.
         type(optimizer).step(trial)
-    except Exception:  # noqa: BLE001  anybody's optimizer; what it would keep is then unknown
+    except Exception:  # noqa: BLE001  an optimizer of the user may raise anything; its state is then unknown
         return 0.0
     return _copies(trial.state[probe], probe)
 
 
 def _copies(state: Mapping[str, Any], parameter: torch.Tensor) -> float:
-    kept = [entry for entry in state.values() if torch.is_tensor(entry) and entry.shape == parameter.shape]
-    return sum(map(_bytes, kept)) / max(_bytes(parameter), 1)
+    tensors = [entry for entry in state.values() if torch.is_tensor(entry) and entry.shape == parameter.shape]
+    return sum(map(_bytes, tensors)) / max(_bytes(parameter), 1)
 
 
 def _held(module: nn.Module, state_of: dict[int, float]) -> dict[int, int]:
@@ -127,51 +134,54 @@ def _held(module: nn.Module, state_of: dict[int, float]) -> dict[int, int]:
     held = {id(buffer): _bytes(buffer) for buffer in module._buffers.values() if buffer is not None}
     for parameter in module._parameters.values():
         if parameter is not None:
+            # The parameter and its gradient, and the optimizer's state.
             copies = 2.0 + state_of.get(id(parameter), 0.0) if parameter.requires_grad else 1.0
             held[id(parameter)] = round(_bytes(parameter) * copies)
     return held
 
 
-def _estimated(seen: dict[str, Seen]) -> dict[str, float]:
-    return {path: one.estimated for path, one in seen.items()}
+def _estimated(costs: dict[str, ModuleCost]) -> dict[str, float]:
+    return {path: cost.estimated for path, cost in costs.items()}
 
 
-def _clocked(seen: dict[str, Seen]) -> dict[str, float]:
+def _clocked(costs: dict[str, ModuleCost]) -> dict[str, float]:
+    """Return the mean of the measured times of all modules with the same estimate."""
     times = defaultdict(list)
-    for one in seen.values():
-        times[one.estimated].append(one.clocked)
-    return {path: sum(times[one.estimated]) / len(times[one.estimated]) for path, one in seen.items()}
+    for cost in costs.values():
+        times[cost.estimated].append(cost.clocked)
+    return {path: sum(times[cost.estimated]) / len(times[cost.estimated]) for path, cost in costs.items()}
 
 
-def _grown(nodes: dict[str, CostNode], order: dict[str, int]) -> CostNode:
-    """Return the tree; children in the order of their first call, those that were not called behind."""
+def _tree(nodes: dict[str, CostNode], order: dict[str, int]) -> CostNode:
+    """Return the root of the tree. Children are in the order of their first call; those without a call are last."""
     children: dict[str, list[str]] = defaultdict(list)
     for path in nodes:
         if path:
             children[path.rpartition(".")[0]].append(path)
-    grown: dict[str, CostNode] = {}
+    with_children: dict[str, CostNode] = {}
+    # `named_modules` yields parents before children, so in reverse every child is complete before its parent.
     for path in reversed(nodes):
         below = sorted(children[path], key=lambda child: order.get(child, len(order)))
         node = nodes[path]
-        grown[path] = CostNode(
+        with_children[path] = CostNode(
             path=path,
             parameters=node.parameters,
             activation_bytes=node.activation_bytes,
             seconds=node.seconds,
             input_bytes=node.input_bytes,
-            children=tuple(grown[child] for child in below),
+            children=tuple(with_children[child] for child in below),
         )
-    return grown[""]
+    return with_children[""]
 
 
-def _values(passed: Iterable[Passed]) -> Iterator[Value]:
-    for value in passed:
-        most = max(value.users.values())
+def _values(shared: Iterable[SharedTensor]) -> Iterator[Value]:
+    for tensor in shared:
+        most = max(tensor.users.values())
         yield Value(
-            source=value.source,
-            users=tuple(value.users),
+            source=tensor.source,
+            users=tuple(tensor.users),
             forward_bytes=most,
-            backward_bytes=most if value.gradient else 0,
+            backward_bytes=most if tensor.gradient else 0,
         )
 
 

@@ -1,4 +1,4 @@
-"""The partition file on disk: the first rank writes what was decided, a later job's first rank loads it."""
+"""The partition file on disk: the first rank writes the decision, and the first rank of a later job loads it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from herringbone_contract.partition_file import PartitionFile, parse, to_text
 def load(path: Path, module: nn.Module, partitions: int) -> dict[str, int]:
     """Return the partition that a file keeps for this model.
 
-    Raises `ParallelError` when the file cannot be read, is of another model, or of another number of partitions.
+    Raises `ParallelError` when the file cannot be read, or is for another model or number of partitions.
     """
     try:
         file = parse(path.read_bytes())
@@ -30,29 +30,30 @@ def load(path: Path, module: nn.Module, partitions: int) -> dict[str, int]:
 
 
 def _check_parameters(path: Path, file: PartitionFile, module: nn.Module) -> None:
-    """The modules have the names that the file knows; make sure that those it places are those with parameters."""
+    """Raise `ParallelError` unless the modules that the file places are the modules with parameters or buffers."""
     assigned = file.assigned
     placed: dict[int, tuple[str, int]] = {}
     for name, inner in module.named_modules():
-        own = [tensor for tensor in (*inner._parameters.values(), *inner._buffers.values()) if tensor is not None]
-        if bool(own) != (name in assigned):
-            has = "has" if own else "has no"
+        tensors = [tensor for tensor in (*inner._parameters.values(), *inner._buffers.values()) if tensor is not None]
+        if bool(tensors) != (name in assigned):
+            has = "has" if tensors else "has no"
             raise ParallelError(
                 f"{path}: the partition file is for another model. In this one, module {name!r} {has} parameters or"
-                " buffers of its own. Name the file of this model, or unset `load_partition` to decide anew."
+                " buffers of its own. Name the file of this model, or unset `load_partition` to decide again."
             )
-        for tensor in own:
+        for tensor in tensors:
             other, partition = placed.setdefault(id(tensor), (name, assigned[name]))
             if partition != assigned[name]:
                 raise ParallelError(
                     f"{path}: the partition file is for another model. In this one, modules {other!r} and {name!r}"
                     f" share a parameter, and the file puts them on partitions {partition} and {assigned[name]}."
-                    " Unset `load_partition` to decide anew."
+                    " Unset `load_partition` to decide again."
                 )
 
 
 def write(path: Path, file: PartitionFile) -> None:
-    """Write the file whole or not at all; folders on the way are made. Raises `ParallelError` when it cannot."""
+    """Write the file completely or not at all, with the folders above it. Raises `ParallelError` when it cannot."""
+    # In the same folder, because a rename is atomic only within one file system.
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,15 +1,13 @@
-"""How the ranks come to one partition: the first one loads it, or measures and decides, and tells the others.
+"""The automatic partition: the first rank loads it, or measures the model and decides, and sends it to all ranks.
 
-partition_file      the first rank writes what it decided, and what that costs
-load_partition      it reads the file instead: no trace, and the same split as last time
-skip_tracing        it decides on the sizes of the parameters alone; so it does when they have no values yet
+partition_file      the first rank writes its decision and the costs to this file
+load_partition      the first rank reads the file instead: no trace, and the same split as last time
+skip_tracing        it decides by the sizes of the parameters; it also does so when they have no values yet
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,34 +23,28 @@ from herringbone_parallel.core.partition.costs import CostTree, Link
 from herringbone_parallel.core.partition.decide import decide
 from herringbone_parallel.core.partition.record import record
 from herringbone_parallel.core.partition.work import CPU, CUDA
-from herringbone_parallel.torch.model_parallel.failures import PeerFailedError, described
+from herringbone_parallel.torch.model_parallel.failures import REPORT_SECONDS, PeerFailedError, described
 from herringbone_parallel.torch.model_parallel.placement.delayed import any_delayed
 from herringbone_parallel.torch.model_parallel.placement.link import clock_link
 from herringbone_parallel.torch.model_parallel.placement.measure import Live, measure, optimizer_state_of, suppose
 from herringbone_parallel.torch.model_parallel.placement.partition_file import load, write
+from herringbone_parallel.torch.model_parallel.state import State, TrialRun
 
 if TYPE_CHECKING:
     from herringbone_contract.model_parallel import ResolvedModelParallel
-    from herringbone_parallel.torch.model_parallel.state import State
 
-# Runs the first step's function on its first microbatch: on this rank alone, on the device, within the context.
-Run = Callable[[torch.device, AbstractContextManager[None]], None]
-
-# What a step loses, as a fraction, when microbatches come back to a rank: medians of random ways in the simulator, with
-# 2 to 8 partitions and 4 to 16 microbatches. Schedules that prefer backwards lose more.
+# The fraction of a step that is lost when microbatches come back to a rank. These are medians over random paths in the
+# simulator, with 2 to 8 partitions and 4 to 16 microbatches. Schedules that prefer backwards lose more.
 _REVISIT_COST = {"simple": 0.03, "_only_forward": 0.03}
-_REVISIT_COST_OF_ONE_BY_ONE = 0.1
-
-# The rank that failed should be the first to be heard.
-_FIRST_WORD_SECONDS = 0.5
+_REVISIT_COST_OF_OTHERS = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tracing:
-    """How a model is traced: SMP v1's `trace_device` and `trace_execution_times` of `DistributedModel`.
+    """The options of a trace: `trace_device` and `trace_execution_times` of `DistributedModel`.
 
-    `device` is "gpu", the rank's own device whatever that is, or "cpu". With `clock` the clock measures seconds, and
-    they differ a little from run to run; without, they are estimated from what the operations compute and touch.
+    `device` is "cpu", or "gpu" for the rank's own device, whatever that is. With `clock` the seconds are measured and
+    differ a little from run to run. Otherwise they are estimated from what the operations compute and touch.
     """
 
     device: str = "gpu"
@@ -68,50 +60,54 @@ class Tracing:
             )
 
 
-def agree(here: State, module: nn.Module, run: Run, tracing: Tracing) -> dict[str, int]:
+def agree(library: State, module: nn.Module, run: TrialRun, tracing: Tracing) -> dict[str, int]:
     """Return the partition of each module with parameters or buffers of its own; every rank of the job must call it.
 
-    What fails on the first rank is raised there, and as `PeerFailedError` on the others.
+    A failure of the first rank is raised there, and as `PeerFailedError` on the other ranks.
     """
     link = None
-    if tracing.clock and not here.settings.skip_tracing and not here.settings.load_partition:
-        ranks = here.grid.group("P", here.rank)
-        link = clock_link(ranks, here.groups[CommGroup.PP_GROUP], here.device)
+    if tracing.clock and not library.settings.skip_tracing and not library.settings.load_partition:
+        ranks = library.grid.group("P", library.rank)
+        link = clock_link(ranks, library.groups[CommGroup.PP_GROUP], library.device)
     failure: Exception | None = None
+    # A dict is the partition, a string is the first rank's failure.
     outcome: list[Any] = [None]
-    if here.rank == 0:
+    if library.rank == 0:
         try:
-            outcome = [_settled(here, module, run, tracing, link)]
-        except Exception as error:  # noqa: BLE001  everything must reach the other ranks
+            outcome = [_decided(library, module, run, tracing, link)]
+        except Exception as error:  # noqa: BLE001  the other ranks wait for it, whatever it is
             failure = error
             outcome = [described(error)]
-    _tell(here, outcome)
+    _broadcast(library, outcome)
     if failure is not None:
         raise failure
     if isinstance(outcome[0], str):
-        time.sleep(_FIRST_WORD_SECONDS)
+        # The failed rank's own error should come first.
+        time.sleep(REPORT_SECONDS)
         raise PeerFailedError(f"rank 0 failed while it decided the partition: {outcome[0]}")
     assigned: dict[str, int] = outcome[0]
     return assigned
 
 
-def _settled(here: State, module: nn.Module, run: Run, tracing: Tracing, link: Link | None) -> dict[str, int]:
-    settings = here.settings
+def _decided(library: State, module: nn.Module, run: TrialRun, tracing: Tracing, link: Link | None) -> dict[str, int]:
+    settings = library.settings
     if settings.load_partition:
         assert settings.partition_file is not None, "the grammar asks for both"
         return load(Path(settings.partition_file), module, settings.partitions)
-    states = optimizer_state_of(optimizer.optimizer for optimizer in here.optimizers)
+    # Of the optimizers that exist at the first step; the memory of a later one is not counted.
+    states = optimizer_state_of(optimizer.optimizer for optimizer in library.optimizers)
     if settings.skip_tracing or any_delayed(module):
         tree = suppose(module, states)
     else:
-        tree = _traced(here, module, run, tracing, states, link)
-    cap = torch.cuda.get_device_properties(here.device).total_memory if here.device.type == "cuda" else None
+        tree = _traced(library, module, run, tracing, states, link)
+    on_gpu = library.device.type == "cuda"
+    cap = torch.cuda.get_device_properties(library.device).total_memory if on_gpu else None
     decision = decide(
         tree,
         settings.partitions,
         memory_weight=settings.memory_weight,
         memory_cap=cap,
-        revisit_cost=_REVISIT_COST.get(settings.pipeline, _REVISIT_COST_OF_ONE_BY_ONE),
+        revisit_cost=_REVISIT_COST.get(settings.pipeline, _REVISIT_COST_OF_OTHERS),
     )
     if settings.partition_file is not None:
         write(Path(settings.partition_file), record(tree, decision))
@@ -119,14 +115,14 @@ def _settled(here: State, module: nn.Module, run: Run, tracing: Tracing, link: L
 
 
 def _traced(
-    here: State, module: nn.Module, run: Run, tracing: Tracing, states: dict[int, float], link: Link | None
+    library: State, module: nn.Module, run: TrialRun, tracing: Tracing, states: dict[int, float], link: Link | None
 ) -> CostTree:
-    on_gpu = tracing.device == "gpu" and here.device.type == "cuda"
-    device = here.device if on_gpu else torch.device("cpu")
-    live = Live(microbatches=live_microbatches(here.settings), state_of=states)
-
-    rates = CUDA if here.device.type == "cuda" else CPU
-    here.tracing = True
+    on_gpu = tracing.device == "gpu" and library.device.type == "cuda"
+    device = library.device if on_gpu else torch.device("cpu")
+    live = Live(microbatches=live_microbatches(library.settings), state_of=states)
+    # The rates of the device that trains, also when the CPU traces.
+    rates = CUDA if library.device.type == "cuda" else CPU
+    library.tracing = True
     try:
         module.to(device)
         return measure(module, partial(run, device), rates, live, clocked_link=link)
@@ -136,7 +132,7 @@ def _traced(
             " smp.DistributedModel(..., trace_device='cpu'), or set `skip_tracing`"
         ) from error
     finally:
-        here.tracing = False
+        library.tracing = False
 
 
 def live_microbatches(settings: ResolvedModelParallel) -> int:
@@ -146,9 +142,9 @@ def live_microbatches(settings: ResolvedModelParallel) -> int:
     return min(settings.active_microbatches, settings.microbatches)
 
 
-def _tell(here: State, outcome: list[Any]) -> None:
+def _broadcast(library: State, outcome: list[Any]) -> None:
     try:
-        dist.broadcast_object_list(outcome, src=0, group=here.groups[CommGroup.WORLD], device=torch.device("cpu"))
+        dist.broadcast_object_list(outcome, src=0, group=library.groups[CommGroup.WORLD], device=torch.device("cpu"))
     except RuntimeError as error:
         reason = str(error).splitlines()[0]
         raise ParallelError(f"lost contact with rank 0 while it decided the partition: {reason}") from error

@@ -1,8 +1,8 @@
-"""Gives each module of a model its home: the pipeline rank that holds its parameters and runs it.
+"""Homes: the pipeline rank that holds the parameters of a module and runs its calls.
 
-module whose parameters all live on one rank   has that rank as home: called from outside, it runs there, whole
-module with parameters on several ranks        has none: its code runs on every rank
-module without parameters or buffers           is at home where its inputs are
+module whose parameters all live on one rank   has that rank as home; a call from outside runs there as a whole
+module with parameters on several ranks        has no home: its code runs on every rank
+module without parameters or buffers           has its home where its inputs are
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import OWNER_ATTRIBUTE, current
 from herringbone_parallel.torch.model_parallel.runtime.placed import METADATA
 
-# On a module: its `Home`, and the partition that the user put it on.
+# Attributes of a module: its `Home`, and the partition that the user put it on.
 HOME_ATTRIBUTE = "_smp_home"
-WISH_ATTRIBUTE = "_smp_partition"
+PARTITION_ATTRIBUTE = "_smp_partition"
 _original_call = nn.Module.__call__
 _original_init = nn.Module.__init__
 
 
 class Home(NamedTuple):
-    """Where a module's calls run; `rank` None means wherever its inputs are."""
+    """The pipeline rank that runs a module's calls; None is the rank that has most of the inputs."""
 
     path: str
     rank: int | None
 
 
 class OwnedParameter(nn.Parameter):
-    """A parameter of a module whose code runs on every rank; operations on it run where it lives."""
+    """A parameter of a module whose code runs on every rank; operations on it run on the rank where it lives."""
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -47,7 +47,7 @@ class OwnedParameter(nn.Parameter):
 
 @contextmanager
 def partition(index: int) -> Iterator[None]:
-    """Put the modules created inside on this partition; the innermost `with` decides.
+    """Put the modules created inside the `with` block on this partition; the innermost block decides.
 
         with smp.partition(1):
             self.head = nn.Linear(128, 10)
@@ -60,7 +60,7 @@ def partition(index: int) -> Iterator[None]:
 
     def marked_init(self: nn.Module, *args: Any, **kwargs: Any) -> None:
         _original_init(self, *args, **kwargs)
-        self.__dict__[WISH_ATTRIBUTE] = index
+        self.__dict__[PARTITION_ATTRIBUTE] = index
 
     nn.Module.__init__ = marked_init  # type: ignore[method-assign]
     try:
@@ -70,18 +70,19 @@ def partition(index: int) -> Iterator[None]:
 
 
 def assign_by_hand(model: nn.Module, partitions: int, default: int) -> dict[str, int]:
-    """Return the partition that `smp.partition` gave each module, `default` for the others.
+    """Return the partition that the user put each module on, `default` for the other modules.
 
-    Raises `ParallelError` for a partition that does not exist, one that stays empty, or a parameter wished for on two.
+    Raises `ParallelError` for a partition that does not exist, one that stays empty, or a parameter put on two.
     """
     assigned = {}
-    where: dict[int, tuple[str, int]] = {}
+    # By identity of a tensor: the first module that has it, and that module's partition.
+    first_user: dict[int, tuple[str, int]] = {}
     for path, module in model.named_modules():
-        index = module.__dict__.get(WISH_ATTRIBUTE, default)
+        index = module.__dict__.get(PARTITION_ATTRIBUTE, default)
         if index >= partitions:
             raise ParallelError(f"module {path!r} is put on partition {index}; there are {partitions}, from 0")
         for tensor in _own_tensors(module):
-            other, other_index = where.setdefault(id(tensor), (path, index))
+            other, other_index = first_user.setdefault(id(tensor), (path, index))
             if other_index != index:
                 raise ParallelError(
                     f"modules {other!r} (partition {other_index}) and {path!r} (partition {index}) share a parameter;"
@@ -98,7 +99,7 @@ def assign_by_hand(model: nn.Module, partitions: int, default: int) -> dict[str,
 
 
 def settle(model: nn.Module, assigned: dict[str, int], rank: int, device: torch.device) -> None:
-    """Give the modules their homes, move what is at home on `rank` to `device`, and drop the data of the rest."""
+    """Give the modules their homes, move the tensors of `rank` to `device`, and drop the data of all others."""
     _give_homes(model, assigned)
     _drop_foreign(model, assigned, rank, device)
     nn.Module.__call__ = _placed_call  # type: ignore[method-assign]
@@ -122,7 +123,7 @@ def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
 
 def _give_homes(model: nn.Module, assigned: dict[str, int]) -> None:
     rank_of = {id(module): assigned[path] for path, module in model.named_modules() if path in assigned}
-    # Inner modules too: the code around may call them without the module that they are a part of.
+    # Inner modules have homes too: code outside may call them without the module that contains them.
     for path, module in model.named_modules():
         below = {rank_of[id(inner)] for inner in module.modules() if id(inner) in rank_of}
         if len(below) <= 1:
@@ -130,8 +131,9 @@ def _give_homes(model: nn.Module, assigned: dict[str, int]) -> None:
 
 
 def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device: torch.device) -> None:
-    # A container (ParameterList) has no code of its own: its parameters are used by the code around it.
-    housed = {
+    # Modules whose code runs on one rank only, and all modules inside them. A container such as ParameterList has no
+    # code: the code around it uses its parameters.
+    run_on_one_rank = {
         id(inner)
         for module in model.modules()
         if HOME_ATTRIBUTE in module.__dict__ and type(module).forward is not nn.Module.forward
@@ -148,17 +150,17 @@ def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device:
             if owner == rank:
                 parameter.data = parameter.data.to(device)
             else:
-                # A new object: the optimizer that still holds the old one lets go of it at the first step.
+                # A new object, so that the data is freed when the optimizer drops the old one, at the first step.
                 if id(parameter) not in replaced:
                     meta = torch.empty_like(parameter, device="meta")
                     replaced[id(parameter)] = nn.Parameter(meta, parameter.requires_grad)
                 parameter = replaced[id(parameter)]
                 module._parameters[name] = parameter
             setattr(parameter, OWNER_ATTRIBUTE, owner)
-            if id(module) not in housed:
+            if id(module) not in run_on_one_rank:
                 parameter.__class__ = OwnedParameter
         for name, buffer in module._buffers.items():
             # Code that runs on every rank reads its buffers on every rank.
-            here = owner == rank or id(module) not in housed
+            kept = owner == rank or id(module) not in run_on_one_rank
             if buffer is not None:
-                module._buffers[name] = buffer.to(device if here else "meta")
+                module._buffers[name] = buffer.to(device if kept else "meta")

@@ -1,4 +1,4 @@
-"""An `nn.Sequential` that is split: its neighbouring children on one rank are one call, not one each."""
+"""A split `nn.Sequential` runs its neighbouring children on one rank as one call."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import nn
 from herringbone_parallel.torch.model_parallel.failures import note_module
 from herringbone_parallel.torch.model_parallel.placement.placement import HOME_ATTRIBUTE, Home
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import Microbatch, current
-from herringbone_parallel.torch.model_parallel.runtime.randomness import start_stream
+from herringbone_parallel.torch.model_parallel.runtime.randomness import seed_generators
 
 
 class Unit(NamedTuple):
-    """Children that run one after another on a rank, each with its path; `home` is the first one's."""
+    """Children that run one after another on a rank, with their paths; `home` is that of the first child."""
 
     home: Home
     paths: tuple[str, ...]
@@ -23,7 +23,7 @@ class Unit(NamedTuple):
 
 
 def join_children(model: nn.Module) -> None:
-    """Let each split `nn.Sequential` of a placed model run in units; one with a `forward` of its own stays as it is."""
+    """Let each split `nn.Sequential` of a placed model run in units, except those with their own `forward`."""
     for module in model.modules():
         plain = type(module).forward is nn.Sequential.forward and "forward" not in module.__dict__
         if plain and HOME_ATTRIBUTE not in module.__dict__:
@@ -32,25 +32,26 @@ def join_children(model: nn.Module) -> None:
 
 
 def _units(children: Sequence[nn.Module]) -> list[Unit | nn.Module]:
-    """Return the children in order, those that can run together as one unit."""
-    found: list[Unit | nn.Module] = []
+    """Return the children in order; those that can run together are one unit."""
+    units: list[Unit | nn.Module] = []
     for child in children:
         home: Home | None = child.__dict__.get(HOME_ATTRIBUTE)
-        last = found[-1] if found else None
+        last = units[-1] if units else None
         if home is None or (home.rank is None and not isinstance(last, Unit)):
-            # It is split itself, or may run on every rank, as its input may be on every rank.
-            found.append(child)
+            # The child is split, or has no parameters and may run on every rank, because its input may be everywhere.
+            units.append(child)
         elif isinstance(last, Unit) and home.rank in (None, last.home.rank):
-            found[-1] = Unit(last.home, (*last.paths, home.path), (*last.children, child))
+            units[-1] = Unit(last.home, (*last.paths, home.path), (*last.children, child))
         else:
-            found.append(Unit(home, (home.path,), (child,)))
-    return found
+            units.append(Unit(home, (home.path,), (child,)))
+    return units
 
 
 def _forward(
     sequential: nn.Module, children: tuple[nn.Module, ...], units: Sequence[Unit | nn.Module], value: Any
 ) -> Any:
     microbatch = current()
+    # Outside of steps, and after the script has changed the children, torch's own way is right.
     if microbatch is None or tuple(sequential._modules.values()) != children:
         for child in sequential.children():
             value = child(value)
@@ -61,8 +62,9 @@ def _forward(
 
 
 def _call(microbatch: Microbatch, unit: Unit, value: Any) -> Any:
-    # Random numbers as if each were called by itself, and drawn here: a checkpointed unit runs twice.
-    seeds = [microbatch.seed(path) for path in unit.paths]
+    # A seed for each child, as if each were called by itself. They are drawn here and not in `_run`, because a
+    # checkpointed unit runs twice.
+    seeds = [microbatch.visits.seed(path) for path in unit.paths]
     function = partial(_run, unit, seeds)
     if microbatch.wrap is not None:
         function = microbatch.wrap(function)  # type: ignore[assignment]
@@ -73,7 +75,7 @@ def _call(microbatch: Microbatch, unit: Unit, value: Any) -> Any:
 
 def _run(unit: Unit, seeds: Sequence[int], value: Any) -> Any:
     for path, child, seed in zip(unit.paths, unit.children, seeds, strict=True):
-        start_stream(seed)
+        seed_generators(seed)
         try:
             value = child(value)
         except Exception as error:

@@ -1,9 +1,9 @@
-"""Watches one run of a model: which module computes what, what its backward keeps, and what passes between modules.
+"""Trace one run of a model: the work of each module, the memory its backward keeps, and the tensors between modules.
 
-Every operation, forward and backward, goes by a dispatch mode. It belongs to the innermost module whose code is
-running; in the backward it belongs to the module in which autograd recorded the node (nodes are numbered in the order
-of recording, so that a stretch of numbers is a stretch of one module's code). Operations of the step function itself,
-such as the loss, belong to the model.
+Every operation, forward and backward, passes a dispatch mode. In the forward it belongs to the innermost module whose
+code runs. In the backward it belongs to the module in which autograd recorded the node: nodes are numbered in the order
+of recording, so a range of numbers is a range of one module's code. Operations of the step function itself, such as the
+loss, belong to the model.
 """
 
 from __future__ import annotations
@@ -25,12 +25,15 @@ from torch.utils.flop_counter import flop_registry
 from herringbone_parallel.core.partition.work import Device
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.torch.model_parallel.failures import note_module
-from herringbone_parallel.torch.model_parallel.placement.untouched import Kept, storage_key
+from herringbone_parallel.torch.model_parallel.placement.untouched import SavedModel, storage_key
 
 
 @dataclass(slots=True)
-class Seen:
-    """What one module did by itself: seconds by the estimate and by the clock, and bytes that its backward keeps."""
+class ModuleCost:
+    """The cost of one module's own operations: estimated and measured seconds, and bytes that its backward keeps.
+
+    `order` is the number of the module's first call.
+    """
 
     order: int
     estimated: float = 0.0
@@ -39,8 +42,8 @@ class Seen:
 
 
 @dataclass(slots=True)
-class Passed:
-    """A tensor that the module `source` made, or owns, and the bytes of it that each other module took first."""
+class SharedTensor:
+    """A tensor that the module `source` made or owns; `users` are the bytes that each other module took first."""
 
     source: str
     users: dict[str, int] = field(default_factory=dict)
@@ -48,30 +51,32 @@ class Passed:
 
 
 class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Watches while it is entered; use `watching`, which enters it together with its hooks.
+    """The dispatch mode of a trace; use `watching`, which enters it together with its hooks.
 
-    `seen` has the modules that ran, by path, in the order of their first call; `passed` the tensors that one module
-    made and another used.
+    `costs` are the modules that ran, by path, in the order of their first call. `shared` are the tensors that one
+    module made and another used.
     """
 
-    def __init__(self, module: nn.Module, device: Device, kept: Kept, *, clock: bool) -> None:
+    def __init__(self, module: nn.Module, device: Device, saved: SavedModel, *, clock: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen = {"": Seen(0)}
+        self.costs = {"": ModuleCost(0)}
         self._device = device
-        self._kept = kept
-        # What a GPU is handed returns at once; only a clock has to wait for it. On the CPU other work takes no part in
-        # the thread's own time.
+        self._saved = saved
+        # A GPU's operation returns before it has run, so a measurement has to wait for it. On the CPU the thread's own
+        # time is used, in which the work of other threads does not count.
         self._waits = clock and torch.cuda.is_available()
         self._now = time.perf_counter if self._waits else time.thread_time
         self._path_of = {id(inner): path for path, inner in module.named_modules()}
+        # The paths of the modules whose code runs now, the innermost last.
         self._inside = [""]
-        # From which autograd node on code of which module recorded.
+        # From node number `_starts[i]` on, autograd's nodes were recorded by code of module `_recorders[i]`.
         self._starts, self._recorders = [0], [""]
-        self._passed: list[Passed] = []
-        self._maker: dict[int, Passed] = {}
+        self._tensors: list[SharedTensor] = []
+        # By storage: the newest tensor in it, the modules that own it, and the storages that the backward keeps.
+        self._maker: dict[int, SharedTensor] = {}
         self._owners: dict[int, set[str]] = {}
         self._counted: set[int] = set()
-        # An address is not used again while a weak reference to its storage is there.
+        # An address is not used again as long as there is a weak reference to its storage.
         self._references: list[Any] = []
         for path, inner in module.named_modules():
             for tensor in (*inner._parameters.values(), *inner._buffers.values()):
@@ -82,17 +87,18 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     self._made(storage_key(parameter), path)
 
     @property
-    def passed(self) -> list[Passed]:
-        return [value for value in self._passed if value.users]
+    def shared(self) -> list[SharedTensor]:
+        """The tensors that another module than their maker has used."""
+        return [tensor for tensor in self._tensors if tensor.users]
 
     @contextmanager
     def module(self, module: nn.Module) -> Iterator[None]:
-        """Count what happens in the `with` block as this module's; an exception learns where it was raised."""
+        """Count operations in the `with` block as this module's; note the module on an exception."""
         path = self._path_of.get(id(module))
         if path is None:
             yield
             return
-        self.seen.setdefault(path, Seen(len(self.seen)))
+        self.costs.setdefault(path, ModuleCost(len(self.costs)))
         self._inside.append(path)
         self._note_recorder()
         try:
@@ -105,48 +111,50 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._note_recorder()
 
     def pack(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Count what autograd keeps for the backward, each storage once; parameters are there anyway."""
+        """Count the tensors that autograd keeps for the backward: each storage once, and no parameters."""
         key = storage_key(tensor)
         if key not in self._owners and key not in self._counted:
             self._counted.add(key)
             self._hold_address(tensor)
             kept = min(tensor.untyped_storage().nbytes(), _bytes(tensor))
-            self.seen[self._inside[-1]].kept_bytes += kept
+            self.costs[self._inside[-1]].kept_bytes += kept
         return tensor
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         node = torch._C._current_autograd_node()
         path = self._inside[-1] if len(self._inside) > 1 or node is None else self._recorder(node)
-        given = _tensors((args, kwargs))
+        inputs = _tensors((args, kwargs))
         if func._schema.is_mutable:
-            for tensor in given:
-                self._kept.before_write(tensor)
+            for tensor in inputs:
+                self._saved.before_write(tensor)
         start = self._now()
         result = func(*args, **kwargs)
         if self._waits:
             torch.cuda.synchronize()
-        seen = self.seen.setdefault(path, Seen(len(self.seen)))
-        seen.clocked += self._now() - start
-        made = _tensors(result)
+        cost = self.costs.setdefault(path, ModuleCost(len(self.costs)))
+        cost.clocked += self._now() - start
+        outputs = _tensors(result)
         if not (_is_view(func) or func in _FREE):
-            seen.estimated += self._device.seconds(
-                _operations(func, args, kwargs, result), _total(given) + _total(made)
+            cost.estimated += self._device.seconds(
+                _operations(func, args, kwargs, result), _total(inputs) + _total(outputs)
             )
+        # Gradients travel back the way their values came, so only the forward is noted.
         if node is None:
-            self._note_values(path, func, given, made)
+            self._note_tensors(path, func, inputs, outputs)
         return result
 
-    def _note_values(self, path: str, func: Any, given: list[torch.Tensor], made: list[torch.Tensor]) -> None:
-        keys = {storage_key(tensor) for tensor in given}
-        for tensor in given:
+    def _note_tensors(self, path: str, func: Any, inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> None:
+        keys = {storage_key(tensor) for tensor in inputs}
+        for tensor in inputs:
             key = storage_key(tensor)
-            value = self._maker.get(key)
-            if value is None or value.source == path or path in self._owners.get(key, ()):
+            shared = self._maker.get(key)
+            # A module's own parameter is on its rank in any case.
+            if shared is None or shared.source == path or path in self._owners.get(key, ()):
                 continue
-            value.users.setdefault(path, _bytes(tensor))
-            value.gradient |= tensor.requires_grad and torch.is_grad_enabled()
-        for tensor in made:
+            shared.users.setdefault(path, _bytes(tensor))
+            shared.gradient |= tensor.requires_grad and torch.is_grad_enabled()
+        for tensor in outputs:
             key = storage_key(tensor)
             if key not in keys:
                 self._hold_address(tensor)
@@ -159,12 +167,12 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _made(self, key: int, path: str) -> None:
         if key:
-            self._maker[key] = Passed(path)
-            self._passed.append(self._maker[key])
+            self._maker[key] = SharedTensor(path)
+            self._tensors.append(self._maker[key])
 
     def _note_recorder(self) -> None:
         number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-        # On a GPU autograd recomputes in a thread of its own, which has its own numbers.
+        # Smaller numbers come from another thread: on a GPU autograd recomputes checkpointed code in its own thread.
         if number >= self._starts[-1]:
             self._starts.append(number)
             self._recorders.append(self._inside[-1])
@@ -180,7 +188,7 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 @contextmanager
 def watching(trace: Trace) -> Iterator[None]:
-    """Watch what this thread does inside the `with` block."""
+    """Trace the calling thread inside the `with` block."""
     before = nn.Module.__call__
 
     def watched(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
@@ -195,11 +203,11 @@ def watching(trace: Trace) -> Iterator[None]:
         nn.Module.__call__ = before  # type: ignore[method-assign]
 
 
-# They allocate, and touch nothing.
+# Operations that allocate memory and do not touch it.
 _FREE = {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_like.default, torch.ops.aten.empty_strided.default}
 
 
-# Whole layers in one operation, for which torch has no formula: how often their matrices are multiplied.
+# Recurrent layers in one operation, for which torch has no formula: the number of products with each matrix.
 _RECURRENT = {"mkldnn_rnn_layer": 1, "mkldnn_rnn_layer_backward": 2, "_cudnn_rnn": 1, "_cudnn_rnn_backward": 2}
 
 

@@ -1,4 +1,4 @@
-"""Runs a model and puts everything back: parameters, buffers, gradients, attributes, random numbers."""
+"""Run a model and restore everything afterwards: parameters, buffers, gradients, attributes, random numbers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from torch import nn
 from herringbone_parallel.torch.model_parallel.runtime import randomness
 
 
-class Kept:
-    """What a model was before it ran.
+class SavedModel:
+    """A copy of a model's contents before a run.
 
-    Buffers and attributes are copied at once. A parameter is copied when somebody is about to write to it, which hardly
-    any model does: all of them would double the memory.
+    Buffers and attributes are copied at once. A parameter is copied when an operation is about to write to it, which
+    happens in hardly any model. Copying all parameters would double the memory.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._attributes = [(inner, dict(inner.__dict__)) for inner in module.modules()]
+        # The dicts themselves stay the same objects, so their contents are saved separately from the attributes.
         self._members: list[tuple[dict[str, Any], dict[str, Any]]] = [
             (members, dict(members))
             for inner in module.modules()
@@ -33,13 +34,15 @@ class Kept:
         self._parameter_of = {storage_key(parameter): parameter for parameter in module.parameters()}
 
     def before_write(self, tensor: torch.Tensor) -> None:
-        """Copy the parameter whose data `tensor` is or looks into; other tensors may be written to."""
+        """Copy the parameter that `tensor` is, or is a view of; call it before each write."""
+        # Popped, so that only the first write copies.
         parameter = self._parameter_of.pop(storage_key(tensor), None)
         if parameter is not None:
             self._copies.append((parameter, parameter.detach().clone()))
 
-    def put_back(self) -> None:
-        """Undo what the model's run has changed."""
+    def restore(self) -> None:
+        """Undo the changes of the run."""
+        # Cleared first: the run may have added attributes.
         for inner, attributes in self._attributes:
             inner.__dict__.clear()
             inner.__dict__.update(attributes)
@@ -54,7 +57,7 @@ class Kept:
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Return what tensors of one memory have in common, 0 for those that have none (sparse ones)."""
+    """Return a number that tensors of the same memory share; 0 for tensors without a storage, such as sparse ones."""
     try:
         return int(tensor.untyped_storage()._cdata)
     except NotImplementedError:
@@ -62,23 +65,25 @@ def storage_key(tensor: torch.Tensor) -> int:
 
 
 @contextmanager
-def untouched(module: nn.Module) -> Iterator[Kept]:
-    """Leave the module, and the random numbers to come, as they were before the `with` block.
+def untouched(module: nn.Module) -> Iterator[SavedModel]:
+    """Restore the module and the random number generators after the `with` block.
 
         with untouched(module):
             module(inputs).sum().backward()
 
-    Gradients start from none inside. Lists and other objects that the module's code changes in place stay changed.
+    Inside, parameters have no gradients at first. Lists and other objects that the module's code changes in place stay
+    changed.
     """
-    kept = Kept(module)
-    restore_torch, numpy_state = randomness.keep(), np.random.get_state()
+    saved = SavedModel(module)
+    restore_torch, numpy_state = randomness.save_generators(), np.random.get_state()
     python_state = random.getstate()
+    # Set aside and not zeroed: the run must not add to the script's gradients.
     for parameter in module.parameters():
         parameter.grad = None
     try:
-        yield kept
+        yield saved
     finally:
-        kept.put_back()
+        saved.restore()
         restore_torch()
         np.random.set_state(numpy_state)
         random.setstate(python_state)

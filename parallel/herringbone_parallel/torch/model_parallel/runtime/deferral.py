@@ -1,14 +1,18 @@
-"""`zero_bubble`: a backward in two parts, the gradients of inputs at once, those of parameters when nobody waits.
+"""`zero_bubble`: a backward in two parts. The gradients of inputs come first, because another rank waits for them.
 
-The part of an autograd graph that leads to parameters and to nothing else is cut off (`w -> TBackward` below); a cut is
-where it joins the rest. The first part runs the graph down to the inputs, past the cuts, and keeps the gradients that
-arrive there. The second runs each cut-off part from its cut. So no node runs twice, but one whose forward needs both.
+The second part computes the gradients of parameters when the rank would otherwise wait. Some parts of an autograd
+graph lead to parameters only (`w -> TBackward` below). A cut is the node where such a part joins the rest.
+
+    [1] The first part runs the graph down to the inputs, past the cuts, and keeps the gradients that arrive there.
+    [2] The second part runs each cut-off part from its cut.
+
+So no node runs twice, except the cut itself, whose backward makes both kinds of gradients.
 
     x ---------> AddmmBackward ---------> ReluBackward -> ... -> root
     w -> TBackward --^        ^ the cut: the gradient of this output is kept
 
 Where no input needs a gradient, as on the first rank, the whole graph leads to parameters, and all of it is put off.
-A parameter with several cuts is put off with a walk of its own through all of the graph.
+A parameter behind several cuts is put off as a separate run through the whole graph.
 Source of the idea: Qi et al. 2023, arXiv 2401.10241; of the cut: public documentation of `torch.autograd.graph`.
 """
 
@@ -24,7 +28,10 @@ from torch.autograd.graph import GradientEdge
 
 
 class Cut(NamedTuple):
-    """A node with the parameters behind it that nothing else leads to, and the numbers of its outputs in use."""
+    """A node of the graph behind which there are parameters, reached through this node's own branch only.
+
+    `outputs` are the numbers of the node's outputs in use: gradients arrive there.
+    """
 
     node: Any
     outputs: tuple[int, ...]
@@ -32,7 +39,11 @@ class Cut(NamedTuple):
 
 
 class Deferral:
-    """What one microbatch has put off; `run` does it, in the order in which it was put off."""
+    """The work that one microbatch has put off.
+
+    gradients = deferral.backward(roots, root_gradients, inputs)     # [1]
+    deferral.run()                                                   # [2], in the same order
+    """
 
     def __init__(self) -> None:
         self._actions: list[Callable[[], None]] = []
@@ -41,36 +52,43 @@ class Deferral:
         return bool(self._actions)
 
     def add(self, action: Callable[[], None]) -> None:
+        """Put an action off."""
         self._actions.append(action)
 
     def run(self) -> None:
+        """Run all actions, in the order in which they were put off."""
         actions, self._actions = self._actions[::-1], []
         while actions:
-            # Popped, so that what it holds is let go at once.
+            # Popped before it runs: the graph and the gradients it holds are freed at once, not after the last one.
             actions.pop()()
 
     def backward(
         self, roots: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
     ) -> Sequence[torch.Tensor | None]:
-        """Return the gradients of the inputs, leaves of the graph, and put off those of the parameters."""
+        """Return the gradients of the inputs, which are leaves of the graph; put off those of the parameters."""
+        # A new walk for each segment and step: autograd builds a new graph in each forward.
         cuts = cuts_of(roots, inputs)
         uses = Counter(id(parameter) for cut in cuts for parameter in cut.parameters)
+        # Reached from several cuts. One run from the roots adds up such a gradient as an ordinary backward does,
+        # whatever nodes the cuts share.
         several = {id(p): p for cut in cuts for p in cut.parameters if uses[id(p)] > 1}
         edges = [GradientEdge(cut.node, output) for cut in cuts for output in cut.outputs]
         wanted: list[Any] = [*inputs, *edges]
-        found: Sequence[torch.Tensor | None] = ()
+        arrived: Sequence[torch.Tensor | None] = ()
         if wanted:
-            found = torch.autograd.grad(roots, wanted, gradients, retain_graph=bool(cuts), allow_unused=True)
+            # The graph is kept if the second part needs it.
+            arrived = torch.autograd.grad(roots, wanted, gradients, retain_graph=bool(cuts), allow_unused=True)
         if several:
             self.add(partial(_accumulate, roots, gradients, tuple(several.values()), keep=True))
-        arrived = iter(found[len(inputs) :])
+        at_cuts = iter(arrived[len(inputs) :])
         for cut in cuts:
-            edges_and_gradients = [(GradientEdge(cut.node, output), next(arrived)) for output in cut.outputs]
-            mine = [(edge, gradient) for edge, gradient in edges_and_gradients if gradient is not None]
-            own = tuple(parameter for parameter in cut.parameters if uses[id(parameter)] == 1)
-            if mine and own:
-                self.add(partial(_accumulate, [e for e, _ in mine], [g for _, g in mine], own, keep=False))
-        return found[: len(inputs)]
+            # An output that no gradient reached has None; its part of the graph then adds nothing.
+            edges_and_gradients = [(GradientEdge(cut.node, output), next(at_cuts)) for output in cut.outputs]
+            used = [(edge, gradient) for edge, gradient in edges_and_gradients if gradient is not None]
+            parameters = tuple(parameter for parameter in cut.parameters if uses[id(parameter)] == 1)
+            if used and parameters:
+                self.add(partial(_accumulate, [e for e, _ in used], [g for _, g in used], parameters, keep=False))
+        return arrived[: len(inputs)]
 
 
 def cuts_of(roots: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[Cut]:
@@ -83,48 +101,59 @@ def cuts_of(roots: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> li
 
 
 class _Walk:
-    """Goes through a graph once; each node is done after those that it leads to."""
+    """Walks a graph once and classifies each node after the nodes that it leads to.
+
+    The walk keeps its own stack: graphs of long sequences are deeper than Python's recursion limit.
+    """
 
     def __init__(self, inputs: set[int]) -> None:
+        # By identity of a leaf tensor: comparing tensors would compare their elements.
         self._inputs = inputs
-        self._done: dict[Any, bool] = {}
+        # By node, in the order of completion: True if the node leads to parameters only.
+        self._only_parameters: dict[Any, bool] = {}
         self._outputs: dict[Any, set[int]] = {}
 
     def visit(self, node: Any, output: int) -> None:
+        """Walk everything behind one output of a node."""
         self._outputs.setdefault(node, set()).add(output)
         stack = [(node, False)]
         while stack:
-            node, seen = stack.pop()
-            if node in self._done:
+            node, children_done = stack.pop()
+            if node in self._only_parameters:
                 continue
             children = [(child, number) for child, number in node.next_functions if child is not None]
-            if seen:
-                self._done[node] = self._leads_to_parameters_alone(node, children)
+            if children_done:
+                self._only_parameters[node] = self._leads_to_parameters_only(node, children)
                 continue
+            # Below its children on the stack, so the node is classified after all of them.
             stack.append((node, True))
             for child, number in children:
                 self._outputs.setdefault(child, set()).add(number)
                 stack.append((child, False))
 
-    def _leads_to_parameters_alone(self, node: Any, children: Sequence[tuple[Any, int]]) -> bool:
+    def _leads_to_parameters_only(self, node: Any, children: Sequence[tuple[Any, int]]) -> bool:
+        # `AccumulateGrad`, the node of a leaf, is the only one with a `variable`.
         if hasattr(node, "variable"):
             return id(node.variable) not in self._inputs
-        return all(self._done[child] for child, _ in children)
+        return all(self._only_parameters[child] for child, _ in children)
 
     def cuts(self, roots: set[Any]) -> list[Cut]:
-        found = []
-        for node, parameters_alone in reversed(self._done.items()):
-            if parameters_alone:
+        """Return the cuts, those nearest to the roots first."""
+        cuts = []
+        for node, only_parameters in reversed(self._only_parameters.items()):
+            if only_parameters:
+                # Nothing else needs this part of the graph, so it is put off from the root on.
                 behind = [node] if node in roots else []
             else:
-                behind = [child for child, _ in node.next_functions if child is not None and self._done[child]]
+                children = [child for child, _ in node.next_functions if child is not None]
+                behind = [child for child in children if self._only_parameters[child]]
             if behind:
-                found.append(Cut(node, tuple(sorted(self._outputs[node])), self._parameters_behind(behind)))
-        return found
+                cuts.append(Cut(node, tuple(sorted(self._outputs[node])), self._parameters_behind(behind)))
+        return cuts
 
     @staticmethod
     def _parameters_behind(nodes: Sequence[Any]) -> tuple[torch.Tensor, ...]:
-        found: dict[int, torch.Tensor] = {}
+        parameters: dict[int, torch.Tensor] = {}
         seen = set()
         stack = list(nodes)
         while stack:
@@ -133,9 +162,9 @@ class _Walk:
                 continue
             seen.add(node)
             if hasattr(node, "variable"):
-                found[id(node.variable)] = node.variable
+                parameters[id(node.variable)] = node.variable
             stack += [child for child, _ in node.next_functions if child is not None]
-        return tuple(found.values())
+        return tuple(parameters.values())
 
 
 def _accumulate(
@@ -145,7 +174,7 @@ def _accumulate(
 
 
 def is_supported() -> bool:
-    """Say whether this torch can start a backward inside a graph."""
+    """Say whether this torch can start a backward in the middle of a graph, as `zero_bubble` needs."""
     leaf = torch.ones(1, requires_grad=True)
     root = leaf * 2
     assert root.grad_fn is not None

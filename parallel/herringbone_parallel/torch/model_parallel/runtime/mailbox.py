@@ -1,53 +1,59 @@
-"""The messages of one microbatch: what it sends, and what it waits for with the baton handed on."""
+"""The mailbox of one microbatch: the messages it sends, and those it waits for while other microbatches run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
-from herringbone_parallel.torch.model_parallel.runtime.transport import Key
-
-if TYPE_CHECKING:
-    from herringbone_parallel.torch.model_parallel.runtime.run_token import Baton, Turn
-    from herringbone_parallel.torch.model_parallel.runtime.transport import Transport
+from herringbone_parallel.torch.model_parallel.runtime.run_token import RunToken, Ticket
+from herringbone_parallel.torch.model_parallel.runtime.transport import Key, MessageId, Purpose, Transport
 
 
-class Post:
-    """Sends and receives for one microbatch of one step; `rank` is this process's pipeline rank."""
+class Mailbox:
+    """Sends and receives for one microbatch of one step; `rank` is this process's pipeline rank.
 
-    def __init__(self, rank: int, step: int, microbatch: int, transport: Transport | None, baton: Baton) -> None:
+    Only the thread of its microbatch calls it, so it has no lock. `transport` is None in a pipeline of one rank, which
+    never sends.
+    """
+
+    def __init__(self, rank: int, step: int, microbatch: int, transport: Transport | None, token: RunToken) -> None:
         self.rank = rank
         self._step = step
         self._microbatch = microbatch
         self._transport = transport
-        self._baton = baton
+        self._token = token
 
-    def send_tensor(self, peer: int, serial: int, purpose: int, tensor: torch.Tensor) -> None:
+    def send_tensor(self, peer: int, serial: int, purpose: Purpose, tensor: torch.Tensor) -> None:
+        """Start sending a tensor; it must not change before the step ends."""
         assert self._transport is not None
         self._transport.send_tensor(peer, self._key(serial, purpose), tensor)
 
-    def send_object(self, peer: int, serial: int, purpose: int, content: Any) -> None:
+    def send_object(self, peer: int, serial: int, purpose: Purpose, content: Any) -> None:
+        """Start sending a picklable object."""
         assert self._transport is not None
         self._transport.send_object(peer, self._key(serial, purpose), content)
 
-    def wait(self, serial: int, purpose: int, *, source: int) -> Any:
-        """Return the message; other microbatches run until it is here."""
-        return self._baton.wait(self._microbatch, (source, self._key(serial, purpose)))
+    def wait(self, serial: int, purpose: Purpose, *, source: int) -> Any:
+        """Return the message; other microbatches run until it arrives."""
+        # With the source, because each rank that used a value returns its gradient under the same key.
+        return self._token.wait(self._microbatch, MessageId(source, self._key(serial, purpose)))
 
-    def await_turn(self, turn: Turn) -> None:
-        """Return after the microbatch before has passed its turn of the same."""
-        self._baton.await_turn(self._microbatch, turn)
+    def await_ticket(self, ticket: Ticket) -> None:
+        """Return once the previous microbatch has passed the same ticket."""
+        self._token.await_ticket(self._microbatch, ticket)
 
-    def pass_turn(self, turn: Turn) -> None:
+    def pass_ticket(self, ticket: Ticket) -> None:
         """Let the next microbatch do what this one has done."""
-        self._baton.pass_turn(self._microbatch, turn)
+        self._token.pass_ticket(self._microbatch, ticket)
 
     def enter_backward(self) -> None:
-        self._baton.enter_backward(self._microbatch)
+        """Go on with the backward when the schedule says so."""
+        self._token.enter_backward(self._microbatch)
 
     def enter_weight(self) -> None:
-        self._baton.enter_weight(self._microbatch)
+        """Go on with the gradients of parameters when the schedule says so."""
+        self._token.enter_weight(self._microbatch)
 
-    def _key(self, serial: int, purpose: int) -> Key:
+    def _key(self, serial: int, purpose: Purpose) -> Key:
         return Key(self._step, self._microbatch, serial, purpose)

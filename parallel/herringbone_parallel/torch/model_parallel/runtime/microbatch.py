@@ -1,10 +1,15 @@
-"""One microbatch on one rank: runs each call where it belongs, and keeps the tape.
+"""One microbatch on one rank: runs each call on the rank where it belongs, and keeps the tape.
 
-Two rules place a call. A module's call runs on the rank that owns the module; any other operation runs where most of
-its data already is. Inputs that are elsewhere move there, straight from their owner; nothing else moves.
+Two rules place a call. A module's call runs on the rank that owns the module. Any other operation runs on the rank that
+has most of its data. Inputs from other ranks move there directly from their owners; nothing else moves.
 
-The ranks that do not run a call need the shapes of its results. The one that does sends them during the first step in
-which a call is seen with such inputs; from the next step on they are known (`ShapeBook`), and nobody waits.
+    [1] find the placed inputs, and choose the rank                    on every rank
+    [2] move inputs that this rank does not have                       owner sends, chosen rank receives
+    [3] run the function; others take the shapes from the shape book   on the chosen rank
+    [4] wrap the results as placed tensors, and note the call          on every rank
+
+The ranks that do not run a call need the shapes of its results. The rank that runs it sends them during the first step
+in which a call has such inputs. From the next step on the `ShapeBook` knows them, and no rank waits for shapes.
 """
 
 from __future__ import annotations
@@ -23,49 +28,59 @@ from herringbone_parallel.core.pipeline.divergence import EVERYWHERE, Call
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.torch.model_parallel.failures import note_module
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
-from herringbone_parallel.torch.model_parallel.runtime.mailbox import Post
+from herringbone_parallel.torch.model_parallel.runtime.graph_inputs import enter
+from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.modes import thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate, operate_inside
+from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor, Value
-from herringbone_parallel.torch.model_parallel.runtime.randomness import branch, seed_of, start_stream
-from herringbone_parallel.torch.model_parallel.runtime.run_token import BACKWARD, FORWARD, Turn
+from herringbone_parallel.torch.model_parallel.runtime.randomness import reseed, seed_generators
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook, TensorSpec, shapes_of
-from herringbone_parallel.torch.model_parallel.runtime.tape import Entrance, Flow, Move, Run, Segment, Tape
+from herringbone_parallel.torch.model_parallel.runtime.tape import Flow, Move, Run, Segment, StartGradient, Tape
 from herringbone_parallel.torch.model_parallel.runtime.transport import Purpose
+from herringbone_parallel.torch.model_parallel.runtime.visits import Visits
 
-# On a parameter of a partitioned model: the pipeline rank it lives on.
+# The attribute of a partitioned model's parameter that holds the pipeline rank it lives on.
 OWNER_ATTRIBUTE = "_smp_owner"
 
-_here = threading.local()
+# Module names, because Python 3.10 looks up a member of an enum several times slower.
+_FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
+
+_thread = threading.local()
 
 
 def current() -> Microbatch | None:
-    """Return the microbatch this thread runs, None outside a step and inside a module's own code."""
-    microbatch: Microbatch | None = getattr(_here, "microbatch", None)
+    """Return the microbatch that this thread runs; None outside a step and inside a module's own code."""
+    microbatch: Microbatch | None = getattr(_thread, "microbatch", None)
     return microbatch
 
 
 @contextmanager
 def inside(microbatch: Microbatch | None) -> Iterator[None]:
-    """Make this the thread's microbatch for a `with` block; None is the inside of a module that runs on one rank."""
+    """Make this the thread's microbatch for a `with` block; pass None for code that runs on one rank only."""
     before = current()
-    _here.microbatch = microbatch
+    _thread.microbatch = microbatch
     try:
         yield
     finally:
-        _here.microbatch = before
+        _thread.microbatch = before
 
 
 class Microbatch:
-    """The state of one microbatch; entered by its thread while the user's step function runs.
+    """The state of one microbatch; its thread enters it while the user's step function runs.
 
-    `scale` multiplies the gradients that `backward` starts from: 1 / microbatches averages over them. With a
-    `deferral`, backward leaves the gradients of parameters to it.
+        microbatch = Microbatch(mailbox, partitions, device, book, scale=1 / microbatches, seed=seed)
+        with microbatch.running():
+            result = step_function(*args)
+
+    `scale` multiplies the gradients that `backward` starts from: 1 / microbatches averages over the microbatches. With
+    a `deferral`, backward puts off the gradients of parameters. Only the microbatch's own thread uses its members,
+    except `trace`, which the stall probe reads.
     """
 
     def __init__(
         self,
-        post: Post,
+        mailbox: Mailbox,
         partitions: int,
         device: torch.device,
         book: ShapeBook,
@@ -74,27 +89,28 @@ class Microbatch:
         seed: int,
         deferral: Deferral | None = None,
     ) -> None:
-        # Applied to the code of each module before it runs, in a part of the forward that is checkpointed.
+        # In a checkpointed part of the forward: applied to the code of each module before it runs.
         self.wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
-        self._post = post
+        self._mailbox = mailbox
         self._tape = Tape(deferral)
-        self._peers = [rank for rank in range(partitions) if rank != post.rank]
+        self._peers = [rank for rank in range(partitions) if rank != mailbox.rank]
         self._device = device
         self._book = book
         self._scale = scale
-        self._seed_of_calls = seed
+        # Counts for tickets and seeds; a caller that draws for several modules in one call asks it, too.
+        self.visits = Visits(seed)
+        # The number of the newest value. Every rank counts all values, so a number means the same value everywhere.
         self._serial = 0
-        # What was called, and on which rank: the same on every rank.
+        # The calls and their ranks: the same on every rank. Only appended to, so other threads may read it.
         self.trace: list[Call] = []
+        # By the identity of a parameter: its placed tensor in this microbatch.
         self._parameters: dict[int, PlacedTensor] = {}
-        self._visits: dict[tuple[int, Hashable], int] = {}
-        self._seeded: dict[str, int] = {}
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Be this thread's microbatch, with its own stream of random numbers."""
+        """Make this the thread's microbatch, with its own stream of random numbers, for a `with` block."""
         with inside(self):
-            start_stream(self._seed_of_calls)
+            seed_generators(self.visits.stream_seed)
             yield
 
     def call(
@@ -109,15 +125,15 @@ class Microbatch:
     ) -> Any:
         """Run `function` on one rank and return what it returned, with its tensors placed there.
 
-        `target` is the pipeline rank, or None for the rank that holds most of the inputs. Without a placed input and
-        without a target the function runs on every rank alike. `name` is for messages; calls of one `identity` (the
-        name, if not given) return the same shapes for inputs of the same shapes. Random numbers are drawn from `seed`,
-        by default that of the name.
+        `target` is the pipeline rank, or None for the rank that holds most of the inputs. Without a target and without
+        a placed input, the function runs on every rank alike. `name` is for messages. Calls of one `identity` (default:
+        the name) return the same shapes for inputs of the same shapes. Random numbers are drawn from `seed` (default:
+        the name's next seed).
         """
         leaves: list[Any] = []
         values: dict[int, Value] = {}
 
-        def note(leaf: Any) -> Any:
+        def collect(leaf: Any) -> Any:
             if isinstance(leaf, torch.Tensor):
                 leaf = self.place_parameter(leaf)
                 if isinstance(leaf, PlacedTensor):
@@ -125,85 +141,93 @@ class Microbatch:
             leaves.append(leaf)
             return leaf
 
-        args, kwargs = replace_leaves((args, kwargs), note)
+        # [1]
+        args, kwargs = replace_leaves((args, kwargs), collect)
         if target is None and not values:
             return function(*args, **kwargs)
         home = target if target is not None else _most_bytes(values.values())
         self.trace.append((name, home))
         if seed is None:
-            seed = self.seed(name)
+            # On every rank, also where the function does not run: the count of visits must be the same.
+            seed = self.visits.seed(name)
         call = (identity or name, home, thread_modes(), tuple(_describe(leaf) for leaf in leaves))
+        # [2]
         for value in values.values():
             self._move(value, home)
+        # [3]
         known = self._book.get(call)
         serial = self._next_serial()
         segment = self._tape.segment(home)
         run = Run([value.flow for value in values.values() if value.flow is not None], ())
         made: Sequence[torch.Tensor] = ()
-        if home == self._post.rank:
-            # Gradients of parameters, and running statistics, add up in the order of the microbatches.
+        if home == self._mailbox.rank:
+            # A call that may use parameters or buffers. Their gradients and running statistics must add up in the order
+            # of the microbatches, because floating-point sums depend on the order.
             ordered = target is not None or any(isinstance(value.local, nn.Parameter) for value in values.values())
-            enter = partial(_enter, segment)
-            real = partial(function, *replace_leaves(args, enter), **replace_leaves(kwargs, enter))
+            to_real = partial(enter, segment)
+            real = partial(function, *replace_leaves(args, to_real), **replace_leaves(kwargs, to_real))
             result = self._run_here(run, name, seed, ordered, real)
             made = [leaf for leaf in leaves_of(result) if isinstance(leaf, torch.Tensor)]
             shapes = shapes_of(result)
-            self._tell_shapes(name, known, serial, shapes)
+            self._share_shapes(name, known, serial, shapes)
         else:
-            shapes = known if known is not None else self._post.wait(serial, Purpose.SHAPES, source=home)
+            shapes = known if known is not None else self._mailbox.wait(serial, Purpose.SHAPES, source=home)
         if known is None:
             self._book.learn(call, shapes)
+        # [4]
         return self._wrap(segment, run, shapes, made)
 
     def backward(
         self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, retain: bool
     ) -> None:
-        """Run the backward of everything the tensors depend on, when the schedule says so."""
+        """Run the backward of everything that the tensors depend on, when the schedule says so."""
         self.trace.append(("model.backward", EVERYWHERE))
-        self._post.enter_backward()
-        seeds: list[tuple[Flow, torch.Tensor | None]] = []
-        # Those in a graph that autograd knows whole; they may share it, so they go together.
+        self._mailbox.enter_backward()
+        starts: list[StartGradient] = []
+        # Ordinary tensors, whose whole graph is on this rank. They may share it, so one backward runs for all.
         plain: list[tuple[torch.Tensor, torch.Tensor]] = []
         for tensor, gradient in zip(tensors, gradients, strict=True):
             if not tensor.requires_grad:
                 raise ParallelError("backward() of a tensor that depends on no parameter that requires a gradient")
             if isinstance(tensor, PlacedTensor):
-                seeds.append((tensor.value.anchor(), self._seed(tensor.value, gradient)))
+                starts.append(StartGradient(tensor.value.anchor(), self._start_of(tensor.value, gradient)))
             else:
-                plain.append((tensor, _start(tensor, gradient) * self._scale))
+                plain.append((tensor, _start_gradient(tensor, gradient) * self._scale))
         if plain:
             torch.autograd.backward([t for t, _ in plain], [g for _, g in plain], retain_graph=retain)
-        # Each rank goes its own part of the way back; what it does to a parameter there is no call of the user's.
+        # As the code of one rank: operations on parameters inside autograd, such as hooks, are no calls of every rank.
         with inside(None):
-            self._tape.backward(seeds, self._post, retain=retain)
+            self._tape.backward(starts, self._mailbox, retain=retain)
 
     def fetch(self, tensor: PlacedTensor) -> torch.Tensor:
         """Return the data, detached, on every rank of the pipeline."""
         value = tensor.value
-        if value.owner == self._post.rank:
+        if value.owner == self._mailbox.rank:
             assert value.local is not None
             for peer in self._peers:
                 if peer not in value.holders:
-                    self._post.send_tensor(peer, value.serial, Purpose.OUTPUT, value.local)
+                    self._mailbox.send_tensor(peer, value.serial, Purpose.OUTPUT, value.local)
         elif value.local is None:
-            value.local = self._post.wait(value.serial, Purpose.OUTPUT, source=value.owner)
-        value.holders.update((self._post.rank, *self._peers))
+            value.local = self._mailbox.wait(value.serial, Purpose.OUTPUT, source=value.owner)
+        value.holders.update((self._mailbox.rank, *self._peers))
         return value.local
 
     def operate(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run an operation on placed tensors of this microbatch."""
+        # Inside a module's own code `current()` is None, and no other rank takes part.
         if current() is self:
             return operate(self, func, args, kwargs)
         return operate_inside(func, args, kwargs)
 
     def place_parameter(self, leaf: Any) -> Any:
-        """Return the placed tensor for a parameter that lives on one rank; anything else as it is."""
+        """Return the placed tensor for a parameter that lives on one rank; any other leaf as it is."""
         owner = getattr(leaf, OWNER_ATTRIBUTE, None) if isinstance(leaf, nn.Parameter) else None
         if owner is None:
             return leaf
+        # One placed tensor per parameter and microbatch, so that its data moves to each rank only once.
         placed = self._parameters.get(id(leaf))
         if placed is None:
-            local = leaf if owner == self._post.rank else None
+            local = leaf if owner == self._mailbox.rank else None
             placed = self._parameters[id(leaf)] = self._place(owner, TensorSpec.of(leaf), local)
         return placed
 
@@ -214,54 +238,51 @@ class Microbatch:
         return PlacedTensor.wrap(value, self._device, self.operate)
 
     def _move(self, value: Value, target: int) -> None:
+        """Note a transfer on every rank; send the data on the owner, and receive it on the target."""
         if target in value.holders:
             return
         if value.flow is not None:
+            # Only the owner has the parameter itself. Its gradient comes back from `target`, and the sums must be in
+            # the order of the microbatches.
             shared = isinstance(value.made, nn.Parameter)
-            turn = self._turn(BACKWARD, (id(value.made), target)) if shared else None
-            self._tape.move(Move(value.anchor(), target, turn))
-        if self._post.rank == value.owner:
+            ticket = self.visits.ticket(_BACKWARD, (id(value.made), target)) if shared else None
+            self._tape.move(Move(value.anchor(), target, ticket))
+        if self._mailbox.rank == value.owner:
             assert value.local is not None
-            self._post.send_tensor(target, value.serial, Purpose.VALUE, value.local)
-        elif self._post.rank == target:
-            value.local = self._post.wait(value.serial, Purpose.VALUE, source=value.owner)
+            self._mailbox.send_tensor(target, value.serial, Purpose.VALUE, value.local)
+        elif self._mailbox.rank == target:
+            value.local = self._mailbox.wait(value.serial, Purpose.VALUE, source=value.owner)
         value.holders.add(target)
 
     def _run_here(self, run: Run, name: str, seed: int, ordered: bool, function: Callable[[], Any]) -> Any:
-        """Run the call with real tensors, in its turn and with its own random numbers."""
+        """Run the call with real tensors and its own random numbers; if `ordered`, after the previous microbatch."""
         if ordered:
-            run.turn = self._turn(BACKWARD, name)
-            turn = self._turn(FORWARD, name)
-            self._post.await_turn(turn)
-        restore = branch(seed)
-        before, _here.microbatch = current(), None
+            run.ticket = self.visits.ticket(_BACKWARD, name)
+            ticket = self.visits.ticket(_FORWARD, name)
+            self._mailbox.await_ticket(ticket)
+        restore = reseed(seed)
+        # `inside(None)`, written out because every call comes here and a context manager costs time.
+        before, _thread.microbatch = current(), None
         try:
             result = function()
         except Exception as error:
             if ordered:
+                # For the report to the other ranks, which have no traceback of this rank.
                 note_module(error, name)
             raise
         finally:
-            _here.microbatch = before
+            _thread.microbatch = before
             restore()
         if ordered:
-            self._post.pass_turn(turn)
+            self._mailbox.pass_ticket(ticket)
         return result
 
-    def seed(self, name: str) -> int:
-        """Return the seed of the next call of that name; every rank has to ask, whoever needs it."""
-        visit = self._seeded[name] = self._seeded.get(name, 0) + 1
-        return seed_of(self._seed_of_calls, name, visit)
-
-    def _turn(self, phase: int, what: Hashable) -> Turn:
-        visit = self._visits[phase, what] = self._visits.get((phase, what), 0) + 1
-        return Turn(phase, what, visit)
-
-    def _tell_shapes(self, name: str, known: Any, serial: int, shapes: Any) -> None:
+    def _share_shapes(self, name: str, known: Any, serial: int, shapes: Any) -> None:
         if known is None:
             for peer in self._peers:
-                self._post.send_object(peer, serial, Purpose.SHAPES, shapes)
+                self._mailbox.send_object(peer, serial, Purpose.SHAPES, shapes)
         elif known != shapes:
+            # The peers have continued with the shapes they knew, so this step cannot succeed.
             raise ParallelError(
                 f"{name} returned other shapes than before for inputs of the same shapes: now {shapes}, before {known}."
                 " The other ranks cannot foresee shapes that depend on data: pad them to a fixed shape, or keep the"
@@ -269,7 +290,8 @@ class Microbatch:
             )
 
     def _wrap(self, segment: Segment, run: Run, shapes: Any, made: Sequence[torch.Tensor]) -> Any:
-        """Return the result with placed tensors in it, and note the run on the tape if gradients flow through it."""
+        """Return the result with placed tensors in it; note the run on the tape if gradients flow through it."""
+        # In the order of the leaves, as `made` is. On other ranks `made` is empty, and the tensors have no data.
         remaining = iter(made)
         outputs: list[Flow] = []
 
@@ -287,72 +309,46 @@ class Microbatch:
             self._tape.add(segment, run)
         return result
 
-    def _seed(self, value: Value, gradient: torch.Tensor | None) -> torch.Tensor | None:
+    def _start_of(self, value: Value, gradient: torch.Tensor | None) -> torch.Tensor | None:
+        """Return the scaled gradient that backward starts from, on the owner of the value; None on other ranks."""
         if isinstance(gradient, PlacedTensor):
             self._move(gradient.value, value.owner)
             gradient = gradient.value.local
-        if value.owner != self._post.rank:
+        if value.owner != self._mailbox.rank:
             return None
         assert value.local is not None
-        return _start(value.local, gradient) * self._scale
+        return _start_gradient(value.local, gradient) * self._scale
 
     def _next_serial(self) -> int:
         self._serial += 1
         return self._serial
 
 
-def _start(tensor: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
+def _start_gradient(tensor: torch.Tensor, gradient: torch.Tensor | None) -> torch.Tensor:
     if gradient is not None:
         return gradient
     if tensor.numel() != 1:
         raise ParallelError(
             f"backward() of a tensor of shape {list(tensor.shape)} needs a gradient of that shape;"
-            " only a scalar has the obvious one"
+            " only a scalar has a default gradient, 1"
         )
     return torch.ones_like(tensor)
 
 
-def _enter(segment: Segment, leaf: Any) -> Any:
-    """Return the tensor that stands for a placed one in the segment's graph; anything else as it is."""
-    if not isinstance(leaf, PlacedTensor):
-        return leaf
-    value = leaf.value
-    if value.flow is None or isinstance(value.local, nn.Parameter) or not torch.is_grad_enabled():
-        return value.local
-    if value.flow.segment is segment:
-        return value.made
-    known = segment.entrances.get(value.serial)
-    if known is None:
-        assert value.local is not None
-        start = value.local.detach().requires_grad_()
-        known = segment.entrances[value.serial] = Entrance(value.anchor(), start, _Alias.apply(start))  # type: ignore[no-untyped-call]
-    return known.tensor
-
-
-class _Alias(torch.autograd.Function):
-    """The same data, no leaf of the graph: a module may write into its input, as `nn.ReLU(inplace=True)` does."""
-
-    @staticmethod
-    def forward(_: Any, leaf: torch.Tensor) -> torch.Tensor:
-        alias = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
-        return alias.set_(leaf.untyped_storage(), leaf.storage_offset(), leaf.shape, leaf.stride())
-
-    @staticmethod
-    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient
-
-
 def _most_bytes(values: Iterable[Value]) -> int:
-    """Return the rank with most of the bytes; among equals, the one whose value is newest."""
-    weight: dict[int, tuple[int, int]] = {}
+    """Return the rank with most of the bytes; among equals, the rank that made the newest value."""
+    # By rank: bytes, and the serial of the newest value that it made. All ranks must come to the same answer, so the
+    # last tie is broken by the rank's number.
+    held: dict[int, tuple[int, int]] = {}
     for value in values:
         for holder in value.holders:
-            total, newest = weight.get(holder, (0, 0))
-            weight[holder] = (total + value.bytes, max(newest, value.serial if holder == value.owner else 0))
-    return max(weight, key=lambda rank: (weight[rank], -rank))
+            total, newest = held.get(holder, (0, 0))
+            held[holder] = (total + value.bytes, max(newest, value.serial if holder == value.owner else 0))
+    return max(held, key=lambda rank: (held[rank], -rank))
 
 
 def _describe(leaf: Any) -> Hashable:
+    """Return a leaf's part in the identity of a call for the shape book."""
     if isinstance(leaf, PlacedTensor):
         return leaf.value.spec
     if isinstance(leaf, torch.Tensor):

@@ -1,4 +1,4 @@
-"""torch's thread-local modes: grad mode and autocast, read in the caller's thread and entered in a microbatch's."""
+"""torch's thread-local modes, grad mode and autocast: read in the caller's thread, entered in a microbatch's thread."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 class Modes(NamedTuple):
-    """Grad mode, and for each device type on which autocast is on, its dtype."""
+    """Grad mode, and the dtype of autocast for each device type on which autocast is on."""
 
     grad: bool
     autocast: tuple[tuple[str, torch.dtype], ...]
@@ -18,6 +18,7 @@ class Modes(NamedTuple):
 
 def thread_modes() -> Modes:
     """Return the modes of the calling thread."""
+    # Every call of a microbatch asks, so the usual case, no autocast at all, returns early.
     cuda, cpu = torch.is_autocast_enabled(), _cpu_autocast()
     if not cuda and not cpu:
         return Modes(torch.is_grad_enabled(), ())
@@ -34,7 +35,7 @@ def _cpu_autocast() -> bool:
 
 
 if not hasattr(torch, "get_autocast_dtype"):
-    # torch before 2.4 asks for it by this name, which later ones answer slowly.
+    # torch before 2.4 has only this name, which later versions answer slowly.
     _cpu_autocast = torch.is_autocast_cpu_enabled
 
 

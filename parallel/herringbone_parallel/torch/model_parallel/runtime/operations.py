@@ -1,8 +1,9 @@
-"""What may be done to a placed tensor in user code, and where it is done."""
+"""Operations of user code on placed tensors: which of them are served, and on which rank they run."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol
 
 import torch
 
@@ -10,10 +11,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 
-if TYPE_CHECKING:
-    from herringbone_parallel.torch.model_parallel.runtime.microbatch import Microbatch
-
-# These give plain Python, so every rank needs the data itself.
+# These return plain Python values, so every rank needs the data itself.
 _NEEDS_DATA = {
     torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.numpy, torch.Tensor.__bool__, torch.Tensor.__int__,
     torch.Tensor.__float__, torch.Tensor.__index__, torch.Tensor.__format__, torch.Tensor.__contains__,
@@ -27,34 +25,55 @@ _REFUSED = {
     torch.Tensor.register_hook: "register a hook on the module instead",
 }
 
+# In-place methods whose names do not end with one underscore.
 _AUGMENTED = {
     "__setitem__", "__iadd__", "__isub__", "__imul__", "__itruediv__", "__ifloordiv__", "__ipow__", "__iand__",
     "__ior__", "__ixor__",
 }  # fmt: skip
 
 
-def operate(microbatch: Microbatch, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+class Caller(Protocol):
+    """The part of `Microbatch` that runs operations."""
+
+    def call(
+        self,
+        name: str,
+        target: int | None,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        identity: Hashable = None,
+    ) -> Any: ...
+    def fetch(self, tensor: PlacedTensor) -> torch.Tensor: ...
+
+
+def operate(caller: Caller, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation of the user's code that has placed tensors among its arguments."""
     name = getattr(func, "__name__", str(func))
     if func in _NEEDS_DATA:
-        return func(*_with_data(microbatch, args), **_with_data(microbatch, kwargs))
+        return func(*_with_data(caller, args), **_with_data(caller, kwargs))
     if func is torch.Tensor.__iter__:
-        return iter(operate(microbatch, torch.Tensor.unbind, (args[0], 0), {}))
+        # A generator has no shape to share; the parts that `unbind` returns have.
+        return iter(operate(caller, torch.Tensor.unbind, (args[0], 0), {}))
     if func in _REFUSED:
         raise ParallelError(f"Tensor.{name} cannot be used on a tensor of a distributed model: {_REFUSED[func]}")
     if kwargs.get("out") is not None:
         raise ParallelError(f"{name}(..., out=) is not supported on tensors of a distributed model")
     if name in _AUGMENTED or (name.endswith("_") and not name.endswith("__")):
-        return _operate_in_place(microbatch, func, name, args, kwargs)
-    return microbatch.call(f"torch.{name}", None, func, args, kwargs, identity=func)
+        return _operate_in_place(caller, func, name, args, kwargs)
+    return caller.call(f"torch.{name}", None, func, args, kwargs, identity=func)
 
 
 def operate_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Serve a placed tensor that a module kept and now uses in its own code, where no other rank takes part."""
+    """Run an operation on a placed tensor that a module kept and now uses in its own code.
+
+    No other rank takes part there, so the data must be on this rank.
+    """
 
     def local(leaf: Any) -> Any:
         if not isinstance(leaf, PlacedTensor):
             return leaf
+        # Fetching it would need a call of every rank, and only this rank runs this code.
         if leaf.value.local is None:
             name = getattr(func, "__name__", str(func))
             raise ParallelError(
@@ -66,10 +85,8 @@ def operate_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
     return func(*replace_leaves(args, local), **replace_leaves(kwargs, local))
 
 
-def _operate_in_place(
-    microbatch: Microbatch, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    """Run `x.add_(y)` as `x = x.clone().add_(y)`: the name `x` then stands for the new value."""
+def _operate_in_place(caller: Caller, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run `x.add_(y)` as `x = x.clone().add_(y)`: the name `x` then has the new value."""
     target = args[0]
     if not isinstance(target, PlacedTensor):
         raise ParallelError(
@@ -78,14 +95,16 @@ def _operate_in_place(
         )
 
     def on_copy(first: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        # A copy, because other ranks may hold the old data, and the tape knows the old value.
         copy = first.clone()
         func(copy, *rest, **named)
         return copy
 
-    changed = microbatch.call(f"torch.{name}", None, on_copy, args, kwargs, identity=func)
+    changed = caller.call(f"torch.{name}", None, on_copy, args, kwargs, identity=func)
+    # The same Python object, because the user's other names for it must see the new value, too.
     target.value = changed.value
     return target
 
 
-def _with_data(microbatch: Microbatch, structure: Any) -> Any:
-    return replace_leaves(structure, lambda leaf: microbatch.fetch(leaf) if isinstance(leaf, PlacedTensor) else leaf)
+def _with_data(caller: Caller, structure: Any) -> Any:
+    return replace_leaves(structure, lambda leaf: caller.fetch(leaf) if isinstance(leaf, PlacedTensor) else leaf)

@@ -1,7 +1,8 @@
-"""Placed values: tensors that live on one rank of the pipeline, and are known by shape on all of them.
+"""Placed values: tensors that live on one rank of the pipeline, while every rank knows their shape.
 
-Every rank runs the same step function. What a module returns is a `PlacedTensor` on each rank: with data where the
-module lives, without elsewhere. Any operation on it goes through `__torch_function__`, which runs it where its data is.
+Every rank runs the same step function. A module's result is a `PlacedTensor` on each rank: with data on the rank where
+the module lives, without data on the others. torch passes any operation on it to `__torch_function__`, which runs the
+operation where the data is.
 """
 
 from __future__ import annotations
@@ -23,9 +24,11 @@ if TYPE_CHECKING:
 class Value:
     """One value of one microbatch.
 
-    `owner` is the pipeline rank that made it, `holders` all ranks that have its data by now (the same set everywhere).
-    Where this rank holds the data, `local` is it, detached; on the owner `made` is it in its graph. `flow` is where its
-    gradients come together, None when it needs none.
+    owner     the pipeline rank that made it
+    holders   the ranks that have its data by now; the set is the same on every rank, because all run the same calls
+    local     the data, detached, if this rank has it
+    made      on the owner, the same tensor with its autograd graph
+    flow      the sum of its gradients; None when it needs none
     """
 
     __slots__ = ("flow", "holders", "local", "made", "owner", "serial", "spec")
@@ -37,25 +40,29 @@ class Value:
         self.serial = serial
         self.spec = spec
         self.made = made
+        # A parameter is not detached: its gradient has to arrive at the parameter itself.
         self.local = made if made is None or isinstance(made, torch.nn.Parameter) else made.detach()
         self.holders = {owner}
         self.flow = Flow(owner, serial, segment) if spec.requires_grad else None
 
     def anchor(self) -> Flow:
         """Return the flow, for gradients from outside the value's own graph."""
+        # The tape keeps `root` only for values that are used outside their segment. All others are freed together with
+        # the user's tensor.
         assert self.flow is not None
         self.flow.root = self.made
         return self.flow
 
     @property
     def bytes(self) -> int:
+        """The size of the data."""
         count = self.spec.dtype.itemsize
         for extent in self.spec.shape:
             count *= extent
         return count
 
 
-# Answered from the wrapper itself: shape, dtype, device and the like are the same on every rank.
+# Reads of these are answered by the wrapper itself: shape, dtype and device type are the same on every rank.
 _ATTRIBUTES: tuple[Any, ...] = tuple(
     getattr(torch.Tensor, name)
     for name in (
@@ -73,14 +80,14 @@ METADATA: set[Any] = {
 
 
 class PlacedTensor(torch.Tensor):
-    """A tensor whose data is on the pipeline rank `value.owner`; what it can do, `operate` decides."""
+    """A tensor whose data is on the pipeline rank `value.owner`; `operate` runs every operation on it."""
 
     value: Value
     operate: Operation
 
     @staticmethod
     def wrap(value: Value, device: torch.device, operate: Operation) -> PlacedTensor:
-        """Return the tensor that stands for `value` in user code; `operate(func, args, kwargs)` serves it."""
+        """Return the tensor that represents `value` in user code; `operate(func, args, kwargs)` runs its operations."""
         wrapper: PlacedTensor = torch.Tensor._make_wrapper_subclass(
             PlacedTensor,
             value.spec.shape,
@@ -96,6 +103,7 @@ class PlacedTensor(torch.Tensor):
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        # Without `DisableTorchFunctionSubclass` the call would come back here forever.
         if func in METADATA:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
@@ -104,12 +112,12 @@ class PlacedTensor(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         if func is torch.ops.aten.detach.default:
-            # Autograd detaches wrappers that it is handed; there is no data to detach.
+            # Autograd detaches a wrapper that it receives. There is no data to detach.
             return args[0]
         raise AssertionError(f"{func} reached a placed tensor below __torch_function__")
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        # No data: asking for it would be a message to the other ranks, and a debug print is rarely on all of them.
+        # No data: fetching it needs a message from another rank, and a debug print rarely runs on all ranks.
         return f"PlacedTensor({self.value.spec}, on pipeline rank {self.value.owner})"
 
 

@@ -1,8 +1,16 @@
-"""One microbatch runs at a time on a rank; who is next, the schedule says.
+"""The run token: one microbatch runs at a time on a rank, and the schedule says which one is next.
 
-Each microbatch is a thread (threads, because grad mode and autocast are thread-local). The holder of the baton runs;
-when it must wait for a message it hands the baton on, to the ready microbatch that the schedule names. With none
-ready, the next message decides.
+Each microbatch has a thread, because torch's grad mode and autocast are thread-local. The thread that holds the token
+runs. A thread that must wait for a message parks and passes the token to the ready microbatch that the schedule names.
+If no microbatch is ready, the token stays free until a message arrives.
+
+    [1] a thread parks, or ends its microbatch           `wait`, `await_ticket`, `enter_backward`, `_run_one`
+    [2] the token is free: the schedule is asked         `_choose`
+    [3] the chosen microbatch is unparked, or started    `Parker.unpark`, `ThreadPool.start`
+    [4] the woken thread goes on where [1] left it       `_parked`
+
+Three kinds of threads come here: those of the microbatches, the transport's receiving threads (`deliver`, `fail`), and
+the thread that called the step (`run`, `wait_outside`, `blocked_state`). `_lock` orders them.
 """
 
 from __future__ import annotations
@@ -14,186 +22,138 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from herringbone_parallel.core.pipeline.schedule import Ready, Schedule
-from herringbone_parallel.torch.model_parallel.runtime.cpu_affinity import Cores, Placing
+from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
+from herringbone_parallel.torch.model_parallel.runtime.thread_pool import Parker, ThreadPool
 
-# Who waits for a step looks this often whether it still goes on.
-_LOOK_SECONDS = 0.5
+# The thread that waits for a step calls `poll` this often.
+_POLL_SECONDS = 0.5
 
-FRESH, FORWARD, BACKWARD, WEIGHT, ENDED = range(5)
+# Module names, because Python 3.10 looks up a member of an enum several times slower.
+FRESH, FORWARD, BACKWARD, WEIGHT, ENDED = Phase
 
 
-class Turn(NamedTuple):
-    """Something that microbatches do in the order of their numbers: the `visit`-th call of one module, say."""
+class Ticket(NamedTuple):
+    """An action that microbatches take in the order of their numbers: the `visit`-th call of one module, say."""
 
     phase: int
-    what: Hashable
+    action: Hashable
     visit: int
 
 
-class Wait(NamedTuple):
-    """A message that has not come: its key, and the microbatch that waits, None for the step's own thread."""
+class Awaited(NamedTuple):
+    """A message that has not arrived. `microbatch` is None when the thread that called the step waits for it."""
 
     microbatch: int | None
     key: Any
 
 
-class Standing(NamedTuple):
-    """What a rank on which nothing runs waits for; another one whenever it has moved in between."""
+class BlockedState(NamedTuple):
+    """The phases of all microbatches and the messages they wait for. It changes whenever one of them has moved."""
 
     phases: tuple[int, ...]
-    waits: tuple[Wait, ...]
+    awaited: tuple[Awaited, ...]
 
 
 class StepAbandonedError(BaseException):
-    """Unwinds the other microbatches after one failed; never seen by users."""
-
-
-class Crew:
-    """Threads that run one microbatch after another, kept from step to step.
-
-    The one that was free last is taken first: the memory its microbatches have freed is warm, while a new thread would
-    get fresh pages from the system. There are never more than microbatches were live at once.
-    """
-
-    def __init__(self) -> None:
-        self._idle: list[_Worker] = []
-
-    def start(self, work: Callable[[], None], placing: Placing | None = None) -> None:
-        """Run `work` on a thread; with a `placing`, on the core of the caller, who is about to leave it."""
-        worker = self._idle.pop() if self._idle else _Worker(self._idle)
-        worker.work = work
-        worker.placing = placing
-        if placing is not None:
-            worker.cores = placing.allowed()
-            assert worker.thread.native_id is not None
-            placing.call_over(worker.thread.native_id)
-        worker.wake.release()
-
-    def dismiss(self) -> None:
-        """End the idle threads."""
-        while self._idle:
-            worker = self._idle.pop()
-            worker.work = None
-            worker.wake.release()
-            worker.thread.join()
-
-
-class _Worker:
-    """A thread of the crew; it goes back to the idle ones before it tells that its work is done."""
-
-    def __init__(self, idle: list[_Worker]) -> None:
-        self._idle = idle
-        self.work: Callable[[], None] | None = None
-        self.placing: Placing | None = None
-        self.cores: Cores = frozenset()
-        self.wake = _sleeping_lock()
-        self.thread = threading.Thread(target=self._run, name="smp-microbatch", daemon=True)
-        self.thread.start()
-
-    def _run(self) -> None:
-        while True:
-            self.wake.acquire()
-            if self.work is None:
-                return
-            if self.placing is not None:
-                self.placing.free(self.cores)
-            self.work()
-            self.work = None
-            self._idle.append(self)
-
-
-def _sleeping_lock() -> threading.Lock:
-    """Return a taken lock: acquire() sleeps until another thread releases it. Cheaper than a semaphore."""
-    lock = threading.Lock()
-    lock.acquire()
-    return lock
+    """Unwinds the other microbatches after one has failed; users never see it."""
 
 
 class _Runner:
-    """One microbatch: its phase, what it waits for, and the lock it sleeps on."""
+    """The scheduling state of one microbatch. `RunToken._lock` guards every member except `parker`."""
 
-    __slots__ = ("asleep", "cores", "index", "phase", "thread", "turns", "wake", "wanted")
+    __slots__ = ("awaited", "index", "parked", "parker", "passed", "phase")
 
     def __init__(self, index: int) -> None:
         self.index = index
-        self.phase = FRESH
-        self.wanted: Any = None
-        # What this microbatch has done that the next one may do only afterwards.
-        self.turns: set[Turn] = set()
-        self.wake = _sleeping_lock()
-        self.asleep = False
-        self.thread = 0
-        self.cores: Cores = frozenset()
+        self.phase: Phase = FRESH
+        # The key of a message, or a `Ticket`; None when the microbatch can go on at any time.
+        self.awaited: Any = None
+        # The actions of this microbatch that the next microbatch may now take.
+        self.passed: set[Ticket] = set()
+        self.parker = Parker()
+        # True from the decision to park until `unpark`. So each `park` is woken once, although both the choice of the
+        # next holder and a failure wake threads.
+        self.parked = False
 
-    def rouse(self, placing: Placing | None = None) -> None:
-        """Wake the microbatch if it sleeps; under the baton's lock, as the flag is."""
-        if self.asleep:
-            self.asleep = False
-            if placing is not None:
-                placing.call_over(self.thread)
-            self.wake.release()
+    def unpark(self, pool: ThreadPool | None = None) -> None:
+        """Wake the microbatch if it is parked; with `pool`, by its hand-over of the core. Requires `_lock`."""
+        if self.parked:
+            self.parked = False
+            self.parker.unpark(None if pool is None else pool.hand_over)
 
 
-class Baton:
+class RunToken:
     """Runs `body(index)` for each microbatch, one at a time, in the schedule's order.
 
-        baton = Baton(schedule, crew, count=4, body=run_microbatch, keep=randomness.keep)
-        baton.run()
+        token = RunToken(schedule, pool, count=4, body=run_microbatch, save_state=randomness.save_generators)
+        token.run()
 
-    Inside a body, `wait` returns a message, `enter_backward` changes the phase, and `await_turn` before and `pass_turn`
-    after an action keep that action in the order of the microbatches, so that sums and running statistics come out the
-    same to the last bit whatever the timing. `deliver(key, content)` may be called from any thread. `note(phase, index,
-    start, end)` hears of each stretch that a microbatch has held the baton, in seconds of `time.monotonic`. `placing`
-    gives the next holder the core of the one before.
+    Inside a body, `wait` returns a message and `enter_backward` changes the phase. `await_ticket` before an action and
+    `pass_ticket` after it keep that action in the order of the microbatches: sums and running statistics are then the
+    same to the last bit whatever the timing. `deliver(key, content)` may be called from any thread.
+
+    `save_state` returns a function that restores the thread's state, such as random numbers, after it was parked.
+    `record(phase, index, start, end)` is called after each stretch in which a microbatch held the token, with seconds
+    of `time.monotonic`.
     """
 
     def __init__(
         self,
         schedule: Schedule,
-        crew: Crew,
+        pool: ThreadPool,
         count: int,
         body: Callable[[int], None],
-        keep: Callable[[], Callable[[], None]],
-        note: Callable[[int, int, float, float], None] | None = None,
-        placing: Placing | None = None,
+        save_state: Callable[[], Callable[[], None]],
+        record: Callable[[Phase, int, float, float], None] | None = None,
     ) -> None:
         self._schedule = schedule
-        self._crew = crew
-        self._keep = keep
+        self._pool = pool
         self._body = body
-        self._note = note
-        self._placing = placing
-        self._held = (FRESH, 0.0)
+        self._save_state = save_state
+        self._record = record
+        # Phase and start of the holder's stretch. Only the holder reads and writes it, so it needs no lock.
+        self._stretch: tuple[Phase, float] = (FRESH, 0.0)
         self._runners = [_Runner(index) for index in range(count)]
+        # Guards all members below, and the members of the runners. It is never held while user code runs.
         self._lock = threading.Lock()
+        # For `wait_outside`, the only waiter that has no runner. It shares `_lock`.
         self._arrival = threading.Condition(self._lock)
         # By key, in the order of arrival: each backward through a value sends its gradient under the same key.
-        self._mail: dict[Any, list[Any]] = {}
+        self._messages: dict[Any, list[Any]] = {}
+        # None while the token is free.
         self._holder: _Runner | None = None
+        # Written once. Read without the lock by a thread that has just woken: the lock that woke it orders the two.
         self._failure: BaseException | None = None
-        self._left = count
+        self._not_ended = count
+        # Threads inside `_run_one`. After a failure the step is over when all of them have unwound.
         self._running = 0
+        # Messages of a faster peer may arrive before `run`, and must not start a microbatch.
         self._started = False
+        self._awaited_outside: Any = None
         self._done = threading.Event()
-        self._wanted_outside: Any = None
         self.peak_live = 0
 
-    def run(self, look: Callable[[], None] | None = None) -> None:
-        """Run all microbatches; raises the first exception that one of them raised. Calls `look` now and then."""
+    def run(self, poll: Callable[[], None] | None = None) -> None:
+        """Run all microbatches, and raise the first exception that one of them raised.
+
+        `poll` is called every half second in the meantime, in the calling thread.
+        """
         with self._lock:
             self._started = True
             self._pass_on()
-        while not self._done.wait(None if look is None else _LOOK_SECONDS):
-            if look is not None:
-                look()
-        # It knows the baton: together they would keep the step's tensors until the next collection of garbage.
+        while not self._done.wait(None if poll is None else _POLL_SECONDS):
+            if poll is not None:
+                poll()
+        # The body's closure holds this token: that cycle would keep the step's tensors until the next garbage
+        # collection.
         del self._body
         if self._failure is not None:
             raise self._failure
 
     def deliver(self, key: Any, content: Any) -> None:
+        """Take in a message, and pass the token to its microbatch if the token is free."""
         with self._lock:
-            self._mail.setdefault(key, []).append(content)
+            self._messages.setdefault(key, []).append(content)
             self._arrival.notify_all()
             self._pass_on()
 
@@ -204,132 +164,145 @@ class Baton:
                 return
             self._failure = failure
             self._arrival.notify_all()
+            # All at once, without the token: they only unwind, and raise `StepAbandonedError` as soon as they wake.
             for runner in self._runners:
-                runner.rouse()
+                runner.unpark()
             if self._running == 0:
                 self._done.set()
 
     def wait(self, index: int, key: Any) -> Any:
-        """Return the message with this key, letting others run meanwhile."""
+        """Return the message with this key; other microbatches run until it arrives."""
         runner = self._runners[index]
         with self._lock:
-            if key in self._mail:
-                return self._open(key)
-            runner.wanted = key
-            restore = self._lie_down(runner)
-        self._sleep(restore, runner)
+            if key in self._messages:
+                return self._take_message(key)
+            runner.awaited = key
+            restore = self._prepare_to_park(runner)
+        self._parked(restore, runner)
         with self._lock:
-            return self._open(key)
+            return self._take_message(key)
 
-    def wait_outside(self, key: Any, look: Callable[[], None]) -> Any:
-        """Return the message with this key, for the thread that called `run`, when all microbatches are done."""
+    def wait_outside(self, key: Any, poll: Callable[[], None]) -> Any:
+        """Return the message with this key to the thread that called `run`, after all microbatches have ended."""
         while True:
             with self._arrival:
-                self._wanted_outside = key
-                if self._arrival.wait_for(lambda: key in self._mail or self._failure is not None, _LOOK_SECONDS):
-                    self._wanted_outside = None
+                self._awaited_outside = key
+                if self._arrival.wait_for(lambda: key in self._messages or self._failure is not None, _POLL_SECONDS):
+                    self._awaited_outside = None
                     if self._failure is not None:
                         raise self._failure
-                    return self._open(key)
-            look()
+                    return self._take_message(key)
+            # Without the lock: `poll` asks for `blocked_state`, and may call `fail`.
+            poll()
 
-    def standing(self) -> Standing | None:
-        """Return what is waited for, None while something runs."""
+    def blocked_state(self) -> BlockedState | None:
+        """Return what this rank waits for, or None while a microbatch runs or after a failure."""
         with self._lock:
             if self._holder is not None or self._failure is not None:
                 return None
-            waits = [Wait(runner.index, runner.wanted) for runner in self._runners if self._lacks(runner.wanted)]
-            if self._lacks(self._wanted_outside):
-                waits.append(Wait(None, self._wanted_outside))
-            return Standing(tuple(runner.phase for runner in self._runners), tuple(waits))
+            awaited = [Awaited(runner.index, runner.awaited) for runner in self._runners if self._lacks(runner.awaited)]
+            if self._lacks(self._awaited_outside):
+                awaited.append(Awaited(None, self._awaited_outside))
+            return BlockedState(tuple(runner.phase for runner in self._runners), tuple(awaited))
 
-    def _lacks(self, wanted: Any) -> bool:
-        return wanted is not None and not isinstance(wanted, Turn) and wanted not in self._mail
-
-    def _open(self, key: Any) -> Any:
-        contents = self._mail[key]
-        first = contents.pop(0)
-        if not contents:
-            del self._mail[key]
-        return first
-
-    def await_turn(self, index: int, turn: Turn) -> None:
-        """Return once the microbatch before has passed this turn, or has ended the phase it belongs to."""
+    def await_ticket(self, index: int, ticket: Ticket) -> None:
+        """Return once the previous microbatch has passed this ticket, or has left the ticket's phase."""
         runner = self._runners[index]
         with self._lock:
-            if self._has_turn(runner, turn):
+            if self._has_ticket(runner, ticket):
                 return
-            runner.wanted = turn
-            restore = self._lie_down(runner)
-        self._sleep(restore, runner)
+            runner.awaited = ticket
+            restore = self._prepare_to_park(runner)
+        self._parked(restore, runner)
 
-    def pass_turn(self, index: int, turn: Turn) -> None:
-        """Let the next microbatch do this."""
+    def pass_ticket(self, index: int, ticket: Ticket) -> None:
+        """Let the next microbatch take this action."""
+        # It wakes nobody: the caller holds the token, and `_choose` looks at the tickets when the token is free again.
         with self._lock:
-            self._runners[index].turns.add(turn)
+            self._runners[index].passed.add(ticket)
 
     def enter_backward(self, index: int) -> None:
-        """Go on as a backward, when the schedule says so."""
+        """Go on with the backward when the schedule says so."""
         runner = self._runners[index]
         with self._lock:
             runner.phase = BACKWARD
-            restore = self._lie_down(runner)
-        self._sleep(restore, runner)
+            restore = self._prepare_to_park(runner)
+        self._parked(restore, runner)
 
     def enter_weight(self, index: int) -> None:
-        """Go on with the gradients of parameters, when the schedule says so and the microbatch before has ended."""
+        """Go on with the gradients of parameters when the schedule says so and the previous microbatch has ended."""
         runner = self._runners[index]
         with self._lock:
             runner.phase = WEIGHT
-            runner.wanted = Turn(WEIGHT, "all of it", 1)
-            restore = self._lie_down(runner)
-        self._sleep(restore, runner)
+            # No microbatch ever passes this ticket, so it becomes valid when the previous microbatch has ended. Its
+            # sums have then been added before those of this microbatch.
+            runner.awaited = Ticket(WEIGHT, "all of it", 1)
+            restore = self._prepare_to_park(runner)
+        self._parked(restore, runner)
 
-    def _lie_down(self, runner: _Runner) -> Callable[[], None]:
+    def _lacks(self, awaited: Any) -> bool:
+        """Say whether this is a message that has not arrived. Requires `_lock`."""
+        return awaited is not None and not isinstance(awaited, Ticket) and awaited not in self._messages
+
+    def _take_message(self, key: Any) -> Any:
+        """Remove and return the oldest message with this key. Requires `_lock`."""
+        contents = self._messages[key]
+        first = contents.pop(0)
+        if not contents:
+            del self._messages[key]
+        return first
+
+    def _prepare_to_park(self, runner: _Runner) -> Callable[[], None]:
+        """Free the token and pass it on; return the function that restores the thread's state. Requires `_lock`.
+
+        The caller leaves `_lock` and calls `_parked`. It may be chosen again at once: then `_parked` does not sleep.
+        """
+        # Here and not only in `_parked`: after `fail` has woken the parked threads, nobody would wake this one.
         if self._failure is not None:
             raise StepAbandonedError
-        runner.asleep = True
-        if self._placing is not None:
-            runner.thread, runner.cores = threading.get_native_id(), self._placing.allowed()
-        restore = self._keep()
-        if self._note is not None:
-            self._note_stretch(self._note, runner)
+        runner.parked = True
+        restore = self._save_state()
+        if self._record is not None:
+            self._record_stretch(self._record, runner)
         self._holder = None
-        self._pass_on(self._placing)
+        self._pass_on(leaving=True)
         return restore
 
-    def _sleep(self, restore: Callable[[], None], runner: _Runner) -> None:
-        runner.wake.acquire()
-        if self._placing is not None:
-            self._placing.free(runner.cores)
+    def _parked(self, restore: Callable[[], None], runner: _Runner) -> None:
+        """Sleep until this microbatch is the holder again. Must be called without `_lock`."""
+        runner.parker.park()
         restore()
         if self._failure is not None:
             raise StepAbandonedError
-        if self._note is not None:
-            self._held = (runner.phase, time.monotonic())
+        if self._record is not None:
+            self._stretch = (runner.phase, time.monotonic())
 
-    def _note_stretch(self, note: Callable[[int, int, float, float], None], runner: _Runner) -> None:
-        phase, start = self._held
-        note(phase, runner.index, start, time.monotonic())
+    def _record_stretch(self, record: Callable[[Phase, int, float, float], None], runner: _Runner) -> None:
+        phase, start = self._stretch
+        record(phase, runner.index, start, time.monotonic())
 
-    def _pass_on(self, placing: Placing | None = None) -> None:
-        """Give the baton, if it is free, to the microbatch that the schedule names; with a `placing`, the core too."""
-        fresh = self._choose(placing)
+    def _pass_on(self, *, leaving: bool = False) -> None:
+        """Give a free token to the next microbatch. Set `leaving` when the caller sleeps next. Requires `_lock`."""
+        fresh = self._choose(leaving=leaving)
         if fresh is not None:
-            self._crew.start(partial(self._run_from, fresh), placing)
+            self._pool.start(partial(self._run_from, fresh), give_core=leaving)
 
-    def _choose(self, placing: Placing | None) -> _Runner | None:
-        """Do so, and return the microbatch if it is a fresh one, for which the caller finds a thread."""
+    def _choose(self, *, leaving: bool) -> _Runner | None:
+        """Make the schedule's choice the holder. Requires `_lock`.
+
+        Unparks the microbatch if it has a thread; returns it if the caller must start one. Set `leaving` when the
+        calling thread is about to sleep, so that its core may go to the woken thread.
+        """
         if not self._started or self._holder is not None or self._failure is not None:
             return None
-        choice = self._schedule.send(self._ready())
+        choice = self._schedule(self._ready())
         if choice is None:
             return None
         runner = self._runners[choice]
         self._holder = runner
-        runner.wanted = None
+        runner.awaited = None
         if runner.phase != FRESH:
-            runner.rouse(placing)
+            runner.unpark(self._pool if leaving else None)
             return None
         runner.phase = FORWARD
         self._running += 1
@@ -337,58 +310,68 @@ class Baton:
         return runner
 
     def _ready(self) -> Ready:
-        able: dict[int, list[int]] = {FRESH: [], FORWARD: [], BACKWARD: [], WEIGHT: []}
+        """Return the microbatches that can run, for the schedule. Requires `_lock`."""
+        # By phase; an ended microbatch is in none of the lists.
+        ready: tuple[list[int], ...] = ([], [], [], [])
         forwards_left = 0
         for runner in self._runners:
-            forwards_left += runner.phase in (FRESH, FORWARD)
-            if runner.phase != ENDED and self._able(runner):
-                able[runner.phase].append(runner.index)
+            phase = runner.phase
+            forwards_left += phase <= FORWARD
+            if phase != ENDED and self._can_run(runner):
+                ready[phase].append(runner.index)
         return Ready(
-            forward=tuple(able[FORWARD]),
-            backward=tuple(able[BACKWARD]),
-            fresh=tuple(able[FRESH]),
+            forward=tuple(ready[FORWARD]),
+            backward=tuple(ready[BACKWARD]),
+            fresh=tuple(ready[FRESH]),
             live=self._live(),
             forwards_left=forwards_left,
-            weight=tuple(able[WEIGHT]),
+            weight=tuple(ready[WEIGHT]),
         )
 
-    def _able(self, runner: _Runner) -> bool:
-        wanted = runner.wanted
-        if isinstance(wanted, Turn):
-            return self._has_turn(runner, wanted)
-        return wanted is None or wanted in self._mail
+    def _can_run(self, runner: _Runner) -> bool:
+        """Say whether the message or ticket that the microbatch waits for is here. Requires `_lock`."""
+        awaited = runner.awaited
+        if isinstance(awaited, Ticket):
+            return self._has_ticket(runner, awaited)
+        return awaited is None or awaited in self._messages
 
-    def _has_turn(self, runner: _Runner, turn: Turn) -> bool:
+    def _has_ticket(self, runner: _Runner, ticket: Ticket) -> bool:
+        """Say whether the previous microbatch has passed the ticket or left its phase. Requires `_lock`."""
         if runner.index == 0:
             return True
-        before = self._runners[runner.index - 1]
-        return before.phase > turn.phase or turn in before.turns
+        previous = self._runners[runner.index - 1]
+        # A microbatch that took another branch never passes the ticket; the end of its phase then counts.
+        return previous.phase > ticket.phase or ticket in previous.passed
 
     def _live(self) -> int:
-        return sum(runner.phase in (FORWARD, BACKWARD, WEIGHT) for runner in self._runners)
+        """Return how many microbatches have begun and not ended. Requires `_lock`."""
+        return sum(FRESH < runner.phase < ENDED for runner in self._runners)
 
     def _run_from(self, runner: _Runner | None) -> None:
-        """Run a microbatch, and as long as a fresh one is next, that one on the same thread."""
+        """Run a microbatch, and then, on the same thread, each fresh one that is next."""
         while runner is not None:
             runner = self._run_one(runner)
 
     def _run_one(self, runner: _Runner) -> _Runner | None:
-        if self._note is not None:
-            self._held = (runner.phase, time.monotonic())
+        """Run a microbatch to its end; return the next one if it is fresh and so needs a thread."""
+        runner.parker.thread = threading.get_native_id()
+        if self._record is not None:
+            self._stretch = (runner.phase, time.monotonic())
         try:
             self._body(runner.index)
         except StepAbandonedError:
             pass
-        except BaseException as failure:  # noqa: BLE001  handed to the caller of run()
+        except BaseException as failure:  # noqa: BLE001  `run` raises it in the thread that called the step
             self.fail(failure)
         with self._lock:
-            if self._note is not None and self._holder is runner:
-                self._note_stretch(self._note, runner)
+            # After a failure the threads unwind together, and only one of them is the holder.
+            if self._record is not None and self._holder is runner:
+                self._record_stretch(self._record, runner)
             runner.phase = ENDED
             self._running -= 1
-            self._left -= 1
+            self._not_ended -= 1
             self._holder = None
-            fresh = self._choose(self._placing)
-            if self._running == 0 and (self._left == 0 or self._failure is not None):
+            fresh = self._choose(leaving=True)
+            if self._running == 0 and (self._not_ended == 0 or self._failure is not None):
                 self._done.set()
         return fresh

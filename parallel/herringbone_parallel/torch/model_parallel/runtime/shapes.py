@@ -1,4 +1,4 @@
-"""What is known of a tensor without its data, and the book in which ranks note what calls return."""
+"""Shapes: the description of a tensor without its data, and the book of the shapes that calls return."""
 
 from __future__ import annotations
 
@@ -9,11 +9,15 @@ import torch
 
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 
+# The bound on a shape book's entries, for scripts whose calls never repeat.
 _MAX_KNOWN = 10_000
 
 
 class TensorSpec:
-    """Shape, dtype and whether gradients flow: the same on every rank. A leaf, unlike a named tuple."""
+    """Shape, dtype and `requires_grad` of a tensor: the same on every rank.
+
+    It is a plain class because `core.structure` treats a named tuple as a structure, and a spec has to be a leaf.
+    """
 
     __slots__ = ("dtype", "requires_grad", "shape")
 
@@ -24,6 +28,7 @@ class TensorSpec:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorSpec:
+        """Return the spec of a tensor."""
         return cls(tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
 
     def _key(self) -> tuple[Any, ...]:
@@ -45,37 +50,44 @@ def shapes_of(result: Any) -> Any:
 
 
 class ShapeBook:
-    """What each kind of call returned, learnt in one step and relied on from the next.
+    """The shapes that each kind of call returned: learned in one step, and relied on from the next step on.
 
-    Learning takes effect between steps, so that at each call every rank agrees on whether shapes will be sent.
+        shapes = book.get(call)             # None: the rank that runs the call will send them
+        book.learn(call, shapes)
+        book.turn_page()                    # between steps
+
+    Within a step the answers of `get` never change. So every rank knows at each call whether shapes will be sent,
+    although the ranks run their microbatches in different orders.
     """
 
     def __init__(self) -> None:
         self._known: dict[Hashable, Any] = {}
-        self._learnt: dict[Hashable, Any] = {}
+        self._learned: dict[Hashable, Any] = {}
+        # Calls whose results differ from visit to visit; their shapes are sent every time.
         self._varying: set[Hashable] = set()
 
     def get(self, call: Hashable) -> Any:
-        """Return what the call will return, as `shapes_of` gives it, or None when that must be asked for."""
+        """Return the call's result as `shapes_of` describes it, or None when it is not known."""
         return self._known.get(call)
 
     def learn(self, call: Hashable, shapes: Any) -> None:
-        """Note what the call has returned now."""
+        """Note the result of a call in this step."""
         if any(leaf is not None and not isinstance(leaf, TensorSpec) for leaf in leaves_of(shapes)):
-            # A number or a string may be another one next time.
+            # A number or a string in the result may differ next time.
             self._varying.add(call)
-        elif call in self._learnt and self._learnt[call] != shapes:
+        elif call in self._learned and self._learned[call] != shapes:
             self._varying.add(call)
         else:
-            self._learnt[call] = shapes
+            self._learned[call] = shapes
 
     def turn_page(self) -> None:
-        """Rely, from now on, on what was learnt."""
-        for call, shapes in self._learnt.items():
+        """Let `get` answer with the shapes of the step that has ended."""
+        for call, shapes in self._learned.items():
             if call not in self._varying:
                 self._known[call] = shapes
-        self._learnt.clear()
+        self._learned.clear()
         if len(self._known) + len(self._varying) > _MAX_KNOWN:
-            # Calls with ever-changing numbers among their arguments; the same on every rank, as the contents are.
+            # Calls with ever-changing numbers among their arguments have filled the book. Every rank clears it after
+            # the same step, because all books have the same contents.
             self._known.clear()
             self._varying.clear()

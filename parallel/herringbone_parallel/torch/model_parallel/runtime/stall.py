@@ -1,13 +1,14 @@
-"""Finds out why a step stands still: asks the other ranks what they did, and ends the step when waiting cannot help.
+"""The stall probe: asks the other ranks why a step is blocked, and ends the step when waiting cannot help.
 
-While the step goes on this costs nothing. When on this rank nothing has run and nothing has come between two looks of
-the thread that called the step, it sends each peer a probe: its traces, and what it waits for. A step is ended for a
-proof alone, never for being slow:
+While the step runs, the probe costs nothing. The thread that called the step polls every half second. If this rank has
+neither run anything nor received anything between two polls, the probe sends its traces, and the messages it waits for,
+to each peer. It ends a step only with a proof, never for being slow:
 
-[1] In what both ranks have done of a microbatch, they did not do the same (`core.divergence`).
-[2] A message is awaited from a peer that has ended this step, or its script. What it sent came before that news.
-[3] Every rank stands, and has heard so from every other after that one last moved: no message can be on its way, as
-    those between two ranks arrive in the order of their sending.
+[1] Two ranks differ in the calls that both have made in a microbatch (`core.pipeline.divergence`).
+[2] This rank waits for a message from a peer that has ended this step, or its script. All messages of that peer have
+    arrived, because they were sent before its report.
+[3] Every rank is blocked, and each has a report of that from every other rank, sent after that rank last moved. No
+    message can be on its way, because messages between two ranks arrive in the order in which they were sent.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.core.pipeline.divergence import Trace, all_stand, difference
-from herringbone_parallel.torch.model_parallel.runtime.run_token import Baton, Standing
+from herringbone_parallel.core.pipeline.divergence import Trace, difference, is_deadlock
+from herringbone_parallel.torch.model_parallel.runtime.run_token import Awaited, BlockedState, RunToken
 from herringbone_parallel.torch.model_parallel.runtime.transport import Key, Purpose, Transport
 
-_WHAT = {
+_CONTENT_OF = {
     Purpose.VALUE: "a tensor",
     Purpose.GRADIENT: "a gradient",
     Purpose.SHAPES: "the shapes of what a call returned",
@@ -30,116 +31,131 @@ _WHAT = {
 STALL_PURPOSES = (Purpose.PROBE, Purpose.ENDED, Purpose.DIVERGED)
 _ADVICE = (
     "The ranks have not done the same: look in `forward` and in the step function for a branch, a loop or an argument"
-    " that is not the same on every rank, and for .item(), print or `if` on a tensor that only some of them do."
+    " that is not the same on every rank, and for .item(), print or `if` on a tensor that only some ranks execute."
 )
 
 
 class RanksDivergedError(ParallelError):
-    """The ranks of a pipeline have not done the same in a step, so that one waits for what will never come."""
+    """The ranks of a pipeline have not done the same in a step, so that one waits for a message that never comes."""
 
 
 class Probe(NamedTuple):
-    """What a rank that stands tells the others.
+    """The report of a blocked rank to the others.
 
-    `moves` counts how often it was seen to have moved, `heard` is the last count it had from each other rank.
+    `moves` counts the polls at which the rank had moved. `peer_moves` is the last such count from each peer.
     """
 
     moves: int
-    heard: dict[int, int]
+    peer_moves: dict[int, int]
     waits: str
     traces: list[Trace]
 
 
 class StallProbe:
-    """Looks after one step of one rank; `look` is called now and then while it waits, `receive` by the mail threads.
+    """Watches one step of one rank.
 
-    `traces` returns what each microbatch has done here by now.
+    The thread that called the step calls `poll` and `end_step`; the transport's threads call `receive`. `traces`
+    returns the calls of each microbatch on this rank so far. There is no lock: each member is written by one kind of
+    thread, and the other kind reads it, or copies it, in one atomic operation.
     """
 
     def __init__(
-        self, rank: int, step: int, transport: Transport, baton: Baton, traces: Callable[[], list[Trace]]
+        self, rank: int, step: int, transport: Transport, token: RunToken, traces: Callable[[], list[Trace]]
     ) -> None:
         self._rank = rank
         self._step = step
         self._transport = transport
-        self._baton = baton
+        self._token = token
         self._traces = traces
-        self._standing: Standing | None = None
+        self._last_state: BlockedState | None = None
         self._moves = 0
+        # `moves` and `peer_moves` of the probe that was sent last.
         self._sent: tuple[int, dict[int, int]] | None = None
+        # Written by the transport's threads.
         self._probes: dict[int, Probe] = {}
-        self._ended: set[int] = set()
-        self._over = False
+        self._ended_peers: set[int] = set()
+        self._ended = False
 
-    def look(self) -> None:
-        """See whether anything has moved since the last look, and ask the peers if not."""
-        # What was heard, and who has left, must be older than what stands: it has then been taken into account there.
+    def poll(self) -> None:
+        """Ask the peers if nothing has moved since the last poll, and end the step if a proof is complete."""
+        # In this order: the peers' reports must be older than the blocked state. Every message that a peer sent before
+        # its report is then already counted in that state.
         probes = dict(self._probes)
-        left = dict.fromkeys(tuple(self._ended), "has ended this step") | self._transport.departed()
-        standing = self._baton.standing()
-        if standing is None or standing != self._standing:
-            self._standing = standing
+        left = dict.fromkeys(tuple(self._ended_peers), "has ended this step") | self._transport.departed()
+        blocked = self._token.blocked_state()
+        if blocked is None or blocked != self._last_state:
+            self._last_state = blocked
             self._moves += 1
             return
-        heard = {peer: probe.moves for peer, probe in probes.items()}
-        own = Probe(self._moves, heard, self._describe(standing), self._traces())
-        if self._sent != (self._moves, heard):
-            # A peer that finds a difference says more than can be said here, so it is given time to answer.
-            self._sent = (self._moves, heard)
+        peer_moves = {peer: probe.moves for peer, probe in probes.items()}
+        own_probe = Probe(self._moves, peer_moves, self._describe(blocked), self._traces())
+        if self._sent != (self._moves, peer_moves):
+            # Judge at a later poll: a peer that finds a difference in the traces has the better explanation, and needs
+            # time to answer.
+            self._sent = (self._moves, peer_moves)
             for peer in self._transport.peers:
-                self._transport.send_object(peer, self._key(Purpose.PROBE), own)
+                self._transport.send_object(peer, self._key(Purpose.PROBE), own_probe)
             return
-        for wait in standing.waits:
-            if wait.key[0] in left:
-                self._end(f"pipeline rank {wait.key[0]} {left[wait.key[0]]}, but {self._describe(standing)}. {_ADVICE}")
+        for awaited in blocked.awaited:
+            source = awaited.key.source
+            if source in left:
+                self._fail(f"pipeline rank {source} {left[source]}, but {self._describe(blocked)}. {_ADVICE}")
                 return
-        everyone = {self._rank: own, **probes}
-        if len(everyone) == 1 + len(self._transport.peers) and all_stand(
-            {rank: (each.moves, each.heard) for rank, each in everyone.items()}
+        # Proof [3] needs a report from every rank of the pipeline.
+        everyone = {self._rank: own_probe, **probes}
+        if len(everyone) == 1 + len(self._transport.peers) and is_deadlock(
+            {rank: (probe.moves, probe.peer_moves) for rank, probe in everyone.items()}
         ):
             waits = "; ".join(everyone[rank].waits for rank in sorted(everyone))
-            self._end(f"no rank of the pipeline can go on in step {self._step}: {waits}. {_ADVICE}")
+            self._fail(f"no rank of the pipeline can go on in step {self._step}: {waits}. {_ADVICE}")
 
-    def over(self) -> None:
-        """The step has ended here; peers that still wait in it hear so, until the next step begins."""
-        self._over = True
+    def end_step(self) -> None:
+        """Report the end of the step to peers that still wait in it, now and until the next step begins."""
+        # First the flag: a probe that arrives during the loop is then answered by `_compare`.
+        self._ended = True
         for peer in tuple(self._probes):
             self._transport.send_object(peer, self._key(Purpose.ENDED), None)
 
     def receive(self, source: int, purpose: int, content: Any) -> None:
-        """Take in what a peer says of the stall."""
+        """Take in a peer's message about the blocked step."""
         if purpose == Purpose.DIVERGED:
-            self._baton.fail(RanksDivergedError(content))
+            # The peer has sent the reason to every rank, so this rank sends nothing.
+            self._token.fail(RanksDivergedError(content))
         elif purpose == Purpose.ENDED:
-            self._ended.add(source)
+            self._ended_peers.add(source)
         else:
             self._compare(source, content)
 
     def _compare(self, source: int, probe: Probe) -> None:
-        for microbatch, (mine, theirs) in enumerate(zip(self._traces(), probe.traces, strict=False)):
-            said = difference(microbatch, {self._rank: mine, source: theirs})
-            if said is not None:
-                self._end(said)
+        for microbatch, (trace, peer_trace) in enumerate(zip(self._traces(), probe.traces, strict=False)):
+            reason = difference(microbatch, {self._rank: trace, source: peer_trace})
+            if reason is not None:
+                self._fail(reason)
                 return
         self._probes[source] = probe
-        if self._over:
+        if self._ended:
             self._transport.send_object(source, self._key(Purpose.ENDED), None)
 
-    def _end(self, reason: str) -> None:
+    def _fail(self, reason: str) -> None:
+        """End the step on every rank of the pipeline."""
+        # The peers first: `fail` lets this rank's step raise, and the script may end before they would be sent.
         for peer in self._transport.peers:
             self._transport.send_object(peer, self._key(Purpose.DIVERGED), reason)
-        self._baton.fail(RanksDivergedError(reason))
+        self._token.fail(RanksDivergedError(reason))
 
-    def _describe(self, standing: Standing) -> str:
-        if not standing.waits:
+    def _describe(self, blocked: BlockedState) -> str:
+        if not blocked.awaited:
             return f"rank {self._rank} waits for its schedule"
-        index, (source, key) = standing.waits[0]
-        where = "" if index is None else f" in microbatch {index}{_after(self._traces()[index])}"
-        return f"rank {self._rank} waits for {_WHAT[key.purpose]} from rank {source}{where}"
+        first = blocked.awaited[0]
+        source, key = first.key
+        position = "" if first.microbatch is None else f" in microbatch {first.microbatch}{self._last_call(first)}"
+        return f"rank {self._rank} waits for {_CONTENT_OF[key.purpose]} from rank {source}{position}"
+
+    def _last_call(self, awaited: Awaited) -> str:
+        assert awaited.microbatch is not None
+        calls = self._traces()[awaited.microbatch].calls
+        return f" (its last call: {calls[-1][0]!r})" if calls else ""
 
     def _key(self, purpose: int) -> Key:
+        # One key per step is enough: the transport calls `receive` for each such message, and nobody waits for them.
         return Key(self._step, 0, 0, purpose)
-
-
-def _after(trace: Trace) -> str:
-    return f" (its last call: {trace.calls[-1][0]!r})" if trace.calls else ""

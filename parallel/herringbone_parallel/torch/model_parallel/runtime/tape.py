@@ -1,12 +1,15 @@
-"""What a microbatch did, kept as a list that is the same on every rank, and replayed backwards for the gradients.
+"""The tape of a microbatch: a list of what it did, the same on every rank, walked backwards for the gradients.
 
-    Segment   calls on one rank with no other rank's between them: one autograd graph there, of several `Run`s
+    Segment   calls on one rank with no call of another rank between them: one autograd graph of several `Run`s
     Move      a value's data went from its owner to another rank
 
-Backward walks the list in reverse. A segment whose outputs have gradients runs its own autograd graph, on the rank that
-ran it, down to its inputs; a move sends the gradient back the way the value came. Nothing waits inside autograd, and as
-the list is the same everywhere each rank knows which messages to expect. The list keeps no data of a value, except what
-another rank or segment has used: the rest is kept, or not, by autograd, as without partitions.
+    forward     rank 0: [ Segment a ] --Move x--> rank 1: [ Segment b ] --Move y--> rank 0: [ Segment c ]
+    backward    rank 0: [ Segment a ] <--dx------ rank 1: [ Segment b ] <--dy------ rank 0: [ Segment c ]
+
+A segment whose outputs have gradients runs its autograd graph down to its inputs, on the rank that built the graph. A
+move sends the gradient back the way the value came. No thread waits inside autograd. Because the list is the same
+everywhere, each rank knows which messages to expect. The list references the data of a value only if another rank or
+segment has used it; autograd keeps or frees all other data, as without partitions.
 """
 
 from __future__ import annotations
@@ -14,25 +17,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
-from herringbone_parallel.torch.model_parallel.runtime.run_token import Turn
+from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
+from herringbone_parallel.torch.model_parallel.runtime.run_token import Ticket
 from herringbone_parallel.torch.model_parallel.runtime.transport import Purpose
-
-if TYPE_CHECKING:
-    from herringbone_parallel.torch.model_parallel.runtime.mailbox import Post
 
 
 class Flow:
-    """Where the gradients of one value come together on a rank.
+    """The sum of the gradients of one value on this rank.
 
-    `root` is the tensor in its maker's autograd graph, on the owner, once something outside that graph has used it: the
-    gradient goes on from there. `segment` is the entry that made the value, None for a parameter. The gradient of a
-    `spent` one was asked for before, and its graph is gone.
+    root      on the owner, the tensor in its autograd graph, from where the gradient goes on; None until something
+              outside that graph uses the value
+    segment   the entry that made the value; None for a parameter
+    spent     True once a backward has used up the value's graph
     """
 
     __slots__ = ("gradient", "owner", "root", "segment", "serial", "spent")
@@ -46,27 +48,32 @@ class Flow:
         self.spent = False
 
     def add(self, gradient: torch.Tensor | None) -> None:
+        """Add a gradient to the sum; None adds nothing."""
         if gradient is None:
             return
         if isinstance(self.root, torch.nn.Parameter):
-            # As autograd does it, so that hooks on the gradient hear of it.
+            # By autograd and not by `+=`, so that hooks on the gradient run: the reducer counts them.
             with torch._C.DisableTorchFunctionSubclass():
                 torch.autograd.backward(self.root, gradient)
         else:
+            # A new tensor: autograd and other ranks' messages may still reference the old one.
             self.gradient = gradient if self.gradient is None else self.gradient + gradient
 
 
 @dataclass(slots=True, eq=False)
 class Run:
-    """One call: the flows it used and made. `turn` is set on its rank when it adds to gradients of parameters."""
+    """One call: the flows it used and made.
+
+    `ticket` is set on the rank that ran the call, if its backward adds to gradients of parameters.
+    """
 
     inputs: Sequence[Flow]
     outputs: Sequence[Flow]
-    turn: Turn | None = None
+    ticket: Ticket | None = None
 
 
 class Entrance(NamedTuple):
-    """How a value enters a segment's graph: the calls use `tensor`, its gradient is found at `leaf`."""
+    """An input of a segment's graph: the calls use `tensor`, and the backward leaves its gradient at `leaf`."""
 
     flow: Flow
     leaf: torch.Tensor
@@ -75,7 +82,7 @@ class Entrance(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Segment:
-    """Calls on `rank`; there, `entrances` are the inputs from outside, by serial."""
+    """Successive calls on `rank`; on that rank, `entrances` are the inputs from outside by their value's serial."""
 
     rank: int
     runs: list[Run] = field(default_factory=list)
@@ -84,72 +91,93 @@ class Segment:
 
 @dataclass(slots=True)
 class Move:
-    """A value went to `target` too. `turn` is set on the owner of a parameter, whose gradient comes back."""
+    """The transfer of a value to `target`. For a parameter, `ticket` orders the sums of the returning gradients."""
 
     flow: Flow
     target: int
-    turn: Turn | None = None
+    ticket: Ticket | None = None
+
+
+class StartGradient(NamedTuple):
+    """A value that a backward starts from; `gradient` is None except on the rank that owns the value."""
+
+    flow: Flow
+    gradient: torch.Tensor | None
 
 
 class Tape:
-    """The entries of one microbatch, in the order of its Python.
+    """The entries of one microbatch, in the order of its Python code.
 
-    With a `deferral`, it gets what is to be done for the gradients of parameters.
+        segment = tape.segment(rank)
+        tape.add(segment, run)              # after each call
+        tape.move(Move(flow, target))       # before a call that needs the value
+        tape.backward([StartGradient(flow, gradient)], mailbox, retain=False)
+
+    Only the thread of the microbatch uses it. With a `deferral`, backward puts off the gradients of parameters.
     """
 
     def __init__(self, deferral: Deferral | None = None) -> None:
         self._deferral = deferral
         self._entries: list[Segment | Move] = []
-        # The newest segment: a call on its rank joins it.
+        # The newest segment: the next call on its rank joins it. One autograd run for many calls is faster, and keeps
+        # tensors between the calls out of the tape.
         self._open: Segment | None = None
 
     def segment(self, rank: int) -> Segment:
-        """Return the segment that a call on this rank belongs to; `add` puts it on the tape."""
+        """Return the segment that a call on this rank belongs to; `add` appends it to the tape."""
         if self._open is not None and self._open.rank == rank:
             return self._open
+        # Not on the tape yet: a call without gradients leaves no entry.
         return Segment(rank)
 
     def add(self, segment: Segment, run: Run) -> None:
+        """Append a call that has returned."""
         segment.runs.append(run)
         if segment is not self._open:
             self._entries.append(segment)
             self._open = segment
 
     def move(self, move: Move) -> None:
+        """Append a transfer, before the segment that uses the value."""
         if self._open is not None and self._open.rank == move.target:
-            # The value is older than the segment that it goes into, or it would not come from another rank.
+            # The open segment goes on, and backward must return this gradient after it has run the whole segment. The
+            # value is older than the segment: a call on another rank would have closed it.
             self._entries.insert(self._entries.index(self._open), move)
         else:
             self._entries.append(move)
 
-    def backward(self, seeds: Sequence[tuple[Flow, torch.Tensor | None]], post: Post, *, retain: bool) -> None:
-        """Propagate the seeds' gradients to all parameters this rank owns.
+    def backward(self, starts: Sequence[StartGradient], mailbox: Mailbox, *, retain: bool) -> None:
+        """Propagate the gradients to all parameters that this rank owns.
 
-        A seed's tensor is its gradient on the rank that owns the value, None elsewhere. What the gradients flowed
-        through is used up, unless `retain`. Raises `ParallelError` for a gradient through what was used up before.
+        The calls that the gradients flowed through are used up, unless `retain`. Raises `ParallelError` for a gradient
+        through calls that were used up before.
         """
-        needed = self._needed([flow for flow, _ in seeds])
-        for flow, gradient in seeds:
-            flow.add(gradient)
+        # Computed from the list alone, so that all ranks expect the same messages, with or without a gradient in them.
+        needed = self._needed([start.flow for start in starts])
+        for start in starts:
+            start.flow.add(start.gradient)
         entries, self._entries, self._open = self._entries, [], None
         kept: list[Segment | Move] = []
         while entries:
+            # Popped, so that each segment's graph and inputs are freed as soon as its backward has run.
             entry = entries.pop()
             if isinstance(entry, Move):
                 if entry.flow in needed:
-                    _move_backward(entry, post, self._deferral)
+                    _move_backward(entry, mailbox, self._deferral)
                 if retain or entry.flow not in needed:
                     kept.append(entry)
                 continue
             runs = [run for run in entry.runs if not needed.isdisjoint(run.outputs)]
             others = [] if len(runs) == len(entry.runs) else [run for run in entry.runs if run not in runs]
-            if runs and entry.rank == post.rank:
-                turns = [run.turn for run in runs if run.turn is not None]
-                for turn in turns:
-                    post.await_turn(turn)
+            if runs and entry.rank == mailbox.rank:
+                # Autograd adds to the gradients of all parameters of the segment in one run. So this microbatch waits
+                # until the previous one has added to each of them: the order of the sums is then always the same.
+                tickets = [run.ticket for run in runs if run.ticket is not None]
+                for ticket in tickets:
+                    mailbox.await_ticket(ticket)
                 _run_backward(entry, runs, retain, self._deferral)
-                for turn in turns:
-                    post.pass_turn(turn)
+                for ticket in tickets:
+                    mailbox.pass_ticket(ticket)
             if not retain:
                 for run in runs:
                     _spend(run)
@@ -158,9 +186,10 @@ class Tape:
                 kept.append(entry)
         self._entries = kept[::-1]
 
-    def _needed(self, seeds: Sequence[Flow]) -> set[Flow]:
+    def _needed(self, starts: Sequence[Flow]) -> set[Flow]:
         """Return the flows that a gradient goes through: the same on every rank."""
-        needed = set(seeds)
+        # Backwards, so that the outputs of a run are complete before its inputs are looked at.
+        needed = set(starts)
         for entry in reversed(self._entries):
             if isinstance(entry, Segment):
                 for run in reversed(entry.runs):
@@ -177,6 +206,7 @@ class Tape:
 def _spend(run: Run) -> None:
     for flow in run.outputs:
         flow.spent = True
+        # The reference to the root keeps the whole autograd graph of the segment alive.
         flow.root = flow.gradient = None
 
 
@@ -188,34 +218,39 @@ def _run_backward(segment: Segment, runs: Sequence[Run], retain: bool, deferral:
                 assert flow.root is not None
                 roots.append(flow.root)
                 gradients.append(flow.gradient)
+                # Handed over to autograd; a later backward starts from zero.
                 flow.gradient = None
     if roots and deferral is not None and not retain:
         entrances = list(segment.entrances.values())
-        found = deferral.backward(roots, gradients, [entrance.leaf for entrance in entrances])
-        for entrance, gradient in zip(entrances, found, strict=True):
+        input_gradients = deferral.backward(roots, gradients, [entrance.leaf for entrance in entrances])
+        for entrance, gradient in zip(entrances, input_gradients, strict=True):
             entrance.flow.add(gradient)
     elif roots:
         torch.autograd.backward(roots, gradients, retain_graph=retain)
         for entrance in segment.entrances.values():
             entrance.flow.add(entrance.leaf.grad)
+            # With `retain` another backward comes here, which must not add this gradient again.
             entrance.leaf.grad = None
 
 
-def _move_backward(move: Move, post: Post, deferral: Deferral | None) -> None:
+def _move_backward(move: Move, mailbox: Mailbox, deferral: Deferral | None) -> None:
+    """Send a gradient from the rank that used the value to the rank that owns it; other ranks do nothing."""
     flow = move.flow
-    if post.rank == move.target:
+    if mailbox.rank == move.target:
         if flow.gradient is None:
-            post.send_object(flow.owner, flow.serial, Purpose.GRADIENT, None)
+            # The owner waits in any case: it cannot know whether this rank's calls used the value for the result.
+            mailbox.send_object(flow.owner, flow.serial, Purpose.GRADIENT, None)
         else:
-            post.send_tensor(flow.owner, flow.serial, Purpose.GRADIENT, flow.gradient)
+            mailbox.send_tensor(flow.owner, flow.serial, Purpose.GRADIENT, flow.gradient)
         flow.gradient = None
-    elif post.rank == flow.owner:
-        gradient = post.wait(flow.serial, Purpose.GRADIENT, source=move.target)
-        if deferral is not None and move.turn is not None:
+    elif mailbox.rank == flow.owner:
+        gradient = mailbox.wait(flow.serial, Purpose.GRADIENT, source=move.target)
+        if deferral is not None and move.ticket is not None:
+            # The gradient of a parameter: nobody waits for it, and `enter_weight` keeps the order of the sums.
             deferral.add(partial(flow.add, gradient))
             return
-        if move.turn is not None:
-            post.await_turn(move.turn)
+        if move.ticket is not None:
+            mailbox.await_ticket(move.ticket)
         flow.add(gradient)
-        if move.turn is not None:
-            post.pass_turn(move.turn)
+        if move.ticket is not None:
+            mailbox.pass_ticket(move.ticket)

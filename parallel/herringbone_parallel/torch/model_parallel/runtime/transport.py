@@ -1,11 +1,16 @@
-"""Messages between the ranks of one pipeline: keyed, delivered in any order to whoever waits for them.
+"""Messages between the ranks of one pipeline: each has a key, and is delivered in whatever order it arrives.
 
-A message is a header with its content behind it, on the CPU group (gloo); a content too large for that follows. One
-thread per peer receives its messages and hands them to `deliver`. So nobody has to know a shape beforehand, and ranks
-may run their microbatches in different orders. CUDA contents go over NCCL, one communicator per directed pair (opposite
-sends on a shared one would deadlock on a stream), posted in the order of the headers.
+A message is a header with its content behind it, on the CPU group (gloo); content that is too large for that follows as
+a second message. One thread per peer receives its messages and hands them to `deliver`. So no rank has to know a shape
+beforehand, and ranks may run their microbatches in different orders. CUDA tensors travel over NCCL, posted in the order
+of their headers. Each directed pair of ranks has a communicator of its own, because opposite sends on a shared one
+would deadlock on a stream.
 
-Objects are pickled: ranks of one job are one trust domain, as in `torch.distributed`'s own object collectives.
+    sender    header [+ content up to 512 KiB] --gloo, tag 0--> receiving thread of the peer --> deliver
+              larger content              --gloo, own tag--> the same thread, which now knows shape and dtype
+              content of a CUDA tensor    --NCCL of the pair-> the same thread
+
+Objects are pickled: the ranks of one job are one trust domain, as in `torch.distributed`'s own object collectives.
 """
 
 from __future__ import annotations
@@ -18,6 +23,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 import torch
@@ -25,26 +31,39 @@ import torch.distributed as dist
 
 from herringbone_contract.errors import ParallelError
 
-# A receiver may idle for as long as the user's script does other things.
+# The timeout of a receive. A receiver may idle for as long as the user's script does other things.
 NEVER = timedelta(days=365)
 _GOODBYE_SECONDS = 10
 _GOODBYE_SECONDS_AFTER_FAILURE = 2
 _HEADER_TAG = 0
 _TAGS = 2**30
 _MAX_DIMENSIONS = 8
-# kind, key (4), tag of what follows, whether anything follows, dtype, number of dimensions, dimensions
+# kind, key (4 numbers), tag of the second message, whether there is one, dtype, number of dimensions, dimensions
 _HEADER = struct.Struct(f"=9q{_MAX_DIMENSIONS}q")
-# Where the content begins behind the header, aligned for every dtype.
-_START = 192
-# gloo takes a message that is smaller than what was prepared for it. To copy this much behind a header is cheaper than
-# a second message, and what is larger goes without a copy.
-_ROOM_BYTES = 1 << 19
-# A content of this size stays in the buffer it came in; a smaller one is copied out, so as not to keep all the rest.
+# The content begins here, behind the header: 192 is a multiple of every dtype's size.
+_CONTENT_START = 192
+# gloo accepts a message that is smaller than the buffer prepared for it. Copying up to this much behind a header is
+# cheaper than a second message; larger content is sent without a copy.
+_INLINE_BYTES = 1 << 19
+# Content of at least this size stays in the receive buffer. Smaller content is copied out: as a view it would keep the
+# whole buffer alive.
 _KEPT_BYTES = 1 << 15
-# What is on its way is looked after when it comes to this much: a look costs more than a small message holds.
+# Finished sends are released when the bytes on their way reach this. Each look costs more than a small message holds.
 _REAPED_BYTES = 1 << 23
-# A goodbye says that nothing more is asked for, the last word that nothing more is answered either.
-_TENSOR, _OBJECT, _CUDA, _GOODBYE, _LAST_WORD = range(5)
+
+
+class _Kind(IntEnum):
+    """The kind of a message. Both goodbyes carry no content."""
+
+    TENSOR = 0
+    OBJECT = 1
+    CUDA = 2
+    # The sender asks for nothing more, but still answers.
+    GOODBYE = 3
+    # The sender does not answer any more either.
+    LAST_WORD = 4
+
+
 _DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool, torch.complex64, torch.complex128,
@@ -52,8 +71,27 @@ _DTYPES = [
 _CODES = {dtype: code for code, dtype in enumerate(_DTYPES)}
 
 
+class Purpose(IntEnum):
+    """The purpose of a message, which is part of its key."""
+
+    VALUE = 0
+    GRADIENT = 1
+    SHAPES = 2
+    OUTPUT = 3
+    RESULTS = 4
+    FAILURE = 5
+    # The last three belong to a blocked step, see stall.py.
+    PROBE = 6
+    ENDED = 7
+    DIVERGED = 8
+
+
+# Messages that end the step, whatever else was to come.
+VERDICTS = (Purpose.FAILURE, Purpose.DIVERGED)
+
+
 class Key(NamedTuple):
-    """What a message is: of which step and microbatch, the how-many-th value there, and for what."""
+    """The identity of a message among those of its sender: the `serial`-th value of a microbatch of a step."""
 
     step: int
     microbatch: int
@@ -61,29 +99,41 @@ class Key(NamedTuple):
     purpose: int
 
 
-class Purpose:
-    VALUE = 0
-    GRADIENT = 1
-    SHAPES = 2
-    OUTPUT = 3
-    RESULTS = 4
-    FAILURE = 5
-    # Of a step that stands still, see stall.py.
-    PROBE = 6
-    ENDED = 7
-    DIVERGED = 8
+class MessageId(NamedTuple):
+    """The identity of a message among those of all peers; `source` is the sender's pipeline rank."""
+
+    source: int
+    key: Key
 
 
-# The end of the step, whatever else was to come.
-VERDICTS = (Purpose.FAILURE, Purpose.DIVERGED)
+class _Message(NamedTuple):
+    source: int
+    key: Key
+    content: Any
+
+
+class _Send(NamedTuple):
+    """A send under way. `tensor` is referenced until the work is done, because gloo reads its memory."""
+
+    work: Any
+    tensor: torch.Tensor
 
 
 Deliver = Callable[[int, Key, Any], None]
-_Message = tuple[int, Key, Any]
 
 
 class Transport:
-    """The mail of one rank. `ranks` are the pipeline's global ranks; peers are named by their index in it."""
+    """Sends and receives for one rank. `ranks` are the pipeline's global ranks; a peer is its index among them.
+
+        transport = Transport([0, 1], group)
+        transport.listen(step, deliver)             # deliver(source, key, content), in a receiving thread
+        transport.send_tensor(1, key, tensor)
+        transport.release()                         # before the tensor changes
+        transport.close(patient=True)
+
+    Sending methods may be called from any thread. `pair_groups` are the NCCL groups by (source, target), needed for
+    CUDA tensors only.
+    """
 
     def __init__(
         self,
@@ -92,28 +142,33 @@ class Transport:
         pair_groups: dict[tuple[int, int], dist.ProcessGroup] | None = None,
     ) -> None:
         self._ranks = list(ranks)
-        self._me = self._ranks.index(dist.get_rank())
+        self._rank = self._ranks.index(dist.get_rank())
         self._group = group
         self._pair_groups = pair_groups or {}
+        # Guards the sends: the members below. A thread may take it while it holds `_receive_lock`, never the reverse.
+        self._send_lock = threading.Lock()
         self._next_tag = 1
-        self._lock = threading.Lock()
-        self._mail_lock = threading.Lock()
-        self._in_flight: list[tuple[Any, torch.Tensor | None]] = []
-        self._leaving: list[tuple[Any, torch.Tensor | None]] = []
+        # Sends since the last `_reap`, and those that it waits for next.
+        self._in_flight: list[_Send] = []
+        self._leaving: list[_Send] = []
         self._bytes_in_flight = 0
-        # Whether tensors of the caller's are on their way, and not copies alone.
-        self._lent = False
+        # True while tensors of the caller are on their way, and not only copies of them.
+        self._borrowed = False
+        # Guards what the receiving threads share: the members below. `deliver` is called with it held, and takes the
+        # run token's lock; the run token never calls the transport with its lock held.
+        self._receive_lock = threading.Lock()
         self._step = 0
         self._closing = False
-        self._lost: str | None = None
-        self._parted: set[int] = set()
+        self._loss: str | None = None
+        self._departed: set[int] = set()
         self._deliver: Deliver | None = None
+        # Messages of later steps, from peers that are ahead.
         self._early: list[_Message] = []
-        # CUDA's current device belongs to a thread.
+        # CUDA's current device is thread-local, so each receiving thread sets it again.
         self._cuda_device = torch.cuda.current_device() if pair_groups else None
-        # One thread per peer: gloo's receive from any source may wait for ever after a peer has died.
+        # One thread per peer: gloo's receive from any source may wait forever after a peer has died.
         self._threads = [
-            threading.Thread(target=self._receive_from, args=(peer,), name=f"smp-mail-{peer}", daemon=True)
+            threading.Thread(target=self._receive_from, args=(peer,), name=f"smp-receive-{peer}", daemon=True)
             for peer in self.peers
         ]
         for thread in self._threads:
@@ -122,21 +177,21 @@ class Transport:
     @property
     def peers(self) -> list[int]:
         """The other ranks of the pipeline, by their index in it."""
-        return [peer for peer in range(len(self._ranks)) if peer != self._me]
+        return [peer for peer in range(len(self._ranks)) if peer != self._rank]
 
     def departed(self) -> dict[int, str]:
-        """Return the peers that will send nothing more in this step, as they are further on, with what they did."""
-        with self._mail_lock:
-            ahead = {source: f"has gone on to step {key.step}" for source, key, _ in self._early}
-            return ahead | dict.fromkeys(self._parted, "has ended its script")
+        """Return the peers that will send nothing more in this step, each with the reason."""
+        with self._receive_lock:
+            ahead = {message.source: f"has gone on to step {message.key.step}" for message in self._early}
+            return ahead | dict.fromkeys(self._departed, "has ended its script")
 
     def listen(self, step: int, deliver: Deliver) -> None:
-        """Hand each message of this step to `deliver(source, key, content)`, those already here first.
+        """Hand each message of this step to `deliver(source, key, content)`, first those that have arrived already.
 
-        Messages of later steps are kept: a peer may be ahead. Those of earlier ones, left by a failure, are dropped,
-        but for the news of a failure in a step that went well here.
+        Messages of later steps are kept, because a peer may be ahead. Messages of earlier steps, left over from a
+        failure, are dropped. Reports of a failure are the exception: their step may have gone well on this rank.
         """
-        with self._mail_lock:
+        with self._receive_lock:
             self._step, self._deliver = step, deliver
             early, self._early = self._early, []
             for message in early:
@@ -145,174 +200,185 @@ class Transport:
 
     def send_tensor(self, peer: int, key: Key, tensor: torch.Tensor) -> None:
         """Start sending; the tensor must not change before `release`."""
-        # A parameter of a split module would take this for the user's operation.
+        # Otherwise `detach` of a split module's parameter would be treated as an operation of the user's code.
         with torch._C.DisableTorchFunctionSubclass():
             tensor = tensor.detach()
-        kind = _CUDA if tensor.is_cuda else _TENSOR
+        kind = _Kind.CUDA if tensor.is_cuda else _Kind.TENSOR
         self._send(peer, kind, key, tensor, _CODES[tensor.dtype], tensor.shape)
 
     def send_object(self, peer: int, key: Key, content: Any) -> None:
         """Start sending a picklable object."""
         data = torch.frombuffer(bytearray(pickle.dumps(content)), dtype=torch.uint8)
-        self._send(peer, _OBJECT, key, data, _CODES[torch.uint8], data.shape)
+        self._send(peer, _Kind.OBJECT, key, data, _CODES[torch.uint8], data.shape)
 
     def reap(self) -> None:
-        """Let go, when it is worth it, of what has left long ago."""
+        """Release the memory of finished sends if they hold enough of it."""
         if self._bytes_in_flight > _REAPED_BYTES:
             self._reap()
 
     def release(self) -> None:
-        """Wait until no tensor of the caller's is on its way."""
-        if self._lent:
+        """Wait until no tensor of the caller is on its way."""
+        if self._borrowed:
             self.flush()
 
     def flush(self) -> None:
         """Wait until everything sent so far has left."""
-        self._lent = False
+        self._borrowed = False
+        # Each call waits for the sends before the previous call, so the second one waits for all.
         self._reap()
         self._reap()
 
     def _reap(self) -> None:
-        """Let go of what was sent before the last call of this."""
-        with self._lock:
+        """Wait for the sends that had begun before the last call of this method, and release their tensors."""
+        with self._send_lock:
             leaving, self._leaving, self._in_flight = self._leaving, self._in_flight, []
             self._bytes_in_flight = 0
-        for work, _ in leaving:
-            work.wait()
+        # Without the lock: waiting may take long, and other threads send in the meantime.
+        for send in leaving:
+            send.work.wait()
 
     def close(self, *, patient: bool) -> None:
-        """Say goodbye to every peer, wait until all have said it too, and have the last word with each.
+        """Say goodbye to every peer, wait until all of them have said it too, and send each the last word.
 
-        Without patience, after a failure, the wait is short: a peer may compute for long before it hears of it.
+        Pass `patient=False` after a failure: a peer may compute for long before it learns of it, so the wait is short.
         """
-        # A peer that is gone by now has no use for a goodbye.
+        # A peer that is gone by now needs no goodbye; gloo raises a RuntimeError for it.
         with suppress(RuntimeError):
-            with self._mail_lock:
+            with self._receive_lock:
                 self._closing = True
-                if self._lost is not None:
+                if self._loss is not None:
                     return
                 for peer in self.peers:
-                    self._say(peer, _GOODBYE)
-                for peer in self._parted:
-                    self._say(peer, _LAST_WORD)
+                    self._send_empty(peer, _Kind.GOODBYE)
+                # Peers whose goodbye comes later get the last word from the receiving thread.
+                for peer in self._departed:
+                    self._send_empty(peer, _Kind.LAST_WORD)
             self.flush()
             deadline = time.monotonic() + (_GOODBYE_SECONDS if patient else _GOODBYE_SECONDS_AFTER_FAILURE)
             for thread in self._threads:
                 thread.join(timeout=max(0.0, deadline - time.monotonic()))
             if not any(thread.is_alive() for thread in self._threads):
                 self.flush()
-        # It knows the last step, and with it the whole state: groups would outlive their destruction.
+        # `deliver` references the last step, and so the whole state: groups would outlive their destruction.
         self._deliver = None
 
-    def _say(self, peer: int, kind: int) -> None:
+    def _send_empty(self, peer: int, kind: _Kind) -> None:
         self._send(peer, kind, Key(0, 0, 0, 0), None, 0, ())
 
     def _send(
-        self, peer: int, kind: int, key: Key, payload: torch.Tensor | None, dtype: int, shape: Sequence[int]
+        self, peer: int, kind: _Kind, key: Key, payload: torch.Tensor | None, dtype: int, shape: Sequence[int]
     ) -> None:
         if len(shape) > _MAX_DIMENSIONS:
             raise ParallelError(f"a tensor of {len(shape)} dimensions cannot be sent; at most {_MAX_DIMENSIONS}")
-        inside = 0 if payload is None or kind == _CUDA else payload.numel() * payload.element_size()
-        follows = kind == _CUDA or inside > _ROOM_BYTES
+        inline_bytes = 0 if payload is None or kind == _Kind.CUDA else payload.numel() * payload.element_size()
+        follows = kind == _Kind.CUDA or inline_bytes > _INLINE_BYTES
         if payload is not None and follows:
             payload = payload.contiguous()
-            inside = 0
-        message = torch.empty(_START + inside, dtype=torch.uint8)
-        if inside and payload is not None:
-            message[_START:].view(payload.dtype).view(payload.shape).copy_(payload)
-        # One at a time: the payloads of a pair travel in the order of their headers.
-        with self._lock:
+            inline_bytes = 0
+        message = torch.empty(_CONTENT_START + inline_bytes, dtype=torch.uint8)
+        if inline_bytes and payload is not None:
+            message[_CONTENT_START:].view(payload.dtype).view(payload.shape).copy_(payload)
+        # The lock spans both messages: over NCCL the receiver tells contents apart by the order of their headers only.
+        with self._send_lock:
             tag = self._next_tag
             self._next_tag = self._next_tag % _TAGS + 1
             padding = (0,) * (_MAX_DIMENSIONS - len(shape))
             _HEADER.pack_into(_bytes(message), 0, kind, *key, tag, follows, dtype, len(shape), *shape, *padding)
-            # An unfinished send keeps its work and tensor here: dropping them confuses gloo's matching for good.
-            self._in_flight.append((self._group.send([message], peer, _HEADER_TAG), message))
+            # An unfinished send must stay referenced, work and tensor: gloo's matching of messages breaks for good when
+            # one of them is dropped.
+            self._in_flight.append(_Send(self._group.send([message], peer, _HEADER_TAG), message))
             self._bytes_in_flight += message.numel()
             if follows:
                 assert payload is not None
-                self._lent = True
+                self._borrowed = True
                 self._bytes_in_flight += payload.numel() * payload.element_size()
-                if kind == _CUDA:
-                    work = dist.isend(payload, self._ranks[peer], group=self._pair_groups[self._me, peer])
+                if kind == _Kind.CUDA:
+                    work = dist.isend(payload, self._ranks[peer], group=self._pair_groups[self._rank, peer])
                 else:
                     work = self._group.send([payload], peer, tag)
-                self._in_flight.append((work, payload))
+                self._in_flight.append(_Send(work, payload))
 
     def _receive_from(self, peer: int) -> None:
+        """Receive the messages of one peer until its last word. Runs in the peer's own thread."""
         if self._cuda_device is not None:
             torch.cuda.set_device(self._cuda_device)
-        buffer = torch.empty(_START + _ROOM_BYTES, dtype=torch.uint8)
+        buffer = torch.empty(_CONTENT_START + _INLINE_BYTES, dtype=torch.uint8)
         try:
             while True:
                 _receive(buffer, peer, self._group, _HEADER_TAG)
-                kind, step, microbatch, serial, purpose, *rest = _HEADER.unpack_from(_bytes(buffer))
-                if kind == _LAST_WORD:
+                kind, step, microbatch, serial, purpose, *header = _HEADER.unpack_from(_bytes(buffer))
+                if kind == _Kind.LAST_WORD:
                     return
-                if kind == _GOODBYE:
-                    self._part(peer)
+                if kind == _Kind.GOODBYE:
+                    self._note_goodbye(peer)
                     continue
-                content = self._open(peer, kind, rest, buffer)
+                content = self._content(peer, kind, header, buffer)
                 if isinstance(content, torch.Tensor) and content.untyped_storage().data_ptr() == buffer.data_ptr():
+                    # The content stays where it is, so the next message needs another buffer.
                     buffer = torch.empty_like(buffer)
-                with self._mail_lock:
-                    self._hand_on((peer, Key(step, microbatch, serial, purpose), content))
+                with self._receive_lock:
+                    self._hand_on(_Message(peer, Key(step, microbatch, serial, purpose), content))
         except _PeerGoneError as error:
-            # Peers that have parted may be gone before the last goodbye is here.
+            # While closing, a peer may be gone before its last word has arrived.
             if not self._closing:
-                with self._mail_lock:
-                    self._lost = f"lost contact with pipeline rank {peer} (rank {self._ranks[peer]}): {error}"
+                with self._receive_lock:
+                    self._loss = f"lost contact with pipeline rank {peer} (rank {self._ranks[peer]}): {error}"
                     self._report_loss()
 
-    def _part(self, peer: int) -> None:
-        with self._mail_lock:
-            self._parted.add(peer)
+    def _note_goodbye(self, peer: int) -> None:
+        with self._receive_lock:
+            self._departed.add(peer)
             if self._closing:
-                # It said goodbye too late, when the group was gone here.
+                # A goodbye that comes too late finds the group destroyed on this rank.
                 with suppress(RuntimeError, ValueError):
-                    self._say(peer, _LAST_WORD)
+                    self._send_empty(peer, _Kind.LAST_WORD)
 
     def _report_loss(self) -> None:
-        if self._lost is not None and self._deliver is not None:
-            self._deliver(self._me, Key(self._step, 0, 0, Purpose.FAILURE), self._lost)
+        """Deliver a lost connection as a failure that this rank reports to itself. Requires `_receive_lock`."""
+        if self._loss is not None and self._deliver is not None:
+            self._deliver(self._rank, Key(self._step, 0, 0, Purpose.FAILURE), self._loss)
 
     def _hand_on(self, message: _Message) -> None:
+        """Deliver, keep or drop a message, according to its step. Requires `_receive_lock`."""
         source, key, content = message
         if key.step > self._step:
             self._early.append(message)
         elif self._deliver is not None and (key.step == self._step or key.purpose in VERDICTS):
             self._deliver(source, key, content)
 
-    def _open(self, peer: int, kind: int, rest: Sequence[int], buffer: torch.Tensor) -> Any:
-        """Return what came behind the header in the buffer, or comes after it; a large one may stay in the buffer."""
-        tag, follows, code, dimensions, *shape = rest
+    def _content(self, peer: int, kind: int, header: Sequence[int], buffer: torch.Tensor) -> Any:
+        """Return the content behind the header in the buffer, or receive it; large content stays in the buffer.
+
+        `header` is the part of the header from the tag on.
+        """
+        tag, follows, code, dimensions, *shape = header
         dtype, shape = _DTYPES[code], shape[:dimensions]
-        if kind == _CUDA:
+        if kind == _Kind.CUDA:
             assert self._cuda_device is not None
             content = torch.empty(shape, dtype=dtype, device=torch.device("cuda", self._cuda_device))
-            _receive(content, self._pair_index(peer), self._pair_groups[peer, self._me], 0)
+            _receive(content, self._pair_index(peer), self._pair_groups[peer, self._rank], 0)
             return content
         if follows:
             content = torch.empty(shape, dtype=dtype)
             _receive(content, peer, self._group, tag)
         else:
             size = dtype.itemsize * math.prod(shape)
-            content = buffer[_START : _START + size]
+            content = buffer[_CONTENT_START : _CONTENT_START + size]
             content = (content if size >= _KEPT_BYTES else content.clone()).view(dtype).view(shape)
-        return pickle.loads(_bytes(content)) if kind == _OBJECT else content  # noqa: S301  same trust domain
+        return pickle.loads(_bytes(content)) if kind == _Kind.OBJECT else content  # noqa: S301  same trust domain
 
     def _pair_index(self, peer: int) -> int:
-        # A group counts its ranks in ascending order.
-        return int(self._ranks[peer] > self._ranks[self._me])
+        """Return the peer's rank in the group of this pair; a group numbers its ranks in ascending order."""
+        return int(self._ranks[peer] > self._ranks[self._rank])
 
 
 def _bytes(tensor: torch.Tensor) -> Any:
-    """Return what `struct` and `pickle` take for a buffer."""
+    """Return the tensor's memory as a buffer for `struct` and `pickle`."""
     return tensor.numpy()
 
 
 class _PeerGoneError(Exception):
-    """The backend says that a peer is gone."""
+    """The backend reports that a peer is gone."""
 
 
 def _receive(buffer: torch.Tensor, source: int, group: dist.ProcessGroup, tag: int) -> None:

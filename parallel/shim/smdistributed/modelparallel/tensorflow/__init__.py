@@ -1,4 +1,4 @@
-"""`import smdistributed.modelparallel.tensorflow as smp` in a launched rank: Herringbone's open library."""
+"""Re-exports Herringbone's model-parallel library under AWS's import path, `smdistributed.modelparallel.tensorflow`."""
 
 from herringbone_parallel.tensorflow.keras_compat.api import activate
 from herringbone_parallel.tensorflow.model_parallel.api import *  # noqa: F403

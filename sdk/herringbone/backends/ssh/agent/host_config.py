@@ -8,7 +8,6 @@ import msgspec
 
 from herringbone.code.source import SourceCode
 from herringbone.estimators.inputs import Channel
-from herringbone.estimators.options import Options
 from herringbone.planning.plan import JobPlan, parse_plan
 
 
@@ -60,14 +59,10 @@ def localize(config: HostConfig, *, code: str, data_folder: str) -> JobPlan:
     """Return the plan with this machine's paths: `code` is the packed code, uploads are in `data_folder`. Pure."""
     plan = parse_plan(config.plan)
     assert plan.source is not None
-    # The client packs the job's output; the machine has no use for the client's folder.
-    options: Options = msgspec.structs.replace(plan.options, output_path=None)
-    if options.model_uri is not None:
-        model_path = channel_path(config.data[options.model_channel_name], data_folder)
-        options = msgspec.structs.replace(options, model_uri=model_path)
     return msgspec.structs.replace(
         plan,
-        options=options,
+        # The client packs the job's output; the machine has no use for the client's folder.
+        options=msgspec.structs.replace(plan.options, output_path=None),
         source=SourceCode(entry_point=plan.source.entry_point, archive=code),
         channels=tuple(_moved(channel, config.data[channel.name], data_folder) for channel in plan.channels),
         # All paths are absolute now, so relative ones have nothing to start from.

@@ -1,4 +1,4 @@
-"""A server in the place of the library's: the same contract, and it only says whether a token is the right one."""
+"""Replace the library's server: keep its contract, and answer only whether a token is right."""
 
 import json
 import os
@@ -32,7 +32,7 @@ while mood == "stubborn":
 while True:
     connection, _ = listener.accept()
     with connection:
-        said = connection.recv(1000).decode()
-        if said == "die":
+        received = connection.recv(1000).decode()
+        if received == "die":
             os.kill(os.getpid(), signal.SIGKILL)
-        connection.sendall(b"welcome" if said == token else b"refused")
+        connection.sendall(b"welcome" if received == token else b"refused")

@@ -1,4 +1,4 @@
-"""Models that a tracer cannot split, or that tempt a runtime into wrong gradients, by theme."""
+"""Models that a tracer cannot split, or that easily get wrong gradients, by theme."""
 
 from __future__ import annotations
 

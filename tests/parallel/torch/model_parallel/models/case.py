@@ -1,4 +1,4 @@
-"""What a case of the equality matrix is: a model, what it eats, and one training step of a user's script."""
+"""A case of the equality matrix: a model, its inputs, and one training step of a user's script."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 BATCH, WIDTH, CLASSES, VOCABULARY, TOKENS = 8, 6, 4, 11, 3
 
-# (tensors, gradients) -> None: `model.backward` of a rank, autograd's in one process.
+# (tensors, gradients) -> None: `model.backward` on a rank, autograd's backward in one process.
 Backward = Callable[..., None]
 Step = Callable[[Callable[..., Any], Backward, torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -41,7 +41,7 @@ def images() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def tokens() -> tuple[torch.Tensor, torch.Tensor]:
-    """Return tokens [BATCH, TOKENS] and the next ones, of the same shape."""
+    """Return tokens [BATCH, TOKENS] and, in the same shape, the token after each."""
     generator = torch.Generator().manual_seed(14)
     whole = torch.randint(0, VOCABULARY, (BATCH, TOKENS + 1), generator=generator)
     return whole[:, :-1], whole[:, 1:]
@@ -49,7 +49,7 @@ def tokens() -> tuple[torch.Tensor, torch.Tensor]:
 
 @dataclass(frozen=True)
 class Case:
-    """`prepare` is called on the module in a rank only, for what exists in the library alone and changes no number."""
+    """One case. `prepare` is called on the module on ranks only, for features of the library that change no number."""
 
     module: Callable[[], nn.Module]
     inputs: Callable[[], tuple[torch.Tensor, torch.Tensor]] = vectors
@@ -65,9 +65,9 @@ class Case:
 
 
 def atoms(module: nn.Module) -> list[list[str]]:
-    """Return the modules that can be placed apart, by dotted paths, in the order of definition.
+    """Return groups of modules that can be on different partitions, by dotted paths, in the order of definition.
 
-    Those that share a parameter are one; modules without parameters or buffers are not listed.
+    Modules that share a parameter are one group; modules without parameters or buffers are not listed.
     """
     groups: list[tuple[set[int], list[str]]] = []
     for path, inner in module.named_modules():
@@ -93,7 +93,7 @@ def contiguous(count: int, partitions: int) -> Sequence[int]:
 
 
 def scattered(count: int, partitions: int) -> Sequence[int]:
-    """Return the partition of each atom, neighbours never together.
+    """Return the partition of each atom; neighbours are never together.
 
     >>> scattered(5, 2)
     [0, 1, 0, 1, 0]
@@ -104,8 +104,8 @@ def scattered(count: int, partitions: int) -> Sequence[int]:
 SPLITS = {"contiguous": contiguous, "scattered": scattered}
 
 
-def wishes(module: nn.Module, partitions: int, split: str) -> dict[str, int]:
-    """Return the partition of each module that owns something, by path."""
+def partition_by_path(module: nn.Module, partitions: int, split: str) -> dict[str, int]:
+    """Return the partition of each module with parameters or buffers, by path."""
     groups = atoms(module)
     return {
         path: partition

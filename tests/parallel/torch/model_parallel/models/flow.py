@@ -1,4 +1,4 @@
-"""Models whose way through their modules no tracer follows."""
+"""Models whose control flow no tracer can follow."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class InPlace(nn.Module):
 
 
 class Frozen(Chain):
-    """The first layer is not trained, nor is one in the middle, through which gradients flow all the same."""
+    """The first layer is not trained, and neither is one in the middle, through which gradients still flow."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Reversed(nn.Module):
 
 
 class Nested(nn.Module):
-    """Blocks of blocks, each with code of its own around its parts: a cut may fall inside any of them."""
+    """Blocks of blocks, each with code around its parts: a cut may be inside any of them."""
 
     class Block(nn.Module):
         def __init__(self, depth: int) -> None:
@@ -222,7 +222,7 @@ class Regularised(Chain):
 
 
 class SeveralBackwards(nn.Module):
-    """Two heads on trunks of their own, each with a backward of its own; the second waits for the first."""
+    """Two heads on separate trunks with a backward each; the second waits for the first."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class SeveralBackwards(nn.Module):
 
 
 class GivenGradient(Residual):
-    """Backward of a tensor that is no scalar, with the gradient it starts from."""
+    """Backward of a tensor that is no scalar, with a starting gradient."""
 
     @staticmethod
     def step(model: Callable[..., Any], backward: Backward, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:

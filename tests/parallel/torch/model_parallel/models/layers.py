@@ -1,4 +1,4 @@
-"""Layers with a state, a structure or random numbers of their own."""
+"""Layers with their own state, structure or random numbers."""
 
 from __future__ import annotations
 

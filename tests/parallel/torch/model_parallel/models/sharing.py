@@ -1,4 +1,4 @@
-"""Models in which a parameter, a module or a buffer serves in more than one place."""
+"""Models that use a parameter, a module or a buffer in more than one place."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Tied(nn.Module):
 
 
 class OwnParameter(nn.Module):
-    """A module split inside that also has parameters of its own, one used alone before it meets data."""
+    """A split module that also has parameters of its own, one of which is used before it is combined with data."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class SharedModule(nn.Module):
 
 
 class ReachedInto(nn.Module):
-    """The code of the parent calls the parts of its child, not the child; the first on what the script passed in."""
+    """The parent's code calls the parts of its child and not the child; the first part gets the script's input."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -52,7 +52,7 @@ class Structured(nn.Module):
 
 
 class UnusedOutput(nn.Module):
-    """Of two outputs one is never used: what it alone depends on has no gradient."""
+    """One of two outputs is never used: parameters that only this output depends on have no gradient."""
 
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Trunk(nn.Module):
 
 
 class ReturnsDict(Trunk):
-    """What the first module made comes back beside the scores, in a dict with a list in it."""
+    """The first module's output comes back next to the scores, in a dict with a list in it."""
 
     def forward(self, x: torch.Tensor) -> dict[str, Any]:
         a = self.first(x)
@@ -93,11 +93,11 @@ class ReturnsDict(Trunk):
 
     @staticmethod
     def step(model: Callable[..., Any], backward: Backward, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        found = model(inputs)
-        assert found["length"] == len(inputs)
-        assert found["cache"] is None
-        loss = nn.functional.cross_entropy(found["scores"], target) + 0.1 * sum(
-            h.square().mean() for h in found["hidden"]
+        output = model(inputs)
+        assert output["length"] == len(inputs)
+        assert output["cache"] is None
+        loss = nn.functional.cross_entropy(output["scores"], target) + 0.1 * sum(
+            h.square().mean() for h in output["hidden"]
         )
         backward(loss)
         return loss
@@ -112,7 +112,7 @@ class Output:
 
 
 class ReturnsDataclass(Trunk):
-    """The loss is made by the model, where the scores are, and comes back in a dataclass with None in it."""
+    """The model computes the loss, on the rank with the scores, and returns a dataclass with None in it."""
 
     def forward(self, x: torch.Tensor, labels: torch.Tensor | None = None) -> Output:
         a = self.first(x)
@@ -123,9 +123,9 @@ class ReturnsDataclass(Trunk):
 
     @staticmethod
     def step(model: Callable[..., Any], backward: Backward, inputs: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        found = model(inputs, labels=target)
-        assert found.attentions is None
-        loss = found.loss + found.states[0].mean()
+        output = model(inputs, labels=target)
+        assert output.attentions is None
+        loss = output.loss + output.states[0].mean()
         backward(loss)
         return loss
 
@@ -136,7 +136,7 @@ class Pair(NamedTuple):
 
 
 class ReturnsTuples(Trunk):
-    """Named tuples go in and out, one of them through a module that only hands it on."""
+    """Named tuples go in and out, one of them through a module that only passes it on."""
 
     class Hand(nn.Module):
         def forward(self, pair: Pair) -> Pair:
@@ -209,8 +209,8 @@ class NoInput(nn.Module):
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        where = self.coordinates(torch.arange(x.shape[1], dtype=x.dtype).unsqueeze(1))
-        return self.head(self.body(x + where) + self.prompt()).mean(1)
+        position = self.coordinates(torch.arange(x.shape[1], dtype=x.dtype).unsqueeze(1))
+        return self.head(self.body(x + position) + self.prompt()).mean(1)
 
 
 def predict_tokens(

@@ -1,4 +1,4 @@
-"""SMP v1's names around the making of a model: honoured, warned of, or refused by name."""
+"""SMP v1's names for creating a model: each works, gives a warning, or is refused by name."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def create() -> Any:
     smp.set_partition(module[5], 1)
     model = smp.DistributedModel(module)
     calls: list[str] = []
-    model.register_post_partition_hook(lambda given: calls.append(f"{given is model}"))
+    model.register_post_partition_hook(lambda partitioned_model: calls.append(f"{partitioned_model is model}"))
     model.register_post_partition_hook(lambda _: calls.append("removed")).remove()
     smp.step(lambda inputs: model(inputs))(inputs)
     model.register_post_partition_hook(lambda _: calls.append("late"))
@@ -38,7 +38,7 @@ def create() -> Any:
     return calls, [name for name, _ in model.local_named_modules()], len(list(model.local_parameters()))
 
 
-def test_a_module_that_is_there_already_can_be_put_on_a_partition(ranks: Ranks) -> None:
+def test_an_existing_module_can_be_put_on_a_partition(ranks: Ranks) -> None:
     first, second = ranks.run(create, dict(BY_HAND))
     assert first == (["True", "late"], ["0", "1", "2", "3"], 4)
     assert second == (["True", "late"], ["1", "3", "4", "5"], 4)
@@ -75,7 +75,7 @@ def refused() -> list[str]:
     import herringbone_parallel.torch.model_parallel.api as smp
     from herringbone_contract.errors import ParallelError
 
-    said = []
+    messages = []
     model = smp.DistributedModel(nn.Linear(2, 2))
     for call in (
         lambda: smp.tensor_parallelism,
@@ -90,14 +90,14 @@ def refused() -> list[str]:
     ):
         with pytest.raises(ParallelError) as caught:
             call()
-        said.append(str(caught.value))
+        messages.append(str(caught.value))
     assert not hasattr(smp, "no_such_name")
     assert not hasattr(smp.nn, "NoSuchLayer")
-    return said
+    return messages
 
 
-def test_what_there_is_not_is_named(ranks: Ranks) -> None:
-    (said,) = ranks.run(refused, {"partitions": 1, "microbatches": 1})
+def test_unavailable_names_are_refused_by_name(ranks: Ranks) -> None:
+    (messages,) = ranks.run(refused, {"partitions": 1, "microbatches": 1})
     expected = [
         "smp.tensor_parallelism is not available",
         "smp.tp_register is not available",
@@ -109,7 +109,7 @@ def test_what_there_is_not_is_named(ranks: Ranks) -> None:
         "the optimizer has a parameter of shape [3] that the DistributedModel has not",
         "DistributedOptimizer does not scale the loss: scale it with smp.amp.GradScaler",
     ]
-    for text, start in zip(said, expected, strict=True):
+    for text, start in zip(messages, expected, strict=True):
         assert text.startswith(start)
 
 
@@ -125,13 +125,13 @@ def accepted() -> tuple[list[str], torch.dtype]:
     return [str(warning.message).split(" has no effect")[0] for warning in caught], module.weight.dtype
 
 
-def test_what_changes_nothing_is_warned_of(ranks: Ranks) -> None:
+def test_an_argument_without_effect_gives_a_warning(ranks: Ranks) -> None:
     for warned, dtype in ranks.run(accepted, dict(TWO)):
         assert dtype == torch.float64
         assert warned == ["smp.DistributedModel(bucket_cap_mb=50)"]
 
 
-def misspelt() -> None:
+def misspelled() -> None:
     import herringbone_parallel.torch.model_parallel.api as smp
 
     smp.DistributedModel(nn.Linear(2, 2), bucket_cap=25)
@@ -139,4 +139,4 @@ def misspelt() -> None:
 
 def test_an_unknown_argument_is_named(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError, match=r"no argument 'bucket_cap'; there are .*bucket_cap_mb"):
-        ranks.run(misspelt, {"partitions": 1, "microbatches": 1})
+        ranks.run(misspelled, {"partitions": 1, "microbatches": 1})

@@ -1,4 +1,4 @@
-"""Parameters that get their values after the partition: the same for any number of partitions."""
+"""Delayed parameters get their values after the partition: the same for any number of partitions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BY_HAND = {"auto_partition": False, "default_partition": 0}
 
 
 class Net(nn.Module):
-    """Initialised in most of the ways that models are."""
+    """Initialised in most of the ways that models use."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,16 +85,18 @@ def train(split: bool) -> Any:
 @pytest.mark.parametrize(("partitions", "split"), [(2, True), (3, True), (2, False)])
 def test_values_do_not_depend_on_the_number_of_partitions(ranks: Ranks, partitions: int, split: bool) -> None:
     ((waiting, alone, losses),) = ranks.run(train, {"partitions": 1, "microbatches": 2}, False)
-    assert set(alone) - waiting == {"computed", "orthogonal"}, "what is computed from other tensors is there at once"
+    assert set(alone) - waiting == {"computed", "orthogonal"}, (
+        "parameters computed from other tensors have values at once"
+    )
     assert torch.equal(alone["body.bias"], torch.full((8,), 3.0))
     assert torch.equal(alone["body.weight"][1], torch.full((8,), 7.0))
     assert torch.equal(alone["norm.weight"], torch.ones(8))
     assert 0 < alone["start"].abs().max() < 0.1
-    assert alone["embed.weight"].std() < 0.05, "the head's own filling of the shared weight came last"
+    assert alone["embed.weight"].std() < 0.05, "the head fills the shared weight last"
     by_hand = BY_HAND if split else {}
-    found = ranks.run(train, {"partitions": partitions, "microbatches": 2, **by_hand}, split)
-    assert sorted(name for _, held, _ in found for name in held) == sorted(alone)
-    for rank_waiting, held, rank_losses in found:
+    by_rank = ranks.run(train, {"partitions": partitions, "microbatches": 2, **by_hand}, split)
+    assert sorted(name for _, held, _ in by_rank for name in held) == sorted(alone)
+    for rank_waiting, held, rank_losses in by_rank:
         assert rank_waiting == waiting
         assert rank_losses == pytest.approx(losses, abs=1e-6)
         for name, value in held.items():
@@ -124,7 +126,7 @@ def saves_early() -> None:
         (saves_early, r"state_dict\(\) before the first step"),
     ],
 )
-def test_values_that_are_not_there_are_not_made_up(ranks: Ranks, wrong: Any, message: str) -> None:
+def test_reading_a_value_before_it_exists_is_refused(ranks: Ranks, wrong: Any, message: str) -> None:
     with pytest.raises(RankFailedError, match=message):
         ranks.run(wrong, dict(DELAYED))
 
@@ -143,8 +145,8 @@ def loads_early() -> tuple[bool, torch.Tensor]:
 
 
 def test_a_setting_delays_what_model_creation_makes_and_a_checkpoint_loaded_before_wins(ranks: Ranks) -> None:
-    found = ranks.run(loads_early, {**DELAYED, "delayed_parameter_initialization": True})
-    assert found == [(True, True)] * 2
+    by_rank = ranks.run(loads_early, {**DELAYED, "delayed_parameter_initialization": True})
+    assert by_rank == [(True, True)] * 2
 
 
 def made_outside() -> list[str]:
@@ -156,8 +158,8 @@ def made_outside() -> list[str]:
     return [str(warning.message) for warning in caught]
 
 
-def test_a_setting_that_comes_to_nothing_is_warned_of(ranks: Ranks) -> None:
-    (said,) = ranks.run(made_outside, {"partitions": 1, "delayed_parameter_initialization": True})
-    assert said == [
+def test_a_setting_without_effect_gives_a_warning(ranks: Ranks) -> None:
+    (warned,) = ranks.run(made_outside, {"partitions": 1, "delayed_parameter_initialization": True})
+    assert warned == [
         "delayed_parameter_initialization has no effect: the model was made outside of smp.model_creation()"
     ]

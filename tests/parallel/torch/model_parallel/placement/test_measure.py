@@ -1,4 +1,4 @@
-"""What one traced step says of a model, and that it leaves the model alone. One process, no ranks."""
+"""The trace of one step: the costs it measures, and that it leaves the model unchanged. One process, no ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.torch.model_parallel.failures import MODULE_ATTRIBUTE
 from herringbone_parallel.torch.model_parallel.placement.measure import Live, measure, optimizer_state_of, suppose
 
-# A second per operation and nothing else: the seconds are then counts.
+# A second per operation and nothing else, so that the seconds are counts of operations.
 COUNTING = Device(
     operations_per_second=1.0, bytes_per_second=1e30, call_seconds=0.0, link=Link(seconds=0.0, bytes_per_second=1.0)
 )
@@ -68,7 +68,7 @@ def test_a_recurrent_layer_is_counted_by_its_matrices() -> None:
 def test_kept_bytes_are_counted_once_for_every_live_microbatch() -> None:
     tree = cost(nn.Sequential(nn.Linear(4, 4, bias=False), Block()), torch.ones(3, 4), microbatches=5)
     kept = 3 * 4 * 4 * 5
-    # Its input, and "1.fc" that of its own: what "0" made. ReLU keeps what it made.
+    # "0" keeps its input, "1.fc" keeps its input, which "0" made, and ReLU keeps its output.
     assert column(tree, "activation_bytes") == {"": 0, "0": kept, "1": 0, "1.fc": kept, "1.act": kept}
 
 
@@ -83,7 +83,7 @@ def test_values_go_from_the_module_that_made_them_to_those_that_use_them() -> No
         value("0", "1.fc", "1"),
         value("1.fc", "1.act"),
         value("1.act", "1"),
-        # The step function's own sum.
+        # The sum in the step function.
         value("1", ""),
     )
 
@@ -113,11 +113,11 @@ def test_a_borrowed_weight_is_a_value_of_its_owner() -> None:
     assert Value(source="early", users=("",), forward_bytes=64, backward_bytes=64) in tree.values
 
 
-def test_children_are_in_the_order_of_their_first_call_and_the_rest_behind() -> None:
+def test_children_are_in_the_order_of_their_first_call_and_idle_ones_last() -> None:
     assert [child.path for child in cost(Borrower(), torch.ones(3, 4)).root.children] == ["early", "late", "idle"]
 
 
-def test_a_parameter_weighs_its_gradient_and_the_state_of_its_optimizer() -> None:
+def test_the_bytes_of_a_parameter_include_gradient_and_optimizer_state() -> None:
     module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.BatchNorm1d(4))
     module[1].bias.requires_grad_(False)
     tree = cost(module, torch.ones(3, 4), state_of=optimizer_state_of([torch.optim.Adam([module[0].weight])]))
@@ -135,14 +135,14 @@ class Unknown(torch.optim.SGD):
     ("make", "copies"),
     [
         (torch.optim.SGD, 0.0),
-        (lambda given: torch.optim.SGD(given, momentum=0.9), 1.0),
+        (lambda parameters: torch.optim.SGD(parameters, momentum=0.9), 1.0),
         (torch.optim.Adagrad, 1.0),
         (torch.optim.Adam, 2.0),
-        (lambda given: torch.optim.AdamW(given, amsgrad=True), 3.0),
+        (lambda parameters: torch.optim.AdamW(parameters, amsgrad=True), 3.0),
         (Unknown, 0.0),
     ],
 )
-def test_an_optimizer_is_asked_what_it_keeps_and_keeps_nothing_of_it(make: Any, copies: float) -> None:
+def test_the_trial_step_of_an_optimizer_finds_its_state_and_leaves_none(make: Any, copies: float) -> None:
     parameter = nn.Parameter(torch.ones(2))
     optimizer = make([parameter])
     before = len(optimizer.state)
@@ -170,7 +170,7 @@ def test_clocked_equal_layers_share_their_time() -> None:
 
 
 class Forgetful(nn.Module):
-    """Changes whatever a module can change while it runs."""
+    """Changes everything that a module can change while it runs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,7 +221,7 @@ class Broken(nn.Linear):
         raise ZeroDivisionError("boom")
 
 
-def test_an_exception_names_its_module_and_everything_is_put_back() -> None:
+def test_an_exception_names_its_module_and_everything_is_restored() -> None:
     module = nn.Sequential(nn.BatchNorm1d(4), nn.Sequential(Broken(4, 4)))
     call = nn.Module.__call__
     with pytest.raises(ZeroDivisionError) as caught:
@@ -231,7 +231,7 @@ def test_an_exception_names_its_module_and_everything_is_put_back() -> None:
     assert nn.Module.__call__ is call
 
 
-def test_what_is_recomputed_counts_as_work_and_not_as_memory() -> None:
+def test_recomputed_activations_count_as_work_and_not_as_memory() -> None:
     plain = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
 
     class Recomputed(nn.Sequential):
@@ -240,13 +240,13 @@ def test_what_is_recomputed_counts_as_work_and_not_as_memory() -> None:
 
     inputs = torch.ones(3, 4, requires_grad=True)
     before, after = cost(plain, inputs), cost(Recomputed(*plain), inputs)
-    # The last layer's inputs are what is missing, so that it need not run again itself.
+    # Only the inputs of the last layer are missing, so the last layer itself does not run again.
     assert column(after, "seconds")["0"] == column(before, "seconds")["0"] * 4 / 3
     assert column(after, "seconds")["2"] == column(before, "seconds")["2"]
     assert sum(column(after, "activation_bytes").values()) < sum(column(before, "activation_bytes").values())
 
 
-def test_without_a_run_work_is_supposed_to_go_by_parameters() -> None:
+def test_without_a_run_work_is_assumed_in_proportion_to_parameters() -> None:
     tree = suppose(nn.Sequential(nn.Linear(4, 4, bias=False), nn.ReLU(), nn.Linear(4, 2, bias=False)), {})
     seconds = column(tree, "seconds")
     assert seconds["0"] == 2 * seconds["2"]

@@ -1,4 +1,4 @@
-"""How the ranks of a job come to one partition, and what they say when they do not."""
+"""The automatic partition: one decision for all ranks, its file, and its errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CASES = {**models.ALL, "Dropped": layers.DROPPED}
 
 
 def train(name: str, arguments: dict[str, Any]) -> tuple[list[float], dict[str, int], list[bool]]:
-    """Train for three steps; return the losses, the partition, and for each call whether it was traced."""
+    """Train for three steps; return the losses, the partition, and a flag per call: True if it was traced."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     module, inputs, target = CASES[name].build()
@@ -53,16 +53,16 @@ def test_only_the_first_rank_traces_and_only_once(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize("name", ["Dropped", "Normed", "Chain"])
 def test_a_loaded_partition_gives_the_same_numbers_to_the_last_bit(ranks: Ranks, name: str, tmp_path: Path) -> None:
-    """The trace draws random numbers and updates statistics; nobody may see that it did."""
+    """The trace draws random numbers and updates statistics, and must leave no sign of it."""
     file = tmp_path / "made" / "on the way" / "partition.json"
     decided = ranks.run(train, {**TWO, "partition_file": str(file)}, name, {})
     loaded = ranks.run(train, {**TWO, "partition_file": str(file), "load_partition": True}, name, {})
-    assert [found[:2] for found in loaded] == [found[:2] for found in decided]
+    assert [rank_result[:2] for rank_result in loaded] == [rank_result[:2] for rank_result in decided]
     assert not any(traced for *_, calls in loaded for traced in calls)
     assert [path.name for path in file.parent.iterdir()] == ["partition.json"]
 
 
-def test_the_file_says_what_was_decided_and_what_a_rank_holds(ranks: Ranks, tmp_path: Path) -> None:
+def test_the_file_holds_the_decision_and_the_memory_of_each_rank(ranks: Ranks, tmp_path: Path) -> None:
     (_, assigned, _), _ = ranks.run(train, {**TWO, "partition_file": str(tmp_path / "p.json")}, "Chain", {})
     file = parse((tmp_path / "p.json").read_bytes())
     assert file.assigned == assigned
@@ -82,7 +82,7 @@ def test_seconds_may_be_clocked(ranks: Ranks, tmp_path: Path) -> None:
 
 
 class Uneven(nn.Sequential):
-    """Most of the parameters are in the first layer, most of the work in the others."""
+    """Most of the parameters are in the first layer, and most of the work is in the others."""
 
     def __init__(self) -> None:
         super().__init__(nn.Embedding(6_000, 64), *[nn.Linear(64, 64) for _ in range(5)])
@@ -105,7 +105,7 @@ def split_uneven() -> dict[str, int]:
     ],
     ids=["memory", "speed", "without a trace"],
 )
-def test_what_is_balanced_is_what_was_asked_for(ranks: Ranks, settings: dict[str, Any], on_first: list[str]) -> None:
+def test_the_settings_choose_what_is_balanced(ranks: Ranks, settings: dict[str, Any], on_first: list[str]) -> None:
     for assigned in ranks.run(split_uneven, {**TWO, **settings}):
         assert [path for path, partition in assigned.items() if partition == 0] == on_first
 
@@ -122,7 +122,7 @@ def fail() -> None:
     smp.step(lambda inputs: model(inputs))(torch.randn(8, 6))
 
 
-def test_what_fails_in_the_trace_fails_on_every_rank_with_the_module_s_name(ranks: Ranks) -> None:
+def test_a_failure_in_the_trace_reaches_every_rank_with_the_module_s_name(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError) as caught:
         ranks.run(fail, dict(TWO))
     first, second = str(caught.value).split("rank 1:\n")
@@ -132,7 +132,7 @@ def test_what_fails_in_the_trace_fails_on_every_rank_with_the_module_s_name(rank
     )
 
 
-def test_too_few_modules_are_named(ranks: Ranks) -> None:
+def test_an_error_names_too_few_modules(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError, match="has 4 separable modules with parameters, too few for 5 partitions"):
         ranks.run(train, {"partitions": 5, "microbatches": 1}, "Chain", {})
 
@@ -156,7 +156,7 @@ def change(file: Path, path: str, partition: int | None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "partition", "said"),
+    ("path", "partition", "message"),
     [
         ("middle.0", None, "module 'middle.0' has parameters or buffers of its own"),
         ("middle.1", 0, "module 'middle.1' has no parameters or buffers of its own"),
@@ -164,13 +164,13 @@ def change(file: Path, path: str, partition: int | None) -> None:
     ],
 )
 def test_a_file_that_does_not_fit_the_parameters_is_refused(
-    ranks: Ranks, tmp_path: Path, path: str, partition: int | None, said: str
+    ranks: Ranks, tmp_path: Path, path: str, partition: int | None, message: str
 ) -> None:
     file = tmp_path / "p.json"
     settings = {**TWO, "partition_file": str(file)}
     ranks.run(train, dict(settings), "Tied", {})
     change(file, path, partition)
-    with pytest.raises(RankFailedError, match=said):
+    with pytest.raises(RankFailedError, match=message):
         ranks.run(train, {**settings, "load_partition": True}, "Tied", {})
 
 
@@ -183,7 +183,7 @@ def test_a_file_that_separates_a_shared_parameter_is_refused(ranks: Ranks, tmp_p
         ranks.run(train, {**settings, "load_partition": True}, "Tied", {})
 
 
-def test_a_missing_or_truncated_file_is_named(ranks: Ranks, tmp_path: Path) -> None:
+def test_an_error_names_a_missing_or_truncated_file(ranks: Ranks, tmp_path: Path) -> None:
     file = tmp_path / "p.json"
     settings = {**TWO, "partition_file": str(file), "load_partition": True}
     with pytest.raises(RankFailedError, match=r"p\.json' cannot be read: No such file or directory\. Run once without"):
@@ -199,6 +199,6 @@ def test_a_file_that_cannot_be_written_ends_the_job_at_once(ranks: Ranks, tmp_pa
         ranks.run(train, {**TWO, "partition_file": str(tmp_path / "taken" / "p.json")}, "Chain", {})
 
 
-def test_a_trace_device_there_is_not_is_named(ranks: Ranks) -> None:
+def test_an_unknown_trace_device_is_refused(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError, match=r"trace_device='tpu'\): take 'gpu' or 'cpu'"):
         ranks.run(train, dict(TWO), "Chain", {"trace_device": "tpu"})

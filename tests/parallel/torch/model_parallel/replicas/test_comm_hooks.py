@@ -1,4 +1,4 @@
-"""Communication hooks reduce the gradients of replicas, torch's and a script's own."""
+"""Communication hooks, those of torch and those of a script, reduce the gradients of replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def overlap() -> Any:
-    """The order of events in the second step: gradients that become final, and buckets that leave."""
+    """Return the events of the second step in their order: backwards that end, and buckets that leave."""
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     import herringbone_parallel.torch.model_parallel.api as smp
@@ -47,7 +47,7 @@ def overlap() -> Any:
 
 def test_buckets_leave_before_the_last_backward_ends(ranks: Ranks) -> None:
     for events in ranks.run(overlap, {**FOUR, "microbatches": 4}):
-        last = max(place for place, event in enumerate(events) if event == "a backward ended")
+        last = max(position for position, event in enumerate(events) if event == "a backward ended")
         assert events.index("bucket 0") < last
         buckets = [event for event in events if event.startswith("bucket")]
         assert buckets == [f"bucket {index}" for index in range(len(buckets))]
@@ -79,10 +79,10 @@ def train_with_hook(name: str) -> Any:
 
 
 @pytest.mark.parametrize(("name", "tolerance"), [("allreduce", 1e-6), ("fp16", 1e-3), ("bf16 around", 1e-2)])
-def test_torchs_communication_hooks_serve(ranks: Ranks, name: str, tolerance: float) -> None:
+def test_torchs_communication_hooks_work(ranks: Ranks, name: str, tolerance: float) -> None:
     module, inputs, target = models.build("Tied")
-    for part, wanted in zip(inputs.chunk(4), target.chunk(4), strict=True):
-        (loss_of(module(part), wanted) / 4).backward()
+    for part, labels in zip(inputs.chunk(4), target.chunk(4), strict=True):
+        (loss_of(module(part), labels) / 4).backward()
     expected = {name: p.grad for name, p in module.named_parameters()}
     for gradients in ranks.run(train_with_hook, {**FOUR, "microbatches": 2}, name):
         for key, gradient in gradients.items():

@@ -1,4 +1,4 @@
-"""What goes wrong in one replica of a pipeline is heard in all, with its rank, within seconds."""
+"""A failure in one replica reaches all replicas within seconds, with the rank that failed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.parallel.torch.ranks import RankFailedError, Ranks
 FOUR = {"partitions": 2, "replicas": 2, "ddp": True}
 
 
-def part(how: str) -> None:
-    """Rank 3 leaves the others in the third step, each time in another way."""
+def part(way: str) -> None:
+    """Train on every rank; rank 3 leaves in the third step, in the given way."""
     import herringbone_parallel.torch.model_parallel.api as smp
     from herringbone_parallel.torch.model_parallel.failures import PeerFailedError
 
@@ -25,9 +25,9 @@ def part(how: str) -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             Last.calls += 1
             if smp.rank() == 3 and Last.calls > 4:
-                if how == "dies":
+                if way == "dies":
                     os._exit(9)
-                if how == "raises":
+                if way == "raises":
                     raise ZeroDivisionError("boom in the last layer")
             return super().forward(x)
 
@@ -39,7 +39,7 @@ def part(how: str) -> None:
         model.backward(model(inputs).mean())
 
     for step in range(4):
-        if how == "ends" and step == 2 and smp.dp_rank() == 1:
+        if way == "ends" and step == 2 and smp.dp_rank() == 1:
             return
         began = time.monotonic()
         try:
@@ -54,16 +54,16 @@ def part(how: str) -> None:
 def test_a_failure_in_one_replica_is_named_in_all(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError) as caught:
         ranks.run(part, {**FOUR, "microbatches": 2}, "raises")
-    told = (
+    report = (
         "PeerFailedError: another replica failed: rank 3, of the replica on ranks [2, 3]:"
         " ZeroDivisionError: boom in the last layer (in module 2)"
     )
     for rank, text in enumerate(str(caught.value).split("\nrank ")):
-        assert (told if rank < 2 else "boom in the last layer") in text
+        assert (report if rank < 2 else "boom in the last layer") in text
 
 
 def test_a_replica_that_dies_is_named_in_the_others() -> None:
-    """One rank sees a broken connection, of three it is waiting for: who is gone, the dead one's pipeline knows."""
+    """A broken connection does not name the dead rank; the other rank of its pipeline knows and reports it."""
     pool = Ranks()
     with pytest.raises(RankFailedError) as caught:
         pool.run(part, {**FOUR, "microbatches": 2}, "dies")
@@ -74,8 +74,8 @@ def test_a_replica_that_dies_is_named_in_the_others() -> None:
     )
 
 
-def test_of_several_replicas_the_dead_one_is_named() -> None:
-    """No pipeline is there to miss it: the one that does not say that it lives is the one."""
+def test_the_dead_one_of_several_replicas_is_named() -> None:
+    """With one partition no pipeline misses it: the only rank that does not confirm that it is alive is named."""
     pool = Ranks()
     with pytest.raises(RankFailedError) as caught:
         pool.run(part, {"partitions": 1, "replicas": 4, "ddp": True, "microbatches": 2}, "dies")
@@ -84,7 +84,7 @@ def test_of_several_replicas_the_dead_one_is_named() -> None:
     assert "PeerFailedError: the all-reduce with rank 3 broke" in text
 
 
-def test_a_replica_that_makes_fewer_steps_is_named_not_waited_for(ranks: Ranks) -> None:
+def test_a_replica_that_makes_fewer_steps_is_named_and_not_waited_for(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError) as caught:
         ranks.run(part, {**FOUR, "microbatches": 2}, "ends")
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""What the reducer sends, and when: against another replica that always does the same as this one."""
+"""The reducer alone, with a simulated second replica that always does the same: its sums and their order."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import torch
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer, ReductionOptions
+from herringbone_parallel.torch.model_parallel.replicas.options import CommHook, ReductionOptions
+from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
 
 # A bucket for each of the layers below.
 SMALL = {"bucket_cap_mb": 16 / (1 << 20)}
 
 
 class Twin:
-    """Peers of a replica that has a twin: a sum is twice what is given. `events` are the sums, by elements."""
+    """The peers of a replica with a twin: a sum doubles the tensor. `events` are the sums, named by their elements."""
 
     size, index = 2, 0
 
@@ -48,12 +49,12 @@ class Twin:
 
     def check(self) -> None: ...
 
-    def tell(self, failure: BaseException) -> None:
+    def report(self, failure: BaseException) -> None:
         self.failures.append(failure)
 
 
 class Layers(nn.Module):
-    """Three layers of one parameter each, defined and used in another order; `events` hears of each gradient."""
+    """Three layers of one parameter each, used in another order than defined; `events` receives each gradient."""
 
     def __init__(self, events: list[Any]) -> None:
         super().__init__()
@@ -80,7 +81,7 @@ def build(**options: Any) -> tuple[Layers, Reducer, Twin, Run]:
     reducer = Reducer(twin, layers.named_parameters, ReductionOptions(**{**SMALL, **options}))
 
     def run(*factors: float) -> list[Any]:
-        """One step with a microbatch per factor; returns what happened."""
+        """Make one step with a microbatch per factor; return its events."""
         twin.events.clear()
         with reducer.step():
             for factor in factors:
@@ -99,7 +100,9 @@ def test_the_first_step_learns_and_the_next_ones_overlap() -> None:
     _, reducer, _, run = build()
     sums = ["sum of 7", "sum of 5", "sum of 4", "sum of 6"]
     assert run(1.0, 1.0) == [*BACKWARD, *BACKWARD, "end", *sums, "votes", "order"]
-    assert [bucket.buffer.numel() for bucket in reducer.buckets] == [6, 5, 4, 7], "as used; the idle one last"
+    assert [bucket.buffer.numel() for bucket in reducer.buckets] == [6, 5, 4, 7], (
+        "in the order of their use; the idle one is last"
+    )
     assert run(1.0, 1.0) == [
         *BACKWARD, "last", "sum of 6", "middle", "sum of 5", "first", "sum of 4", "sum of 7", "end", "votes",
     ]  # fmt: skip
@@ -118,7 +121,7 @@ def test_without_overlap_everything_leaves_after_the_backward() -> None:
 
 
 def test_more_additions_than_usual_are_not_lost() -> None:
-    """The buckets left after the usual number of additions; they go once more, and later another time."""
+    """Buckets leave after the usual number of additions, and once more later; next time the greater number is usual."""
     layers, _, _, run = build()
     run(1.0)
     layers.zero_grad()
@@ -126,7 +129,7 @@ def test_more_additions_than_usual_are_not_lost() -> None:
     assert run(1.0, 1.0)[-4:] == ["votes", *sums]
     assert layers.last.grad is not None
     assert torch.equal(layers.last.grad, torch.full((6,), 2 * 20.0))
-    assert [event for event in run(1.0, 1.0) if event == "sum of 6"] == ["sum of 6"], "now it is usual"
+    assert [event for event in run(1.0, 1.0) if event == "sum of 6"] == ["sum of 6"], "two additions are usual now"
 
 
 def test_fewer_additions_than_usual_leave_at_the_end() -> None:
@@ -143,7 +146,7 @@ def test_a_step_without_a_backward_sends_nothing() -> None:
     assert run() == ["end"]
 
 
-def test_what_nobody_used_keeps_its_gradient_or_none() -> None:
+def test_a_parameter_that_nobody_used_keeps_its_gradient_or_none() -> None:
     layers, _, _, run = build()
     run(1.0)
     assert layers.idle.grad is None
@@ -167,7 +170,7 @@ def test_a_gradient_can_be_a_part_of_its_bucket() -> None:
     layers, reducer, _, run = build(gradient_as_bucket_view=True)
     for _ in range(3):
         layers.zero_grad()
-        assert run(1.0, 2.0)[6] == "end", "what is under way cannot be added to"
+        assert run(1.0, 2.0)[6] == "end", "a sum under way must not be added to"
         for bucket in reducer.buckets[:3]:
             (parameter,) = bucket.parameters
             assert parameter.grad is not None
@@ -205,7 +208,7 @@ def test_a_sparse_gradient_is_refused() -> None:
         embedding(torch.tensor([1])).sum().backward()
 
 
-def test_a_failure_inside_a_step_is_told_to_the_others() -> None:
+def test_a_failure_inside_a_step_is_reported_to_the_others() -> None:
     _, reducer, twin, _ = build()
     with pytest.raises(ZeroDivisionError), reducer.step():
         _ = 1 / 0
@@ -224,7 +227,7 @@ def doubled(state: list[Any], bucket: Any) -> torch.futures.Future[Any]:
 def test_a_communication_hook_reduces_instead() -> None:
     layers, reducer, _, run = build()
     seen: list[Any] = []
-    reducer.hook = (seen, doubled)
+    reducer.hook = CommHook(seen, doubled)
     assert [event for event in run(1.0) if event.startswith(("sum", "votes"))] == ["votes"]
     assert seen == [(0, False, [7]), (1, False, [5]), (2, False, [4]), (3, True, [6])]
     assert layers.last.grad is not None
@@ -247,7 +250,7 @@ def future_of(result: Any) -> torch.futures.Future[Any]:
 )
 def test_a_hook_that_returns_something_else_is_refused(hook: Any, message: str) -> None:
     _, reducer, _, run = build()
-    reducer.hook = (None, hook)
+    reducer.hook = CommHook(None, hook)
     with pytest.raises(ParallelError, match=message):
         run(1.0)
 

@@ -21,7 +21,7 @@ def loss_of(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def train(name: str, dtype: torch.dtype, options: dict[str, Any]) -> Any:
-    """What a user's script does, as one rank of several: each replica takes its part of the batch."""
+    """Train as a user's script does, as one rank of several; each replica takes its part of the batch."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     module, inputs, target = models.build(name)
@@ -57,8 +57,8 @@ def train_alone(name: str, dtype: torch.dtype, parts: int) -> Any:
     for _ in range(STEPS):
         optimizer.zero_grad()
         loss = 0.0
-        for part, wanted in zip(inputs.chunk(parts), target.chunk(parts), strict=True):
-            share = loss_of(module(part), wanted) / parts
+        for part, labels in zip(inputs.chunk(parts), target.chunk(parts), strict=True):
+            share = loss_of(module(part), labels) / parts
             share.backward()
             loss += share.item()
         gradients.append({key: None if p.grad is None else p.grad.clone() for key, p in module.named_parameters()})
@@ -67,19 +67,19 @@ def train_alone(name: str, dtype: torch.dtype, parts: int) -> Any:
     return losses, gradients, module.state_dict()
 
 
-def assert_equal(found: list[Any], expected: Any, tolerance: float) -> None:
+def assert_equal(by_rank: list[Any], expected: Any, tolerance: float) -> None:
     losses, gradients, weights = expected
-    for rank_losses, rank_gradients, rank_weights, _ in found:
+    for rank_losses, rank_gradients, rank_weights, _ in by_rank:
         assert rank_losses == pytest.approx(losses, abs=tolerance)
-        for here, there in zip(rank_gradients, gradients, strict=True):
-            for key, gradient in here.items():
-                assert (gradient is None) == (there[key] is None), key
+        for rank_step, step in zip(rank_gradients, gradients, strict=True):
+            for key, gradient in rank_step.items():
+                assert (gradient is None) == (step[key] is None), key
                 if gradient is not None:
-                    torch.testing.assert_close(gradient, there[key], atol=tolerance, rtol=0, msg=key)
+                    torch.testing.assert_close(gradient, step[key], atol=tolerance, rtol=0, msg=key)
         for key, weight in weights.items():
             torch.testing.assert_close(rank_weights[key], weight, atol=tolerance, rtol=0, msg=key)
-    for one in found:
-        for other in found:
+    for one in by_rank:
+        for other in by_rank:
             assert all(torch.equal(one[2][key], other[2][key]) for key in weights), (
                 "replicas stay equal to the last bit"
             )
@@ -91,32 +91,32 @@ def assert_equal(found: list[Any], expected: Any, tolerance: float) -> None:
 def test_two_replicas_of_two_partitions_train_as_one_process_does(
     ranks: Ranks, name: str, microbatches: int, pipeline: str
 ) -> None:
-    found = ranks.run(train, {**FOUR, "microbatches": microbatches, "pipeline": pipeline}, name, torch.float32, {})
-    assert_equal(found, train_alone(name, torch.float32, 2 * microbatches), 1e-6)
+    by_rank = ranks.run(train, {**FOUR, "microbatches": microbatches, "pipeline": pipeline}, name, torch.float32, {})
+    assert_equal(by_rank, train_alone(name, torch.float32, 2 * microbatches), 1e-6)
 
 
 @pytest.mark.parametrize("name", ["Chain", "Tied", "Revisited"])
 def test_in_double_precision_they_are_equal_to_1e_12(ranks: Ranks, name: str) -> None:
-    found = ranks.run(train, {**FOUR, "microbatches": 2}, name, torch.float64, {})
-    assert_equal(found, train_alone(name, torch.float64, 4), 1e-12)
+    by_rank = ranks.run(train, {**FOUR, "microbatches": 2}, name, torch.float64, {})
+    assert_equal(by_rank, train_alone(name, torch.float64, 4), 1e-12)
 
 
 @pytest.mark.parametrize("placement", ["spread", "PTD", "TDP"])
 def test_wherever_the_ranks_of_a_pipeline_are_placed(ranks: Ranks, placement: str) -> None:
-    found = ranks.run(train, {**FOUR, "microbatches": 2, "placement_strategy": placement}, "Tied", torch.float32, {})
-    assert_equal(found, train_alone("Tied", torch.float32, 4), 1e-6)
+    by_rank = ranks.run(train, {**FOUR, "microbatches": 2, "placement_strategy": placement}, "Tied", torch.float32, {})
+    assert_equal(by_rank, train_alone("Tied", torch.float32, 4), 1e-6)
 
 
 @pytest.mark.parametrize("microbatches", [1, 4])
 def test_replicas_of_a_whole_model(ranks: Ranks, microbatches: int) -> None:
-    found = ranks.run(
+    by_rank = ranks.run(
         train,
         {"partitions": 1, "replicas": 2, "ddp": True, "microbatches": microbatches},
         "Revisited",
         torch.float32,
         {},
     )
-    assert_equal(found, train_alone("Revisited", torch.float32, 2 * microbatches), 1e-6)
+    assert_equal(by_rank, train_alone("Revisited", torch.float32, 2 * microbatches), 1e-6)
 
 
 @pytest.mark.parametrize(
@@ -129,14 +129,14 @@ def test_replicas_of_a_whole_model(ranks: Ranks, microbatches: int) -> None:
     ],
 )
 @pytest.mark.parametrize("name", ["Chain", "BranchOnData", "OwnParameter"])
-def test_how_gradients_travel_changes_no_result(ranks: Ranks, name: str, options: dict[str, Any]) -> None:
-    """Of BranchOnData's two branches a microbatch takes one, by its data: replicas use different parameters."""
-    found = ranks.run(train, {**FOUR, "microbatches": 4}, name, torch.float32, options)
-    assert_equal(found, train_alone(name, torch.float32, 8), 1e-6)
+def test_the_options_of_the_reduction_change_no_result(ranks: Ranks, name: str, options: dict[str, Any]) -> None:
+    """A microbatch of BranchOnData takes one of two branches by its data, so replicas use different parameters."""
+    by_rank = ranks.run(train, {**FOUR, "microbatches": 4}, name, torch.float32, options)
+    assert_equal(by_rank, train_alone(name, torch.float32, 8), 1e-6)
 
 
 class Detour(nn.Module):
-    """Takes a way of its own for inputs that ask for it, before all else: its gradients are the last to come."""
+    """Uses an extra first layer for inputs that request it: its gradients are the last to come."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ class Detour(nn.Module):
 
 
 def batch_with_detours(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Of four microbatches the last two ask for the detour from the second step on."""
+    """Return a batch; from the second step on, the last two of its four microbatches request the detour."""
     _, inputs, target = models.build("Chain")
     inputs[:, 0] = 0.0
     if step:
@@ -182,27 +182,27 @@ def train_with_detours() -> Any:
 
 
 def test_a_module_that_one_replica_uses_is_trained_in_all(ranks: Ranks) -> None:
-    """Replica 1 adds to gradients that had left, as unused before; replica 0 has to hear of it."""
+    """Replica 1 adds to gradients that have left already, as they were unused before; replica 0 must learn of it."""
     torch.manual_seed(3)
     module = Detour()
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     for step in range(STEPS):
         inputs, target = batch_with_detours(step)
         optimizer.zero_grad()
-        for part, wanted in zip(inputs.chunk(4), target.chunk(4), strict=True):
-            (loss_of(module(part), wanted) / 4).backward()
+        for part, labels in zip(inputs.chunk(4), target.chunk(4), strict=True):
+            (loss_of(module(part), labels) / 4).backward()
         optimizer.step()
-    for unused, weights in (found := ranks.run(train_with_detours, {**FOUR, "microbatches": 2})):
+    for unused, weights in (by_rank := ranks.run(train_with_detours, {**FOUR, "microbatches": 2})):
         for step, names in enumerate(unused):
             assert not [name for name in names if not name.startswith(("never", "detour") if step == 0 else "never")]
         for name, weight in module.state_dict().items():
             torch.testing.assert_close(weights[name], weight, atol=1e-6, rtol=0)
-    of_all = {name for unused, _ in found for name in unused[-1]}
+    of_all = {name for unused, _ in by_rank for name in unused[-1]}
     assert of_all == {"never.weight", "never.bias"}
 
 
 def unequal_starts(dropout: bool) -> Any:
-    """Each replica makes other parameters and buffers; what they have after the partition, and one loss each."""
+    """Start each replica with other values; return its values after the partition, and its output."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     inputs = models.build("Chain" if dropout else "Normed")[1]
@@ -227,7 +227,7 @@ def test_every_replica_starts_from_the_first_ones_parameters_and_buffers(ranks: 
 
 
 def test_replicas_that_are_seeded_apart_drop_apart(ranks: Ranks) -> None:
-    """The generator is each process's own, as with DistributedDataParallel."""
+    """Each process has its own generator, as with DistributedDataParallel."""
     zero, one, two, three = (output for _, output in ranks.run(unequal_starts, dict(FOUR), True))
     assert torch.equal(zero, one)
     assert torch.equal(two, three)

@@ -1,4 +1,4 @@
-"""The settings of `ddp` beside the equality of results: where ranks meet, and what else a script does with replicas."""
+"""The settings of `ddp`: the rendezvous port, several backwards per step and several steps per update."""
 
 from __future__ import annotations
 
@@ -14,35 +14,36 @@ from tests.parallel.torch.ranks import RankFailedError, Ranks, free_port
 FOUR = {"partitions": 2, "microbatches": 2, "replicas": 2, "ddp": True}
 
 
-def place() -> tuple[int, int, int, list[int], list[int], bool]:
+def rendezvous() -> tuple[int, int, int, list[int], list[int], bool]:
     import herringbone_parallel.torch.model_parallel.api as smp
+    from herringbone_parallel.torch.model_parallel import state
 
     smp.barrier()
     with socket.socket() as caller:
-        meets = caller.connect_ex(("127.0.0.1", smp.state.get().settings.ddp_port or 0)) == 0
+        listens = caller.connect_ex(("127.0.0.1", state.get().settings.ddp_port or 0)) == 0
     smp.barrier()
-    return smp.pp_rank(), smp.dp_rank(), smp.dp_size(), smp.get_pp_group(), smp.get_dp_group(), meets
+    return smp.pp_rank(), smp.dp_rank(), smp.dp_size(), smp.get_pp_group(), smp.get_dp_group(), listens
 
 
 def test_the_ranks_meet_on_the_port_of_ddp_port(ranks: Ranks) -> None:
-    found = ranks.run(place, {**FOUR, "ddp_port": free_port(), "ddp_dist_backend": "gloo"})
-    assert found == [
+    by_rank = ranks.run(rendezvous, {**FOUR, "ddp_port": free_port(), "ddp_dist_backend": "gloo"})
+    assert by_rank == [
         (0, 0, 2, [0, 1], [0, 2], True), (1, 0, 2, [0, 1], [1, 3], True),
         (0, 1, 2, [2, 3], [0, 2], True), (1, 1, 2, [2, 3], [1, 3], True),
     ]  # fmt: skip
 
 
-def test_a_port_that_means_any_is_refused(ranks: Ranks) -> None:
+def test_port_zero_is_refused(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError, match="ddp_port 0: the ranks cannot agree"):
-        ranks.run(place, {**FOUR, "ddp_port": 0})
+        ranks.run(rendezvous, {**FOUR, "ddp_port": 0})
 
 
 def test_ddp_alone_makes_no_replicas(ranks: Ranks) -> None:
-    assert [found[2] for found in ranks.run(place, {"partitions": 2, "ddp": True})] == [1, 1]
+    assert [by_rank[2] for by_rank in ranks.run(rendezvous, {"partitions": 2, "ddp": True})] == [1, 1]
 
 
 def accumulate(passes: int, checkpointed: bool) -> dict[str, torch.Tensor]:
-    """Two losses of each microbatch, and several steps before each update."""
+    """Train with two losses per microbatch, and several steps before each update; return the weights."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     torch.manual_seed(1)
@@ -61,9 +62,9 @@ def accumulate(passes: int, checkpointed: bool) -> dict[str, torch.Tensor]:
         model.backward(output.square().mean())
 
     _, inputs, target = models.build("Chain")
-    mine = [tensor.chunk(2)[smp.dp_rank()] for tensor in (inputs, target)]
+    local_batch = [tensor.chunk(2)[smp.dp_rank()] for tensor in (inputs, target)]
     for step in range(2 * passes):
-        train_step(*(tensor.roll(step, 0) for tensor in mine))
+        train_step(*(tensor.roll(step, 0) for tensor in local_batch))
         if (step + 1) % passes == 0:
             optimizer.step()
             optimizer.zero_grad()
@@ -77,9 +78,9 @@ def accumulate_alone(passes: int) -> dict[str, torch.Tensor]:
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
     _, inputs, target = models.build("Chain")
     for step in range(2 * passes):
-        for part, wanted in zip(inputs.chunk(2), target.chunk(2), strict=True):
+        for part, labels in zip(inputs.chunk(2), target.chunk(2), strict=True):
             output = module(part.roll(step, 0))
-            loss = nn.functional.cross_entropy(output, wanted.roll(step, 0)) + output.square().mean()
+            loss = nn.functional.cross_entropy(output, labels.roll(step, 0)) + output.square().mean()
             (loss / 2).backward()
         if (step + 1) % passes == 0:
             optimizer.step()

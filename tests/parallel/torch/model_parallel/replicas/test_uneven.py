@@ -1,4 +1,4 @@
-"""Inside `model.join()` replicas may make unequal numbers of steps, and are equal afterwards."""
+"""`model.join()`: replicas make unequal numbers of steps inside, and are equal afterwards."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.parallel.torch.model_parallel import models
 from tests.parallel.torch.ranks import RankFailedError, Ranks
 
 FOUR = {"partitions": 2, "microbatches": 2, "replicas": 2, "ddp": True}
-# Of replica 0 and 1.
+# The number of batches of replica 0 and of replica 1.
 BATCHES = (2, 4)
 
 
@@ -62,7 +62,7 @@ def train_alone(rescale: bool, rounds: int) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("rescale", [False, True])
 def test_a_replica_that_has_ended_adds_nothing_and_takes_what_the_others_learn(ranks: Ranks, rescale: bool) -> None:
-    """Two rounds: in the second one the optimizers have to be equal too."""
+    """Two rounds, because only the second one shows whether the optimizers are equal, too."""
     expected = train_alone(rescale, rounds=2)
     for weights in ranks.run(train, dict(FOUR), rescale, 2):
         for name, weight in expected.items():
@@ -94,7 +94,7 @@ def terminate() -> int:
     return steps
 
 
-def test_the_first_that_ends_may_end_all(ranks: Ranks) -> None:
+def test_the_first_replica_that_ends_may_end_all(ranks: Ranks) -> None:
     assert ranks.run(terminate, dict(FOUR)) == [2, 2, 2, 2]
 
 
@@ -105,7 +105,7 @@ def join_alone() -> None:
         pass
 
 
-def test_it_is_for_replicas(ranks: Ranks) -> None:
+def test_join_is_refused_without_replicas(ranks: Ranks) -> None:
     with pytest.raises(RankFailedError, match="for replicas of the pipeline"):
         ranks.run(join_alone, {"partitions": 2})
     with pytest.raises(RankFailedError, match="without a step inside or before"):

@@ -1,4 +1,4 @@
-"""A backward in two parts gives what one gives, and puts off what it says."""
+"""Deferral: a backward in two parts gives the same gradients, and computes those of parameters in the second part."""
 
 from __future__ import annotations
 
@@ -41,34 +41,34 @@ class _First(nn.Module):
         return self.inner(x)[0]
 
 
-def gradients_of(name: str, needs: bool, deferral: Deferral | None) -> tuple[Any, list[torch.Tensor]]:
+def gradients_of(name: str, input_needs_gradient: bool, deferral: Deferral | None) -> tuple[Any, list[torch.Tensor]]:
     torch.manual_seed(0)
     model = MODELS[name]()
-    x = torch.randn(3, 4, 6, requires_grad=needs)
+    x = torch.randn(3, 4, 6, requires_grad=input_needs_gradient)
     root = model(x)
     gradient = torch.randn(root.shape)
     if deferral is None:
         root.backward(gradient)
         return x.grad, [p.grad for p in model.parameters() if p.grad is not None]
-    (found,) = deferral.backward([root], [gradient], [x] if needs else []) or (None,)
-    assert all(parameter.grad is None for parameter in model.parameters()), "put off"
+    (input_gradient,) = deferral.backward([root], [gradient], [x] if input_needs_gradient else []) or (None,)
+    assert all(parameter.grad is None for parameter in model.parameters()), "the gradients of parameters come later"
     assert deferral
     deferral.run()
     assert not deferral
-    return found, [p.grad for p in model.parameters() if p.grad is not None]
+    return input_gradient, [p.grad for p in model.parameters() if p.grad is not None]
 
 
-@pytest.mark.parametrize("needs", [True, False])
+@pytest.mark.parametrize("input_needs_gradient", [True, False])
 @pytest.mark.parametrize("name", MODELS)
-def test_two_parts_give_what_one_gives(name: str, needs: bool) -> None:
-    whole, parts = gradients_of(name, needs, None), gradients_of(name, needs, Deferral())
+def test_two_parts_give_the_gradients_of_one(name: str, input_needs_gradient: bool) -> None:
+    whole, parts = gradients_of(name, input_needs_gradient, None), gradients_of(name, input_needs_gradient, Deferral())
     assert (whole[0] is None and parts[0] is None) or torch.equal(whole[0], parts[0])
     assert len(whole[1]) == len(parts[1]) > 0
     for one, other in zip(whole[1], parts[1], strict=True):
         torch.testing.assert_close(one, other, atol=1e-7, rtol=1e-6)
 
 
-def test_a_cut_lies_where_parameters_join_what_comes_from_the_input() -> None:
+def test_a_cut_is_where_parameters_join_the_way_of_the_input() -> None:
     model = nn.Sequential(nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 6))
     x = torch.randn(3, 6, requires_grad=True)
     cuts = cuts_of([model(x)], [x])
@@ -86,8 +86,8 @@ def test_without_an_input_that_needs_a_gradient_all_is_put_off() -> None:
     assert len(cut.parameters) == 4
 
 
-def test_weights_are_computed_in_the_second_part_alone() -> None:
-    """The products of the first part are those of the inputs; torch counts them for us."""
+def test_weights_are_computed_in_the_second_part_only() -> None:
+    """The first part multiplies for the inputs only; torch's profiler counts the products."""
     model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8))
     x = torch.randn(4, 8, requires_grad=True)
     root = model(x)

@@ -1,4 +1,4 @@
-"""Ranks that do not do the same: named on every rank, where they hung; and ranks that are only slow, which are not."""
+"""Diverging ranks end the step with a reason on every rank, instead of a hang; slow ranks do not."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Net(nn.Module):
 Body = Callable[[Any, int, torch.Tensor], Any]
 
 
-def ends_of(body: Body, steps: int = 1) -> tuple[str, float]:
-    """On a rank: run the step, and return what it raised and after how many seconds."""
+def failure_of(body: Body, steps: int = 1) -> tuple[str, float]:
+    """Run steps on a rank, and return the error's text and the seconds until it was raised."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     model = smp.DistributedModel(Net())
@@ -57,7 +57,7 @@ def another_module(model: Any, rank: int, x: torch.Tensor) -> Any:
 
 
 def another_operation(model: Any, rank: int, x: torch.Tensor) -> Any:
-    """As many calls, on the same ranks: no message went astray, and each rank had numbers of its own idea."""
+    """Regression: with as many calls on the same ranks no message was missing, and the ranks had different results."""
     score = model.module.second(x)
     return torch.relu(score) if rank == 0 else torch.tanh(score)
 
@@ -68,7 +68,7 @@ def one_ends_early(model: Any, rank: int, x: torch.Tensor) -> Any:
     return net.first(hidden) if rank == 0 else hidden
 
 
-def one_goes_no_way_back(model: Any, rank: int, x: torch.Tensor) -> Any:
+def one_skips_the_backward(model: Any, rank: int, x: torch.Tensor) -> Any:
     loss = model.module.second(model.module.first(x)).sum()
     if rank == 1:
         model.backward(loss)
@@ -83,36 +83,36 @@ def one_operation_more(model: Any, rank: int, x: torch.Tensor) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (another_module, "microbatch 0 after 'first': pipeline rank 0 called 'second', rank 1 called 'third'"),
         (one_operation_more, "after 'first': pipeline rank 0 called 'second', rank 1 called 'torch.add'"),
     ],
 )
 @pytest.mark.parametrize("pipeline", ["simple", "interleaved"])
-def test_ranks_that_diverge_are_named_on_each(ranks: Ranks, body: Body, said: str, pipeline: str) -> None:
-    for reason, seconds in ranks.run(ends_of, {**TWO, "pipeline": pipeline}, body):
-        assert said in reason
+def test_ranks_that_diverge_are_named_on_each(ranks: Ranks, body: Body, expected: str, pipeline: str) -> None:
+    for reason, seconds in ranks.run(failure_of, {**TWO, "pipeline": pipeline}, body):
+        assert expected in reason
         assert SAME in reason
         assert seconds < 5
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "expected"),
     [
         (another_operation, "pipeline rank 0 called 'torch.relu', rank 1 called 'torch.tanh'"),
         (one_ends_early, "after 'second': pipeline rank 0 called 'first', rank 1 ended the step function"),
-        (one_goes_no_way_back, "pipeline rank 0 ended the step function, rank 1 called 'model.backward'"),
+        (one_skips_the_backward, "pipeline rank 0 ended the step function, rank 1 called 'model.backward'"),
     ],
 )
-def test_a_rank_that_got_through_says_what_it_did_to_one_that_waits(ranks: Ranks, body: Body, said: str) -> None:
-    (reason, seconds), _ = ranks.run(ends_of, dict(TWO), body)
-    assert said in reason
+def test_a_rank_that_has_finished_explains_itself_to_one_that_waits(ranks: Ranks, body: Body, expected: str) -> None:
+    (reason, seconds), _ = ranks.run(failure_of, dict(TWO), body)
+    assert expected in reason
     assert seconds < 5
 
 
-def test_the_third_rank_hears_of_it_too(ranks: Ranks) -> None:
-    for reason, _ in ranks.run(ends_of, {**TWO, "partitions": 3}, another_module):
+def test_the_third_rank_gets_the_reason_too(ranks: Ranks) -> None:
+    for reason, _ in ranks.run(failure_of, {**TWO, "partitions": 3}, another_module):
         assert "called 'second'" in reason
         assert "called 'third'" in reason
 
@@ -135,32 +135,32 @@ def only_rank_0_asks_in_the_middle(model: Any, rank: int, x: torch.Tensor) -> An
 ASKED = "rank 0 waits for a tensor's data (for .item(), `if` or the like) from rank 1 in microbatch 0"
 
 
-def test_a_value_that_one_rank_alone_reads_is_no_hang(ranks: Ranks) -> None:
-    """The calls are the same, so there is none to name; rank 1 has got through, and will send nothing more."""
-    (reason, _), _ = ranks.run(ends_of, dict(TWO), only_rank_0_asks)
+def test_a_value_that_only_one_rank_reads_is_no_hang(ranks: Ranks) -> None:
+    """The calls are the same, so no call is named. Rank 1 has finished and will send nothing more."""
+    (reason, _), _ = ranks.run(failure_of, dict(TWO), only_rank_0_asks)
     assert f"pipeline rank 1 has ended its script, but {ASKED} (its last call: 'torch.sum')" in reason
 
 
-def test_a_value_that_one_rank_alone_reads_in_many_steps(ranks: Ranks) -> None:
-    for reason, _ in ranks.run(ends_of, dict(TWO), only_rank_0_asks, 2):
-        assert ASKED in reason, "rank 1 too, which is in the next step by then"
+def test_a_value_that_only_one_rank_reads_in_many_steps(ranks: Ranks) -> None:
+    for reason, _ in ranks.run(failure_of, dict(TWO), only_rank_0_asks, 2):
+        assert ASKED in reason, "also on rank 1, which is in the next step then"
 
 
-def test_ranks_that_wait_for_each_other_say_for_what(ranks: Ranks) -> None:
-    for reason, _ in ranks.run(ends_of, dict(TWO), only_rank_0_asks_in_the_middle):
+def test_ranks_that_wait_for_each_other_name_what_they_wait_for(ranks: Ranks) -> None:
+    for reason, _ in ranks.run(failure_of, dict(TWO), only_rank_0_asks_in_the_middle):
         assert f"no rank of the pipeline can go on in step 1: {ASKED}" in reason
         assert "; rank 1 waits for the shapes of what a call returned from rank 0 in microbatch 0" in reason
 
 
-def a_number_of_its_own(model: Any, rank: int, x: torch.Tensor) -> Any:
-    """In the second step the shapes of the multiplication are known to rank 1 alone."""
+def a_different_number(model: Any, rank: int, x: torch.Tensor) -> Any:
+    """In the second step only rank 1 knows the shapes of the multiplication."""
     hidden = model.module.second(model.module.first(x))
     model.count = getattr(model, "count", 0) + 1
     return (hidden * (7.0 if rank == 1 else 7.0 + model.count)).sum()
 
 
 def test_an_argument_that_is_not_the_same_is_no_hang(ranks: Ranks) -> None:
-    (reason, _), _ = ranks.run(ends_of, dict(TWO), a_number_of_its_own, 2)
+    (reason, _), _ = ranks.run(failure_of, dict(TWO), a_different_number, 2)
     assert "rank 0 waits for the shapes of what a call returned" in reason
     assert "an argument that is not the same on every rank" in reason
 
@@ -189,7 +189,7 @@ def slow_but_right() -> tuple[float, int]:
     return total, state.get().steps
 
 
-def test_a_rank_that_computes_for_long_is_never_accused(ranks: Ranks) -> None:
+def test_a_rank_that_computes_for_long_ends_no_step(ranks: Ranks) -> None:
     one, other = ranks.run(slow_but_right, {**TWO, "microbatches": 2})
     assert one == other
 
@@ -210,6 +210,6 @@ def leave_early() -> str:
 
 
 def test_a_rank_whose_script_has_ended_is_not_waited_for(ranks: Ranks) -> None:
-    """Its goodbye was taken for good, and the step of the others waited for ever."""
+    """Regression: after its goodbye, the step of the other ranks waited forever."""
     reasons = ranks.run(leave_early, dict(TWO))
     assert "pipeline rank 1 has ended its script, but rank 0 waits for" in reasons[0]

@@ -1,4 +1,4 @@
-"""What a rank holds: its own parameters, and the activations of as many microbatches as the schedule keeps alive."""
+"""Memory: a rank holds its own parameters, and the activations of the microbatches that the schedule keeps live."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.parallel.torch.ranks import Ranks
 
 
 def count_live() -> int:
-    """Return how many microbatches were in the step function at once, at most."""
+    """Return the greatest number of microbatches that were in the step function at the same time."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     module, inputs, target = models.build("Chain")
@@ -52,18 +52,18 @@ def count_live() -> int:
 def test_no_more_microbatches_live_than_are_active(
     ranks: Ranks, partitions: int, schedule: dict[str, Any], most: int
 ) -> None:
-    found = ranks.run(count_live, {"partitions": partitions, "microbatches": 8, "skip_tracing": True, **schedule})
+    by_rank = ranks.run(count_live, {"partitions": partitions, "microbatches": 8, "skip_tracing": True, **schedule})
     if schedule["pipeline"] == "simple":
-        assert found == [most] * partitions
-    assert max(found) <= most
+        assert by_rank == [most] * partitions
+    assert max(by_rank) <= most
 
 
 def hold(name: str) -> tuple[int, int, list[str]]:
-    """Return the bytes of this rank's parameters, of their optimizer state, and the foreign ones still here."""
+    """Return the bytes of this rank's parameters and of their state, and the other ranks' parameters not yet freed."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     module, inputs, target = models.build(name)
-    made = {path: weakref.ref(parameter) for path, parameter in module.named_parameters()}
+    references = {path: weakref.ref(parameter) for path, parameter in module.named_parameters()}
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1, momentum=0.9)
     model = smp.DistributedModel(module)
     optimizer = smp.DistributedOptimizer(optimizer)
@@ -78,24 +78,24 @@ def hold(name: str) -> tuple[int, int, list[str]]:
     own = dict(model.local_named_parameters())
     gc.collect()
     state = sum(entry["momentum_buffer"].nbytes for entry in optimizer.state.values())
-    left = [path for path, parameter in made.items() if path not in own and parameter() is not None]
+    left = [path for path, parameter in references.items() if path not in own and parameter() is not None]
     return sum(parameter.nbytes for parameter in own.values()), state, left
 
 
 @pytest.mark.parametrize("name", ["Chain", "Tied", "OwnParameter", "ConvNet"])
 @pytest.mark.parametrize("partitions", [2, 4])
 def test_a_rank_holds_its_own_parameters_and_no_others(ranks: Ranks, name: str, partitions: int) -> None:
-    found = ranks.run(hold, {"partitions": partitions, "microbatches": 2}, name)
+    by_rank = ranks.run(hold, {"partitions": partitions, "microbatches": 2}, name)
     module, *_ = models.build(name)
     whole = sum(parameter.nbytes for parameter in module.parameters())
-    assert sum(held for held, _, _ in found) == whole
-    assert all(0 < held < whole for held, _, _ in found)
-    assert [state for _, state, _ in found] == [held for held, _, _ in found], "momentum of its own parameters only"
-    assert [left for _, _, left in found] == [[]] * partitions
+    assert sum(held for held, _, _ in by_rank) == whole
+    assert all(0 < held < whole for held, _, _ in by_rank)
+    assert [state for _, state, _ in by_rank] == [held for held, _, _ in by_rank], "momentum of its own parameters only"
+    assert [left for _, _, left in by_rank] == [[]] * partitions
 
 
 def peak_activations() -> int:
-    """Return the most bytes that autograd kept in the modules of this rank, in a step after the first."""
+    """Return the peak of the bytes that autograd kept in the modules of this rank, in the second step."""
     import herringbone_parallel.torch.model_parallel.api as smp
 
     kept = workload.Kept()

@@ -1,4 +1,4 @@
-"""Random numbers: the same for a seed, whatever the schedule; and right gradients through what they decide."""
+"""Random numbers: the same for a seed whatever the schedule, with the right gradients through dropout."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.parallel.torch.ranks import Ranks
 
 
 class Masked(nn.Module):
-    """Dropout that writes down its masks, or takes them from a list."""
+    """Dropout that records its masks, or takes them from a list."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -54,20 +54,20 @@ def masks_of(module: nn.Module) -> list[list[torch.Tensor]]:
 
 
 def train_masked() -> Any:
-    made: list[nn.Module] = []
-    trained = train_case(Case(Net, prepare=made.append), "scattered", torch.float64)
-    return trained, masks_of(made[0])
+    built: list[nn.Module] = []
+    trained = train_case(Case(Net, prepare=built.append), "scattered", torch.float64)
+    return trained, masks_of(built[0])
 
 
 @pytest.mark.parametrize("pipeline", ["simple", "interleaved"])
 @pytest.mark.parametrize("microbatches", [1, 4])
 @pytest.mark.parametrize("partitions", [2, 3, 4])
-def test_dropout_is_what_one_process_computes_with_the_same_masks(
+def test_dropout_trains_as_one_process_does_with_the_same_masks(
     ranks: Ranks, partitions: int, microbatches: int, pipeline: str
 ) -> None:
-    found = ranks.run(train_masked, settings(partitions, microbatches, pipeline, "scattered"))
-    # Each on one rank, in the order of steps, and in a step of microbatches.
-    masks = [next(filter(None, per_rank)) for per_rank in zip(*(masks for _, masks in found), strict=True)]
+    by_rank = ranks.run(train_masked, settings(partitions, microbatches, pipeline, "scattered"))
+    # Each module is on one rank. Its masks are in the order of steps, and of microbatches within a step.
+    masks = [next(filter(None, per_rank)) for per_rank in zip(*(masks for _, masks in by_rank), strict=True)]
     assert [len(drawn) for drawn in masks] == [STEPS * microbatches] * 4
 
     def replaying() -> nn.Module:
@@ -77,7 +77,7 @@ def test_dropout_is_what_one_process_computes_with_the_same_masks(
         return module
 
     alone = train_case_alone(Case(replaying), microbatches, torch.float64)
-    assert_equal([trained for trained, _ in found], alone, torch.float64)
+    assert_equal([trained for trained, _ in by_rank], alone, torch.float64)
 
 
 def train_dropped() -> Any:
@@ -96,7 +96,7 @@ def test_dropout_is_the_same_whatever_the_schedule(ranks: Ranks, partitions: int
     ]
     losses = [trained.losses for run in runs for trained in run]
     assert all(other == losses[0] for other in losses), losses
-    assert len(set(losses[0])) == STEPS, "each step draws anew"
+    assert len(set(losses[0])) == STEPS, "each step draws new numbers"
 
 
 def test_same_seed_same_numbers_to_the_last_bit(ranks: Ranks) -> None:

@@ -1,4 +1,4 @@
-"""The baton alone: no ranks, no torch, messages handed in by the test."""
+"""The run token alone: no ranks, no torch; the test delivers the messages."""
 
 from __future__ import annotations
 
@@ -7,114 +7,115 @@ from collections.abc import Callable
 import pytest
 
 from herringbone_parallel.core.pipeline.schedule import make_schedule
-from herringbone_parallel.torch.model_parallel.runtime.run_token import Baton, Crew, Turn
+from herringbone_parallel.torch.model_parallel.runtime.run_token import RunToken, Ticket
+from herringbone_parallel.torch.model_parallel.runtime.thread_pool import ThreadPool
 
 
-def baton_of(body: Callable[[int], None], count: int = 3, pipeline: str = "interleaved") -> Baton:
-    return Baton(make_schedule(pipeline, active=3), Crew(), count, body, keep=lambda: lambda: None)
+def token_of(body: Callable[[int], None], count: int = 3, pipeline: str = "interleaved") -> RunToken:
+    return RunToken(make_schedule(pipeline, active=3), ThreadPool(), count, body, save_state=lambda: lambda: None)
 
 
-def test_backwards_go_first_and_waiting_hands_the_baton_on() -> None:
+def test_backwards_go_first_and_a_wait_hands_the_token_on() -> None:
     done: list[str] = []
 
     def body(index: int) -> None:
         done.append(f"F{index}")
         if index == 0:
-            baton.wait(0, "late")
-        baton.enter_backward(index)
+            token.wait(0, "late")
+        token.enter_backward(index)
         done.append(f"B{index}")
         if index == 2:
-            baton.deliver("late", None)
+            token.deliver("late", None)
 
-    baton = baton_of(body)
-    baton.run()
+    token = token_of(body)
+    token.run()
     assert done == ["F0", "F1", "B1", "F2", "B2", "B0"]
-    assert baton.peak_live == 2
+    assert token.peak_live == 2
 
 
-def test_messages_of_one_key_are_opened_in_the_order_of_their_arrival() -> None:
-    """Two backwards through one value: the second gradient came before the first was wanted, and took its place."""
-    opened: list[int] = []
+def test_messages_of_one_key_are_taken_in_the_order_of_their_arrival() -> None:
+    """Regression: with two backwards through one value, the second gradient replaced the first before that was used."""
+    gradients: list[int] = []
 
     def body(index: int) -> None:
-        opened.append(baton.wait(index, "gradient"))
-        opened.append(baton.wait(index, "gradient"))
+        gradients.append(token.wait(index, "gradient"))
+        gradients.append(token.wait(index, "gradient"))
 
-    baton = baton_of(body, count=1)
-    baton.deliver("gradient", 1)
-    baton.deliver("gradient", 2)
-    baton.run()
-    assert opened == [1, 2]
+    token = token_of(body, count=1)
+    token.deliver("gradient", 1)
+    token.deliver("gradient", 2)
+    token.run()
+    assert gradients == [1, 2]
 
 
 def test_weights_wait_for_a_gap_and_go_in_the_order_of_the_microbatches() -> None:
-    """Microbatch 1 has come to its weights first, and lets 2 begin; 0, 1 and 2 then end in their order."""
+    """Microbatch 1 reaches its weights first and lets 2 begin; then 0, 1 and 2 end in this order."""
     done: list[str] = []
 
     def body(index: int) -> None:
         done.append(f"F{index}")
         if index == 0:
-            baton.wait(0, "late")
-        baton.enter_backward(index)
+            token.wait(0, "late")
+        token.enter_backward(index)
         done.append(f"B{index}")
         if index == 2:
-            baton.deliver("late", None)
-        baton.enter_weight(index)
+            token.deliver("late", None)
+        token.enter_weight(index)
         done.append(f"W{index}")
 
-    baton = baton_of(body, count=4, pipeline="zero_bubble")
-    baton.run()
+    token = token_of(body, count=4, pipeline="zero_bubble")
+    token.run()
     assert done == ["F0", "F1", "B1", "F2", "B2", "B0", "W0", "F3", "B3", "W1", "W2", "W3"]
-    assert baton.peak_live == 3, "a microbatch is live until its weights are done"
+    assert token.peak_live == 3, "a microbatch is live until its weights are done"
 
 
-def test_turns_keep_the_order_of_the_microbatches() -> None:
+def test_tickets_keep_the_order_of_the_microbatches() -> None:
     done: list[int] = []
 
     def body(index: int) -> None:
         if index == 0:
-            baton.wait(0, "late")
+            token.wait(0, "late")
         if index == 1:
-            baton.deliver("late", None)
-        turn = Turn(1, "layer", 1)
-        baton.await_turn(index, turn)
+            token.deliver("late", None)
+        ticket = Ticket(1, "layer", 1)
+        token.await_ticket(index, ticket)
         done.append(index)
-        baton.pass_turn(index, turn)
+        token.pass_ticket(index, ticket)
 
-    baton = baton_of(body)
-    baton.run()
+    token = token_of(body)
+    token.run()
     assert done == [0, 1, 2]
 
 
 def test_messages_before_the_start_do_not_start_anything() -> None:
-    """A message that a peer had sent early started microbatch 0 before run(), and run() then woke it a second time."""
+    """Regression: an early message of a peer started microbatch 0 before run(), and run() woke it a second time."""
     done: list[object] = []
-    baton = baton_of(lambda index: done.append(baton.wait(index, index)))
+    token = token_of(lambda index: done.append(token.wait(index, index)))
     for index in range(3):
-        baton.deliver(index, index * 10)
+        token.deliver(index, index * 10)
     assert done == []
-    baton.run()
+    token.run()
     assert done == [0, 10, 20]
 
 
-def test_a_failure_ends_also_who_was_running_when_it_came() -> None:
-    """The one that ran went to sleep after the others had been woken, and nobody woke it again."""
+def test_a_failure_also_ends_the_microbatch_that_was_running() -> None:
+    """Regression: the running microbatch parked after the others had been woken, and nobody woke it again."""
 
     def body(index: int) -> None:
         if index == 0:
-            baton.wait(0, "never")
-        baton.fail(ZeroDivisionError("elsewhere"))
-        baton.wait(index, "never")
+            token.wait(0, "never")
+        token.fail(ZeroDivisionError("elsewhere"))
+        token.wait(index, "never")
 
-    baton = baton_of(body)
+    token = token_of(body)
     with pytest.raises(ZeroDivisionError, match="elsewhere"):
-        baton.run()
+        token.run()
 
 
-def test_the_crew_grows_to_the_live_microbatches_and_no_further() -> None:
-    crew = Crew()
-    seen: set[int] = set()
+def test_the_pool_grows_to_the_live_microbatches_and_no_further() -> None:
+    pool = ThreadPool()
+    run: set[int] = set()
     for _ in range(5):
-        Baton(make_schedule("interleaved", active=1), crew, 4, seen.add, keep=lambda: lambda: None).run()
-    crew.dismiss()
-    assert seen == {0, 1, 2, 3}
+        RunToken(make_schedule("interleaved", active=1), pool, 4, run.add, save_state=lambda: lambda: None).run()
+    pool.close()
+    assert run == {0, 1, 2, 3}

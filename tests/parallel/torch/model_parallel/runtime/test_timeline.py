@@ -1,4 +1,4 @@
-"""`SMP_TIMELINE`: one trace for the job, which says what the schedules say; and what is left when a step fails."""
+"""`SMP_TIMELINE`: one trace of the job that agrees with the schedules, and the traces of a failed step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOUR = {"partitions": 2, "microbatches": 4}
 
 @pytest.fixture
 def timed_ranks(tmp_path: Path) -> Any:
-    """Ranks that find the variable in their environment."""
+    """Ranks with the variable in their environment."""
     pool = Ranks(FOLDER=str(tmp_path), SMP_TIMELINE="$FOLDER/traces/timeline.json")
     yield pool
     pool.close()
@@ -42,17 +42,21 @@ def train(fails: bool) -> None:
     smp.shutdown()
 
 
-def test_one_file_holds_what_every_rank_ran(timed_ranks: Ranks, tmp_path: Path) -> None:
+def test_one_file_holds_the_work_of_every_rank(timed_ranks: Ranks, tmp_path: Path) -> None:
     timed_ranks.run(train, {**FOUR, "pipeline": "simple"}, False)
     assert [path.name for path in (tmp_path / "traces").iterdir()] == ["timeline.json"]
     events = read_trace(tmp_path / "traces" / "timeline.json")
     for rank in range(2):
         for step in (1, 2, 3):
-            mine = sorted((e for e in events if (e.rank, e.step) == (rank, step)), key=lambda event: event.start_s)
-            assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(mine)), "one at a time"
-            phases = [event.what for event in mine]
+            events_of_rank = sorted(
+                (e for e in events if (e.rank, e.step) == (rank, step)), key=lambda event: event.start_s
+            )
+            assert all(one.end_s <= other.start_s for one, other in itertools.pairwise(events_of_rank)), "one at a time"
+            phases = [event.phase for event in events_of_rank]
             assert phases == sorted(phases, reverse=True), "simple: all forwards, then all backwards"
-            assert {(e.what, e.microbatch) for e in mine} == {(w, m) for w in ("forward", "backward") for m in range(4)}
+            assert {(e.phase, e.microbatch) for e in events_of_rank} == {
+                (w, m) for w in ("forward", "backward") for m in range(4)
+            }
     step = [event for event in events if event.step == 3]
     assert "idle, rank 1" in side_by_side(step, step)
 
@@ -62,7 +66,7 @@ def test_ranks_share_a_clock(timed_ranks: Ranks, tmp_path: Path) -> None:
     events = [event for event in read_trace(tmp_path / "traces" / "timeline.json") if event.step == 3]
     for microbatch in range(4):
         of = {
-            (event.rank, event.what): event
+            (event.rank, event.phase): event
             for event in sorted(events, key=lambda event: event.start_s)
             if event.microbatch == microbatch
         }
@@ -70,7 +74,7 @@ def test_ranks_share_a_clock(timed_ranks: Ranks, tmp_path: Path) -> None:
         assert of[0, "backward"].end_s >= of[1, "backward"].start_s, "and its gradient went back"
 
 
-def test_a_step_that_fails_leaves_what_each_rank_had(timed_ranks: Ranks, tmp_path: Path) -> None:
+def test_a_failed_step_leaves_a_file_of_each_rank(timed_ranks: Ranks, tmp_path: Path) -> None:
     with pytest.raises(RankFailedError, match="boom"):
         timed_ranks.run(train, dict(FOUR), True)
     names = sorted(path.name for path in (tmp_path / "traces").iterdir())
@@ -79,7 +83,7 @@ def test_a_step_that_fails_leaves_what_each_rank_had(timed_ranks: Ranks, tmp_pat
         assert {event.rank for event in read_trace(tmp_path / "traces" / name)} == {rank}
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_an_error_names_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     pool = Ranks(SMP_TIMELINE=str(tmp_path / "file" / "timeline.json"))
     with pytest.raises(RankFailedError, match=r"SMP_TIMELINE=.*Name a file in a folder that can be written"):

@@ -1,4 +1,4 @@
-"""`pipeline: "zero_bubble"`: several modules in one graph, which has to be cut, and what its timeline shows."""
+"""`pipeline: "zero_bubble"`: several modules in one graph that has to be cut, and the order of the phases."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ from tests.parallel.torch.ranks import Ranks
 
 @pytest.mark.parametrize("name", models.ALL)
 def test_neighbours_on_one_rank_train_as_in_one_process(ranks: Ranks, name: str) -> None:
-    """The other split, every module apart from its neighbours, is in the matrix."""
-    found = ranks.run(train, settings(2, 4, "zero_bubble", "contiguous"), name, "contiguous", torch.float64)
-    assert_equal(found, train_alone(name, 4, torch.float64), torch.float64)
+    """Neighbours on one rank. The matrix of test_equality has the other split, with neighbours always apart."""
+    by_rank = ranks.run(train, settings(2, 4, "zero_bubble", "contiguous"), name, "contiguous", torch.float64)
+    assert_equal(by_rank, train_alone(name, 4, torch.float64), torch.float64)
 
 
 @pytest.mark.parametrize("name", ["Chain", "Tied"])
-def test_replicas_reduce_what_was_put_off(ranks: Ranks, name: str) -> None:
+def test_replicas_reduce_gradients_that_were_put_off(ranks: Ranks, name: str) -> None:
     parameters = {**replicas.FOUR, "microbatches": 4, "pipeline": "zero_bubble"}
-    found = ranks.run(replicas.train, parameters, name, torch.float64, {})
-    replicas.assert_equal(found, replicas.train_alone(name, torch.float64, 8), 1e-12)
+    by_rank = ranks.run(replicas.train, parameters, name, torch.float64, {})
+    replicas.assert_equal(by_rank, replicas.train_alone(name, torch.float64, 8), 1e-12)
 
 
 def phases() -> list[tuple[str, int]]:
     import herringbone_parallel.torch.model_parallel.api as smp
     from herringbone_parallel.torch.model_parallel import state
-    from herringbone_parallel.torch.model_parallel.runtime import run_token
+    from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
 
     model = smp.DistributedModel(nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 6)))
     noted: list[tuple[str, int]] = []
-    names = {run_token.FORWARD: "F", run_token.BACKWARD: "B", run_token.WEIGHT: "W"}
+    names = {Phase.FORWARD: "F", Phase.BACKWARD: "B", Phase.WEIGHT: "W"}
 
     class Notes:
-        """Stands where the timeline would."""
+        """Takes the place of the timeline."""
 
         def of_step(self, _: int) -> Any:
             return lambda phase, index, *_: noted.append((names[phase], index))
@@ -62,7 +62,7 @@ def test_each_microbatch_ends_with_its_weights_in_their_order(ranks: Ranks) -> N
     for noted in ranks.run(phases, parameters):
         assert [index for phase, index in noted if phase == "W"] == [0, 1, 2, 3]
         for index in range(4):
-            last = {phase: place for place, (phase, of) in enumerate(noted) if of == index}
+            last = {phase: position for position, (phase, of) in enumerate(noted) if of == index}
             assert last["F"] < last["B"] < last["W"]
         begun, ended = set(), set()
         for phase, index in noted:

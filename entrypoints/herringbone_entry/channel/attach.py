@@ -1,0 +1,51 @@
+"""Names and messages by which a rank attaches to the supervisor of its host.
+
+A rank attaches in one of two ways, and the conversation is the same:
+
+    started by the supervisor     the rank inherits a socket, named by `REPORT`; its standard output is a pipe already
+    started by mpirun             the rank looks up its host in `LAYOUT` and connects to that host's socket in
+                                  `RUN_FOLDER`; its pipes arrive over the socket
+
+    rank       -> supervisor      {"kind": "hello", "rank", "pid"}
+    supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths", "secrets"}
+                                  (+ two pipes)
+    rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames"}; waits for any answer
+                                  or {"kind": "done"} before a normal end
+
+A rank imports this module before the user's first line, so it imports nothing itself.
+"""
+
+from __future__ import annotations
+
+REPORT = "HERRINGBONE_REPORT_FD"
+LAYOUT = "HERRINGBONE_LAYOUT"
+RUN_FOLDER = "HERRINGBONE_RUN_DIR"
+
+# mpirun and its daemons keep files in these folders. Open MPI 4 passes the folder to each rank under another name, and
+# refuses a rank that finds both names.
+SESSION_FOLDERS = tuple(
+    f"{prefix}_{side}_tmpdir_base" for prefix in ("OMPI_MCA_orte", "PRTE_MCA_prte") for side in ("local", "remote")
+)
+
+# MPI launchers tell a process its number in one of these variables; the most trustworthy one comes first.
+MPI_RANK_VARIABLES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK")
+
+
+def host_of(rank: int, layout: str) -> str:
+    """Return the host of a rank, from the layout as `Layout.encode` wrote it.
+
+    >>> host_of(2, "algo-1:2,algo-2:2")
+    'algo-2'
+    """
+    first = 0
+    for part in layout.split(","):
+        host, _, count = part.rpartition(":")
+        first += int(count)
+        if rank < first:
+            return host
+    raise LookupError(f"rank {rank} is beyond the layout {layout}")
+
+
+def socket_path(run_folder: str, host: str) -> str:
+    """Return the path at which a host's supervisor listens for its ranks."""
+    return f"{run_folder}/{host}.sock"

@@ -1,0 +1,181 @@
+"""The messages between the coordinator and the supervisors of a job's hosts, by their `kind`.
+
+    host -> coordinator   Ready · Checked · RankEnded · RankDeferred · HostFailed · Stop · Kill ·
+                          LauncherEnded · ServerEnded · Spawn · DaemonEnded
+    coordinator -> hosts  Check · Start · Stop · Release · Abort · Kill · Finish
+              -> one host Say · Spawn · DaemonEnded                                    (its name is in `host`)
+
+A message is the JSON object that travels, so nothing converts it. Messages are typed dictionaries, and this module is
+imported for type checks alone: nineteen NamedTuple classes would cost every supervisor milliseconds before its first
+rank starts. `failure` is always the text that `Failure.to_json` writes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+
+class Ready(TypedDict):
+    """A host can start. `server_port` is a helper's server, `tensorflow` are the ports of TensorFlow's servers."""
+
+    kind: Literal["ready"]
+    processes: int
+    port: int
+    reduce_port: int
+    server_port: int | None
+    tensorflow: list[int]
+    has_launcher: bool
+    has_chief: bool
+
+
+class Facts(TypedDict):
+    """A host's facts about itself. `wall` is its clock in seconds, `unknown` are the names it cannot resolve."""
+
+    group: str
+    cpus: int
+    gpus: int
+    free_bytes: int
+    interface: str | None
+    named_interface: str | None
+    address: str | None
+    wall: float
+    unknown: list[str]
+
+
+class Checked(TypedDict):
+    """A host has looked at itself and has asked for the others' names."""
+
+    kind: Literal["checked"]
+    facts: Facts
+
+
+class RankEnded(TypedDict):
+    """A rank has ended, `age` seconds ago. `code` is None when only mpirun knows it."""
+
+    kind: Literal["ended"]
+    rank: int
+    code: int | None
+    age: float
+    failure: str
+
+
+class RankDeferred(TypedDict):
+    """A rank does not handle SIGTERM; its supervisor waits for `Release` before it sends the signal."""
+
+    kind: Literal["deferred"]
+    rank: int
+
+
+class HostFailed(TypedDict):
+    """A host could not prepare."""
+
+    kind: Literal["failed"]
+    failure: str
+
+
+class LauncherEnded(TypedDict):
+    """mpirun has ended. `rank_code` is the exit code of a rank that could not report its own."""
+
+    kind: Literal["launcher_ended"]
+    code: int
+    rank_code: int
+    failure: str
+
+
+class ServerEnded(TypedDict):
+    """A server that the ranks need has ended before they did."""
+
+    kind: Literal["server_ended"]
+    code: int
+    failure: str
+
+
+class Stop(TypedDict):
+    """Upwards: somebody asked this host to stop the job. Downwards: stop the ranks, with the grace period."""
+
+    kind: Literal["stop"]
+
+
+class Kill(TypedDict):
+    """Upwards: somebody asked a second time. Downwards: kill what still runs."""
+
+    kind: Literal["kill"]
+
+
+class Spawn(TypedDict):
+    """mpirun needs a daemon on `host`; `number` is the agent that waits for it on the first host."""
+
+    kind: Literal["spawn"]
+    host: str
+    number: int
+    command: str
+
+
+class DaemonEnded(TypedDict):
+    """A daemon of mpirun's has ended; `tail` are its last lines. `host` is the one whose agent waits: the first."""
+
+    kind: Literal["daemon_ended"]
+    host: str
+    number: int
+    code: int
+    tail: list[str]
+
+
+class Check(TypedDict):
+    """Look at yourself and resolve these names."""
+
+    kind: Literal["check"]
+    names: list[str]
+
+
+class Say(TypedDict):
+    """Print this text in the log of `host`."""
+
+    kind: Literal["say"]
+    host: str
+    text: str
+
+
+class Start(TypedDict):
+    """Start the ranks. `counts` are the ranks of each host, `meeting` is `Rendezvous.to_message()`."""
+
+    kind: Literal["start"]
+    counts: dict[str, int]
+    meeting: dict[str, Any]
+
+
+class Release(TypedDict):
+    """Every rank that saves has saved: send SIGTERM to the deferred ranks."""
+
+    kind: Literal["release"]
+
+
+class Abort(TypedDict):
+    """The job has failed: end all ranks, in `after` seconds."""
+
+    kind: Literal["abort"]
+    after: float
+
+
+class Finish(TypedDict):
+    """The job is over, with this exit code. `failure` is None when it did not fail."""
+
+    kind: Literal["finish"]
+    code: int
+    failure: str | None
+
+
+Event = (
+    Ready
+    | Checked
+    | RankEnded
+    | RankDeferred
+    | HostFailed
+    | LauncherEnded
+    | ServerEnded
+    | Stop
+    | Kill
+    | Spawn
+    | DaemonEnded
+)
+Order = Check | Say | Start | Stop | Release | Abort | Kill | Spawn | DaemonEnded | Finish

@@ -1,0 +1,27 @@
+"""The parts of a supervisor that nearly everything on its host needs, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from herringbone_contract.constants import line_prefix
+from herringbone_entry.event_loop import Loop
+from herringbone_entry.host import Host
+from herringbone_entry.ranks.output import Output
+
+if TYPE_CHECKING:
+    from herringbone_entry.channel.messages import Event
+
+
+class HostContext:
+    """One host, its event loop, its output, and the way to the coordinator: `report` takes an event."""
+
+    def __init__(self, host: Host, loop: Loop, output: Output, report: Callable[[Event], None]) -> None:
+        self.host, self.loop, self.output, self.report = host, loop, output, report
+        # The text in front of each line that is not a rank's.
+        self.prefix = line_prefix(host.name)
+
+    def log(self, text: str) -> None:
+        """Print lines of the supervisor's own."""
+        self.output.write(b"".join(self.prefix + line.encode() + b"\n" for line in text.splitlines()))

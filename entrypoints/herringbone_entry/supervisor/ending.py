@@ -1,0 +1,62 @@
+"""The end of one host's part: kill remaining processes, write how the job ended, and leave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from herringbone_contract.failure_text import parse_failure
+from herringbone_entry import processes
+from herringbone_entry.host_context import HostContext
+from herringbone_entry.supervisor import failure
+from herringbone_entry.supervisor.membership import Membership
+
+if TYPE_CHECKING:
+    from herringbone_entry.channel.messages import Finish
+
+# Killed processes need a moment to go, so look again after this time.
+_LOOK_AGAIN_SECONDS = 0.02
+# After this many looks, leave a process that the kernel cannot end to the kernel.
+_MAX_LOOKS = 50
+
+
+class Ending:
+    """Ends this host's part once; `on_kill` is called each time when remaining processes have got SIGKILL."""
+
+    def __init__(self, context: HostContext, membership: Membership, on_kill: Callable[[], None]) -> None:
+        self._context, self._membership, self._on_kill = context, membership, on_kill
+        self._begun = False
+
+    def begin(self, finish: Finish) -> None:
+        """Kill remaining processes, then write the job's end to this host's files and leave; a second call is void."""
+        if not self._begun:
+            self._begun = True
+            self._kill_remaining(finish, _MAX_LOOKS)
+
+    def _kill_remaining(self, finish: Finish, looks: int) -> None:
+        # A process may start another while we look, so repeat until none is left. As the subreaper of all of them
+        # this process has a child as long as any lives.
+        processes.kill_descendants()
+        self._on_kill()
+        # Children are collected by the supervisor's `reap` when SIGCHLD arrives; this only looks.
+        if processes.has_children() and looks:
+            self._context.loop.later(_LOOK_AGAIN_SECONDS, lambda: self._kill_remaining(finish, looks - 1))
+        else:
+            self._leave(finish)
+
+    def _leave(self, finish: Finish) -> None:
+        host = self._context.host
+        code, text = finish["code"], finish["failure"]
+        cause = None if text is None else parse_failure(text)
+        if cause is None and code == 0:
+            try:
+                Path(host.paths.success).touch()
+            except OSError as error:
+                # If this file cannot be written, the job's results are likely to be incomplete, too.
+                code, cause = 1, failure.of_error(host.name, error)
+        # Every host writes the same failure, so that any host's files explain the job.
+        if cause is not None:
+            failure.write(host.paths, cause)
+            self._context.log(f"failed: {cause.render()}")
+        self._membership.leave(code)

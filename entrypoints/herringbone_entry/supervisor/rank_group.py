@@ -1,0 +1,202 @@
+"""The ranks of one host: reports their ends and passes signals on to them.
+
+All methods run in the event loop's thread. A rank is in one of these states:
+
+    expected --(started here, or mpirun's rank attaches)--> living --(reaped, or its link closed)--> gone
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+
+from herringbone_contract.layout import RankPlacement
+from herringbone_entry import processes
+from herringbone_entry.channel.frames import Message, Wire
+from herringbone_entry.host_context import HostContext
+from herringbone_entry.ranks.rank_process import RankProcess
+from herringbone_entry.ranks.starter import RankStarter
+from herringbone_entry.supervisor import failure
+
+
+class RankGroup:
+    """Follows the ranks of one host; `on_change` is called whenever one of them changed.
+
+    `under_mpi` means that mpirun starts the ranks, which then attach.
+    """
+
+    def __init__(self, context: HostContext, *, under_mpi: bool, on_change: Callable[[], None]) -> None:
+        self._context, self._under_mpi, self._on_change = context, under_mpi, on_change
+        # By rank; filled by the start order and never emptied.
+        self._ranks: dict[int, RankProcess] = {}
+        # Our own children by pid. A rank of mpirun's is a child of mpirun or of its daemon.
+        self._children: dict[int, RankProcess] = {}
+        # For ranks under mpirun, until they attach.
+        self._start_messages: dict[int, Message] = {}
+        # Ranks that get SIGTERM after the others, because they do not handle it.
+        self._deferred: list[RankProcess] = []
+        # A rank that attaches after a stop must still get its SIGTERM.
+        self._stopping = False
+        # While true, a rank that reports its end waits for leave to exit.
+        self._holds = False
+        # A rank that attaches after an abort must get the same signal as the others.
+        self._last_signal: signal.Signals | None = None
+
+    @property
+    def living(self) -> list[RankProcess]:
+        """The ranks whose processes run."""
+        return [rank for rank in self._ranks.values() if rank.pid is not None and not rank.gone]
+
+    @property
+    def silent(self) -> bool:
+        """True if everything that the ranks will ever print has been read."""
+        return all(rank.silent for rank in self._ranks.values())
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    def start(self, placement: RankPlacement, message: Message, starter: RankStarter, python: str) -> None:
+        """Start a rank as a child of this process."""
+
+        def make(pipes: tuple[tuple[int, int] | None, ...] = (None, None)) -> RankProcess:
+            return self._make(placement, pipes)
+
+        rank = starter.start(make, message, python, self._context.host.base_environment)
+        assert rank.pid is not None
+        self._ranks[placement.rank] = self._children[rank.pid] = rank
+
+    def expect(self, placement: RankPlacement, message: Message) -> None:
+        """Expect a rank that mpirun starts."""
+        self._ranks[placement.rank] = self._make(placement)
+        self._start_messages[placement.rank] = message
+
+    def attach(self, wire: Wire, hello: Message) -> None:
+        """Take a rank that mpirun has started; close the wire of any other process."""
+        rank = self._ranks.get(hello.get("rank", -1))
+        # A rank of another host, or a second process with the same number, for example a child with mpirun's
+        # variables.
+        if rank is None or rank.pid is not None:
+            wire.close()
+            return
+        pid = int(hello["pid"])
+        rank.link(wire.connection, pid, self._start_messages.pop(rank.placement.rank), rank.writers)
+        rank.started()
+        # mpirun may still start ranks while the others are stopped or killed.
+        if self._last_signal is not None:
+            processes.send(pid, self._last_signal)
+        elif self._stopping:
+            self._stop_rank(rank)
+
+    def reaped(self, pid: int, code: int) -> None:
+        """Note that a child of this process has ended; one that is no rank is ignored."""
+        if pid in self._children:
+            self._children.pop(pid).exited(code)
+
+    def launcher_ended(self) -> None:
+        """Note that mpirun has ended: ranks that have not attached never will."""
+        for rank in self._ranks.values():
+            if rank.pid is None:
+                rank.never_came()
+
+    def stop(self) -> None:
+        """Send SIGTERM to every rank.
+
+        Under mpirun a rank that dies takes the others along, also ranks that are saving a checkpoint. So a rank under
+        mpirun that does not handle SIGTERM gets it last, and one that is done waits for the others.
+        """
+        self._holds = self._under_mpi
+        self._stopping = True
+        for rank in self.living:
+            self._stop_rank(rank)
+
+    def release(self) -> None:
+        """Let waiting ranks exit, and send SIGTERM to the deferred ones."""
+        self.let_go()
+        # Others have had their SIGTERM; a second one could interrupt a handler that saves.
+        for rank in self.living:
+            # Deferred ranks have had no SIGTERM yet, even if they handle it by now.
+            if rank in self._deferred:
+                _signal(rank, signal.SIGTERM)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Signal all living ranks, and those that attach later."""
+        self._last_signal = number
+        for rank in self.living:
+            _signal(rank, number)
+
+    def let_go(self) -> None:
+        """Let ranks that have reported their end exit, now and from now on."""
+        self._holds = False
+        for rank in self._ranks.values():
+            rank.let_go()
+
+    def write_off(self) -> None:
+        """Count living ranks as gone: SIGKILL has ended them, but another process may hold a rank's link open."""
+        for rank in self.living:
+            rank.write_off()
+
+    def stop_reading(self) -> None:
+        """Wait no longer for the ends of the ranks' outputs."""
+        for rank in self._ranks.values():
+            rank.stop_reading()
+
+    def _make(self, placement: RankPlacement, pipes: tuple[tuple[int, int] | None, ...] = (None, None)) -> RankProcess:
+        return RankProcess(placement, self._context.loop, self._context.output, self._changed, pipes)
+
+    def _stop_rank(self, rank: RankProcess) -> None:
+        assert rank.pid is not None
+        if self._under_mpi and not processes.handles(rank.pid, signal.SIGTERM):
+            self._deferred.append(rank)
+            self._context.report({"kind": "deferred", "rank": rank.placement.rank})
+        else:
+            _signal(rank, signal.SIGTERM)
+
+    def _changed(self, rank: RankProcess) -> None:
+        """Report how a rank ended, once, as soon as that is known."""
+        if rank.pid is not None:
+            if rank.pid not in self._children and not rank.linked:
+                # The rank is not our child, so nothing will tell more than the end of its link did.
+                rank.gone = True
+                if rank.code is None and rank.reported_done:
+                    rank.code = 0
+            # The report alone is enough: a rank with a report exits, and the coordinator need not wait for that.
+            if rank.report is not None or rank.gone:
+                self._report_end(rank)
+            if rank.waits and not self._holds:
+                rank.let_go()
+        self._on_change()
+
+    def _report_end(self, rank: RankProcess) -> None:
+        if rank.end_reported:
+            return
+        rank.end_reported = True
+        # The last lines belong into the failure record, and they may still be in the pipe.
+        rank.drain()
+        if rank.code is None:
+            rank.code = failure.crash_code(rank.tail.text())
+        host = self._context.host
+        # An age and not a time: the clocks of two machines have nothing in common.
+        age = 0.0 if rank.ended_at is None else time.monotonic() - rank.ended_at
+        record = failure.of_rank(
+            host.name,
+            rank.placement.rank,
+            rank.code,
+            report=rank.report,
+            tail=rank.tail.text(),
+            folder=str(host.paths.code),
+        )
+        self._context.report(
+            {
+                "kind": "ended",
+                "rank": rank.placement.rank,
+                "code": rank.code,
+                "age": age,
+                "failure": record.to_json(),
+            }
+        )
+
+
+def _signal(rank: RankProcess, number: signal.Signals) -> None:
+    assert rank.pid is not None
+    processes.send(rank.pid, number)

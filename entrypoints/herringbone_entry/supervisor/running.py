@@ -1,0 +1,292 @@
+"""The supervisor of a host that is ready: starts or awaits its ranks, reports their ends, obeys the coordinator.
+
+    orders    check · say · start · stop · release · abort · kill · spawn · daemon_ended · finish
+    events    ready · checked · ended · deferred · launcher_ended · server_ended · spawn · daemon_ended
+
+After `finish` this host leaves in steps, none of which blocks the loop:
+
+    [1] sidecars get SIGTERM, and after a grace period all processes get SIGKILL
+    [2] all ranks, sidecars and mpirun are gone
+    [3] all output is read, or DRAIN_SECONDS are over
+    [4] `Ending` kills remaining processes, writes how the job ended, and leaves
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from herringbone_contract.failure import exit_code_of
+from herringbone_contract.launcher import Launcher
+from herringbone_contract.layout import Layout, lay_out
+from herringbone_entry import processes
+from herringbone_entry.channel import attach, interfaces
+from herringbone_entry.channel.acceptor import Acceptor
+from herringbone_entry.channel.frames import Message, Wire
+from herringbone_entry.channel.rendezvous import Rendezvous
+from herringbone_entry.channel.reserved_port import ReservedPort
+from herringbone_entry.host_context import HostContext
+from herringbone_entry.launchers.tensorflow_cluster import NUM_SERVERS
+from herringbone_entry.preparation.prepare import Prepared
+from herringbone_entry.ranks.starter import RankStarter
+from herringbone_entry.run_folder import RunFolder
+from herringbone_entry.sidecars import mpirun
+from herringbone_entry.sidecars.mpi_daemons import Daemons
+from herringbone_entry.sidecars.sidecar import Sidecar
+from herringbone_entry.supervisor.ending import Ending
+from herringbone_entry.supervisor.membership import Membership
+from herringbone_entry.supervisor.rank_group import RankGroup
+from herringbone_entry.supervisor.start_message import start_message
+
+if TYPE_CHECKING:
+    from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Say, Spawn, Start
+    from herringbone_entry.sidecars.required_sidecar import RequiredSidecar
+
+# When a rank has failed, the others get this long between SIGTERM and SIGKILL.
+ABORT_GRACE_SECONDS = 1.0
+# A process that a rank left running may hold the rank's output open for this long.
+DRAIN_SECONDS = 1.0
+
+
+class RunningSupervisor:
+    """Supervises one host from the moment it is ready.
+
+    The constructor reports `ready`, or does so once a helper's server listens. Raises `LaunchError` when there is no
+    folder for the sockets of mpirun's ranks.
+    """
+
+    def __init__(
+        self,
+        context: HostContext,
+        membership: Membership,
+        prepared: Prepared,
+        starter: RankStarter,
+        run_folder: RunFolder,
+    ) -> None:
+        self._context, self._membership = context, membership
+        self._prepared, self._starter, self._run_folder = prepared, starter, run_folder
+        self._under_mpi = prepared.mpi_options is not None
+        self._ranks = RankGroup(context, under_mpi=self._under_mpi, on_change=self._leave_if_all_ended)
+        # Only on the first host, and only while mpirun runs.
+        self._launcher: Sidecar | None = None
+        self._launcher_environment: dict[str, str] = {}
+        self._daemons = Daemons(context)
+        # The job is over only when these have ended, too.
+        self._sidecars: list[RequiredSidecar] = []
+        # Only under mpirun: other ranks inherit their connection.
+        self._acceptor: Acceptor | None = None
+        # Reserved before the coordinator hears of them, released just before the ranks listen at them.
+        self._ports = [ReservedPort() for _ in range(2 + NUM_SERVERS.get(prepared.launcher, 0))]
+        self._finish_order: Finish | None = None
+        self._ending = Ending(context, membership, on_kill=self._ranks.stop_reading)
+        self._handlers: dict[str, Callable[[Any], None]] = {
+            "check": self._check,
+            "say": self._say,
+            "start": self._start,
+            "stop": self._stop,
+            "release": self._release,
+            "abort": self._abort,
+            "kill": self._kill,
+            "spawn": self._spawn,
+            "daemon_ended": self._daemon_ended,
+            "finish": self._finish,
+        }
+        self._get_ready()
+
+    def receive(self, order: Order) -> None:
+        """Obey an order of the coordinator."""
+        # An order of a kind that this release does not know is ignored.
+        handler = self._handlers.get(order["kind"])
+        if handler is not None:
+            handler(order)
+
+    def reap(self) -> None:
+        """Collect children that have ended, and pass each one to its owner."""
+        for pid, returncode in processes.reap():
+            # A pid belongs to one owner, and each owner ignores pids that it does not know.
+            self._daemons.reaped(pid, returncode)
+            for sidecar in self._sidecars:
+                sidecar.reaped(pid, returncode)
+            if self._launcher is not None and pid == self._launcher.pid:
+                self._launcher_ended(self._launcher, returncode)
+            else:
+                self._ranks.reaped(pid, exit_code_of(returncode))
+        self._leave_if_all_ended()
+
+    # Starting
+
+    def _get_ready(self) -> None:
+        prepared = self._prepared
+        if self._under_mpi or not prepared.num_processes:
+            # mpirun starts its own processes, and a helper host has no rank: nobody will use the prewarmed one.
+            self._starter.discard_prewarmed()
+        if self._under_mpi:
+            # Before `ready`: mpirun on the first host may start our ranks as soon as all hosts are ready.
+            path = attach.socket_path(self._run_folder.path, self._context.host.name)
+            self._acceptor = Acceptor(path, prepared.num_processes + 16, self._context.loop, self._receive_hello)
+        if prepared.helps:
+            # Most jobs have no helper hosts and never need this module.
+            from herringbone_entry.sidecars.servers import start_helper
+
+            self._sidecars = [start_helper(prepared, self._context, self._membership.token(), self._report_ready)]
+        else:
+            self._report_ready()
+
+    def _report_ready(self, server_port: int | None = None) -> None:
+        port, reduce_port, *tensorflow = (port.number for port in self._ports)
+        self._context.report(
+            {
+                "kind": "ready",
+                "processes": self._prepared.num_processes,
+                "port": port,
+                "reduce_port": reduce_port,
+                "server_port": server_port,
+                "tensorflow": tensorflow,
+                "has_launcher": self._prepared.mpi is not None,
+                "has_chief": self._prepared.launcher is Launcher.PARAMETER_SERVER,
+            }
+        )
+
+    def _check(self, order: Check) -> None:
+        # Most jobs have one host and never need this module.
+        from herringbone_entry.supervisor.preflight import check
+
+        check(order["names"], self._context, self._prepared.environment, self._membership.local_address())
+
+    def _say(self, order: Say) -> None:
+        self._context.log(order["text"])
+
+    def _start(self, order: Start) -> None:
+        prepared, host = self._prepared, self._context.host
+        layout = lay_out(order["counts"])
+        rendezvous = Rendezvous.from_message(order["meeting"])
+        interface = interfaces.interface_of(host, self._membership.local_address(), interfaces.interfaces())
+        for port in self._ports:
+            # Between here and the rank's bind the port is free, which is why it lies outside the ephemeral range.
+            port.release()
+        for rank in layout.ranks(host.name):
+            placement = layout.placement(rank)
+            message = start_message(
+                placement,
+                prepared,
+                host,
+                rendezvous=rendezvous,
+                interface=interface,
+                token=self._membership.token(),
+            )
+            if self._under_mpi:
+                self._ranks.expect(placement, message)
+            else:
+                self._ranks.start(placement, message, self._starter, prepared.python)
+        if prepared.has_parameter_servers and self._ranks:
+            from herringbone_entry.sidecars.servers import start_parameter_servers
+
+            self._sidecars = start_parameter_servers(
+                prepared, self._context, rendezvous=rendezvous, layout=layout, interface=interface
+            )
+        if self._under_mpi:
+            self._start_launcher(layout, interface)
+
+    def _start_launcher(self, layout: Layout, interface: str | None) -> None:
+        """Start mpirun on the first host; keep its environment on every host, for daemons."""
+        folder = self._run_folder.path
+        # A host without mpirun needs it as well: the first host's mpirun may order a daemon here.
+        self._launcher_environment = mpirun.environment(self._context.host, layout, folder, interface)
+        if self._prepared.mpi is not None:
+            self._launcher = mpirun.start(self._prepared, self._context, layout, folder, self._launcher_environment)
+
+    def _receive_hello(self, wire: Wire, hello: Message) -> None:
+        """Take a rank of mpirun's, or an agent that asks for a daemon."""
+        if hello.get("kind") == "spawn":
+            self._daemons.ask(wire, hello)
+        else:
+            self._ranks.attach(wire, hello)
+
+    def _spawn(self, order: Spawn) -> None:
+        self._daemons.spawn(order, self._launcher_environment)
+
+    def _daemon_ended(self, order: DaemonEnded) -> None:
+        self._daemons.ended(order)
+
+    def _launcher_ended(self, launcher: Sidecar, returncode: int) -> None:
+        # From here on its pid may be another process's, so no signal may go there.
+        self._launcher, last_lines = None, launcher.last_lines()
+        self._ranks.launcher_ended()
+        self._context.report(mpirun.ended_event(self._prepared, self._context.host, returncode, last_lines))
+
+    # Ending
+
+    def _stop(self, _order: object) -> None:
+        """Stop the ranks: SIGTERM now, SIGKILL after the grace period."""
+        # The grace period counts from the order, not from the moment at which each rank gets its signal.
+        self._context.loop.later(self._context.host.stop_grace, self._kill)
+        self._ranks.stop()
+
+    def _release(self, _order: object) -> None:
+        self._ranks.release()
+
+    def _abort(self, order: Abort) -> None:
+        """End all ranks because one has failed."""
+        self._ranks.let_go()
+        # mpirun and its daemons see the ranks end and complain; their complaints would hide the cause.
+        self._daemons.mute()
+        if self._launcher is not None:
+            self._launcher.mute()
+        self._context.loop.later(order["after"], lambda: self._ranks.signal(signal.SIGTERM))
+        # Failed peers leave ranks in collectives that never return, and Python runs no signal handler there.
+        self._context.loop.later(order["after"] + ABORT_GRACE_SECONDS, self._kill)
+
+    def _kill(self, _order: object = None) -> None:
+        """Kill all processes that still run."""
+        self._ranks.let_go()
+        self._ranks.signal(signal.SIGKILL)
+        # SIGTERM has mpirun end ranks of hosts that cannot do so themselves.
+        self._signal_launcher(signal.SIGTERM)
+        for sidecar in self._sidecars:
+            sidecar.kill()
+        # SIGKILL takes effect at once unless the process waits in the kernel, for example for a dead network disk.
+        self._context.loop.later(ABORT_GRACE_SECONDS, self._write_off)
+
+    def _write_off(self) -> None:
+        """Wait no longer for processes that SIGKILL must have ended."""
+        self._signal_launcher(signal.SIGKILL)
+        self._ranks.write_off()
+
+    def _signal_launcher(self, number: signal.Signals) -> None:
+        if self._launcher is not None:
+            self._launcher.signal(number)
+
+    def _finish(self, order: Finish) -> None:
+        if self._finish_order is not None:
+            return
+        # The first order counts: the coordinator repeats it for hosts that join late.
+        self._finish_order = order
+        self._ranks.let_go()
+        # [1]
+        for sidecar in self._sidecars:
+            sidecar.end()
+        self._context.loop.later(ABORT_GRACE_SECONDS, self._kill)
+        self._leave_if_all_ended()
+
+    def _leave_if_all_ended(self) -> None:
+        """Leave when the job is over and everything that this host started has ended."""
+        if self._finish_order is None or self._ranks.living or self._launcher is not None:
+            return
+        # [2]
+        if any(sidecar.runs for sidecar in self._sidecars):
+            return
+        # [3] A grandchild that holds a rank's output open may write its last lines.
+        if self._ranks.silent:
+            self._end()
+        else:
+            self._context.loop.later(DRAIN_SECONDS, self._end)
+
+    def _end(self) -> None:
+        # [4]
+        assert self._finish_order is not None
+        if self._acceptor is not None:
+            # No rank may attach any more: remaining processes are about to be killed.
+            self._acceptor.close()
+            self._acceptor = None
+        self._ending.begin(self._finish_order)

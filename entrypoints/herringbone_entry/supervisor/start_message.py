@@ -1,0 +1,67 @@
+"""The start message from a supervisor to a rank: the rank's environment, and the program to run."""
+
+from __future__ import annotations
+
+import os
+
+from herringbone_contract.constants import ReduceVariable
+from herringbone_contract.launcher import Launcher
+from herringbone_contract.layout import RankPlacement
+from herringbone_entry.channel.frames import Message
+from herringbone_entry.channel.rendezvous import Rendezvous, rendezvous_variables
+from herringbone_entry.host import Host
+from herringbone_entry.launchers import mxnet_cluster, tensorflow_cluster, torch_distributed
+from herringbone_entry.preparation.prepare import Prepared
+from herringbone_entry.ranks.environment import rank_environment
+
+
+def start_message(
+    placement: RankPlacement,
+    prepared: Prepared,
+    host: Host,
+    *,
+    rendezvous: Rendezvous,
+    interface: str | None,
+    token: str,
+) -> Message:
+    """Return the start message of one rank.
+
+    `interface` leads to the other hosts, and `token` is the secret of the job's ranks. `environment` in the message
+    holds the variables that the rank inherits neither from its supervisor nor through mpirun. Each of `secrets`
+    becomes a descriptor, and the variable of that name points to it.
+    """
+    inherited = host.base_environment
+    place_in_job = rank_environment(placement, master_address=rendezvous.address, master_port=rendezvous.port)
+    # Later entries win: the launcher's variables must not be overwritten by the host's.
+    environment = {**prepared.environment, **place_in_job}
+    # Secrets are no variables: every child and every crash report copies those.
+    secrets = {}
+    if prepared.launcher is not Launcher.PLAIN:
+        # A script may use the data-parallel library under any launcher.
+        environment |= rendezvous_variables(rendezvous)
+        secrets[ReduceVariable.TOKEN_FILE] = token
+    if prepared.launcher is Launcher.TORCH_DISTRIBUTED:
+        environment |= torch_distributed.environment(placement, run_id=host.job_name or "none", inherited=inherited)
+    # Only when TensorFlow connects the ranks, with ports that each host reserved for it.
+    if rendezvous.tensorflow:
+        environment[tensorflow_cluster.VARIABLE] = tensorflow_cluster.rank_config(rendezvous.tensorflow, placement.rank)
+    if prepared.launcher is Launcher.MXNET_PARAMETER_SERVER:
+        environment |= mxnet_cluster.environment(
+            "worker", rendezvous, hosts=placement.num_hosts, on_one_machine=host.on_one_machine, interface=interface
+        )
+    if interface is not None:
+        # On one machine NCCL finds better ways than the loopback interface, so it gets no name there.
+        names = ["GLOO_SOCKET_IFNAME"] if host.on_one_machine else ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"]
+        environment |= {name: interface for name in names if name not in inherited}
+    if prepared.shims:
+        # Last, so that the user's own packages win. The rank's children need it: they inherit no sys.path.
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [inherited.get("PYTHONPATH"), *prepared.shims]))
+    return {
+        "environment": environment,
+        "code": str(host.paths.code),
+        "entry": prepared.program.entry,
+        "program": prepared.program.name,
+        "arguments": list(prepared.arguments),
+        "paths": list(prepared.shims),
+        "secrets": secrets,
+    }

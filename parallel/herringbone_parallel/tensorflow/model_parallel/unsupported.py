@@ -1,0 +1,93 @@
+"""Refuses, by name and before training starts, features of Keras that a model on several ranks does not support."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from herringbone_contract.errors import ParallelError
+from herringbone_parallel.tensorflow.patches import Patches, defining_class
+
+# The mean over a batch is the mean of the means over its equal parts. No other reduction has this property.
+_MEANS = ("sum_over_batch_size", "mean")
+
+
+def refuse_compiled(model: Any, microbatches: int) -> None:
+    """Raise `ParallelError` for an optimizer that needs all ranks' gradients, and for a loss that is no mean."""
+    refuse_dynamic_scale(model.optimizer, "compile", ", with compile(..., auto_scale_loss=False)")
+    refuse_global_norm(model.optimizer, "compile")
+    if microbatches == 1:
+        return
+    for loss in tf.nest.flatten(model.loss):
+        reduction = getattr(loss, "reduction", "mean")
+        if reduction not in _MEANS:
+            raise ParallelError(
+                f"compile: {type(loss).__name__}(reduction={reduction!r}) of a batch is not the mean over its"
+                " microbatches. Use 'sum_over_batch_size', and scale the learning rate; or one microbatch"
+            )
+
+
+def refuse_dynamic_scale(optimizer: Any, caller: str, advice: str = "") -> None:
+    """Raise `ParallelError` for an optimizer that changes its scale when it finds an overflow."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ParallelError(
+            f"{caller}: a LossScaleOptimizer looks for overflows in the gradients of one rank, and each would come to a"
+            " scale of its own. Use the policy 'mixed_bfloat16', which needs no scale; or a fixed one,"
+            f" keras.optimizers.Adam(loss_scale_factor=1024){advice}"
+        )
+
+
+def refuse_global_norm(optimizer: Any, caller: str) -> None:
+    """Raise `ParallelError` for an optimizer that clips by a norm over all gradients."""
+    norm = getattr(optimizer, "global_clipnorm", None)
+    if norm is not None:
+        raise ParallelError(
+            f"{caller}: global_clipnorm={norm} needs the gradients of all ranks, and each has those of its own"
+            " variables. Use clipnorm, which is per variable, or clipvalue; or tf.clip_by_global_norm inside of the"
+            " step, which clips the gradients of a microbatch"
+        )
+
+
+def watch_optimizers(patches: Patches) -> None:
+    """Make every optimizer refuse a global norm when it is applied; lasts until `patches` are undone."""
+    # A script without `compile` never reaches `refuse_compiled`.
+    base = defining_class(keras.optimizers.Optimizer, "apply")
+    apply = base.apply
+
+    @functools.wraps(apply)
+    def checked(self: Any, grads: Any, trainable_variables: Any = None) -> Any:
+        refuse_global_norm(self, f"{type(self).__name__}.apply")
+        return apply(self, grads, trainable_variables)
+
+    patches.set(base, "apply", checked)
+
+
+def refuse_callbacks(callbacks: Any) -> None:
+    """Raise `ParallelError` for a callback that reads or writes the model of one rank as if it were whole."""
+    for callback in _as_list(callbacks):
+        name = type(callback).__name__
+        if isinstance(callback, keras.callbacks.ModelCheckpoint) and not callback.save_weights_only:
+            raise ParallelError(
+                f"{name}({callback.filepath!r}) saves the model of one rank: add save_weights_only=True, with a path"
+                " that ends in .weights.h5, and call model.save_model(folder) after fit"
+            )
+        if isinstance(callback, keras.callbacks.BackupAndRestore):
+            raise ParallelError(
+                f"{name} saves the optimizer of one rank: use smp.CheckpointManager, with"
+                " keras.callbacks.LambdaCallback(on_epoch_end=lambda epoch, logs: manager.save())"
+            )
+        for frequency in ("histogram_freq", "embeddings_freq"):
+            if isinstance(callback, keras.callbacks.TensorBoard) and getattr(callback, frequency):
+                raise ParallelError(f"{name}({frequency}=...) reads weights that other ranks hold: leave it at 0")
+
+
+def _as_list(callbacks: Any) -> Sequence[Any]:
+    if isinstance(callbacks, keras.callbacks.CallbackList):
+        return callbacks.callbacks  # type: ignore[no-any-return]
+    if callbacks is None:
+        return ()
+    return callbacks if isinstance(callbacks, list | tuple) else [callbacks]

@@ -1,0 +1,26 @@
+"""Code that several verbs share: the flag `--on-interrupt`, and tables."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from herringbone.jobs.interrupt import CHOICES
+
+
+def add_on_interrupt(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
+    """Add the flag that decides what Ctrl-C does to the job; `run` and `logs` have it."""
+    shown = default or "stop; on ml.* ask, and detach where there is no terminal"
+    parser.add_argument(
+        "--on-interrupt", choices=CHOICES, default=default, help=f"what Ctrl-C does to the job (default: {shown})"
+    )
+
+
+def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return a line for each row, every column as wide as its widest cell; the first row holds the titles.
+
+    >>> aligned([("NAME", "MB"), ("a", "1139")])
+    ['NAME  MB', 'a     1139']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

@@ -1,0 +1,93 @@
+"""The life of a job's row without any backend: claimed, undone after an error, settled."""
+
+import os
+
+import pytest
+
+from herringbone import Estimator
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.lifecycle import claim, client_died, client_lives, model_of, poll_until_done, settle
+from herringbone.processes import identity
+from herringbone_contract.errors import InputError, JobNameError, LaunchError
+
+
+@pytest.fixture
+def plan(script):
+    script("")
+    return Estimator("train.py", instance_type="local_process").plan(job_name="a")
+
+
+def rows(home: Home) -> list[tuple[str, str]]:
+    return [(row.name, row.status) for row in JobIndex(home.index).all()]
+
+
+def fail(plan, home, error, *, keep=False, **options):
+    with claim(plan, "local_process", home, **options) as job:
+        job.make_folder()
+        if keep:
+            job.keep()
+        raise error
+
+
+def test_a_claim_names_the_client_and_holds_the_name(plan, home):
+    with claim(plan, "local_process", home) as job:
+        job.make_folder()
+        assert client_lives(JobIndex(home.index).get("a"))
+        with pytest.raises(JobNameError, match="'a' is taken"), claim(plan, "local_process", home):
+            pass
+    # The second claim failed, and must not have removed the row and the folder of the first one.
+    assert rows(home) == [("a", "InProgress")]
+    assert home.job("a").path.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [(ValueError("no"), ValueError), (OSError("disk full"), LaunchError), (SystemExit(), SystemExit)],
+)
+def test_an_error_removes_the_row_and_the_folder(plan, home, error, raised):
+    with pytest.raises(raised):
+        fail(plan, home, error)
+    assert rows(home) == []
+    assert not home.job("a").path.exists()
+
+
+def test_ctrl_c_leaves_a_stopped_job_unless_the_backend_undoes_it(plan, home):
+    with pytest.raises(KeyboardInterrupt):
+        fail(plan, home, KeyboardInterrupt(), stopped_on_interrupt=False)
+    assert rows(home) == []
+    with pytest.raises(KeyboardInterrupt):
+        fail(plan, home, KeyboardInterrupt())
+    assert rows(home) == [("a", "Stopped")]
+
+
+def test_a_kept_claim_survives_an_error(plan, home):
+    with pytest.raises(ValueError, match="no"):
+        fail(plan, home, ValueError("no"), keep=True)
+    assert rows(home) == [("a", "InProgress")]
+
+
+def test_a_folder_of_a_forgotten_job_is_not_removed(plan, home):
+    home.make()
+    (home.job("a").path / "results").mkdir(parents=True)
+    with pytest.raises(JobNameError, match=r"its folder .* already exists"):
+        fail(plan, home, ValueError("never reached"))
+    assert rows(home) == []
+    assert (home.job("a").path / "results").exists()
+
+
+def test_a_settled_end_never_changes(home):
+    home.make()
+    index = JobIndex(home.index)
+    index.add(JobRecord(name="a", backend="b", plan="{}", created=1.0, client="1@0"))
+    assert not client_lives(index.get("a"))
+    lost = settle(index, "a", client_died("the job had a controller"))
+    assert (lost.status, lost.ended is not None) == ("Failed", True)
+    assert settle(index, "a", {"status": "Completed"}).status == "Failed"
+
+
+def test_a_model_and_an_end_that_never_come():
+    row = JobRecord(name="a", backend="b", plan="{}", created=1.0, client=identity(os.getpid()))
+    with pytest.raises(InputError, match="job a is InProgress and has no model"):
+        model_of(row)
+    poll_until_done(lambda name: row, "a", seconds=0.01, pause=0.001)
