@@ -25,7 +25,7 @@ from tests.ssh.machines import Machines, missing, stopped_masters  # noqa: E402
 
 from herringbone import Estimator, TrainingJob  # noqa: E402 - found on the path of the line above
 from herringbone.backends.ssh.backend import SshBackend  # noqa: E402
-from herringbone.backends.ssh.openssh import SshRoad  # noqa: E402
+from herringbone.backends.ssh.openssh import OpenSSHTransport  # noqa: E402
 from herringbone.jobs.home import Home  # noqa: E402
 
 NUM_MACHINES = 3
@@ -60,7 +60,7 @@ def fit(machines: Machines, folder: Path, control: str) -> float:
         Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
         Path("train.py").write_text(SCRIPT)
         home = Home(folder / "home")
-        backend = SshBackend(home, SshRoad(ssh=("ssh", "-F", str(machines.config)), control=control))
+        backend = SshBackend(home, OpenSSHTransport(ssh=("ssh", "-F", str(machines.config)), control=control))
         estimator = Estimator("train.py", instance_type="ssh:hosts.yaml", instance_count=NUM_MACHINES)
         began = time.monotonic()
         # What fit() does, on another way to the machines than the user's own.

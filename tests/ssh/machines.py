@@ -1,7 +1,7 @@
-"""Machines to log in to: network, host-name and process namespaces of this one, with an sshd in each. Root only.
+"""Machines to log in to: namespaces of this machine (network, host name, processes), with an sshd in each. Root only.
 
     this process --- veth ---\\
-    h-1: sshd    --- veth --- bridge, in a namespace of its own      (a Docker host filters bridged frames elsewhere)
+    h-1: sshd    --- veth --- bridge, in a namespace of its own      (in the main one, Docker would filter its frames)
     h-2: sshd    --- veth ---/
 
 Links are shaped by tc tbf and cut by `ip link set down`. Each machine has a work folder of its own; the disk is shared.
@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 SSHD = "/usr/sbin/sshd"
-# What these machines are made with; without one of them, the tests are skipped.
+# Without one of these programs the tests are skipped.
 PROGRAMS = (SSHD, "ssh", "ssh-keygen", "rsync", "ip", "tc", "unshare")
 _SSHD_CONFIG = """\
 Port 22
@@ -36,8 +36,8 @@ PasswordAuthentication no
 MaxStartups 100
 SetEnv SHLVL=2 DOCKER_HOST=unix://{folder}/docker/socket {variables}
 """
-# DOCKER_HOST: an engine of this machine's is none of theirs. SHLVL: else bash reads ~/.bashrc, and whatever is set up
-# there for a person (pyenv, conda) runs with each command.
+# DOCKER_HOST: the engine of this machine is not an engine of the namespaces. SHLVL=2: otherwise bash reads ~/.bashrc
+# for each command, with everything that a person has set up there (pyenv, conda).
 _SSH_CONFIG = """\
 Host *
   IdentityFile {folder}/key
@@ -50,17 +50,17 @@ _UP_SECONDS = 10.0
 
 
 def missing() -> str | None:
-    """Say what is missing for machines; None when nothing is."""
+    """Return a sentence about what is missing for machines; None when nothing is."""
     if os.geteuid() != 0:
         return "machines in namespaces need root"
-    lacking = [name for name in PROGRAMS if shutil.which(name) is None]
-    return f"not installed: {', '.join(lacking)} (apt-get install openssh-server rsync iproute2)" if lacking else None
+    absent = [name for name in PROGRAMS if shutil.which(name) is None]
+    return f"not installed: {', '.join(absent)} (apt-get install openssh-server rsync iproute2)" if absent else None
 
 
 class Machines:
-    """`count` machines h-1, h-2, ... at 10.X.Y.1, 10.X.Y.2, ...; `folder` has a short name.
+    """`count` machines h-1, h-2, ... at 10.X.Y.1, 10.X.Y.2, ...; `folder` has a short path.
 
-    `variables` are set for whoever logs in.
+    `variables` are set in the environment of each login.
 
     with Machines(3, tmp_path) as machines:
         subprocess.run(["ssh", "-F", machines.config, "h-1", "hostname"])
@@ -75,7 +75,7 @@ class Machines:
         self._mbit = mbit
         self._variables = " ".join(f"{name}={value}" for name, value in variables.items())
         self._mark = f"hbs{os.getpid()}"
-        # Two runs of these tests on one machine are two networks.
+        # A subnet per process: two runs of these tests on one machine must not share addresses.
         self._subnet = f"10.{80 + os.getpid() % 100}.{os.getpid() // 100 % 250}"
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -110,40 +110,40 @@ class Machines:
 
     @property
     def gateway(self) -> str:
-        """This machine's address on their network."""
+        """The address of this machine on their network."""
         return f"{self._subnet}.254"
 
     def work(self, name: str) -> Path:
-        """A machine's work folder."""
+        """Return a machine's work folder."""
         return self.folder / name / "work"
 
     def inventory(self, **extra: object) -> dict[str, object]:
-        """The inventory of all machines, as YAML would have it."""
+        """Return the inventory of all machines, as the content of a YAML file."""
         hosts = [{"name": name, "work_folder": str(self.work(name))} for name in self.names]
         return {"python": sys.executable, "hosts": hosts, **extra}
 
     def inside(self, name: str) -> list[str]:
-        """What goes before a command for it to run on that machine's network."""
+        """Return the words before a command that run it on that machine's network."""
         return ["ip", "netns", "exec", self._namespace(name)]
 
-    def pids(self, name: str, holding: str = "") -> list[int]:
-        """The processes of a machine, without its first one, that have a text in their command line."""
-        found = []
+    def pids(self, name: str, text: str = "") -> list[int]:
+        """Return a machine's processes, except its sshd, that have a text in their command line."""
+        pids = []
         for pid in map(int, _run("ip", "netns", "pids", self._namespace(name)).split()):
             with contextlib.suppress(OSError):
                 command = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-                if holding in command and SSHD not in command.split()[:1] and pid != self._daemons[name].pid:
-                    found.append(pid)
-        return found
+                if text in command and SSHD not in command.split()[:1] and pid != self._daemons[name].pid:
+                    pids.append(pid)
+        return pids
 
     def first_process(self, name: str) -> int:
-        """A machine's init: the sshd that listens."""
+        """Return the first process of a machine: the sshd that listens."""
         (pid,) = Path(f"/proc/{self._daemons[name].pid}/task/{self._daemons[name].pid}/children").read_text().split()
         return int(pid)
 
     @contextlib.contextmanager
     def engines(self, names: Sequence[str]) -> Iterator[dict[str, str]]:
-        """Give machines container engines of their own, on their networks; yields their addresses."""
+        """Start a container engine on each of these machines, on its network; yield the engines' addresses."""
         running = {}
         try:
             for name in names:
@@ -153,7 +153,7 @@ class Machines:
                 command += ["--exec-root", str(folder / "exec"), "--pidfile", str(folder / "pid"), "--bridge", "none"]
                 command += ["--iptables=false", "--ip6tables=false", "--ip-forward=false", "--ip-masq=false"]
                 with (folder / "log").open("wb") as log:
-                    # Not `ip netns exec`, which mounts another /sys.
+                    # `ip netns exec` would mount another /sys, without the control groups that dockerd needs.
                     inside = ["nsenter", f"--net=/run/netns/{self._namespace(name)}"]
                     running[name] = subprocess.Popen(
                         [*inside, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -168,7 +168,7 @@ class Machines:
                 engine.wait(6 * _UP_SECONDS)
                 folder = self.folder / name / "docker"
                 mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-                for point in reversed([each for each in mounted if each.startswith(f"{folder}/")]):
+                for point in reversed([path for path in mounted if path.startswith(f"{folder}/")]):
                     _run("umount", "--lazy", point, check=False)
                 shutil.rmtree(folder)
 
@@ -180,33 +180,35 @@ class Machines:
             time.sleep(0.1)
 
     def cut(self, name: str) -> None:
-        """Pull the cable."""
+        """Cut a machine's link."""
         _run("ip", "-n", self._namespace("br"), "link", "set", name, "down")
 
-    def mend(self, name: str) -> None:
+    def reconnect(self, name: str) -> None:
+        """Undo `cut`."""
         _run("ip", "-n", self._namespace("br"), "link", "set", name, "up")
 
     def freeze(self, name: str) -> None:
-        """Stop every process of a machine, its sshd among them."""
+        """Stop every process of a machine, including its sshd."""
         self._signal_all(name, signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
+        """Undo `freeze`."""
         self._signal_all(name, signal.SIGCONT)
 
     def kill_sessions(self, name: str) -> None:
-        """Kill every sshd that serves a connection, not the one that listens."""
+        """Kill every sshd that serves a connection, but not the one that listens."""
         for pid in map(int, _run("ip", "netns", "pids", self._namespace(name)).split()):
             with contextlib.suppress(OSError):
                 if Path(f"/proc/{pid}/cmdline").read_bytes().startswith((b"sshd: root", b"sshd-session: root")):
                     os.kill(pid, signal.SIGKILL)
 
     def new_host_key(self, name: str) -> None:
-        """Have clients know another key than the machine's own, as after a change of machines, or an attack."""
-        other = next(each for each in self.names if each != name)
+        """Make clients expect another key than the machine's own, as after an exchange of the machine, or an attack."""
+        other = next(candidate for candidate in self.names if candidate != name)
         self.know_host_keys({name: other})
 
     def know_host_keys(self, instead: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Write what clients know: each machine's own key, or another one's."""
+        """Write the keys that clients expect: each machine's own, or that of the machine in `instead`."""
         keys = {name: (self.folder / instead.get(name, name) / "host_key.pub").read_text() for name in self.names}
         (self.folder / "known_hosts").write_text("".join(f"{name} {key}" for name, key in keys.items()))
 
@@ -234,22 +236,35 @@ class Machines:
     def _start(self, name: str) -> None:
         folder = self.folder / name
         folder.mkdir()
-        own = self._namespace(name)
-        # `ip netns exec` shows these in the place of /etc's. A name server that is out of reach would be waited for.
-        etc = Path("/etc/netns", own)
+        namespace = self._namespace(name)
+        # `ip netns exec` shows these files in the place of those in /etc. Without a reachable name server every look-up
+        # of a name would wait for its time limit.
+        etc = Path("/etc/netns", namespace)
         etc.mkdir(parents=True)
         (etc / "resolv.conf").write_text("nameserver 127.0.0.1\noptions timeout:1 attempts:1\n")
-        names = "".join(f"{self.address(each)} {each}\n" for each in self.names)
+        names = "".join(f"{self.address(other)} {other}\n" for other in self.names)
         (etc / "hosts").write_text(f"127.0.0.1 localhost\n{names}")
-        _run("ip", "netns", "add", own)
-        _run("ip", "-n", own, "link", "set", "lo", "up")
+        _run("ip", "netns", "add", namespace)
+        _run("ip", "-n", namespace, "link", "set", "lo", "up")
         _run(
-            "ip", "-n", own, "link", "add", "eth0", "type", "veth", "peer", "name", name, "netns", self._namespace("br")
+            "ip",
+            "-n",
+            namespace,
+            "link",
+            "add",
+            "eth0",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            name,
+            "netns",
+            self._namespace("br"),
         )
-        _run("ip", "-n", own, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
+        _run("ip", "-n", namespace, "addr", "add", f"{self.address(name)}/24", "dev", "eth0")
         rate = ["rate", f"{self._mbit}mbit", "burst", "64kb", "limit", "1mb"]
-        _run("tc", "-n", own, "qdisc", "add", "dev", "eth0", "root", "tbf", *rate)
-        _run("ip", "-n", own, "link", "set", "eth0", "up")
+        _run("tc", "-n", namespace, "qdisc", "add", "dev", "eth0", "root", "tbf", *rate)
+        _run("ip", "-n", namespace, "link", "set", "eth0", "up")
         self._plug(name)
         _run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / "host_key"))
         shutil.copy(self.folder / "key.pub", folder / "authorized_keys")
@@ -292,14 +307,14 @@ class Machines:
 
 
 def _remove_dead_runs() -> None:
-    """Remove the namespaces of runs that were killed, and what still runs in them; links go with them."""
-    for space in Path("/run/netns").glob("hbs*"):
-        if not Path("/proc", space.name.removeprefix("hbs").partition("-")[0]).exists():
-            for pid in map(int, _run("ip", "netns", "pids", space.name, check=False).split()):
+    """Remove the namespaces of runs that were killed, with their processes; their links go with them."""
+    for namespace in Path("/run/netns").glob("hbs*"):
+        if not Path("/proc", namespace.name.removeprefix("hbs").partition("-")[0]).exists():
+            for pid in map(int, _run("ip", "netns", "pids", namespace.name, check=False).split()):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
-            _run("ip", "netns", "del", space.name, check=False)
-            shutil.rmtree(f"/etc/netns/{space.name}", ignore_errors=True)
+            _run("ip", "netns", "del", namespace.name, check=False)
+            shutil.rmtree(f"/etc/netns/{namespace.name}", ignore_errors=True)
 
 
 def _run(*command: str, check: bool = True) -> str:
@@ -308,7 +323,7 @@ def _run(*command: str, check: bool = True) -> str:
 
 @contextlib.contextmanager
 def stopped_masters(folder: Path) -> Iterator[None]:
-    """At the end, close ssh's shared connections of a control folder."""
+    """At the end, close the shared connections of ssh in a control folder."""
     try:
         yield
     finally:

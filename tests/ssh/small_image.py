@@ -1,4 +1,4 @@
-"""The smallest image that plays a host: this Python without its extras, msgspec, and the programs of the contract."""
+"""The smallest image that can be a host: this Python without its extras, msgspec, and the programs of the contract."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _TRAIN = f"#!/{_PREFIX}/bin/python3\nfrom herringbone_entry.__main__ import main
 
 
 def make_small_image(engine: Any, name: str) -> None:
-    """Have an engine (docker-py's client) import it; takes a second."""
+    """Import the image into an engine, a client of docker-py; takes a second."""
     repository, _, tag = name.partition(":")
     changes = ["LABEL dev.herringbone.contract=1", "ENV PATH=/usr/local/bin:/usr/bin:/bin"]
     engine.import_image_from_data(_content(), repository=repository, tag=tag, changes=changes)
@@ -32,8 +32,8 @@ def _content() -> bytes:
     stdlib = Path(sysconfig.get_path("stdlib"))
     program = Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}").resolve()
     library = f"{_PREFIX}/lib/{stdlib.name}"
-    held = io.BytesIO()
-    with tarfile.open(fileobj=held, mode="w") as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         archive.add(program, f"{_PREFIX}/bin/python3")
         archive.add(stdlib, library, filter=_without_extras)
         for package in (msgspec, herringbone_contract, herringbone_entry):
@@ -41,14 +41,14 @@ def _content() -> bytes:
             archive.add(folder, f"{library}/site-packages/{folder.name}", filter=_without_extras)
         for path in _shared_libraries([program, *(stdlib / "lib-dynload").glob("*.so")]):
             archive.add(path.resolve(), str(path).lstrip("/"))
-        for place, text, mode in (
+        for path_in_image, text, mode in (
             ("usr/local/bin/train", _TRAIN, 0o755),
             ("etc/passwd", "root:x:0:0:root:/root:/bin/sh\n", 0o644),
         ):
-            entry = tarfile.TarInfo(place)
+            entry = tarfile.TarInfo(path_in_image)
             entry.size, entry.mode = len(text), mode
             archive.addfile(entry, io.BytesIO(text.encode()))
-    return held.getvalue()
+    return buffer.getvalue()
 
 
 def _without_extras(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
@@ -58,6 +58,6 @@ def _without_extras(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 def _shared_libraries(programs: list[Path]) -> set[Path]:
     assert shutil.which("ldd")
-    said = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True).stdout
-    words = {word for line in said.splitlines() for word in line.split() if word.startswith("/") and word[-1] != ":"}
+    output = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True).stdout
+    words = {word for line in output.splitlines() for word in line.split() if word.startswith("/") and word[-1] != ":"}
     return {Path(word) for word in words if ".so" in word and Path(word).exists()}

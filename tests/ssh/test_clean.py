@@ -1,4 +1,4 @@
-"""What a clean-up takes from a machine's work folder, and what it leaves."""
+"""Tests of `herringbone hosts clean`: which files are stale, and which must stay."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.backends.ssh.agent.cleanup import Leftover, Uses, clean, note_uses, size_of
+from herringbone.backends.ssh.agent.cleanup import StaleFiles, Uses, clean, note_uses, size_of
 from herringbone.backends.ssh.clean import clean as clean_machines
 from herringbone.backends.ssh.clean import parse_age
 from herringbone.backends.ssh.inventory import Machine, parse_inventory
@@ -26,7 +26,7 @@ DAY = 86_400.0
 
 @pytest.fixture
 def work(tmp_path) -> Home:
-    """A work folder: a job that ended 40 days ago, one that ended yesterday, and one that runs."""
+    """A work folder with three jobs: one that ended 40 days ago, one that ended yesterday, and one that runs."""
     home = Home(tmp_path / "work")
     home.make()
     for name, days, digest in (("old", 40, "a"), ("new", 1, "b"), ("running", None, "c")):
@@ -37,8 +37,8 @@ def work(tmp_path) -> Home:
         home.job(name).logs.mkdir(parents=True)
         home.job(name).log("algo-1").write_bytes(bytes(100_000))
         note_uses(home.job(name).path, Uses(code=digest, data=(digest,), environment=digest))
-    for place in ("code", "data", "environments", "cache/environments"):
-        (home.path / place).mkdir(parents=True)
+    for folder in ("code", "data", "environments", "cache/environments"):
+        (home.path / folder).mkdir(parents=True)
     for digest in ("a", "b", "c", "mine"):
         aged(home.path / "code" / f"{digest}.tar.gz", days=45)
         aged(home.path / "data" / digest / "x", days=45)
@@ -54,15 +54,15 @@ def work(tmp_path) -> Home:
 def aged(path: Path, *, days: float) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text("content")
-    for each in (path, path.parent):
-        os.utime(each, (NOW - days * DAY,) * 2)
+    for aging in (path, path.parent):
+        os.utime(aging, (NOW - days * DAY,) * 2)
 
 
-def taken(home: Home, *, older: float, idle: bool = True, dry: bool = False) -> list[tuple[str, str]]:
+def removed(home: Home, *, older: float, idle: bool = True, dry: bool = False) -> list[tuple[str, str]]:
     mine = home.path / "environments" / "mine"
-    found = clean(home, older=older, now=NOW, idle=idle, environment=mine, dry=dry)
-    assert [each.trouble for each in found if each.trouble] == []
-    return [(each.kind, each.name) for each in found]
+    stale_files = clean(home, older=older, now=NOW, idle=idle, environment=mine, dry=dry)
+    assert [files.trouble for files in stale_files if files.trouble] == []
+    return [(files.kind, files.name) for files in stale_files]
 
 
 OLD = [
@@ -76,19 +76,19 @@ OLD = [
 ]
 
 
-def test_what_no_remaining_job_uses_goes_and_all_else_stays(work):
+def test_only_what_no_remaining_job_uses_is_removed(work):
     everything = set(work.path.rglob("*"))
-    assert taken(work, older=30 * DAY, dry=True) == OLD
+    assert removed(work, older=30 * DAY, dry=True) == OLD
     assert set(work.path.rglob("*")) == everything
-    assert taken(work, older=30 * DAY) == OLD
+    assert removed(work, older=30 * DAY) == OLD
     assert [record.name for record in JobIndex(work.index).all()] == ["new", "running"]
     assert sorted(os.listdir(work.path / "data")) == [".d.partial", "b", "c"]
     assert sorted(os.listdir(work.path / "environments")) == ["a.lock", "b", "c", "mine"]
-    assert taken(work, older=30 * DAY) == []
+    assert removed(work, older=30 * DAY) == []
 
 
-def test_of_a_job_that_runs_nothing_goes_however_short_the_age(work):
-    kinds = taken(work, older=0)
+def test_nothing_of_a_running_job_is_removed_at_any_age(work):
+    kinds = removed(work, older=0)
     assert ("job", "running") not in kinds
     assert [name for kind, name in kinds if "c" in name.partition(".")[0].split()] == []
     assert ("data", ".d.partial") in kinds
@@ -97,8 +97,8 @@ def test_of_a_job_that_runs_nothing_goes_however_short_the_age(work):
     assert sorted(os.listdir(work.path / "environments")) == ["a.lock", "c", "mine"]
 
 
-def test_a_machine_in_use_loses_only_jobs_that_are_over(work):
-    assert taken(work, older=0, idle=False) == [("job", "new"), ("job", "old")]
+def test_on_a_machine_in_use_only_jobs_that_are_over_are_removed(work):
+    assert removed(work, older=0, idle=False) == [("job", "new"), ("job", "old")]
 
 
 def test_sizes_are_those_on_the_disk_and_links_are_not_followed(tmp_path):
@@ -114,39 +114,39 @@ def test_ages_and_the_table():
     for text in ("30", "d", "-1d", "1w"):
         with pytest.raises(OptionError, match="--older-than"):
             parse_age(text)
-    from herringbone.backends.ssh.clean import Cleaned
+    from herringbone.backends.ssh.clean import CleanupReport
 
-    found = [
-        Cleaned(name="h-1", leftovers=[Leftover(kind="job", name="a", size=2_000_000, age=DAY)], runs="b"),
-        Cleaned(name="h-2", trouble="h-2: no way"),
+    reports = [
+        CleanupReport(name="h-1", stale_files=[StaleFiles(kind="job", name="a", size=2_000_000, age=DAY)], runs="b"),
+        CleanupReport(name="h-2", trouble="h-2: no route"),
     ]
-    assert cleaned_table(found, dry=True) == [
+    assert cleaned_table(reports, dry=True) == [
         "HOST  KIND  NAME  AGE    SIZE",
         "h-1   job   a     1.0 d  2.0 MB",
         "would free 2.0 MB",
         "h-1: runs b: code, data and environments stay",
-        "problem: h-2: no way",
+        "problem: h-2: no route",
     ]
 
 
 @pytest.mark.ssh
-def test_machines_are_cleaned_and_a_job_that_runs_goes_on(submit, machines, road):
+def test_machines_are_cleaned_while_a_job_runs_on_one_of_them(submit, machines, transport):
     over = submit("print('over')", hosts=2)
     assert over.wait().status == "Completed"
     running = submit(WAIT, hosts=1)
     expect(running, "waits")
     inventory = parse_inventory(machines.inventory(), "hosts.yaml").machines
     unknown = Machine(name="h-9", host="no-such-host.invalid")
-    dry = clean_machines([*inventory, unknown], road, older=0, dry=True)
+    dry = clean_machines([*inventory, unknown], transport, older=0, dry=True)
     assert dry[-1].trouble.startswith("h-9: no such host")
-    found = clean_machines(inventory, road, older=0, dry=False)
-    assert [each.runs for each in found] == [running.name, "", ""]
-    jobs = [{each.name for each in machine.leftovers if each.kind == "job"} for machine in found]
+    reports = clean_machines(inventory, transport, older=0, dry=False)
+    assert [report.runs for report in reports] == [running.name, "", ""]
+    jobs = [{files.name for files in report.stale_files if files.kind == "job"} for report in reports]
     assert over.name in jobs[0] & jobs[1]
     assert running.name not in set.union(*jobs)
-    assert all(each.size > 0 for machine in found for each in machine.leftovers)
-    # What h-1 and h-2 had been sent for it is needed no more; the environment is the asking Herringbone's own.
-    kinds = {each.kind for each in found[1].leftovers}
+    assert all(files.size > 0 for report in reports for files in report.stale_files)
+    # No job needs the uploads on h-2 any more; the environment is that of the asking Herringbone.
+    kinds = {files.kind for files in reports[1].stale_files}
     assert "code" in kinds
     assert "environments" not in kinds
     assert not (machines.work("h-2") / "jobs" / over.name).exists()

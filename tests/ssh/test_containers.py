@@ -1,4 +1,4 @@
-"""Jobs in containers of machines that are logged in to: each machine with an engine of its own, on its own network."""
+"""Tests of ssh jobs in containers: each machine has an engine of its own, on its own network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .small_image import make_small_image
 
 pytestmark = [pytest.mark.ssh, pytest.mark.docker]
 
-# Two runs of these tests at once have an image each.
+# A name per process: two runs of these tests at once must not remove each other's image.
 IMAGE = f"herringbone-tests/small:{os.getpid()}"
 NAMES = ("h-1", "h-2")
 SHOW = """
@@ -70,21 +70,21 @@ def small_image(engine: Any) -> Iterator[str]:
 
 
 @pytest.fixture
-def here() -> Counting:
-    """The engine of the machine that submits."""
+def client_engine() -> Counting:
+    """The engine of the machine that submits the job."""
     return Counting(find_engine(os.environ, Path.home()).address)
 
 
 @pytest.fixture
-def submit(home, road, machines, engines, here, small_image) -> Iterator[Callable[..., TrainingJob]]:
-    """Submits a script to the machines with engines; at the end nothing of a job may be left on any."""
-    backend = SshBackend(home, road, environ={"HERRINGBONE_HEARTBEAT": "1"}, find=lambda: here)
+def submit(home, transport, machines, engines, client_engine, small_image) -> Iterator[Callable[..., TrainingJob]]:
+    """A function that submits a script to the machines with engines; at the end nothing of a job may remain there."""
+    backend = SshBackend(home, transport, environ={"HERRINGBONE_HEARTBEAT": "1"}, find=lambda: client_engine)
 
-    def start(script: str, inputs: Any = None, *, names: Sequence[str] = NAMES, **given: Any) -> TrainingJob:
-        hosts = [each for each in machines.inventory()["hosts"] if each["name"] in names]
+    def start(script: str, inputs: Any = None, *, names: Sequence[str] = NAMES, **changes: Any) -> TrainingJob:
+        hosts = [host for host in machines.inventory()["hosts"] if host["name"] in names]
         Path("hosts.yaml").write_text(yaml.safe_dump({**machines.inventory(), "hosts": hosts, "runtime": "docker"}))
         Path("train.py").write_text(script)
-        options = {"instance_type": "ssh:hosts.yaml", "instance_count": 2, "image_uri": small_image, **given}
+        options = {"instance_type": "ssh:hosts.yaml", "instance_count": 2, "image_uri": small_image, **changes}
         return TrainingJob.submit(Estimator("train.py", **options)._plan(backend, inputs, None), backend)
 
     yield start
@@ -93,7 +93,7 @@ def submit(home, road, machines, engines, here, small_image) -> Iterator[Callabl
         assert engine.get("/containers/json", all=True) == []
 
 
-def test_hosts_are_containers_and_an_image_travels_once(submit, here, engines, machines, capsys):
+def test_hosts_are_containers_and_an_image_is_sent_once(submit, client_engine, engines, machines, capsys):
     Path("data").mkdir()
     Path("data", "x.txt").write_text("data")
     first = submit(SHOW, "data", environment={"WANDB_API_KEY": "top-secret"})
@@ -103,18 +103,18 @@ def test_hosts_are_containers_and_an_image_travels_once(submit, here, engines, m
     assert lines.count("data ['x.txt'] top-secret") == 2
     assert "heard b'across'" in lines
     assert members(first.model_data) == ["part-0", "part-1"]
-    # What a container wrote belongs to who runs it on the machine.
+    # Files that a container writes belong to the user who logs in.
     for number, name in enumerate(NAMES, 1):
         (written,) = machines.work(name).glob(f"jobs/{first.name}/hosts/algo-{number}/ml/model/part-*")
         assert written.stat().st_uid == os.getuid()
-    had = {name: engine.get("/images/json")[0]["Id"] for name, engine in engines.items()}
-    assert here.saved == len(NAMES)
-    assert f"image {IMAGE} (0.1 GB) is sent to h-1, h-2, once" in capsys.readouterr().err
-    here.saved = 0
+    images = {name: engine.get("/images/json")[0]["Id"] for name, engine in engines.items()}
+    assert client_engine.saved == len(NAMES)
+    assert f"sending image {IMAGE} (0.1 GB) to h-1, h-2, once" in capsys.readouterr().err
+    client_engine.saved = 0
     second = submit(SHOW, "data")
     assert second.wait().status == "Completed", second.failure
-    assert here.saved == 0
-    assert {name: engine.get("/images/json")[0]["Id"] for name, engine in engines.items()} == had
+    assert client_engine.saved == 0
+    assert {name: engine.get("/images/json")[0]["Id"] for name, engine in engines.items()} == images
 
 
 def test_a_stop_and_a_failure_leave_no_container(submit, engines):
@@ -138,18 +138,20 @@ def test_a_container_whose_controller_is_killed_ends_and_is_removed(submit, mach
     assert "its controller died" in job.failure.render()
 
 
-def test_a_machine_without_an_engine_and_an_image_that_nobody_has_start_nothing(submit):
+def test_without_an_engine_or_an_image_nothing_starts(submit):
     with pytest.raises(HostError, match="h-3: no container engine answers"):
         submit(WAIT, names=("h-3",), instance_count=1)
-    with pytest.raises(ImageError, match="image_uri: no machine has 'no-such-image:7', and there is none here"):
+    with pytest.raises(
+        ImageError, match="image_uri: no machine has 'no-such-image:7', and this machine cannot send it"
+    ):
         submit(WAIT, image_uri="no-such-image:7")
 
 
-def test_a_check_tells_which_machine_has_no_engine(machines, engines, road):
+def test_a_check_names_the_machine_without_an_engine(machines, engines, transport):
     inventory = parse_inventory({**machines.inventory(), "runtime": "docker"}, "hosts.yaml")
-    report = check(inventory, road, seconds=0.1)
+    report = check(inventory, transport, seconds=0.1)
     assert report.problems == ["h-3: no container engine answers there, and its runtime is docker"]
-    assert [each.docker for each in report.machines] == [
+    assert [machine.docker for machine in report.machines] == [
         *(engine.get("/version")["Version"] for engine in engines.values()),
         None,
     ]

@@ -1,4 +1,7 @@
-"""What happens to a job on three machines when something breaks: who is told what, when, and what is left (nothing)."""
+"""Tests of faults on three machines: the failure that the user sees, how soon, and that no process remains.
+
+Each test prints a row for the table in docs/hosts.md.
+"""
 
 import contextlib
 import os
@@ -20,81 +23,81 @@ from .test_jobs import WAIT
 
 pytestmark = pytest.mark.ssh
 
-# Promised are 5 s, and three heartbeats (1 s each here) more for what falls silent; the rest is for a busy machine.
-TOLD_SECONDS = 40.0
+# The promise is 5 s, plus three heartbeats (1 s each here) for a silent machine. The rest is for a busy machine.
+REPORT_SECONDS = 40.0
 ENDLESS = "import time\nprint('waits', flush=True)\nwhile True: time.sleep(0.1)"
 
 
 @contextlib.contextmanager
-def told(job, what):
-    """What is done inside ends the job soon; how long that took is printed, for docs/hosts.md."""
+def reported(job, fault):
+    """The body breaks something; assert that the job then ends soon, and print how soon."""
     expect(job, "waits", "waits", "waits")
-    began = time.monotonic()
+    started = time.monotonic()
     yield
     job.wait()
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - started
     failure = job.failure.render().splitlines()[0] if job.failure else ""
-    print(f"fault: {what} | {job.status} | {failure} | {seconds:.1f} s")
-    assert seconds < TOLD_SECONDS
+    print(f"fault: {fault} | {job.status} | {failure} | {seconds:.1f} s")
+    assert seconds < REPORT_SECONDS
 
 
-def kill(machines, name, holding):
-    pids = machines.pids(name, holding)
-    assert pids, holding
+def kill(machines, name, text):
+    pids = machines.pids(name, text)
+    assert pids, text
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
-    ("holding", "failure"),
+    ("text", "failure"),
     [
         ("herringbone_entry.ranks.rank", "rank 2 on algo-3: exit code 137, killed by SIGKILL"),
         ("-m herringbone_entry", "algo-3: exit code 137, killed by SIGKILL"),
         ("-m herringbone.controller", "its controller died"),
     ],
 )
-def test_a_killed_process_ends_the_job_and_is_named(submit, machines, holding, failure):
+def test_a_killed_process_ends_the_job_and_is_named(submit, machines, text, failure):
     job = submit(WAIT)
-    with told(job, f"kill -9 of `{holding}`"):
-        kill(machines, "h-3", holding)
+    with reported(job, f"kill -9 of `{text}`"):
+        kill(machines, "h-3", text)
     assert failure in job.failure.render()
 
 
-def test_a_cut_cable_is_noticed_on_both_sides(submit, machines):
+def test_a_cut_link_is_noticed_on_both_sides(submit, machines):
     job = submit(WAIT)
     try:
-        with told(job, "a link cut"):
+        with reported(job, "a link cut"):
             machines.cut("h-3")
         assert "algo-3" in job.failure.render()
-        # Beyond the cut, the host ends by itself.
+        # The host beyond the cut ends by itself.
         assert await_silence(machines, "h-3") == []
     finally:
-        machines.mend("h-3")
+        machines.reconnect("h-3")
 
 
-def test_a_frozen_machine_is_given_up_and_ends_when_it_thaws(submit, machines):
+def test_a_frozen_machine_is_lost_and_ends_its_host_when_it_thaws(submit, machines):
     job = submit(WAIT)
     try:
-        with told(job, "a machine frozen"):
+        with reported(job, "a machine frozen"):
             machines.freeze("h-3")
         assert "algo-3" in job.failure.render()
     finally:
         machines.thaw("h-3")
 
 
-def test_connections_that_are_killed_are_taken_up_again(submit, machines):
+def test_killed_connections_are_opened_again_without_losing_a_line(submit, machines):
     job = submit("import time\nfor n in range(40): print('line', n, flush=True); time.sleep(0.1)")
     lines = job.logs(follow=True)
-    seen = [next(lines)]
+    received = [next(lines)]
     for name in machines.names:
         machines.kill_sessions(name)
-    seen += lines
+    received += lines
     assert job.status == "Completed"
-    numbered = [line.text for line in seen if line.rank == 1]
+    numbered = [line.text for line in received if line.rank == 1]
     assert numbered == [f"line {number}" for number in range(40)]
 
 
-def test_a_killed_client_leaves_the_job_running(machines, home, backend, road, tmp_path):
+def test_a_killed_client_leaves_the_job_running(machines, home, backend, transport, tmp_path):
     Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
     Path("train.py").write_text(ENDLESS)
     wrapper = tmp_path / "bin" / "ssh"
@@ -107,20 +110,20 @@ def test_a_killed_client_leaves_the_job_running(machines, home, backend, road, t
     )
     environment = {**os.environ, "PATH": f"{wrapper.parent}:{os.environ['PATH']}"}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as client:
-        seen = 0
+        count = 0
         for line in client.stdout:
-            seen += "waits" in line
-            if seen == 3:
+            count += "waits" in line
+            if count == 3:
                 break
         client.kill()
-    job = TrainingJob("orphan", SshBackend(home, road))
+    job = TrainingJob("orphan", SshBackend(home, transport))
     time.sleep(1.0)
     assert job.status == "InProgress"
     job.stop()
     assert job.wait().status == "Stopped"
 
 
-def test_a_full_disk_fails_the_job_and_says_so(submit, machines, home):
+def test_a_full_disk_fails_the_job_and_is_named(submit, machines, home):
     jobs = machines.work("h-3") / "jobs"
     jobs.mkdir(parents=True, exist_ok=True)
     inside = ["nsenter", "-t", str(machines.first_process("h-3")), "-m"]
@@ -132,12 +135,12 @@ def test_a_full_disk_fails_the_job_and_says_so(submit, machines, home):
             "        while True: f.write(bytes(1 << 20)); f.flush()\n"
             "import time; time.sleep(600)"
         )
-        with told(job, "a disk full"):
+        with reported(job, "a disk full"):
             pass
         assert job.failure.render().startswith("rank 2 on algo-3: OSError: [Errno 28] No space left on device")
         assert await_silence(machines, "h-3") == []
     finally:
         subprocess.run([*inside, "umount", str(jobs)], check=True)
-        # What h-3 knows of its jobs lay there; its index says so no more.
+        # The folders of h-3's jobs were on that disk. Remove their rows, which later tests would otherwise see.
         for record in JobIndex(machines.work("h-3") / "index.sqlite").all():
             JobIndex(machines.work("h-3") / "index.sqlite").remove(record.name)

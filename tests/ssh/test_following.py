@@ -1,10 +1,10 @@
-"""What is heard of machines, and when they are given up: by a clock and a road of the test's own."""
+"""Tests of `JobMonitor`: machine states, silence and loss, with a clock and a transport of the test."""
 
 from __future__ import annotations
 
 import pytest
 
-from herringbone.backends.ssh.follow import ANSWER_SECONDS, Following
+from herringbone.backends.ssh.follow import ANSWER_SECONDS, JobMonitor
 from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.job_state import judge_job
 from herringbone.backends.ssh.logs import RemoteLogs
@@ -20,100 +20,100 @@ LOST = {
 }
 
 
-class FakeVisit:
-    """What a machine says; a `HostError` among it ends the visit."""
+class FakeConnection:
+    """Delivers the messages that a test gives it; a `HostError` among them breaks the connection."""
 
     def __init__(self):
-        self.coming, self.asked = [], []
+        self.incoming, self.requests = [], []
 
     def send(self, message):
-        self.asked.append(message["ask"])
-        return len(self.asked)
+        self.requests.append(message["ask"])
+        return len(self.requests)
 
     def messages(self):
-        found, self.coming = self.coming, []
-        if found and isinstance(found[-1], Exception):
-            raise found[-1]
-        return [(message, b"") for message in found]
+        arrived, self.incoming = self.incoming, []
+        if arrived and isinstance(arrived[-1], Exception):
+            raise arrived[-1]
+        return [(message, b"") for message in arrived]
 
-    def hang_up(self):
+    def disconnect(self):
         pass
 
-    def close(self, *, patiently=True):
-        self.asked.append("goodbye" if patiently else "end")
+    def close(self, *, gracefully=True):
+        self.requests.append("close" if gracefully else "kill connection")
 
 
 class World:
-    """Two machines, and what time it is."""
+    """Two machines, a transport to them, and a clock."""
 
     def __init__(self):
         self.now = 100.0
-        self.visits = {"h-1": FakeVisit(), "h-2": FakeVisit()}
+        self.connections = {"h-1": FakeConnection(), "h-2": FakeConnection()}
         machines = {"algo-1": Machine(name="h-1"), "algo-2": Machine(name="h-2")}
-        self.following = Following("digits-1", machines, self, clock=lambda: self.now)
+        self.monitor = JobMonitor("digits-1", machines, self, clock=lambda: self.now)
 
-    def visit(self, machine):
-        return self.visits[machine.name]
+    def connect(self, machine):
+        return self.connections[machine.name]
 
-    def hear(self, machine, *messages, after=0.0):
+    def receive(self, machine, *messages, after=0.0):
         self.now += after
-        self.visits[machine].coming += messages
-        self.following.look()
+        self.connections[machine].incoming += messages
+        self.monitor.look()
 
 
 @pytest.fixture
 def world():
-    made = World()
-    for name in made.visits:
-        made.hear(name, {"row": TRAINING, "now": 0.0})
-    return made
+    world = World()
+    for name in world.connections:
+        world.receive(name, {"row": TRAINING, "now": 0.0})
+    return world
 
 
-def test_a_machine_that_others_lost_and_that_does_not_answer_is_lost_at_once(world):
-    world.hear("h-1", {"row": LOST, "record": LOST["failure"], "now": 1.0}, after=60)
-    assert world.visits["h-2"].asked[-1] == "owner"
-    world.hear("h-1", after=ANSWER_SECONDS - 0.01)
-    assert not world.following.is_over
-    world.hear("h-1", after=0.02)
-    assert world.following.is_over
-    assert judge_job(world.following.states).failure.message == (
+def test_a_blamed_machine_that_does_not_answer_is_lost_at_once(world):
+    world.receive("h-1", {"row": LOST, "record": LOST["failure"], "now": 1.0}, after=60)
+    assert world.connections["h-2"].requests[-1] == "owner"
+    world.receive("h-1", after=ANSWER_SECONDS - 0.01)
+    assert not world.monitor.is_over
+    world.receive("h-1", after=0.02)
+    assert world.monitor.is_over
+    assert judge_job(world.monitor.states).failure.message == (
         "lost contact with algo-2 (silent for 3 heartbeats of 1 s): h-2 cannot be reached: it does not answer"
     )
-    world.following.close()
-    assert [visit.asked[-1] for visit in world.visits.values()] == ["goodbye", "end"]
+    world.monitor.close()
+    assert [connection.requests[-1] for connection in world.connections.values()] == ["close", "kill connection"]
 
 
-def test_a_machine_that_others_lost_and_that_answers_has_its_say(world):
-    world.hear("h-1", {"row": LOST, "now": 1.0})
-    world.hear("h-2", {"answer": 3, "owner": None}, after=0.5)
-    world.hear("h-2", after=0.4)
-    assert not world.following.is_over
+def test_a_blamed_machine_that_answers_reports_its_own_failure(world):
+    world.receive("h-1", {"row": LOST, "now": 1.0})
+    world.receive("h-2", {"answer": 3, "owner": None}, after=0.5)
+    world.receive("h-2", after=0.4)
+    assert not world.monitor.is_over
     killed = {**LOST, "failure": lost_contact("algo-2")._replace(exit_code=137, message="").to_json()}
-    world.hear("h-2", {"row": killed, "now": 2.0})
-    assert world.following.is_over
-    assert judge_job(world.following.states).failure.render() == "algo-2: exit code 137, killed by SIGKILL"
+    world.receive("h-2", {"row": killed, "now": 2.0})
+    assert world.monitor.is_over
+    assert judge_job(world.monitor.states).failure.render() == "algo-2: exit code 137, killed by SIGKILL"
 
 
-def test_silent_machines_are_said_to_be_waited_for_and_all_of_them_are_not_lost(world, tmp_path):
-    logs = RemoteLogs(lambda: (world.following, {}), filed=lambda host: tmp_path / host, close=lambda: None)
-    gone = HostError("h-1: no way leads to it")
-    world.hear("h-1", gone)
-    world.hear("h-2", HostError("h-2: no way leads to it"))
+def test_the_log_names_silent_machines_and_silence_of_all_ends_no_job(world, tmp_path):
+    logs = RemoteLogs(lambda: (world.monitor, {}), log_file=lambda host: tmp_path / host, close=lambda: None)
+    broken = HostError("h-1: there is no route to it")
+    world.receive("h-1", broken)
+    world.receive("h-2", HostError("h-2: there is no route to it"))
     assert logs.read() == []
-    world.hear("h-1", gone, after=3)
+    world.receive("h-1", broken, after=3)
     assert [line.text for line in logs.read()] == [
-        "h-1 is waited for: no way leads to it",
-        "h-2 is waited for: no way leads to it",
+        "waiting for h-1: there is no route to it",
+        "waiting for h-2: there is no route to it",
     ]
-    world.hear("h-1", gone, after=3600)
+    world.receive("h-1", broken, after=3600)
     assert logs.read() == []
-    assert not world.following.is_over
-    world.hear("h-2", {"row": TRAINING, "now": 0.0})
+    assert not world.monitor.is_over
+    world.receive("h-2", {"row": TRAINING, "now": 0.0})
     assert [line.text for line in logs.read()] == ["h-2 answers again"]
 
 
-def test_a_job_that_its_machines_have_forgotten_is_over(world):
-    for name in world.visits:
-        world.hear(name, {"answer": 1, "refused": "no job 'digits-1' in /work", "kind": "JobNotFoundError"})
-    assert world.following.is_over
-    assert judge_job(world.following.states).failure.message == "h-1 is there: no job 'digits-1' in /work"
+def test_a_job_that_its_machines_do_not_know_any_more_is_over(world):
+    for name in world.connections:
+        world.receive(name, {"answer": 1, "refused": "no job 'digits-1' in /srv/work", "kind": "JobNotFoundError"})
+    assert world.monitor.is_over
+    assert judge_job(world.monitor.states).failure.message == "h-1 answers: no job 'digits-1' in /srv/work"

@@ -1,4 +1,4 @@
-"""Jobs on three machines that are logged in to: how they live, and what they leave."""
+"""Tests of ssh jobs on three machines: data, model, code, following from elsewhere, locks, limits."""
 
 import json
 import os
@@ -40,7 +40,7 @@ dist.destroy_process_group()
 """
 
 
-def test_every_host_runs_sees_its_data_and_leaves_its_model(submit, machines, home):
+def test_every_host_gets_its_data_and_adds_to_the_model(submit, machines, home):
     Path("data").mkdir()
     Path("data", "x.txt").write_text("data")
     job = submit(SHOW, "data", environment={"WANDB_API_KEY": "top-secret"})
@@ -51,7 +51,7 @@ def test_every_host_runs_sees_its_data_and_leaves_its_model(submit, machines, ho
     ]
     assert lines.count("data ['x.txt'] top-secret") == 3
     assert members(job.model_data) == ["part-0", "part-1", "part-2"]
-    # Where it ran, only a process of the job ever had the secret.
+    # Only the job's processes may have had the secret; no file may contain it.
     for name in machines.names:
         work = machines.work(name)
         logs = set(work.glob("jobs/*/logs/*"))
@@ -61,13 +61,13 @@ def test_every_host_runs_sees_its_data_and_leaves_its_model(submit, machines, ho
     assert b"top-secret" not in home.index.read_bytes()
 
 
-def test_a_second_run_copies_nothing(submit, machines, road, monkeypatch):
+def test_a_second_run_copies_nothing(submit, machines, transport, monkeypatch):
     Path("data").mkdir()
     Path("data", "y.txt").write_text("other data")
     assert submit(SHOW, "data").wait().status == "Completed"
     before = {name: contents(machines.work(name)) for name in machines.names}
     copied = []
-    monkeypatch.setattr(type(road), "send", lambda self, machine, here, there: copied.append(machine.name))
+    monkeypatch.setattr(type(transport), "send", lambda self, machine, local, remote: copied.append(machine.name))
     job = submit(SHOW, "data")
     assert job.wait().status == "Completed", job.failure
     assert copied == []
@@ -84,7 +84,7 @@ def contents(work: Path) -> dict[str, int]:
 
 @pytest.mark.mpi
 @pytest.mark.timeout(240)  # six processes import torch, three at a time
-def test_weights_are_those_of_processes_of_one_machine(submit, home):
+def test_weights_equal_those_of_processes_on_one_machine(submit, home):
     import tarfile
 
     import torch
@@ -94,19 +94,19 @@ def test_weights_are_those_of_processes_of_one_machine(submit, home):
         with tarfile.open(job.model_data.removeprefix("file://")) as archive:
             return torch.load(archive.extractfile("model.pt"), weights_only=True)
 
-    given = {"distribution": {"mpi": {"enabled": True}}, "environment": {"OMP_NUM_THREADS": "1"}}
-    there = weights(submit(DDP, **given))
-    local = Estimator("train.py", instance_type="local_process", instance_count=3, **given)
-    here = weights(local.fit(wait=False))
-    assert max((there[name] - here[name]).abs().max().item() for name in here) <= 1e-6
+    options = {"distribution": {"mpi": {"enabled": True}}, "environment": {"OMP_NUM_THREADS": "1"}}
+    remote_weights = weights(submit(DDP, **options))
+    local = Estimator("train.py", instance_type="local_process", instance_count=3, **options)
+    local_weights = weights(local.fit(wait=False))
+    assert max((remote_weights[name] - local_weights[name]).abs().max().item() for name in local_weights) <= 1e-6
 
 
-def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, road, tmp_path, monkeypatch):
+def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, transport, tmp_path, monkeypatch):
     job = submit(WAIT)
     expect(job, "waits", "waits", "waits")
-    # Another machine, that has nothing but the inventory.
+    # As on another machine, which has nothing but the inventory.
     elsewhere = Home(tmp_path / "elsewhere")
-    backend = SshBackend(elsewhere, road)
+    backend = SshBackend(elsewhere, transport)
     assert job.name in backend.find_jobs(Path("hosts.yaml"))
     other = TrainingJob(job.name, backend)
     assert other.status == "InProgress"
@@ -117,23 +117,23 @@ def test_a_job_is_found_followed_and_stopped_from_elsewhere(submit, machines, ro
     assert [line.text for line in other.logs()] == [line.text for line in job.logs()]
 
 
-def test_a_job_goes_on_without_its_client(submit, machines, home, road):
+def test_a_job_runs_on_without_its_client(submit, machines, home, transport):
     job = submit("import time; print('begins', flush=True); time.sleep(1.5); print('ends')", hosts=2)
     expect(job, "begins", "begins")
-    # As the index of one who never came back: all visits are over.
+    # As after the client's death: all connections are closed.
     job._backend._close(job.name)
     time.sleep(2.5)
-    again = TrainingJob(job.name, SshBackend(home, road))
-    assert again.wait().status == "Completed"
-    assert sum(line.text == "ends" for line in again.logs()) == 2
+    later = TrainingJob(job.name, SshBackend(home, transport))
+    assert later.wait().status == "Completed"
+    assert sum(line.text == "ends" for line in later.logs()) == 2
 
 
-def test_machines_in_use_are_not_given_out_twice(submit, home):
+def test_a_machine_runs_one_job_at_a_time(submit, home):
     first = submit(WAIT, hosts=2)
     expect(first, "waits", "waits")
     second = submit(WAIT, hosts=1)
     assert machine_names(home, second) == ["h-3"]
-    with pytest.raises(Exception, match=rf"(?s)too few of 3 machines can be had:.*h-1: runs {first.name} of .*@"):
+    with pytest.raises(Exception, match=rf"(?s)too few of 3 machines are available:.*h-1: runs {first.name} of .*@"):
         submit(WAIT, hosts=1)
     assert JobIndex(home.index).get(first.name).status == "InProgress"
     for job in (first, second):
@@ -146,7 +146,7 @@ def machine_names(home: Home, job: TrainingJob) -> list[str]:
     return [machine["name"] for machine in service["machines"].values()]
 
 
-def test_a_name_that_is_taken_on_a_machine_starts_nothing(submit, home, tmp_path, road, machines):
+def test_a_job_name_that_a_machine_knows_already_starts_nothing(submit, home, tmp_path, transport, machines):
     assert submit("print(1)", name="taken").wait().status == "Completed"
     JobIndex(home.index).remove("taken")
     (home.job("taken").path).rename(tmp_path / "away")
@@ -164,7 +164,7 @@ def test_max_run_and_a_failing_rank_end_all_hosts(submit):
     assert job.failure.render().startswith("rank 1 on algo-2: ValueError: no luck")
 
 
-def test_shared_folders_are_seen_and_not_copied(submit, machines, tmp_path, backend):
+def test_shared_folders_are_used_and_not_copied(submit, machines, tmp_path, backend):
     (tmp_path / "nfs").mkdir()
     (tmp_path / "nfs" / "z.txt").touch()
     import yaml

@@ -1,4 +1,4 @@
-"""The quickstart on three machines, by the commands that docs/hosts.md gives: check, run, clean up."""
+"""Test of the quickstart on three machines with the commands of docs/hosts.md: check, run, clean up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def command(machines, home: Home, tmp_path: Path):
-    """Runs a command as a user whose ssh knows the machines; returns what it writes."""
+    """A function that runs a command as a user whose ssh knows the machines, and returns its output."""
     wrapper = tmp_path / "bin" / "ssh"
     wrapper.parent.mkdir()
     wrapper.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {machines.config} -o ControlPath=none "$@"\n')
@@ -27,9 +27,9 @@ def command(machines, home: Home, tmp_path: Path):
 
     def run(*words: str) -> str:
         environ = {**os.environ, "PATH": path}
-        ended = subprocess.run(words, capture_output=True, text=True, env=environ, stdin=subprocess.DEVNULL)
-        assert ended.returncode == 0, ended.stdout[-2_000:] + ended.stderr[-2_000:]
-        return ended.stdout
+        result = subprocess.run(words, capture_output=True, text=True, env=environ, stdin=subprocess.DEVNULL)
+        assert result.returncode == 0, result.stdout[-2_000:] + result.stderr[-2_000:]
+        return result.stdout
 
     return run
 
@@ -38,13 +38,13 @@ def command(machines, home: Home, tmp_path: Path):
 @pytest.mark.mpi
 @pytest.mark.ssh
 @pytest.mark.timeout(240)  # four processes import torch, three at once
-def test_three_machines_train_what_one_process_trains(command, machines):
+def test_three_machines_train_the_weights_of_one_process(command, machines):
     Path("hosts.yaml").write_text(yaml.safe_dump(machines.inventory()))
     assert json.loads(command("herringbone", "hosts", "check", "hosts.yaml", "--json"))["problems"] == []
     words = ["--instance-type", "ssh:hosts.yaml", "--hosts", "3", "--epochs", "1", "--json"]
-    said = command("python", str(ROOT / "examples" / "digits" / "submit.py"), *words)
-    assert [f"[algo-{n}:{n - 1}] this rank holds" in said for n in (1, 2, 3)] == [True] * 3
-    assert json.loads(said.splitlines()[-1])["difference"] <= 1e-5
-    cleaned = json.loads(command("herringbone", "hosts", "clean", "hosts.yaml", "--older-than", "0m", "--json"))
-    freed = {each["kind"] for machine in cleaned for each in machine["leftovers"]}
+    output = command("python", str(ROOT / "examples" / "digits" / "submit.py"), *words)
+    assert [f"[algo-{n}:{n - 1}] this rank holds" in output for n in (1, 2, 3)] == [True] * 3
+    assert json.loads(output.splitlines()[-1])["difference"] <= 1e-5
+    reports = json.loads(command("herringbone", "hosts", "clean", "hosts.yaml", "--older-than", "0m", "--json"))
+    freed = {files["kind"] for report in reports for files in report["leftovers"]}
     assert {"job", "code", "data"} <= freed

@@ -1,4 +1,4 @@
-"""A machine goes away in mid-job: the job begins anew on those that are there, from what was saved last."""
+"""Tests of retries: a machine is lost, and the job restarts on the others from its newest checkpoint."""
 
 import json
 import os
@@ -10,14 +10,14 @@ import pytest
 
 from herringbone import TrainingJob
 from herringbone.backends.ssh.backend import SshBackend
-from herringbone.backends.ssh.retry import gathered
+from herringbone.backends.ssh.retry import merge_checkpoints
 
 from .conftest import expect
 
 pytestmark = pytest.mark.ssh
 
-# Ranks share out twelve samples a step, whatever their number; rank 0 adds up their gradients and saves now and then.
-# Without torch, whose import takes longer than all else here.
+# Any number of ranks divide the twelve samples of a step. Rank 0 sums their gradients and saves every fifth step.
+# Without torch, whose import would take longer than the whole test.
 TRAINS = """
 import json, os, random, socket, time
 from pathlib import Path
@@ -80,10 +80,10 @@ def texts(job):
 
 @pytest.fixture
 def train(submit):
-    """Submits the training; an attempt that began at step A stands still at step B where `holds` say "A:B"."""
+    """A function that submits the training; "A:B" in `holds` pauses the attempt that began at step A at step B."""
 
-    def start(name, *, holds="", **given):
-        return submit(TRAINS, name=name, environment={"HOLDS": holds}, **given)
+    def start(name, *, holds="", **options):
+        return submit(TRAINS, name=name, environment={"HOLDS": holds}, **options)
 
     return start
 
@@ -93,45 +93,45 @@ def undisturbed(train):
     return weights(train("undisturbed").wait())
 
 
-def lose_supervisor(machines, name):
+def kill_supervisor(machines, name):
     for pid in machines.pids(name, "-m herringbone_entry"):
         os.kill(pid, signal.SIGKILL)
 
 
-def test_a_lost_supervisor_and_a_cut_cable_end_attempts_and_not_the_job(train, machines, undisturbed):
-    # Nobody else has algo-1's checkpoints: they travel to whoever plays it next.
+def test_a_killed_supervisor_and_a_cut_link_end_attempts_and_not_the_job(train, machines, undisturbed):
+    # Only algo-1 has checkpoints; they are sent to the machines of the next attempt.
     job = train("disturbed", holds="0:7 5:12", max_retry_attempts=2, min_instance_count=2)
     expect(job, "step 7")
-    began = time.monotonic()
-    lose_supervisor(machines, "h-1")
+    started = time.monotonic()
+    kill_supervisor(machines, "h-1")
     expect(job, "from step 5 of 3")
-    print(f"a supervisor killed, the next attempt's first line after {time.monotonic() - began:.1f} s")
+    print(f"a supervisor killed, the next attempt's first line after {time.monotonic() - started:.1f} s")
     expect(job, "step 12")
-    began = time.monotonic()
+    started = time.monotonic()
     machines.cut("h-3")
     try:
         expect(job, "from step 10 of 2")
-        print(f"a cable cut, the next attempt's first line after {time.monotonic() - began:.1f} s")
+        print(f"a link cut, the next attempt's first line after {time.monotonic() - started:.1f} s")
         followed = [line.text for line in job.logs(follow=True, host="algo-1")]
         assert job.wait(timeout=60).status == "Completed", job.failure.render()
     finally:
-        machines.mend("h-3")
+        machines.reconnect("h-3")
     assert weights(job) == pytest.approx(undisturbed, abs=1e-6)
-    told = [text for text in texts(job) if text.startswith("attempt")]
-    assert told[0] == (
+    announcements = [text for text in texts(job) if text.startswith("attempt")]
+    assert announcements[0] == (
         "attempt 2 of 3: algo-1 on h-1 was lost (exit code 137, killed by SIGKILL); restarting on h-1, h-2, h-3; "
         "newest checkpoint: state.json"
     )
-    assert told[1].startswith("attempt 3 of 3: algo-3 on h-3 was lost (")
-    assert "restarting on h-1, h-2; newest checkpoint: state.json" in told[1]
-    # One who follows sees each line of each attempt once.
+    assert announcements[1].startswith("attempt 3 of 3: algo-3 on h-3 was lost (")
+    assert "restarting on h-1, h-2; newest checkpoint: state.json" in announcements[1]
+    # A reader who follows the log gets each line of each attempt once.
     assert followed == texts(job)
     assert "from step 10 of 2" in texts(job)
     hosts = [attempt["Hosts"] for attempt in job.describe()["Attempts"]]
     assert hosts == [{"algo-1": "h-1", "algo-2": "h-2", "algo-3": "h-3"}] * 2
 
 
-def test_a_machine_whose_log_says_so_is_left_out(submit):
+def test_a_policy_excludes_the_machine_whose_log_matches(submit):
     job = submit(
         "import os, sys, time\n"
         "print(os.environ['TRAINING_JOB_NAME'], os.uname().nodename, flush=True)\n"
@@ -144,15 +144,15 @@ def test_a_machine_whose_log_says_so_is_left_out(submit):
     assert job.wait(timeout=60).status == "Completed", job.failure.render()
     (attempt,) = job.describe()["Attempts"]
     assert attempt["ExcludedHosts"] == ["h-2"]
-    (told,) = [text for text in texts(job) if text.startswith("attempt")]
-    assert "exclude_host by the log of algo-2 on h-2" in told
-    assert "restarting on h-1, h-3, without h-2 from now on; there is no checkpoint" in told
-    # One name to the script, whatever machines call an attempt; the log holds both.
+    (announcement,) = [text for text in texts(job) if text.startswith("attempt")]
+    assert "exclude_host by the log of algo-2 on h-2" in announcement
+    assert "restarting on h-1, h-3, without h-2 from now on; there is no checkpoint" in announcement
+    # The script sees one job name, although machines have a name per attempt. The log holds both attempts.
     second = [line.text for line in job.logs(host="algo-2") if line.text.startswith("bad-gpu")]
     assert second == ["bad-gpu h-2", "bad-gpu h-3"]
 
 
-def test_a_python_that_does_not_know_the_secrets_says_so(submit, machines, home, road):
+def test_a_python_without_the_secrets_cannot_retry_and_says_so(submit, machines, home, transport):
     job = submit(
         "import time; print('ready', flush=True); time.sleep(600)",
         hosts=1,
@@ -162,20 +162,20 @@ def test_a_python_that_does_not_know_the_secrets_says_so(submit, machines, home,
     )
     expect(job, "ready")
     job._backend._close("secret")
-    lose_supervisor(machines, "h-1")
-    other = TrainingJob("secret", SshBackend(home, road))
+    kill_supervisor(machines, "h-1")
+    other = TrainingJob("secret", SshBackend(home, transport))
     assert other.wait(timeout=60).status == "Failed"
     assert "only the Python that submitted it knows API_TOKEN, and it is gone" in other.failure.message
 
 
-def test_of_what_hosts_saved_the_newest_of_each_name_is_taken(tmp_path):
+def test_of_checkpoints_with_one_name_the_newest_is_taken(tmp_path):
     saved = {"algo-1/state": 5, "algo-2/state": 1, "algo-2/tag/part_1": 3, ".algo-3/not-fetched-whole": 0}
     for name, age in saved.items():
         file = tmp_path / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(name)
         os.utime(file, (1_000 - age, 1_000 - age))
-    folder = gathered(tmp_path)
-    found = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if file.is_file()}
-    assert found == {"state": "algo-2/state", "tag/part_1": "algo-2/tag/part_1"}
-    assert gathered(tmp_path / "nowhere") is None
+    folder = merge_checkpoints(tmp_path)
+    contents = {file.relative_to(folder).as_posix(): file.read_text() for file in folder.rglob("*") if file.is_file()}
+    assert contents == {"state": "algo-2/state", "tag/part_1": "algo-2/tag/part_1"}
+    assert merge_checkpoints(tmp_path / "nowhere") is None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from herringbone.cli.common import aligned
 
 if TYPE_CHECKING:
-    from herringbone.backends.ssh.check import MachineReport, Report
-    from herringbone.backends.ssh.clean import Cleaned
+    from herringbone.backends.ssh.check import CheckReport, MachineReport
+    from herringbone.backends.ssh.clean import CleanupReport
 
 _EPILOG = """\
 check    exits with 1 when something would stop a job from running, or slow it down
@@ -53,15 +53,15 @@ def _check(args: argparse.Namespace) -> int:
     import msgspec
 
     from herringbone.backends.ssh.check import check
-    from herringbone.backends.ssh.host_selection import read_inventory
-    from herringbone.backends.ssh.openssh import SshRoad, control_folder
+    from herringbone.backends.ssh.inventory import read_inventory
+    from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 
-    report = check(read_inventory(args.inventory), SshRoad(control=control_folder()), seconds=_MEASURE_SECONDS)
+    report = check(read_inventory(args.inventory), OpenSSHTransport(control=control_folder()), seconds=_MEASURE_SECONDS)
     print(json.dumps(msgspec.to_builtins(report)) if args.json else "\n".join(table(report)))
     return 1 if report.problems else 0
 
 
-def table(report: Report) -> list[str]:
+def table(report: CheckReport) -> list[str]:
     """Return the lines that show the result of a check. Pure."""
     from herringbone.backends.ssh.check import shown_speed
 
@@ -109,34 +109,36 @@ def _clean(args: argparse.Namespace) -> int:
     import msgspec
 
     from herringbone.backends.ssh.clean import clean, parse_age
-    from herringbone.backends.ssh.host_selection import read_inventory
-    from herringbone.backends.ssh.openssh import SshRoad, control_folder
+    from herringbone.backends.ssh.inventory import read_inventory
+    from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
 
     older = parse_age(args.older_than)
     machines = read_inventory(args.inventory).machines
-    cleaned = clean(machines, SshRoad(control=control_folder()), older=older, dry=args.dry_run)
+    cleaned = clean(machines, OpenSSHTransport(control=control_folder()), older=older, dry=args.dry_run)
     print(
         json.dumps(msgspec.to_builtins(cleaned)) if args.json else "\n".join(cleaned_table(cleaned, dry=args.dry_run))
     )
-    return int(any(machine.trouble or any(item.trouble for item in machine.leftovers) for machine in cleaned))
+    return int(any(machine.trouble or any(item.trouble for item in machine.stale_files) for machine in cleaned))
 
 
-def cleaned_table(cleaned: Sequence[Cleaned], *, dry: bool) -> list[str]:
+def cleaned_table(cleaned: Sequence[CleanupReport], *, dry: bool) -> list[str]:
     """Return the lines that show the removed items, or under `dry` the items to remove. Pure."""
     rows = [("HOST", "KIND", "NAME", "AGE", "SIZE")]
     for machine in cleaned:
         rows += [
             (machine.name, item.kind, item.name, f"{item.age / 86400:.1f} d", _megabytes(item.size))
-            for item in machine.leftovers
+            for item in machine.stale_files
         ]
-    removed = [item for machine in cleaned for item in machine.leftovers if not item.trouble]
+    removed = [item for machine in cleaned for item in machine.stale_files if not item.trouble]
     lines = aligned(rows) if len(rows) > 1 else []
     lines.append(f"{'would free' if dry else 'freed'} {_megabytes(sum(item.size for item in removed))}")
     lines += [
         f"{machine.name}: runs {machine.runs}: code, data and environments stay" for machine in cleaned if machine.runs
     ]
     troubles = [machine.trouble for machine in cleaned if machine.trouble]
-    troubles += [f"{machine.name}: {item.trouble}" for machine in cleaned for item in machine.leftovers if item.trouble]
+    troubles += [
+        f"{machine.name}: {item.trouble}" for machine in cleaned for item in machine.stale_files if item.trouble
+    ]
     return lines + [f"problem: {trouble}" for trouble in troubles]
 
 

@@ -1,1 +1,1 @@
-"""`ssh:<inventory>`: hosts are machines of one's own, reached by OpenSSH. `backend` has the verbs."""
+"""`ssh:<inventory>`: hosts are machines that the user logs in to with OpenSSH. `backend` has the verbs."""

@@ -1,7 +1,7 @@
-"""`ssh:<inventory>`: hosts are machines of one's own. Each keeps its host by itself; we start them, ask, and fetch.
+"""`ssh:<inventory>`: hosts are the user's own machines. Each machine runs its host without the client.
 
-client    choose, lock -> code, data -> start each host -> follow: rows and logs -> fetch what they left, judge, pack
-machine   desk (one per visit) -> controller (one per job) -> supervisor -> ranks
+client    choose and lock machines -> send code and data -> start hosts -> follow rows and logs -> fetch, judge, pack
+machine   agent (one per connection) -> controller (one per job) -> supervisor -> ranks
 """
 
 from __future__ import annotations
@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.own_hosts import OwnHostsBackend
-from herringbone.backends.ssh.completion import Ending
-from herringbone.backends.ssh.follow import Following
-from herringbone.backends.ssh.host_selection import inventory_path, read_inventory
-from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.completion import Completion
+from herringbone.backends.ssh.follow import JobMonitor
+from herringbone.backends.ssh.inventory import Machine, inventory_path, read_inventory
 from herringbone.backends.ssh.logs import RemoteLogs
-from herringbone.backends.ssh.lookup import find_jobs
-from herringbone.backends.ssh.openssh import SshRoad, control_folder
-from herringbone.backends.ssh.retry import Renewal
-from herringbone.backends.ssh.review import places, review
-from herringbone.backends.ssh.running_jobs import Registered, registered, split_attempt
+from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
+from herringbone.backends.ssh.retry import Retry
+from herringbone.backends.ssh.review import planned_machines, review
+from herringbone.backends.ssh.running_jobs import CurrentAttempt, current_attempt, find_jobs, split_attempt
 from herringbone.backends.ssh.submission import Submission
-from herringbone.backends.ssh.transport import Road
+from herringbone.backends.ssh.transport import Transport
 from herringbone.jobs.home import Home, find_home
 from herringbone.jobs.index import STOPPING, TRAINING, JobRecord
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, poll_until_done, settle
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
     from herringbone.engine.client import Engine
     from herringbone.planning.plan import JobPlan
 
-# What comes is pushed by the machines: a look takes a tenth of a millisecond for each.
+# The machines push what is new, and a look at a connection without news takes a tenth of a millisecond.
 _PACE = Pace(shortest=0.01, longest=0.1, slower=1.05)
 _KILL_SECONDS = 15.0
 _POLL_SECONDS = 0.02
@@ -48,7 +46,7 @@ _THREADS = 32
 
 def make_backend() -> SshBackend:
     """Return the backend for this user's jobs."""
-    return SshBackend(find_home(), SshRoad(control=control_folder()))
+    return SshBackend(find_home(), OpenSSHTransport(control=control_folder()))
 
 
 def _find_engine() -> Engine:
@@ -58,9 +56,9 @@ def _find_engine() -> Engine:
 
 
 class SshBackend(OwnHostsBackend):
-    """Runs jobs on machines that `road` leads to; `home` keeps what is known of them, and what they brought.
+    """Runs jobs on machines that `transport` reaches; `home` holds their rows and what was fetched.
 
-    `find` finds this machine's container engine, whose images go to machines that run containers.
+    `find` finds this machine's container engine, whose images are sent to machines that run containers.
     """
 
     name = "ssh"
@@ -69,19 +67,22 @@ class SshBackend(OwnHostsBackend):
     def __init__(
         self,
         home: Home,
-        road: Road[Machine],
+        transport: Transport[Machine],
         *,
         environ: Mapping[str, str] = os.environ,
         find: Callable[[], Engine] = _find_engine,
     ) -> None:
         super().__init__(home)
-        self._road = road
+        self._transport = transport
         self._environ = environ
         self._find = find
-        self._followings: dict[str, Following] = {}
-        self._endings: dict[str, Ending] = {}
+        # By job: the monitor of its current attempt, with open connections.
+        self._monitors: dict[str, JobMonitor] = {}
+        # By the job's name on machines, which differs for each attempt.
+        self._completions: dict[str, Completion] = {}
+        # Open logs per job; the last one that is closed closes the job's connections.
         self._readers: Counter[str] = Counter()
-        # Unmasked, of the jobs that were submitted here.
+        # Plans with their secrets, of the jobs that this Python submitted; the index has them masked.
         self._plans: dict[str, JobPlan] = {}
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
@@ -89,7 +90,7 @@ class SshBackend(OwnHostsBackend):
 
     def request(self, plan: JobPlan) -> dict[str, Any]:
         path = inventory_path(plan)
-        return {"inventory": str(path), "machines_if_free": places(plan, read_inventory(path))}
+        return {"inventory": str(path), "machines_if_free": planned_machines(plan, read_inventory(path))}
 
     def submit(self, plan: JobPlan) -> None:
         name = plan.job_name
@@ -98,19 +99,21 @@ class SshBackend(OwnHostsBackend):
             job.make_folder(exist_ok=True)
             scratch = self._home.cache / "code"
             submission = Submission(
-                plan, inventory, self._road, scratch=scratch, environ=self._environ, find=self._find
+                plan, inventory, self._transport, scratch=scratch, environ=self._environ, find=self._find
             )
             started = submission.run()
             machines = {host: machine for host, (machine, _) in started.items()}
-            visits = {host: visit for host, (_, visit) in started.items()}
-            self._followings[name] = Following(name, machines, self._road, visits=visits)
+            # Follow over the connections of the submission: new ones would have to log in again.
+            connections = {host: connection for host, (_, connection) in started.items()}
+            self._monitors[name] = JobMonitor(name, machines, self._transport, connections=connections)
             self._plans[name] = plan
             assert submission.code is not None
             code = submission.code
-            now = Registered(machines=machines, name=name, code_path=str(code.path), code_digest=code.digest)
+            attempt = CurrentAttempt(machines=machines, name=name, code_path=str(code.path), code_digest=code.digest)
+            # From now on any process can follow and stop the job: the row names its machines.
             self._index.update(
                 name,
-                service=now.to_json(),
+                service=attempt.to_json(),
                 started=time.time(),
                 secondary_status=TRAINING,
             )
@@ -121,27 +124,30 @@ class SshBackend(OwnHostsBackend):
             return record
         if record.service is None:
             return self._being_submitted(record)
-        following = self._following_of(record)
-        if following.job not in self._endings:
-            following.look()
-            if following.is_over:
-                self._endings[following.job] = self._ending_of(record, following)
-                following.close()
+        monitor = self._monitor_of(record)
+        if monitor.job not in self._completions:
+            monitor.look()
+            if monitor.is_over:
+                # The completion has a thread of its own; the row says when it is finished.
+                self._completions[monitor.job] = self._complete(record, monitor)
+                monitor.close()
         return self._index.get(name)
 
     def logs(self, name: str) -> LogSource:
         record = self._index.get(name)
         files = self._home.job(name)
+        # Over, or not started: the files on this machine are all there is.
         if record.done or record.service is None:
             return super().logs(name)
         self._readers[name] += 1
-        return RemoteLogs(lambda: self._current(name), files.log, close=lambda: self._let_go(name))
+        return RemoteLogs(lambda: self._follow_current(name), files.log, close=lambda: self._release_reader(name))
 
     def stop(self, name: str, grace: float | None = None) -> None:
         record = self._index.get(name)
         if record.done or record.service is None:
             return
-        self._index.update(name, unless_done=True, status=STOPPING, secondary_status=STOPPING)
+        # The row first: a retry that starts at this moment sees it, and stops the new attempt.
+        settle(self._index, name, {"status": STOPPING, "secondary_status": STOPPING})
         self._ask_all(record, {"ask": "stop", "grace": grace})
 
     def kill(self, name: str) -> None:
@@ -152,81 +158,89 @@ class SshBackend(OwnHostsBackend):
         poll_until_done(self.describe, name, seconds=_KILL_SECONDS, pause=_POLL_SECONDS)
 
     def find_jobs(self, inventory: Path) -> list[str]:
-        """Look on all machines of an inventory for jobs, whoever submitted them; return their names, the newest first.
+        """Return the names of all jobs on the machines of an inventory, whoever submitted them, the newest first.
 
-        From then on they are known here as those that were submitted here. Raises `HostError` when no machine answers.
+        The jobs are in this index from then on, as if they had been submitted here. Raises `HostError` when no machine
+        answers.
         """
         self._home.make()
         machines = read_inventory(inventory).machines
-        found = find_jobs(machines, self._road)
+        reported = find_jobs(machines, self._transport)
         known = {record.name: record for record in self._index.all()}
-        for record in found:
-            if record.name in known and _goes_on_elsewhere(known[record.name], record):
+        for record in reported:
+            if record.name in known and _is_later_attempt(known[record.name], record):
                 self._index.remove(record.name)
                 self._index.add(record)
             elif record.name not in known:
                 self._index.add(record)
-        return [record.name for record in found]
+        return [record.name for record in reported]
 
     def _ask_all(self, record: JobRecord, message: dict[str, Any]) -> None:
-        """Ask every machine for something about a job, on visits of their own.
+        """Send every machine of a job a request, over new connections.
 
-        Raises `HostError` when none has heard it.
+        Raises `HostError` when no machine has answered.
         """
-        now = registered(record)
+        attempt = current_attempt(record)
 
+        # New connections: those of the monitor may be broken at this moment.
         def ask(machine: Machine) -> HostError | None:
             try:
-                with self._road.visit(machine) as visit:
-                    visit.ask({**message, "job": now.name})
+                with self._transport.connect(machine) as connection:
+                    connection.ask({**message, "job": attempt.name})
             except HostError as error:
                 return error
             return None
 
         with ThreadPoolExecutor(_THREADS) as pool:
-            errors = [error for error in pool.map(ask, now.machines.values()) if error is not None]
-        if len(errors) == len(now.machines):
+            errors = [error for error in pool.map(ask, attempt.machines.values()) if error is not None]
+        # One host that hears of it is enough: its supervisor tells the others.
+        if len(errors) == len(attempt.machines):
             raise errors[0]
 
     def _being_submitted(self, record: JobRecord) -> JobRecord:
-        """A row without machines is of a client that is on its way, or died on it."""
+        """Return the row of a job without machines; mark the job as lost when its client has died."""
         if client_lives(record):
             return record
         return settle(self._index, record.name, client_died("the job's hosts ran"))
 
-    def _following_of(self, record: JobRecord) -> Following:
-        """Return what follows the job's present attempt."""
-        now, following = registered(record), self._followings.get(record.name)
-        if following is None or following.job != now.name:
+    def _monitor_of(self, record: JobRecord) -> JobMonitor:
+        """Return the monitor of the job's current attempt."""
+        attempt, monitor = current_attempt(record), self._monitors.get(record.name)
+        # The row may name another attempt by now, which possibly another process has started.
+        if monitor is None or monitor.job != attempt.name:
             self._close(record.name)
-            following = self._followings[record.name] = Following(now.name, now.machines, self._road)
-        return following
+            monitor = self._monitors[record.name] = JobMonitor(attempt.name, attempt.machines, self._transport)
+        return monitor
 
-    def _current(self, name: str) -> tuple[Following, Mapping[str, int]]:
-        """Return what follows the job's present attempt, and where in the logs here it begins."""
+    def _follow_current(self, name: str) -> tuple[JobMonitor, Mapping[str, int]]:
+        """Return the monitor of the job's current attempt, and where this attempt begins in the logs here."""
         record = self._index.get(name)
-        return self._following_of(record), registered(record).begins
+        return self._monitor_of(record), current_attempt(record).log_begins
 
-    def _ending_of(self, record: JobRecord, following: Following) -> Ending:
+    def _complete(self, record: JobRecord, monitor: JobMonitor) -> Completion:
+        """Start to complete a job whose hosts are over."""
         plan = self._plans.get(record.name) or parse_plan(record.plan_dict)
-        renewal = Renewal(record, plan, following, self._road, self._home, environ=self._environ, find=self._find)
-        return Ending(record, plan, following, self._road, self._home, renewal=renewal)
+        retry = Retry(record, plan, monitor, self._transport, self._home, environ=self._environ, find=self._find)
+        return Completion(record, plan, monitor, self._transport, self._home, retry=retry)
 
-    def _let_go(self, name: str) -> None:
-        """Nobody reads on: who asks next visits the machines anew."""
+    def _release_reader(self, name: str) -> None:
+        """Close the job's connections when its last open log is closed; a later request opens new ones."""
         self._readers[name] -= 1
         if not self._readers[name]:
             self._close(name)
 
     def _close(self, name: str) -> None:
-        following = self._followings.pop(name, None)
-        if following is not None:
-            following.close()
+        monitor = self._monitors.pop(name, None)
+        if monitor is not None:
+            monitor.close()
 
 
-def _goes_on_elsewhere(known: JobRecord, found: JobRecord) -> bool:
-    """Say whether a job that somebody else submitted is at a later attempt than the one that is known here."""
+def _is_later_attempt(known: JobRecord, reported: JobRecord) -> bool:
+    """Report whether machines run a later attempt, started elsewhere, than the row that is known here."""
     if known.service is None or known.backend != SshBackend.name:
         return False
-    now = registered(known)
-    return now.code_path is None and split_attempt(registered(found).name)[1] > split_attempt(now.name)[1]
+    attempt = current_attempt(known)
+    # A job that was submitted here has a code path. Its row is kept up to date by this machine.
+    return (
+        attempt.code_path is None and split_attempt(current_attempt(reported).name)[1] > split_attempt(attempt.name)[1]
+    )

@@ -1,4 +1,4 @@
-"""Looks at all machines of an inventory before a job does: who can be reached, what each has, how they connect."""
+"""Check the machines of an inventory: their connections, their software, and the speed of the links between them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ from typing import Any
 
 import msgspec
 
-from herringbone.backends.ssh.connection import Visit
+from herringbone.backends.ssh.connection import Connection
 from herringbone.backends.ssh.inventory import Inventory, Machine
-from herringbone.backends.ssh.rendezvous import place_of
-from herringbone.backends.ssh.transport import Road
-from herringbone.backends.ssh.versions import differences, versions_of
+from herringbone.backends.ssh.machine_facts import address_of, differences, versions_of
+from herringbone.backends.ssh.transport import Transport
 from herringbone_contract.errors import HostError
 
 MAX_SKEW_SECONDS = 2.0
 MIN_FREE_BYTES = 1 << 30
-# A link this much slower than the middle one of all will hold up every sum.
+# A link slower than this part of the median speed will delay every sum.
 _SLOW_PART = 0.5
 _THREADS = 64
 _TOKEN_BYTES = 16
 
 
 class MachineReport(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One machine; with `trouble`, why nothing more is known. `skew` is its clock's lead, in seconds."""
+    """One machine; `skew` is the lead of its clock in seconds, `runs` is the job that has the machine.
+
+    With `trouble`, the reason why the machine could not be examined, nothing else is known.
+    """
 
     name: str
     trouble: str = ""
@@ -46,8 +48,8 @@ class MachineReport(msgspec.Struct, kw_only=True, omit_defaults=True):
     runs: str | None = None
 
 
-class Pair(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """How fast `sender` reached `receiver`, in bytes per second; with `trouble`, why it did not."""
+class LinkReport(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The speed from `sender` to `receiver` in bytes per second, or in `trouble` the reason why there is none."""
 
     sender: str
     receiver: str
@@ -55,75 +57,92 @@ class Pair(msgspec.Struct, kw_only=True, omit_defaults=True):
     trouble: str = ""
 
 
-class Report(msgspec.Struct, kw_only=True):
-    """What a check found; `problems` are sentences, none where a job may start."""
+class CheckReport(msgspec.Struct, kw_only=True):
+    """The result of a check; `problems` are sentences, and a job may start when there are none."""
 
     machines: list[MachineReport]
-    pairs: list[Pair]
+    pairs: list[LinkReport]
     problems: list[str]
 
 
-def check(inventory: Inventory, road: Road[Machine], *, seconds: float) -> Report:
-    """Visit every machine, and have every pair of them send for `seconds`, as many at once as have no common end."""
+def check(inventory: Inventory, transport: Transport[Machine], *, seconds: float) -> CheckReport:
+    """Connect to every machine, and measure the link of every pair for `seconds`.
+
+    Pairs without a common machine are measured at the same time.
+    """
     with ExitStack() as stack, ThreadPoolExecutor(_THREADS) as pool:
-        visits = [road.visit(machine) for machine in inventory.machines]
-        for visit in visits:
-            stack.callback(visit.close)
-        reports = list(pool.map(_look, inventory.machines, visits))
+        connections = [transport.connect(machine) for machine in inventory.machines]
+        for connection in connections:
+            stack.callback(connection.close)
+        reports = list(pool.map(_examine, inventory.machines, connections))
         reached = {
-            report.name: (report, visit) for report, visit in zip(reports, visits, strict=True) if not report.trouble
+            report.name: (report, connection)
+            for report, connection in zip(reports, connections, strict=True)
+            if not report.trouble
         }
-        pairs: list[Pair] = []
-        for round_ in rounds(list(reached)):
-            pairs += pool.map(lambda pair: _measure(*reached[pair[0]], *reached[pair[1]], seconds), round_)
-    return Report(machines=reports, pairs=pairs, problems=problems(inventory, reports, pairs))
+        links: list[LinkReport] = []
+        # A machine in two measurements at once would share its link between them.
+        for pairs in rounds(list(reached)):
+            links += pool.map(lambda pair: _measure(*reached[pair[0]], *reached[pair[1]], seconds), pairs)
+    return CheckReport(machines=reports, pairs=links, problems=problems(inventory, reports, links))
 
 
 def rounds(names: Sequence[str]) -> list[list[tuple[str, str]]]:
-    """Return every pair once, in rounds in which each name stands at most once, as in a tournament. Pure.
+    """Return every pair once, in rounds in which each name appears at most once, as in a tournament. Pure.
 
     >>> rounds(["a", "b", "c"])
     [[('b', 'c')], [('a', 'c')], [('a', 'b')]]
+
+    Source: the circle method for round-robin tournaments.
     """
+    # With an odd number of names, the one opposite of None pauses in this round.
     seats: list[str | None] = [*names, *([None] if len(names) % 2 else [])]
-    found = []
+    schedule = []
     for _ in range(len(seats) - 1):
         half = len(seats) // 2
-        met = zip(seats[:half], reversed(seats[half:]), strict=True)
-        found.append([tuple_ for one, other in met if (tuple_ := _in_order(names, one, other)) is not None])
+        opposite = zip(seats[:half], reversed(seats[half:]), strict=True)
+        schedule.append([pair for one, other in opposite if (pair := _in_order(names, one, other)) is not None])
         seats = [seats[0], seats[-1], *seats[1:-1]]
-    return found
+    return schedule
 
 
-def problems(inventory: Inventory, reports: Sequence[MachineReport], pairs: Sequence[Pair]) -> list[str]:
-    """Return what would keep a job from running, or slow it down. Pure."""
-    found = [report.trouble for report in reports if report.trouble]
-    there = [report for report in reports if not report.trouble]
-    wanted = {machine.name: machine for machine in inventory.machines}
-    for report in there:
-        machine = wanted[report.name]
-        if machine.gpus is not None and report.gpus < machine.gpus:
-            found.append(f"{report.name}: the inventory says {machine.gpus} GPUs, the machine has {report.gpus}")
-        if machine.runtime == "docker" and report.docker is None:
-            found.append(f"{report.name}: no container engine answers there, and its runtime is docker")
-        if abs(report.skew) > MAX_SKEW_SECONDS:
-            found.append(f"{report.name}: its clock is {report.skew:+.1f} s off: logs will seem out of order")
-        if report.free_bytes < MIN_FREE_BYTES:
-            found.append(f"{report.name}: {report.free_bytes / 1e6:.0f} MB are free in its work folder")
-    kinds = {report.name: (wanted[report.name].labels, wanted[report.name].runtime) for report in there}
+def problems(inventory: Inventory, reports: Sequence[MachineReport], links: Sequence[LinkReport]) -> list[str]:
+    """Return a sentence for everything that would prevent a job or slow it down. Pure."""
+    sentences = [report.trouble for report in reports if report.trouble]
+    reached = [report for report in reports if not report.trouble]
+    machines = {machine.name: machine for machine in inventory.machines}
+    for report in reached:
+        sentences += _machine_problems(machines[report.name], report)
+    # Machines with the same labels and runtime are interchangeable for a job, so their versions must not differ.
+    kinds = {report.name: (machines[report.name].labels, machines[report.name].runtime) for report in reached}
     for kind in sorted(set(kinds.values())):
-        same = [report for report in there if kinds[report.name] == kind]
-        found += differences({each.name: versions_of(msgspec.structs.asdict(each), runtime=kind[1]) for each in same})
-    found += [f"{pair.sender} does not reach {pair.receiver}: {pair.trouble}" for pair in pairs if pair.trouble]
-    speeds = sorted(pair.bytes_per_second for pair in pairs if not pair.trouble)
-    for pair in pairs:
-        if speeds and not pair.trouble and pair.bytes_per_second < _SLOW_PART * speeds[len(speeds) // 2]:
-            found.append(f"{pair.sender} to {pair.receiver}: {shown_speed(pair.bytes_per_second)}, others are faster")
-    return found
+        same = [report for report in reached if kinds[report.name] == kind]
+        facts = {report.name: msgspec.structs.asdict(report) for report in same}
+        sentences += differences({name: versions_of(its_facts, runtime=kind[1]) for name, its_facts in facts.items()})
+    sentences += [f"{link.sender} does not reach {link.receiver}: {link.trouble}" for link in links if link.trouble]
+    speeds = sorted(link.bytes_per_second for link in links if not link.trouble)
+    for link in links:
+        if speeds and not link.trouble and link.bytes_per_second < _SLOW_PART * speeds[len(speeds) // 2]:
+            speed = shown_speed(link.bytes_per_second)
+            sentences.append(f"{link.sender} to {link.receiver}: {speed}, others are faster")
+    return sentences
+
+
+def _machine_problems(machine: Machine, report: MachineReport) -> list[str]:
+    sentences = []
+    if machine.gpus is not None and report.gpus < machine.gpus:
+        sentences.append(f"{report.name}: the inventory says {machine.gpus} GPUs, the machine has {report.gpus}")
+    if machine.runtime == "docker" and report.docker is None:
+        sentences.append(f"{report.name}: no container engine answers there, and its runtime is docker")
+    if abs(report.skew) > MAX_SKEW_SECONDS:
+        sentences.append(f"{report.name}: its clock is {report.skew:+.1f} s off: logs will seem out of order")
+    if report.free_bytes < MIN_FREE_BYTES:
+        sentences.append(f"{report.name}: {report.free_bytes / 1e6:.0f} MB are free in its work folder")
+    return sentences
 
 
 def shown_speed(bytes_per_second: float) -> str:
-    """Return a speed as networks are sold.
+    """Return a speed in bits per second, as networks are sold.
 
     >>> shown_speed(1.25e9), shown_speed(12e6)
     ('10.0 Gbit/s', '96 Mbit/s')
@@ -138,46 +157,51 @@ def _in_order(names: Sequence[str], one: str | None, other: str | None) -> tuple
     return (one, other) if names.index(one) < names.index(other) else (other, one)
 
 
-def _look(machine: Machine, visit: Visit) -> MachineReport:
+def _examine(machine: Machine, connection: Connection) -> MachineReport:
     try:
-        visit.ask({"ask": "hello"})
-        # Once more, now that nothing is made or loaded on the way to an answer.
+        connection.ask({"ask": "facts"})
+        # Ask again for the clock: the first answer may have waited for an environment and for imports.
         asked = time.time()
-        hello = visit.ask({"ask": "hello"})
-        skew = hello["now"] - (asked + time.time()) / 2
-        place = place_of(machine, hello)
-        seen: dict[str, Any] = visit.ask({"ask": "survey"})
-        owner = visit.ask({"ask": "owner"})["owner"]
+        facts = connection.ask({"ask": "facts"})
+        # The machine read its clock about half way between the request and the answer.
+        skew = facts["now"] - (asked + time.time()) / 2
+        address = address_of(machine, facts)
+        details: dict[str, Any] = connection.ask({"ask": "detailed_facts"})
+        owner = connection.ask({"ask": "owner"})["owner"]
     except HostError as error:
         return MachineReport(name=machine.name, trouble=str(error))
     return MachineReport(
         name=machine.name,
-        address=place.address,
-        interface=place.interface,
-        gpus=hello["gpus"],
-        driver=hello["driver"],
-        libraries=hello["libraries"],
-        free_bytes=hello["free_bytes"],
+        address=address.address,
+        interface=address.interface,
+        gpus=facts["gpus"],
+        driver=facts["driver"],
+        libraries=facts["libraries"],
+        free_bytes=facts["free_bytes"],
         skew=skew,
         runs=None if owner is None else f"{owner['job']} of {owner['client']}",
-        python=seen["python"],
-        docker=seen["docker"],
-        mpirun=seen["mpirun"],
-        cpus=seen["cpus"],
-        gpu_names=tuple(seen["gpu_names"]),
+        python=details["python"],
+        docker=details["docker"],
+        mpirun=details["mpirun"],
+        cpus=details["cpus"],
+        gpu_names=tuple(details["gpu_names"]),
     )
 
 
-def _measure(sender: MachineReport, sending: Visit, receiver: MachineReport, receiving: Visit, seconds: float) -> Pair:
+def _measure(
+    sender: MachineReport, from_sender: Connection, receiver: MachineReport, from_receiver: Connection, seconds: float
+) -> LinkReport:
+    # The receiver's port is open to the network; the token tells the sender from other programs.
     token = os.urandom(_TOKEN_BYTES).hex()
     try:
-        number = receiving.send({"ask": "measure", "role": "listen", "token": token})
-        port = receiving.hear("listening", number)["port"]
-        words = {"role": "send", "token": token, "address": receiver.address, "port": port, "seconds": seconds}
-        sent = sending.ask({"ask": "measure", **words})
-        heard = receiving.hear("answer", number)
+        number = from_receiver.send({"ask": "measure", "role": "listen", "token": token})
+        port = from_receiver.wait_for("listening", number)["port"]
+        role = {"role": "send", "token": token, "address": receiver.address, "port": port, "seconds": seconds}
+        sent = from_sender.ask({"ask": "measure", **role})
+        received = from_receiver.wait_for("answer", number)
     except HostError as error:
-        return Pair(sender=sender.name, receiver=receiver.name, trouble=str(error))
-    if trouble := sent.get("trouble") or heard.get("trouble"):
-        return Pair(sender=sender.name, receiver=receiver.name, trouble=trouble)
-    return Pair(sender=sender.name, receiver=receiver.name, bytes_per_second=heard["moved"] / heard["seconds"])
+        return LinkReport(sender=sender.name, receiver=receiver.name, trouble=str(error))
+    if trouble := sent.get("trouble") or received.get("trouble"):
+        return LinkReport(sender=sender.name, receiver=receiver.name, trouble=trouble)
+    speed = received["moved"] / received["seconds"]
+    return LinkReport(sender=sender.name, receiver=receiver.name, bytes_per_second=speed)

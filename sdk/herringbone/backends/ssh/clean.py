@@ -1,4 +1,4 @@
-"""Has machines remove what jobs left there, and tells what it was."""
+"""Remove stale files on the machines of an inventory, and report what was removed."""
 
 from __future__ import annotations
 
@@ -10,38 +10,44 @@ from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 
-from herringbone.backends.ssh.agent.cleanup import Leftover
+from herringbone.backends.ssh.agent.cleanup import StaleFiles
 from herringbone.backends.ssh.inventory import Machine
-from herringbone.backends.ssh.transport import Road
+from herringbone.backends.ssh.transport import Transport
 from herringbone_contract.errors import HostError, OptionError
 
-# Unlinking a million files takes a while.
+# Removing a million files takes a while.
 _CLEAN_SECONDS = 3600.0
 _THREADS = 32
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 
 
-class Cleaned(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One machine: what went, or would; `runs` is the job that keeps the rest; with `trouble`, nobody answered."""
+class CleanupReport(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """The files that were, or would be, removed on one machine.
+
+    `runs` is the job that has the machine, so that shared files stay. `trouble` says why the machine did not answer.
+    """
 
     name: str
-    leftovers: list[Leftover] = []
+    # "leftovers" is the key in the output of `herringbone hosts clean --json`.
+    stale_files: list[StaleFiles] = msgspec.field(default_factory=list, name="leftovers")
     runs: str = ""
     trouble: str = ""
 
 
-def clean(machines: Sequence[Machine], road: Road[Machine], *, older: float, dry: bool) -> list[Cleaned]:
-    """Visit every machine and have it remove what is older than `older` seconds; with `dry`, have it only look."""
+def clean(
+    machines: Sequence[Machine], transport: Transport[Machine], *, older: float, dry: bool
+) -> list[CleanupReport]:
+    """Make every machine remove what is older than `older` seconds; with `dry`, only report it."""
     message = {"ask": "clean", "older": older, "dry": dry, "client": f"{getpass.getuser()}@{platform.node()}"}
 
-    def ask(machine: Machine) -> Cleaned:
+    def ask(machine: Machine) -> CleanupReport:
         try:
-            with road.visit(machine) as visit:
-                answer = visit.ask(message, timeout=_CLEAN_SECONDS)
+            with transport.connect(machine) as connection:
+                answer = connection.ask(message, timeout=_CLEAN_SECONDS)
         except HostError as error:
-            return Cleaned(name=machine.name, trouble=str(error))
-        leftovers = msgspec.convert(answer["leftovers"], list[Leftover])
-        return Cleaned(name=machine.name, leftovers=leftovers, runs=answer["runs"])
+            return CleanupReport(name=machine.name, trouble=str(error))
+        stale_files = msgspec.convert(answer["stale_files"], list[StaleFiles])
+        return CleanupReport(name=machine.name, stale_files=stale_files, runs=answer["runs"])
 
     with ThreadPoolExecutor(_THREADS) as pool:
         return list(pool.map(ask, machines))
@@ -57,5 +63,5 @@ def parse_age(text: str) -> float:
     """
     match = re.fullmatch(r"([0-9]+)([mhd])", text)
     if match is None:
-        raise OptionError(f"--older-than {text!r}: expected a number with m, h or d behind it, for example 30d")
+        raise OptionError(f"--older-than {text!r}: expected a number followed by m, h or d, for example 30d")
     return int(match[1]) * _UNITS[match[2]]

@@ -1,6 +1,13 @@
-"""The end of a job, here: fetch what its hosts left, judge, pack, and write the result into the index.
+"""Complete a job on this machine: fetch what its hosts left, judge, pack, and write the result into the index.
 
-In a thread: who waits for a job wants to be told meanwhile. Of several processes that follow one job, one does it.
+    all hosts over
+         |  judge_job
+         |-- failed --> fetch the logs --> Retry.start --> another attempt, and the job goes on
+         v
+    Uploading: fetch logs, models and outputs --> pack --> the row says how the job ended
+
+This runs in a thread, so that the caller who waits for the job still sees messages. When several processes follow one
+job, a file lock lets one of them do it.
 """
 
 from __future__ import annotations
@@ -17,146 +24,162 @@ from threading import Thread
 from typing import TYPE_CHECKING
 
 from herringbone.backends.ssh.job_state import judge_job
-from herringbone.backends.ssh.running_jobs import registered
+from herringbone.backends.ssh.running_jobs import current_attempt
 from herringbone.controller.artifacts import pack
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.verdict import Verdict
 from herringbone.jobs.index import FAILED, UPLOADING, JobIndex, JobRecord
+from herringbone.jobs.lifecycle import settle
 from herringbone.planning.checks import output_folder
 from herringbone_contract.errors import HerringboneError
 from herringbone_contract.failure import Failure
 from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
-    from herringbone.backends.ssh.follow import Following, HostView
+    from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
     from herringbone.backends.ssh.inventory import Machine
-    from herringbone.backends.ssh.retry import Renewal
-    from herringbone.backends.ssh.transport import Road
+    from herringbone.backends.ssh.retry import Retry
+    from herringbone.backends.ssh.transport import Transport
     from herringbone.jobs.home import Home
     from herringbone.planning.plan import JobPlan
 
 _THREADS = 8
 
 
-class Ending:
-    """Begins at once, in a thread of its own; it is over when the index says how the job ended, or where it goes on."""
+class Completion:
+    """Completes one job in a thread that starts at once.
+
+    It is finished when the index says how the job ended, or which machines run the next attempt. The thread is the only
+    one that uses the members; the monitor is not changed any more, because the job is over.
+    """
 
     def __init__(
         self,
         record: JobRecord,
         plan: JobPlan,
-        following: Following,
-        road: Road[Machine],
+        monitor: JobMonitor,
+        transport: Transport[Machine],
         home: Home,
         *,
-        renewal: Renewal,
+        retry: Retry,
     ) -> None:
-        self._record, self._plan, self._following, self._road = record, plan, following, road
-        self._renewal = renewal
-        self._now = registered(record)
+        self._record, self._plan, self._monitor, self._transport = record, plan, monitor, transport
+        self._retry = retry
+        self._attempt = current_attempt(record)
         self._folder = home.job(record.name)
         self._index = JobIndex(home.index)
-        # Not a daemon: a program that ends meanwhile would leave the result half fetched.
+        # Not a daemon thread: Python would kill that one at its exit, and leave the result half fetched.
         Thread(target=self._run).start()
 
     def _run(self) -> None:
+        # A job that was submitted elsewhere has no folder here yet.
         self._folder.path.mkdir(mode=0o700, exist_ok=True)
         self._folder.logs.mkdir(exist_ok=True)
         with (self._folder.path / "ending.lock").open("w") as lock:
+            # Between processes; the kernel frees it when this process dies, and the next one starts over.
             fcntl.flock(lock, fcntl.LOCK_EX)
+            # Read under the lock: the previous holder may have completed the job or started the next attempt.
             record = self._index.get(self._record.name)
-            # Another process may have brought it to its end, or begun the next attempt.
             if not record.done and record.service == self._record.service:
-                self._conclude()
+                self._complete()
 
-    def _conclude(self) -> None:
-        verdict, model = judge_job(self._following.states), None
+    def _complete(self) -> None:
+        verdict, model = judge_job(self._monitor.states), None
         if verdict.failure is not None:
-            # A machine that went away since has no say in whether the job goes on.
+            # The retry policies search the logs. A machine that is lost by now must not prevent the retry.
             with contextlib.suppress(HerringboneError):
-                self._each(self._fetch_log)
+                self._for_each_host(self._fetch_log)
             try:
-                if self._renewal.begin(verdict):
+                if self._retry.start(verdict):
                     return
             except (HerringboneError, OSError) as error:
-                why = f"{verdict.failure.message}; the job could not begin anew: {error}".removeprefix("; ")
+                why = f"{verdict.failure.message}; the job could not be restarted: {error}".removeprefix("; ")
                 verdict = replace(verdict, failure=verdict.failure._replace(message=why))
-        self._index.update(self._record.name, unless_done=True, secondary_status=UPLOADING)
+        settle(self._index, self._record.name, {"secondary_status": UPLOADING})
         try:
-            self._each(self._fetch)
+            # With the logs: a completed job has not fetched them yet, and after a failure their fetch may have failed.
+            self._for_each_host(self._fetch_results)
             model = self._pack(with_model=verdict.failure is None)
         except (HerringboneError, OSError) as error:
+            # A job that failed by itself keeps that reason: it matters more than a lost output.
             if verdict.failure is None:
-                verdict = Verdict(FAILED, FAILED, self._not_fetched(error))
-        self._index.update(
+                verdict = Verdict(FAILED, FAILED, self._fetch_failure(error))
+        # Last: from now on other processes read the results.
+        settle(
+            self._index,
             self._record.name,
-            unless_done=True,
-            status=verdict.status,
-            secondary_status=verdict.secondary_status,
-            ended=time.time(),
-            failure=None if verdict.failure is None else verdict.failure.to_json(),
-            model=None if model is None else str(model),
+            {
+                "status": verdict.status,
+                "secondary_status": verdict.secondary_status,
+                "ended": time.time(),
+                "failure": None if verdict.failure is None else verdict.failure.to_json(),
+                "model": None if model is None else str(model),
+            },
         )
 
-    def _each(self, fetch: Callable[[HostView], None]) -> None:
-        # A machine that was given up would be waited for in vain.
-        views = [view for view in self._following.views.values() if view.state.done]
+    def _for_each_host(self, fetch: Callable[[HostMonitor], None]) -> None:
+        # Lost machines are left out: a copy from them would only run into its time limit.
+        hosts = [host for host in self._monitor.hosts.values() if host.state.done]
         with ThreadPoolExecutor(_THREADS) as pool:
-            # All of them, whatever becomes of one.
-            calls = [pool.submit(fetch, view) for view in views]
+            calls = [pool.submit(fetch, host) for host in hosts]
+        # Raised only now: one machine's failure does not prevent the copies from the others.
         for call in calls:
             call.result()
 
-    def _fetch(self, view: HostView) -> None:
-        """Bring a host's log, its model and its output to where a host of this machine has them."""
-        assert view.row is not None
-        self._fetch_log(view)
-        for folder in view.left:
-            inside = Path(folder).relative_to(f"jobs/{self._now.name}")
-            self._road.fetch(view.machine, f"{view.row['work']}/{folder}", self._folder.path / inside)
+    def _fetch_results(self, host: HostMonitor) -> None:
+        """Fetch a host's log, model and output to the folders that a host on this machine would use."""
+        assert host.row is not None
+        self._fetch_log(host)
+        for folder in host.result_folders:
+            inside = Path(folder).relative_to(f"jobs/{self._attempt.name}")
+            self._transport.fetch(host.machine, f"{host.row['work']}/{folder}", self._folder.path / inside)
 
-    def _fetch_log(self, view: HostView) -> None:
-        """Bring a host's log here, behind those of the attempts before."""
-        assert view.row is not None
-        fetched = self._folder.logs / f".{view.host}"
-        self._road.fetch(view.machine, f"{view.row['work']}/jobs/{self._now.name}/logs", fetched)
+    def _fetch_log(self, host: HostMonitor) -> None:
+        """Fetch a host's log and write it behind the logs of earlier attempts."""
+        assert host.row is not None
+        # Into a folder of its own: `fetch` removes files that the machine does not have, such as other hosts' logs.
+        fetched = self._folder.logs / f".{host.host}"
+        self._transport.fetch(host.machine, f"{host.row['work']}/jobs/{self._attempt.name}/logs", fetched)
         with (
             contextlib.suppress(FileNotFoundError),
-            (fetched / f"{view.host}.log").open("rb") as log,
-            self._folder.log(view.host).open("ab") as filed,
+            (fetched / f"{host.host}.log").open("rb") as log,
+            self._folder.log(host.host).open("ab") as target,
         ):
-            filed.truncate(self._now.begins.get(view.host, 0))
-            shutil.copyfileobj(log, filed)
+            # The log may have been fetched before: for a retry that did not start, or by a process that was killed.
+            target.truncate(self._attempt.log_begins.get(host.host, 0))
+            shutil.copyfileobj(log, target)
         shutil.rmtree(fetched, ignore_errors=True)
 
     def _pack(self, *, with_model: bool) -> Path | None:
         output = output_folder(self._plan, self._folder)
         compress = not self._plan.options.disable_output_compression
-        ending = ".tar.gz" if compress else ""
-        bases = [(host, Paths(self._folder.host(host))) for host in self._following.views]
+        suffix = ".tar.gz" if compress else ""
+        bases = [(host, Paths(self._folder.host(host))) for host in self._monitor.hosts]
         data = [(host, Path(paths.output_data)) for host, paths in bases]
         if any(next(folder.rglob("*"), None) for _, folder in data):
-            pack(data, output / f"output{ending}", compress=compress, say=self._say)
+            pack(data, output / f"output{suffix}", compress=compress, say=self._say)
+        # The output of a failed job may say why it failed; its model is not complete.
         if not with_model:
             return None
         models = [(host, Path(paths.model)) for host, paths in bases]
-        return pack(models, output / f"model{ending}", compress=compress, say=self._say)
+        return pack(models, output / f"model{suffix}", compress=compress, say=self._say)
 
     def _say(self, text: str) -> None:
-        """File a line of our own in the first host's log."""
-        host = next(iter(self._following.views))
+        """Write a line into the first host's log."""
+        host = next(iter(self._monitor.hosts))
         log = LogFile(str(self._folder.log(host)))
         log.say(f"[{host}] packing: {text}", time.time())
         log.close(time.time())
 
-    def _not_fetched(self, error: Exception) -> Failure:
-        places = ", ".join(
-            f"{view.machine.name}:{view.row['work']}/jobs/{self._now.name}"
-            for view in self._following.views.values()
-            if view.row is not None
+    def _fetch_failure(self, error: Exception) -> Failure:
+        # The folders stay on the machines, so the message tells the user where the results are.
+        folders = ", ".join(
+            f"{host.machine.name}:{host.row['work']}/jobs/{self._attempt.name}"
+            for host in self._monitor.hosts.values()
+            if host.row is not None
         )
         return Failure(
             exception=type(error).__name__,
             exit_code=0,
-            message=f"the job ran to its end, but what it left could not be brought here: {error}; it is in {places}",
+            message=f"the job completed, but its results could not be fetched: {error}; they are in {folders}",
         )

@@ -1,6 +1,9 @@
-"""One job on its machines, as it is heard of: a visit to each, taken up again when it breaks.
+"""Follow the hosts of one job over a connection to each machine; a connection that breaks is opened again.
 
-Nothing here waits: a look takes in what has come, and begins what is to be begun.
+    look()  -> every HostMonitor reads the messages that have arrived: rows, log bytes, refusals
+            -> JobMonitor declares machines lost that stay silent after other hosts have ended
+
+Nothing here waits. One thread at a time calls `look`, so no member has a lock.
 """
 
 from __future__ import annotations
@@ -12,130 +15,147 @@ from types import MappingProxyType
 from typing import Any
 
 from herringbone.backends.ssh.agent.messages import Message
-from herringbone.backends.ssh.connection import Visit
+from herringbone.backends.ssh.connection import Connection
 from herringbone.backends.ssh.inventory import Machine
 from herringbone.backends.ssh.job_state import HostState, is_over
-from herringbone.backends.ssh.transport import Road
+from herringbone.backends.ssh.transport import Transport
 from herringbone_contract.errors import HostError
 from herringbone_contract.failure_text import parse_failure
 
-# A machine whose visit broke is tried again after these many seconds, the last of them from then on.
+# Pauses before the attempts to open a broken connection again; the last one applies from then on.
 _RETRY_SECONDS = (0.0, 0.5, 1.0, 2.0, 5.0)
-# Once other hosts are over, theirs has been told by them or has noticed itself: longer it is not waited for.
+# After the end of one host, the others hear of it from their supervisors. A host that still has not ended after this
+# time does not react any more.
 PATIENCE_SECONDS = 5.0
+# Shorter for a host with which the others lost contact: they have already waited three heartbeats for it.
 BLAMED_PATIENCE_SECONDS = 1.0
-# A connection that broke is not worth a word while it can be taken up again at once.
-_WORTH_A_WORD_SECONDS = 2.0
-# A machine with whose host the others lost contact is asked whether it is there; one that is answers within it.
+# Shorter interruptions are not reported: most connections are open again at once.
+_REPORT_SECONDS = 2.0
+# A machine with whose host the others lost contact gets a request, which a reachable machine answers within this time.
 ANSWER_SECONDS = 0.75
 
+TakeBytes = Callable[[bytes], None]
 
-class HostView:
-    """One host and the visit to its machine."""
 
-    def __init__(self, job: str, host: str, machine: Machine, road: Road[Machine], visit: Visit | None) -> None:
+class HostMonitor:
+    """The last known state of one host; `connection` is an open connection to its machine, None to open one."""
+
+    def __init__(
+        self, job: str, host: str, machine: Machine, transport: Transport[Machine], connection: Connection | None
+    ) -> None:
         self.host, self.machine = host, machine
-        self._job, self._road = job, road
-        self._visit: Visit | None = None
-        self._given = visit
-        self._trials, self._next_trial = 0, 0.0
-        self._takers: dict[int, tuple[Callable[[bytes], None], int]] = {}
-        self._waiting: list[tuple[Callable[[bytes], None], int]] = []
+        self._job, self._transport = job, transport
+        # None until the first look and while the connection is broken.
+        self._connection: Connection | None = None
+        self._opened_earlier = connection
+        self._failed_attempts, self._next_attempt = 0, 0.0
+        # number of the log request -> the receiver, and the next byte of the log
+        self._log_receivers: dict[int, tuple[TakeBytes, int]] = {}
+        # The same while there is no connection: request them again from these bytes on.
+        self._pending_logs: list[tuple[TakeBytes, int]] = []
         self.row: dict[str, Any] | None = None
         self.record: str | None = None
-        self.left: list[str] = []
+        self.result_folders: list[str] = []
         self.ahead = 0.0
         self.trouble = ""
-        self.heard = self._broken_at = 0.0
+        self.last_message = self._broken_at = 0.0
         self.forgotten = False
 
     @property
     def state(self) -> HostState:
+        """Return the host's state for `job_state`."""
         forgotten = self.trouble if self.forgotten else ""
         return HostState(self.host, self.machine.name, self.row, self.record, self.ahead, forgotten, self.forgotten)
 
     def silence(self, now: float) -> str:
-        """Say why nothing is heard of the machine for a while; empty where something is."""
-        return self.trouble if self.trouble and now - self._broken_at >= _WORTH_A_WORD_SECONDS else ""
+        """Return why the machine has not been heard of for a while; "" when it has."""
+        return self.trouble if self.trouble and now - self._broken_at >= _REPORT_SECONDS else ""
 
-    def take_log(self, take: Callable[[bytes], None], offset: int = 0) -> None:
-        """Have the host's log from `offset` (bytes) on given to `take`, in pieces, as it comes."""
-        if self._visit is None:
-            self._waiting.append((take, offset))
+    def take_log(self, take: TakeBytes, offset: int = 0) -> None:
+        """Pass the host's log to `take`, from the byte `offset` on, in pieces as they arrive."""
+        if self._connection is None:
+            self._pending_logs.append((take, offset))
         else:
-            self._takers[self._ask_for_log(self._visit, offset)] = (take, offset)
+            self._log_receivers[self._request_log(self._connection, offset)] = (take, offset)
 
     def look(self, now: float) -> None:
-        """Take in what has come."""
-        if self._visit is None:
-            if self.forgotten or now < self._next_trial:
+        """Process the messages that have arrived; open the connection when it is broken and its pause is over."""
+        if self._connection is None:
+            if self.forgotten or now < self._next_attempt:
                 return
-            self._begin()
-        assert self._visit is not None
+            self._connect()
+        assert self._connection is not None
         try:
-            for message, payload in self._visit.messages():
-                self._take(message, payload, now)
+            for message, payload in self._connection.messages():
+                self._process(message, payload, now)
         except HostError as error:
-            self._lost(str(error), now)
+            self._disconnected(str(error), now)
 
-    def tell(self, message: Message) -> None:
-        """Send a request if there is a visit; nobody waits for an answer."""
-        if self._visit is not None:
-            self._visit.send(message)
+    def send(self, message: Message) -> None:
+        """Send a request if there is a connection; the answer is not waited for."""
+        if self._connection is not None:
+            self._connection.send(message)
 
-    def hang_up(self) -> None:
-        """Begin to close; nothing is waited for."""
-        for visit in (self._visit, self._given):
-            if visit is not None:
-                visit.hang_up()
+    def disconnect(self) -> None:
+        """Start to close the connection, without waiting."""
+        for connection in (self._connection, self._opened_earlier):
+            if connection is not None:
+                connection.disconnect()
 
-    def close(self, *, patiently: bool = True) -> None:
-        for visit in (self._visit, self._given):
-            if visit is not None:
-                visit.close(patiently=patiently)
-        self._visit = self._given = None
+    def close(self, *, gracefully: bool = True) -> None:
+        """Close the connection; the host runs on."""
+        for connection in (self._connection, self._opened_earlier):
+            if connection is not None:
+                connection.close(gracefully=gracefully)
+        self._connection = self._opened_earlier = None
 
-    def _begin(self) -> None:
-        self._visit, self._given = self._given or self._road.visit(self.machine), None
-        self._visit.send({"ask": "follow", "job": self._job, "host": self.host})
-        waiting, self._waiting = self._waiting, []
-        for take, offset in waiting:
+    def _connect(self) -> None:
+        self._connection = self._opened_earlier or self._transport.connect(self.machine)
+        self._opened_earlier = None
+        self._connection.send({"ask": "follow", "job": self._job, "host": self.host})
+        pending, self._pending_logs = self._pending_logs, []
+        for take, offset in pending:
             self.take_log(take, offset)
 
-    def _ask_for_log(self, visit: Visit, offset: int) -> int:
-        return visit.send({"ask": "log", "job": self._job, "host": self.host, "offset": offset})
+    def _request_log(self, connection: Connection, offset: int) -> int:
+        return connection.send({"ask": "log", "job": self._job, "host": self.host, "offset": offset})
 
-    def _take(self, message: Message, payload: bytes, now: float) -> None:
-        self._trials, self.trouble, self.heard = 0, "", now
+    def _process(self, message: Message, payload: bytes, now: float) -> None:
+        # Any message proves that the machine is reachable.
+        self._failed_attempts, self.trouble, self.last_message = 0, "", now
         if "log" in message:
-            take, offset = self._takers[message["log"]]
-            self._takers[message["log"]] = (take, offset + len(payload))
+            take, offset = self._log_receivers[message["log"]]
+            # Count before delivery: after a broken connection the log continues behind exactly these bytes.
+            self._log_receivers[message["log"]] = (take, offset + len(payload))
             take(payload)
         elif "row" in message:
             self.row, self.record = message["row"], message.get("record")
-            self.left = message.get("left", [])
+            self.result_folders = message.get("left", [])
+            # Too large by the time that the message took, which is short compared to a clock that is wrong.
             self.ahead = message["now"] - time.time()
         elif "refused" in message:
-            # The machine is there, and knows nothing of the job any more: nor will it.
+            # The machine answers and does not know the job; it will not know it later either, so stop asking.
             self.forgotten = True
-            self._lost(message["refused"], now)
+            self._disconnected(message["refused"], now)
 
-    def _lost(self, why: str, now: float) -> None:
+    def _disconnected(self, why: str, now: float) -> None:
         self.close()
+        # Keep the time of the first failure: it is the start of the silence.
         if not self.trouble:
             self._broken_at = now
         self.trouble = why.removeprefix(f"{self.machine.name}: ")
-        self._waiting += self._takers.values()
-        self._takers.clear()
-        self._next_trial = now + _RETRY_SECONDS[min(self._trials, len(_RETRY_SECONDS) - 1)]
-        self._trials += 1
+        # Request numbers belong to a connection, so the next one gets new requests.
+        self._pending_logs += self._log_receivers.values()
+        self._log_receivers.clear()
+        self._next_attempt = now + _RETRY_SECONDS[min(self._failed_attempts, len(_RETRY_SECONDS) - 1)]
+        self._failed_attempts += 1
 
 
-class Following:
-    """All hosts of one job; `visits` are those that are there already, by host.
+class JobMonitor:
+    """All hosts of one job; `connections` are those that are open already, by host.
 
-    >>> following = Following("digits-1", {"algo-1": machine}, road)           # doctest: +SKIP
-    >>> following.look(); is_over(following.states)                             # doctest: +SKIP
+    >>> monitor = JobMonitor("digits-1", {"algo-1": machine}, transport)        # doctest: +SKIP
+    >>> monitor.look(); is_over(monitor.states)                                 # doctest: +SKIP
     False
     """
 
@@ -143,98 +163,113 @@ class Following:
         self,
         job: str,
         machines: Mapping[str, Machine],
-        road: Road[Machine],
+        transport: Transport[Machine],
         *,
-        visits: Mapping[str, Visit] = MappingProxyType({}),
+        connections: Mapping[str, Connection] = MappingProxyType({}),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.job = job
         self._clock = clock
-        self.views = {host: HostView(job, host, machine, road, visits.get(host)) for host, machine in machines.items()}
+        self.hosts = {
+            host: HostMonitor(job, host, machine, transport, connections.get(host))
+            for host, machine in machines.items()
+        }
+        # When the first host was seen to be over; None before.
         self._first_end: float | None = None
-        self._told_to_end = False
+        self._kill_sent = False
+        # Hosts whose machines are not waited for any more.
         self._lost: set[str] = set()
         self._closed = False
 
     def look(self) -> None:
-        """Take in what all machines say, and give up those that stay silent after the others have ended."""
+        """Process what has arrived from all machines; declare machines lost that outlive the others in silence."""
         if self._closed:
             return
         now = self._clock()
-        for view in self.views.values():
-            if not view.state.done:
-                view.look(now)
+        for host in self.hosts.values():
+            if not host.state.done:
+                host.look(now)
         self._give_up(now)
 
     def silences(self) -> dict[str, str]:
-        """Return why hosts are not heard of, by their names; a host that is heard of is not in it."""
+        """Return the reason for each host that has not been heard of for a while, by host."""
         now = self._clock()
-        found = {view.host: view.silence(now) for view in self.views.values() if not view.state.done}
-        return {host: why for host, why in found.items() if why}
+        reasons = {host.host: host.silence(now) for host in self.hosts.values() if not host.state.done}
+        return {host: reason for host, reason in reasons.items() if reason}
 
     @property
     def states(self) -> list[HostState]:
-        found = []
-        for view in self.views.values():
-            state = view.state
-            if view.host in self._lost and not state.done:
-                why = view.trouble or "it does not answer"
+        """Return the states of all hosts; those of lost machines say why."""
+        states = []
+        for host in self.hosts.values():
+            state = host.state
+            if host.host in self._lost and not state.done:
+                why = host.trouble or "it does not answer"
                 state = HostState(state.host, state.machine, state.row, state.record, state.ahead, lost=why)
-            found.append(state)
-        return found
+            states.append(state)
+        return states
 
     @property
     def is_over(self) -> bool:
+        """Report whether the job is over."""
         return is_over(self.states)
 
     def close(self) -> None:
+        """Close all connections; the job runs on."""
         self._closed = True
-        for view in self.views.values():
-            view.hang_up()
-        for view in self.views.values():
-            # What is lost does not say goodbye.
-            view.close(patiently=view.host not in self._lost)
+        # Two passes: all agents end at the same time, and the second pass waits once and not once per machine.
+        for host in self.hosts.values():
+            host.disconnect()
+        for host in self.hosts.values():
+            # A lost machine does not answer, so waiting for its agent's end is in vain.
+            host.close(gracefully=host.host not in self._lost)
 
     def _give_up(self, now: float) -> None:
-        ended = [view for view in self.views.values() if view.row is not None and view.state.done]
-        living = [view for view in self.views.values() if not view.state.done]
+        """Declare machines lost that stay silent although the job ends on the others.
+
+        first end -- ANSWER_SECONDS: blamed and silent hosts are lost -- patience: kill -- 2 x patience: all lost
+        """
+        ended = [host for host in self.hosts.values() if host.row is not None and host.state.done]
+        living = [host for host in self.hosts.values() if not host.state.done]
+        # Silent machines alone are never lost: without any answer the cause may be our own network.
         if not ended or not living:
             return
         if self._first_end is None:
             self._first_end = now
-            for view in living:
-                view.tell({"ask": "owner"})
-        blamed = {_blamed(view.row) for view in ended}
+            for host in living:
+                # Any request would do: its answer proves that the machine is reachable.
+                host.send({"ask": "owner"})
+        blamed = {_blamed_host(host.row) for host in ended}
         if now >= self._first_end + ANSWER_SECONDS:
-            # Neither the others nor we hear of it.
-            mute = [view for view in living if view.host in blamed and view.heard <= self._first_end]
-            self._lose(mute)
-            living = [view for view in living if view not in mute]
+            # Neither the other hosts nor this client can reach these machines.
+            silent = [host for host in living if host.host in blamed and host.last_message <= self._first_end]
+            self._lose(silent)
+            living = [host for host in living if host not in silent]
         patience = PATIENCE_SECONDS
-        if {view.host for view in living} <= blamed:
-            # The others have waited for it already.
+        if {host.host for host in living} <= blamed:
             patience = BLAMED_PATIENCE_SECONDS
         if now < self._first_end + patience:
             return
-        if not self._told_to_end:
-            self._told_to_end = True
-            self._tell_to_end(living)
-        if now >= self._first_end + 2 * patience or all(view.trouble for view in living):
+        if not self._kill_sent:
+            self._kill_sent = True
+            self._send_kill(living)
+        # A second patience for the kill to take effect, unless no living machine has a connection that could carry it.
+        if now >= self._first_end + 2 * patience or all(host.trouble for host in living):
             self._lose(living)
 
-    def _lose(self, views: Sequence[HostView]) -> None:
-        """Give machines up; one that hears it after all ends what it still has of the job."""
-        self._tell_to_end([view for view in views if view.host not in self._lost])
-        self._lost.update(view.host for view in views)
+    def _lose(self, hosts: Sequence[HostMonitor]) -> None:
+        """Stop waiting for machines; one that still gets the message ends what it has of the job."""
+        self._send_kill([host for host in hosts if host.host not in self._lost])
+        self._lost.update(host.host for host in hosts)
 
-    def _tell_to_end(self, views: Sequence[HostView]) -> None:
-        for view in views:
+    def _send_kill(self, hosts: Sequence[HostMonitor]) -> None:
+        for host in hosts:
             with contextlib.suppress(HostError):
-                view.tell({"ask": "kill", "job": self.job})
+                host.send({"ask": "kill", "job": self.job})
 
 
-def _blamed(row: Mapping[str, Any] | None) -> str | None:
-    """Return which host a host's failure names; None where it names none."""
+def _blamed_host(row: Mapping[str, Any] | None) -> str | None:
+    """Return the host that a host's failure names; None when it names none."""
     if row is None or row["failure"] is None:
         return None
     return parse_failure(row["failure"]).host

@@ -1,8 +1,8 @@
-"""The image of a job whose machines run containers: chosen once, and sent to the machines that lack it.
+"""Bring the image of a job to the machines that lack it.
 
-    this engine ---- one tar, piece by piece ----> visit ----> the machine's engine
+    the client's engine ---- one tar, in pieces ----> connection ----> the machine's engine
 
-An image is known by its id: a second run sends nothing. Where no engine runs here, the machines must have it.
+An image is known by its id, so a second run sends nothing. Without an engine here, the machines must have the image.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from threading import Event
 from typing import TYPE_CHECKING
 
 from herringbone.backends.docker.image import Image, choose_image
-from herringbone.backends.ssh.connection import Visit
+from herringbone.backends.ssh.connection import Connection
 from herringbone_contract.errors import EngineError, HostError, ImageError
 
 if TYPE_CHECKING:
@@ -22,84 +22,83 @@ if TYPE_CHECKING:
     from herringbone.planning.plan import JobPlan
 
 _THREADS = 32
-# An engine unpacks all that it was sent before it answers.
+# An engine answers only after it has unpacked everything that it was sent.
 _PIECE_SECONDS = 600.0
 
 
-def provide(
+def provide_image(
     plan: JobPlan,
-    visits: Sequence[Visit],
+    connections: Sequence[Connection],
     find: Callable[[], Engine],
     *,
     gpus: bool,
     say: Callable[[str], object],
 ) -> Image:
-    """See to it that every machine has the job's image; return it.
+    """Make sure that every machine has the job's image; return the image.
 
-    `find` finds this machine's engine; `gpus` says whether the machines have some; `say` gets what takes long. Raises
-    `ImageError`, and `HostError` where a machine's engine does not answer or takes no image.
+    `find` finds this machine's engine, `gpus` says whether the machines have GPUs, and `say` announces an upload.
+    Raises `ImageError`, or `HostError` when a machine's engine does not answer or does not load the image.
     """
-    image, here = _chosen(plan, visits, find, gpus=gpus)
+    image, engine = _choose(plan, connections, find, gpus=gpus)
     with ThreadPoolExecutor(_THREADS) as pool:
-        found = pool.map(lambda visit: _ask(visit, image.id), visits)
-        lacking = [visit for visit, there in zip(visits, found, strict=True) if there is None]
-        if lacking and here is None:
-            names = ", ".join(visit.machine for visit in lacking)
+        present = pool.map(lambda connection: _find_on(connection, image.id), connections)
+        lacking = [connection for connection, its_image in zip(connections, present, strict=True) if its_image is None]
+        names = ", ".join(connection.machine for connection in lacking)
+        if lacking and engine is None:
             raise ImageError(
-                f"image_uri: {names} has no image {image.name!r} as the other machines have it, and no engine here can "
-                f"send it; get it there (`docker pull {image.name}`)"
+                f"image_uri: {names} does not have the image {image.name!r} that the other machines have, and no "
+                f"engine here can send it; load it there (`docker pull {image.name}`)"
             )
-        if lacking and here is not None:
-            names = ", ".join(visit.machine for visit in lacking)
-            size = here.get(f"/images/{image.id}/json")["Size"]
-            say(f"image {image.name} ({size / 1e9:.1f} GB) is sent to {names}, once")
-            over = Event()
+        if lacking and engine is not None:
+            size = engine.get(f"/images/{image.id}/json")["Size"]
+            say(f"sending image {image.name} ({size / 1e9:.1f} GB) to {names}, once")
+            canceled = Event()
             try:
-                list(pool.map(lambda visit: _send(here, image, visit, over), lacking))
+                list(pool.map(lambda connection: _send(engine, image, connection, canceled), lacking))
             except BaseException:
-                # Ctrl-C, or a machine that fails: the pool waits for the others, which need not come to their end.
-                over.set()
+                # After Ctrl-C or a failure, leaving the pool waits for its threads. This makes the others return.
+                canceled.set()
                 raise
     return image
 
 
-def _chosen(
-    plan: JobPlan, visits: Sequence[Visit], find: Callable[[], Engine], *, gpus: bool
+def _choose(
+    plan: JobPlan, connections: Sequence[Connection], find: Callable[[], Engine], *, gpus: bool
 ) -> tuple[Image, Engine | None]:
-    """Return the image, and the engine that has it; None where only the machines do."""
-    named = plan.arguments.get("image_uri")
+    """Return the image and the engine here that has it, None when only machines have it."""
+    image_uri = plan.arguments.get("image_uri")
     trouble: EngineError | ImageError
     try:
         engine = find()
         return choose_image(engine, plan, gpus=gpus), engine
     except (EngineError, ImageError) as error:
         trouble = error
-    if named is None:
+    if image_uri is None:
         raise trouble
     with suppress(StopIteration):
-        return next(image for visit in visits if (image := _ask(visit, named)) is not None), None
-    raise ImageError(f"image_uri: no machine has {named!r}, and there is none here to be sent: {trouble}")
+        return next(image for machine in connections if (image := _find_on(machine, image_uri)) is not None), None
+    raise ImageError(f"image_uri: no machine has {image_uri!r}, and this machine cannot send it: {trouble}")
 
 
-def _ask(visit: Visit, name: str) -> Image | None:
-    answer = visit.ask({"ask": "image", "name": name})
+def _find_on(connection: Connection, name: str) -> Image | None:
+    answer = connection.ask({"ask": "image", "name": name})
     return None if answer["id"] is None else Image(name, answer["id"], answer["is_ours"])
 
 
-def _send(engine: Engine, image: Image, visit: Visit, over: Event) -> None:
+def _send(engine: Engine, image: Image, connection: Connection, canceled: Event) -> None:
     try:
-        # One piece is on its way while the next one is read.
-        under_way: int | None = None
-        # By its name, which then is known there too.
+        # One piece is on its way while the engine reads the next one; more would fill the memory with a large image.
+        in_flight: int | None = None
+        # By name, so that the machine's engine knows the name, too.
         for piece in engine.save(image.name):
-            if over.is_set():
+            if canceled.is_set():
                 return
-            number = visit.send({"ask": "load"}, piece)
-            if under_way is not None:
-                visit.answer_to(under_way, timeout=_PIECE_SECONDS)
-            under_way = number
-        if under_way is not None:
-            visit.answer_to(under_way, timeout=_PIECE_SECONDS)
-        visit.ask({"ask": "load", "wanted": image.id}, timeout=_PIECE_SECONDS)
+            number = connection.send({"ask": "load"}, piece)
+            if in_flight is not None:
+                connection.answer_to(in_flight, timeout=_PIECE_SECONDS)
+            in_flight = number
+        if in_flight is not None:
+            connection.answer_to(in_flight, timeout=_PIECE_SECONDS)
+        connection.ask({"ask": "load", "wanted": image.id}, timeout=_PIECE_SECONDS)
     except HostError as error:
         raise HostError(f"image {image.name} could not be sent: {error}") from error

@@ -1,4 +1,4 @@
-"""How a job stands, from how its hosts stand on their machines. Pure."""
+"""Derive the state of a job from the states of its hosts on their machines. Pure."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure
 
-# What a supervisor exits with that was told to stop, by its own controller or by another host.
+# The exit code of a supervisor that was asked to stop, by its own controller or by another host.
 _STOPPED_CODE = 143
 
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """One host as its machine last told of it: its row there, and once it is over, its failure's record.
+    """The last report of a host's machine: the host's row and, once the host is over, its failure record.
 
-    `ahead` is how far the machine's clock is ahead of ours, in seconds. `lost` says why the machine is given up; empty
-    while it is not. `forgotten` says that it is there, and has nothing of the job.
+    `ahead` is the lead of the machine's clock over ours, in seconds. `lost` is the reason for which the client stopped
+    waiting for the machine; empty while it waits. `forgotten` says that the machine answers and does not know the job.
     """
 
     host: str
@@ -35,16 +35,18 @@ class HostState:
 
     @property
     def done(self) -> bool:
+        """Report whether the host is over."""
         return self.row is not None and self.row["status"] in TERMINAL
 
     @property
     def ended(self) -> float:
-        """When it ended, by our clock."""
+        """Return the time of the host's end, by our clock."""
         return (self.row["ended"] or 0.0) - self.ahead if self.row is not None else 0.0
 
 
 def is_over(states: Sequence[HostState]) -> bool:
-    """Say whether nothing more will come. Machines that are all silent are not lost: it may be our network."""
+    """Report whether the job is over, so that no machine will report anything new."""
+    # Without any answer at all the cause may be our own network, so silent machines alone end no job.
     heard = any(state.done or state.forgotten for state in states)
     return heard and all(state.done or state.lost for state in states)
 
@@ -57,31 +59,36 @@ def judge_job(states: Sequence[HostState]) -> Verdict:
     >>> judge_job([HostState("algo-1", "gpu-1", row)]).failure.render()
     'algo-1: exit code 137, killed by SIGKILL'
     """
+    # The first failure in time is the cause, and times of different machines compare by our clock only.
     done = sorted((state for state in states if state.done), key=lambda state: state.ended)
     rows = [state.row for state in done if state.row is not None]
     stopped = any(row["secondary_status"] == STOPPED for row in rows)
     max_run_over = any(row["secondary_status"] == MAX_RUNTIME_EXCEEDED for row in rows)
-    # A supervisor whose controller was killed has all hosts stop.
-    abandoned = any(row["status"] == FAILED and _failure(row).host is None for row in rows)
-    ends = [_end(state, told=stopped or max_run_over or abandoned) for state in done]
+    # A supervisor whose controller was killed makes all hosts stop.
+    controller_died = any(row["status"] == FAILED and _failure(row).host is None for row in rows)
+    ends = [_host_end(state, stop_requested=stopped or max_run_over or controller_died) for state in done]
     verdict = judge(ends, stopped=stopped, max_run_over=max_run_over)
     lost = next((state for state in states if state.lost and not state.done), None)
-    if lost is None:
-        return verdict
-    where = f"{lost.machine} {'is there' if lost.forgotten else 'cannot be reached'}: {lost.lost}"
-    if not done:
-        return Verdict(FAILED, FAILED, Failure(host=lost.host, exception="HostError", message=where, exit_code=0))
+    return verdict if lost is None else _with_lost_machine(verdict, lost, heard=bool(done))
+
+
+def _with_lost_machine(verdict: Verdict, lost: HostState, *, heard: bool) -> Verdict:
+    """Return the verdict on a job of which a machine was lost; `heard` says whether other hosts reported their end."""
+    reason = f"{lost.machine} {'answers' if lost.forgotten else 'cannot be reached'}: {lost.lost}"
+    if not heard:
+        return Verdict(FAILED, FAILED, Failure(host=lost.host, exception="HostError", message=reason, exit_code=0))
     if verdict.status == COMPLETED:
-        why = f"the other hosts ran to their end, but {where}; what {lost.host} left is still there"
-        return Verdict(FAILED, FAILED, Failure(host=lost.host, exception="HostError", message=why, exit_code=0))
+        # The model is not complete without this host's part.
+        message = f"the other hosts completed, but {reason}; the results of {lost.host} are still on its machine"
+        return Verdict(FAILED, FAILED, Failure(host=lost.host, exception="HostError", message=message, exit_code=0))
     if verdict.failure is not None and verdict.failure.host == lost.host:
-        message = ": ".join(filter(None, (verdict.failure.message, where)))
+        message = ": ".join(filter(None, (verdict.failure.message, reason)))
         verdict = replace(verdict, failure=verdict.failure._replace(message=message))
-    # What others failed with may be no more than that they could not reach it.
+    # The other hosts may have failed only because they could not reach this one, so the retry rules count it as lost.
     return verdict if verdict.failure is None else replace(verdict, lost=lost.host)
 
 
-def _end(state: HostState, *, told: bool) -> HostEnd:
+def _host_end(state: HostState, *, stop_requested: bool) -> HostEnd:
     assert state.row is not None
     if state.row["status"] == STOPPED:
         return HostEnd(state.host, _STOPPED_CODE, ordered=True)
@@ -92,9 +99,10 @@ def _end(state: HostState, *, told: bool) -> HostEnd:
     if state.record is not None:
         with contextlib.suppress(ContractError):
             record = parse_failure(state.record)
-    # A stop that reached one host reaches the others through it, before their own controllers hear of it.
-    ordered = told and record is None and failure.exit_code == _STOPPED_CODE
-    # Where no host is named, its controller died.
+    # A stop that reached one host also reaches the others through that host, possibly before their own controllers
+    # hear of it. To those controllers it looks like a failure.
+    ordered = stop_requested and record is None and failure.exit_code == _STOPPED_CODE
+    # A failure that names no host is that of a dead controller.
     lost = failure.host is None
     return HostEnd(state.host, failure.exit_code or 1, ordered, record, failure.log_tail, failure.message, lost)
 

@@ -1,4 +1,4 @@
-"""The log of a job on machines elsewhere, as a `LogSource`: what their visits bring, and in the end the files here."""
+"""The log of an ssh job as a `LogSource`: the bytes that machines send, and at the end the files on this machine."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime, timezone
 from pathlib import Path
 
-from herringbone.backends.ssh.follow import Following
+from herringbone.backends.ssh.follow import JobMonitor
 from herringbone.jobs.logs import LogLine, parse_line
 
 _READ_BYTES = 1 << 20
 
 
 class _HostLines:
-    """One host's log, in pieces as they come.
+    """The lines of one host's log, from pieces of any size.
 
-    `offset` counts the bytes taken of the attempt whose log `begins` there in the file here.
+    `begins` is the position of the current attempt's first byte in the file on this machine. `offset` counts the bytes
+    of this attempt that have been taken.
     """
 
     def __init__(self, host: str, begins: int) -> None:
@@ -27,91 +28,103 @@ class _HostLines:
         self._lines: list[bytes] = []
 
     def feed(self, chunk: bytes) -> None:
+        """Take the next bytes of the log."""
         self.offset += len(chunk)
-        *whole, self._rest = (self._rest + chunk).split(b"\n")
-        self._lines += whole
+        # The last piece is a line without its end, or empty.
+        *lines, self._rest = (self._rest + chunk).split(b"\n")
+        self._lines += lines
 
-    def begin(self, at: int) -> None:
-        """Take what comes from now on as another attempt's; half a line of the one before is lost with its machine."""
-        self.begins, self.offset, self._rest = at, 0, b""
+    def start_attempt(self, begins: int) -> None:
+        """Count the following bytes as those of the next attempt."""
+        # Half a line of the attempt before has no rest: it was lost with its machine.
+        self.begins, self.offset, self._rest = begins, 0, b""
 
     def take(self) -> list[LogLine]:
+        """Return the complete lines that have not been taken yet."""
         lines, self._lines = self._lines, []
         return [parse_line(line, self.host) for line in lines]
 
 
 class RemoteLogs:
-    """Reads what a following hears; `filed` is where a host's whole log will be, here, when the job is over.
+    """Reads the log lines that a monitor receives.
 
-    `current` gives the following of the attempt that runs, and where in the files here its logs begin.
+    `current` returns the monitor of the attempt that runs, and where this attempt begins in the files on this machine.
+    `log_file` returns the file that holds a host's whole log once the job is over.
     """
 
     def __init__(
         self,
-        current: Callable[[], tuple[Following, Mapping[str, int]]],
-        filed: Callable[[str], Path],
+        current: Callable[[], tuple[JobMonitor, Mapping[str, int]]],
+        log_file: Callable[[str], Path],
         close: Callable[[], None],
     ) -> None:
         self._current = current
-        self._filed = filed
+        self._log_file = log_file
         self._close = close
         self._silent: dict[str, str] = {}
         self._hosts: dict[str, _HostLines] = {}
-        self._following: Following | None = None
-        self._catch_up()
+        self._monitor: JobMonitor | None = None
+        self._follow_attempt()
 
     def read(self) -> list[LogLine]:
-        self._catch_up()
-        assert self._following is not None
-        self._following.look()
-        return [*self._told(), *self._take()]
+        self._follow_attempt()
+        assert self._monitor is not None
+        self._monitor.look()
+        return [*self._silence_lines(), *self._take()]
 
-    def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - it lies here by then
-        self._catch_up()
+    def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - nothing arrives late
+        self._follow_attempt()
         if lines := self._take():
             yield lines
-        for lines_of in self._hosts.values():
-            self._read_filed(lines_of)
+        # The files are complete by now; read them from the last byte that the machines sent.
+        for host_lines in self._hosts.values():
+            self._read_file(host_lines)
         while lines := self._take():
             yield lines
 
     def close(self) -> None:
         self._close()
 
-    def _told(self) -> list[LogLine]:
-        """Say once which machines are not heard of, and once that they are again."""
-        assert self._following is not None
-        before, self._silent = self._silent, self._following.silences()
-        machines = {host: view.machine.name for host, view in self._following.views.items()}
-        told = {host: f"{machines[host]} is waited for: {why}" for host, why in self._silent.items()}
-        said = {host: text for host, text in told.items() if host not in before}
-        said |= {host: f"{machines[host]} answers again" for host in before if host not in self._silent}
+    def _silence_lines(self) -> list[LogLine]:
+        """Return a line for each machine that has fallen silent, and for each that answers again, once."""
+        assert self._monitor is not None
+        before, self._silent = self._silent, self._monitor.silences()
+        machines = {host: monitor.machine.name for host, monitor in self._monitor.hosts.items()}
+        texts = {
+            host: f"waiting for {machines[host]}: {why}" for host, why in self._silent.items() if host not in before
+        }
+        texts |= {host: f"{machines[host]} answers again" for host in before if host not in self._silent}
         now = datetime.now(timezone.utc)
-        return [LogLine(host, None, now, text) for host, text in said.items()]
+        return [LogLine(host, None, now, text) for host, text in texts.items()]
 
-    def _catch_up(self) -> None:
-        """Go on with the attempt that runs now; what the one before left is filed by then, up to where this begins."""
-        following, begins = self._current()
-        if following is self._following:
+    def _follow_attempt(self) -> None:
+        """Continue with the attempt that runs now.
+
+        The log of the attempt before is then in the file on this machine, up to the point where this attempt begins.
+        """
+        monitor, begins = self._current()
+        if monitor is self._monitor:
             return
-        self._following, self._silent = following, {}
-        for host in dict.fromkeys([*self._hosts, *begins, *following.views]):
-            lines_of = self._hosts.setdefault(host, _HostLines(host, 0))
-            self._read_filed(lines_of, begins.get(host, 0))
-            lines_of.begin(begins.get(host, 0))
-        for host, view in following.views.items():
-            view.take_log(self._hosts[host].feed)
+        self._monitor, self._silent = monitor, {}
+        # A retry may have fewer hosts than the attempt before; the others' lines must still be read to their end.
+        for host in dict.fromkeys([*self._hosts, *begins, *monitor.hosts]):
+            host_lines = self._hosts.setdefault(host, _HostLines(host, 0))
+            # The rest of the attempt before, of which the machine may not have sent everything.
+            self._read_file(host_lines, begins.get(host, 0))
+            host_lines.start_attempt(begins.get(host, 0))
+        for host, host_monitor in monitor.hosts.items():
+            host_monitor.take_log(self._hosts[host].feed)
 
-    def _read_filed(self, lines_of: _HostLines, end: int | None = None) -> None:
+    def _read_file(self, host_lines: _HostLines, end: int | None = None) -> None:
         try:
-            with self._filed(lines_of.host).open("rb") as file:
-                place = file.seek(lines_of.begins + lines_of.offset)
-                while chunk := file.read(_READ_BYTES if end is None else min(_READ_BYTES, max(0, end - place))):
-                    place += len(chunk)
-                    lines_of.feed(chunk)
+            with self._log_file(host_lines.host).open("rb") as file:
+                position = file.seek(host_lines.begins + host_lines.offset)
+                while chunk := file.read(_READ_BYTES if end is None else min(_READ_BYTES, max(0, end - position))):
+                    position += len(chunk)
+                    host_lines.feed(chunk)
         except FileNotFoundError:
-            pass  # its machine was lost, and its log with it
+            pass  # the machine was lost, and the log with it
 
     def _take(self) -> list[LogLine]:
-        # Between hosts the time decides; within one, the order of its log does.
+        # Lines of different hosts are ordered by time. Lines of one host keep the order of its log, which `merge` does.
         return list(heapq.merge(*(host.take() for host in self._hosts.values()), key=lambda line: line.time))

@@ -1,6 +1,10 @@
-"""One more attempt of a job whose attempt failed: by whoever looks at it, on the machines that can be had by then.
+"""Retry a job whose attempt failed; the process that looks at the job does it, because machines log in to nobody.
 
-logs fetched -> `controller.retry` decides -> checkpoints fetched -> machines locked, checkpoints sent -> hosts started
+logs fetched
+  -> `controller.retry.decide`     may there be another attempt, and which machines must it avoid?
+  -> fetch the checkpoints         from the machines that can still be reached
+  -> Submission                    lock the machines that are free now, send the checkpoints, start the hosts
+  -> the index                     names the machines of the new attempt
 """
 
 from __future__ import annotations
@@ -17,10 +21,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from herringbone.backends.ssh.host_selection import inventory_path, read_inventory
-from herringbone.backends.ssh.running_jobs import Registered, attempt_name, registered
-from herringbone.backends.ssh.submission import Again, Submission
-from herringbone.backends.ssh.upload import Code
+from herringbone.backends.ssh.inventory import inventory_path, read_inventory
+from herringbone.backends.ssh.running_jobs import attempt_name, current_attempt
+from herringbone.backends.ssh.submission import NextAttempt, Submission
+from herringbone.backends.ssh.upload import PackedCode
 from herringbone.controller.attempts import newest_file, read_log
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.retry import (
@@ -34,14 +38,15 @@ from herringbone.controller.retry import (
 )
 from herringbone.jobs.home import Home, JobFolder
 from herringbone.jobs.index import RESTARTING, STOPPING, TRAINING, JobIndex, JobRecord
+from herringbone.jobs.lifecycle import settle
 from herringbone.planning.checks import checkpoint_folder
 from herringbone_contract.constants import MASK
 from herringbone_contract.errors import HostError
 
 if TYPE_CHECKING:
-    from herringbone.backends.ssh.follow import Following, HostView
+    from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
     from herringbone.backends.ssh.inventory import Machine
-    from herringbone.backends.ssh.transport import Road
+    from herringbone.backends.ssh.transport import Transport
     from herringbone.controller.verdict import Verdict
     from herringbone.engine.client import Engine
     from herringbone.estimators.options import Options
@@ -50,172 +55,190 @@ if TYPE_CHECKING:
 _THREADS = 8
 
 
-class Renewal:
-    """The next attempt of a job, after the one that `following` followed.
+class Retry:
+    """Starts the next attempt of a job after the one that `monitor` followed.
 
-    >>> Renewal(record, plan, following, road, home, environ=os.environ, find=find).begin(verdict)   # doctest: +SKIP
+    >>> Retry(record, plan, monitor, transport, home, environ=os.environ, find=find).start(verdict)   # doctest: +SKIP
     True
 
-    `plan` is unmasked where this Python submitted it.
+    `plan` contains its secrets only in the Python that submitted the job; elsewhere they are masked.
     """
 
     def __init__(
         self,
         record: JobRecord,
         plan: JobPlan,
-        following: Following,
-        road: Road[Machine],
+        monitor: JobMonitor,
+        transport: Transport[Machine],
         home: Home,
         *,
         environ: Mapping[str, str],
         find: Callable[[], Engine],
     ) -> None:
-        self._record, self._plan, self._following = record, plan, following
-        self._road, self._home, self._environ, self._find = road, home, environ, find
+        self._record, self._plan, self._monitor = record, plan, monitor
+        self._transport, self._home, self._environ, self._find = transport, home, environ, find
         self._folder: JobFolder = home.job(record.name)
         self._index = JobIndex(home.index)
-        self._now: Registered = registered(record)
+        self._attempt = current_attempt(record)
 
     @property
     def retries(self) -> int:
-        """How many more attempts than one the job may have."""
+        """Return how many attempts the job may have after the first one."""
         return self._plan.options.max_retry_attempts or 0
 
-    def begin(self, verdict: Verdict) -> bool:
-        """Begin the next attempt if the job may have one after an attempt that ended so; say whether it did.
+    def start(self, verdict: Verdict) -> bool:
+        """Start the next attempt if the verdict on the last one allows it; return whether it started.
 
-        The logs of the failed attempt are here. Raises `HerringboneError` or `OSError` where it should and cannot.
+        The logs of the failed attempt must be on this machine. Raises `HerringboneError` or `OSError` when the job may
+        have another attempt and it cannot be started.
         """
         if not self.retries or self._is_stopping():
             return False
-        logs = {host: read_log(self._folder.logs, host, self._now.begins.get(host, 0)) for host in self._now.machines}
+        attempt = self._attempt
+        logs = {host: read_log(self._folder.logs, host, attempt.log_begins.get(host, 0)) for host in attempt.machines}
         policies = policies_of(self._plan.options.log_policies)
-        failed = decide(verdict, find_policy(policies, logs), self._now.places, self._now.failed, self.retries)
+        failed = decide(verdict, find_policy(policies, logs), attempt.machine_names, attempt.failed, self.retries)
         if failed is None:
             return False
-        self._check()
-        self._index.update(self._record.name, unless_done=True, secondary_status=RESTARTING)
-        checkpoints = self._checkpoints()
+        self._check_startable()
+        settle(self._index, self._record.name, {"secondary_status": RESTARTING})
+        # Before the machines are locked: fetching may take minutes, and nobody else could use them meanwhile.
+        checkpoints = self._fetch_all_checkpoints()
         name = attempt_name(self._record.name, failed.number + 1)
         plan = msgspec.structs.replace(self._plan, options=self._options())
         submission = Submission(
             plan,
             read_inventory(inventory_path(plan)),
-            self._road,
+            self._transport,
             scratch=self._home.cache / "code",
             environ=self._environ,
             find=self._find,
-            again=Again(name=name, code=self._code(), checkpoints=checkpoints, without=self._without(failed)),
+            next_attempt=NextAttempt(
+                name=name, code=self._code(), checkpoints=checkpoints, unavailable=self._unavailable(failed)
+            ),
         )
         started = submission.run()
-        for _, visit in started.values():
-            visit.close()
-        self._write_down(name, failed, {host: machine for host, (machine, _) in started.items()}, checkpoints)
+        # Whoever follows the new attempt finds its machines in the index and opens connections of its own.
+        for _, connection in started.values():
+            connection.close()
+        self._record_attempt(name, failed, {host: machine for host, (machine, _) in started.items()}, checkpoints)
         return True
 
     def _is_stopping(self) -> bool:
         return self._index.get(self._record.name).status == STOPPING
 
     def _options(self) -> Options:
-        """Return the options with what is left of `max_run`, which counts all attempts together."""
+        """Return the options with the rest of `max_run`, which limits all attempts together."""
         spent = time.time() - (self._record.started or time.time())
-        left = int(self._plan.options.max_run - spent)
-        if left < 1:
-            raise HostError(f"max_run, {self._plan.options.max_run} s of all attempts together, is over")
-        return msgspec.structs.replace(self._plan.options, max_run=left)
+        rest = int(self._plan.options.max_run - spent)
+        if rest < 1:
+            raise HostError(f"max_run, {self._plan.options.max_run} s for all attempts together, is over")
+        return msgspec.structs.replace(self._plan.options, max_run=rest)
 
-    def _check(self) -> None:
-        """Raise `HostError` where this Python cannot start what another one submitted."""
-        hidden = [name for name, value in self._plan.environment.items() if value == MASK]
-        hidden += [name for name, value in self._plan.hyperparameters.items() if MASK in value]
-        if hidden:
+    def _check_startable(self) -> None:
+        """Raise `HostError` when this Python lacks something that the submitting one had."""
+        # The index stores the plan with a mask in the place of each secret.
+        masked = [name for name, value in self._plan.environment.items() if value == MASK]
+        masked += [name for name, value in self._plan.hyperparameters.items() if MASK in value]
+        if masked:
             raise HostError(
-                f"only the Python that submitted it knows {', '.join(hidden)}, and it is gone; submit the job again, "
-                "and it goes on from its checkpoints where checkpoint_s3_uri names a folder for them"
+                f"only the Python that submitted it knows {', '.join(masked)}, and it is gone; submit the job again, "
+                "and it continues from its checkpoints if checkpoint_s3_uri names a folder for them"
             )
-        if self._now.code_path is None:
-            raise HostError("it was submitted elsewhere, and its code is there; look at it from there")
+        if self._attempt.code_path is None:
+            raise HostError("it was submitted from another machine, which has its code; look at the job from there")
 
-    def _code(self) -> Code:
-        assert self._now.code_path is not None
-        assert self._now.code_digest is not None
-        return Code(digest=self._now.code_digest, path=Path(self._now.code_path))
+    def _code(self) -> PackedCode:
+        assert self._attempt.code_path is not None
+        assert self._attempt.code_digest is not None
+        return PackedCode(digest=self._attempt.code_digest, path=Path(self._attempt.code_path))
 
-    def _without(self, failed: Attempt) -> dict[str, str]:
-        """Return the machines that this attempt cannot have: those silent now, and those excluded for good."""
-        silent = {state.machine: f"cannot be reached: {state.lost}" for state in self._following.states if state.lost}
-        return {**silent, **excluded_machines([*self._now.failed, failed])}
+    def _unavailable(self, failed: Attempt) -> dict[str, str]:
+        """Return the machines that the next attempt must avoid: those silent now, and those excluded by a policy."""
+        silent = {state.machine: f"cannot be reached: {state.lost}" for state in self._monitor.states if state.lost}
+        return {**silent, **excluded_machines([*self._attempt.failed, failed])}
 
-    def _checkpoints(self) -> Path | None:
-        """Fetch what the hosts have saved, and return it as one folder; None where they share one, or there is nothing.
+    def _fetch_all_checkpoints(self) -> Path | None:
+        """Fetch the checkpoints of all hosts into one folder; None when the hosts share one, or there are none.
 
-        Of files of one name the newest counts, as in a bucket that all hosts write to. Of a machine that went away
-        meanwhile, what an earlier attempt brought has to do.
+        Of two files with one name the newer counts, as in a bucket to which all hosts write.
         """
         if checkpoint_folder(self._plan) is not None:
             return None
         folder = self._folder.path / "checkpoints"
-        views = [view for view in self._following.views.values() if view.state.done]
+        hosts = [host for host in self._monitor.hosts.values() if host.state.done]
         with ThreadPoolExecutor(_THREADS) as pool:
-            for call in [pool.submit(self._fetch_checkpoints, view, folder / view.host) for view in views]:
+            for call in [pool.submit(self._fetch_checkpoints, host, folder / host.host) for host in hosts]:
                 call.result()
-        return gathered(folder)
+        return merge_checkpoints(folder)
 
-    def _fetch_checkpoints(self, view: HostView, into: Path) -> None:
-        assert view.row is not None
-        there = JobFolder(Path(view.row["work"], "jobs", self._now.name)).host(view.host) / "checkpoints"
-        # Whole or not at all.
-        fetched = into.with_name(f".{into.name}")
+    def _fetch_checkpoints(self, host: HostMonitor, target: Path) -> None:
+        assert host.row is not None
+        remote = JobFolder(Path(host.row["work"], "jobs", self._attempt.name)).host(host.host) / "checkpoints"
+        # Under another name first: half of a fetched folder must not replace what an earlier attempt brought here.
+        fetched = target.with_name(f".{target.name}")
+        # For a machine that has gone away meanwhile, the files of an earlier attempt have to do.
         with contextlib.suppress(HostError):
-            self._road.fetch(view.machine, str(there), fetched)
-            shutil.rmtree(into, ignore_errors=True)
-            fetched.replace(into)
+            self._transport.fetch(host.machine, str(remote), fetched)
+            shutil.rmtree(target, ignore_errors=True)
+            fetched.replace(target)
 
-    def _write_down(self, name: str, failed: Attempt, machines: dict[str, Machine], checkpoints: Path | None) -> None:
-        """Say where the job goes on: in its log, and in the index."""
-        places = {host: machine.name for host, machine in machines.items()}
-        kept = checkpoints or checkpoint_folder(self._plan)
-        newest = None if kept is None else newest_file(kept)
-        failed = replace(failed, announced=announcement(failed, self.retries, places, newest))
+    def _record_attempt(
+        self, name: str, failed: Attempt, machines: dict[str, Machine], checkpoints: Path | None
+    ) -> None:
+        """Write the new attempt into the log and the index."""
+        machine_names = {host: machine.name for host, machine in machines.items()}
+        source = checkpoints or checkpoint_folder(self._plan)
+        newest = None if source is None else newest_file(source)
+        failed = replace(failed, announced=announcement(failed, self.retries, machine_names, newest))
         hosts = [host.name for host in self._plan.hosts]
-        begins = {}
+        log_begins = {}
         for host in hosts:
             log = LogFile(str(self._folder.log(host)))
+            # In the first host's log only: the merged log of the job would repeat it otherwise.
             if host == hosts[0]:
                 log.say(f"[{host}] {failed.announced}", time.time())
-            begins[host] = log.size
+            # After the announcement: the log of the new attempt follows it.
+            log_begins[host] = log.size
             log.close(time.time())
-        story = (*self._now.failed, failed)
-        now = msgspec.structs.replace(self._now, machines=machines, name=name, failed=story, begins=begins)
-        self._index.update(
+        attempts = (*self._attempt.failed, failed)
+        attempt = msgspec.structs.replace(
+            self._attempt, machines=machines, name=name, failed=attempts, log_begins=log_begins
+        )
+        settle(
+            self._index,
             self._record.name,
-            unless_done=True,
-            service=now.to_json(),
-            secondary_status=STOPPING if self._is_stopping() else TRAINING,
-            description=describe_attempts(story),
+            {
+                "service": attempt.to_json(),
+                "secondary_status": STOPPING if self._is_stopping() else TRAINING,
+                "description": describe_attempts(attempts),
+            },
         )
         if self._is_stopping():
-            # The stop reached the machines of the attempt before.
+            # The request to stop went to the machines of the last attempt, because the index named those.
             for machine in machines.values():
-                with self._road.visit(machine) as visit:
-                    visit.ask({"ask": "stop", "job": name, "grace": None})
+                with self._transport.connect(machine) as connection:
+                    connection.ask({"ask": "stop", "job": name, "grace": None})
 
 
-def gathered(folder: Path) -> Path | None:
-    """Return a folder with the files of all hosts' folders in `folder`, the newest of each name; None without any."""
-    into = folder / ".all"
-    shutil.rmtree(into, ignore_errors=True)
-    found: dict[Path, Path] = {}
-    hosts = [each for each in sorted(folder.iterdir()) if not each.name.startswith(".")] if folder.is_dir() else []
+def merge_checkpoints(folder: Path) -> Path | None:
+    """Return a folder with the files of all hosts' folders in `folder`, of each name the newest; None without files."""
+    merged = folder / ".all"
+    # Of an earlier retry.
+    shutil.rmtree(merged, ignore_errors=True)
+    newest: dict[Path, Path] = {}
+    # A dot marks folders that were not fetched completely.
+    hosts = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")] if folder.is_dir() else []
     for host in hosts:
         for file in host.rglob("*"):
             inside = file.relative_to(host)
             if not file.is_file():
                 continue
-            if inside not in found or file.stat().st_mtime_ns > found[inside].stat().st_mtime_ns:
-                found[inside] = file
-    for inside, file in found.items():
-        target = into / inside
+            if inside not in newest or file.stat().st_mtime_ns > newest[inside].stat().st_mtime_ns:
+                newest[inside] = file
+    for inside, file in newest.items():
+        target = merged / inside
         target.parent.mkdir(parents=True, exist_ok=True)
+        # A hard link: checkpoints may be large, and both names are on one disk.
         os.link(file, target)
-    return into if found else None
+    return merged if newest else None

@@ -1,9 +1,8 @@
-"""What `ssh:` makes of a plan: what it cannot serve, and what it has no use for."""
+"""Review a plan for `ssh:`: refuse what cannot be served, and name the options that have no effect."""
 
 from __future__ import annotations
 
-from herringbone.backends.ssh.host_selection import choose, runtime_of
-from herringbone.backends.ssh.inventory import Inventory, Runtime
+from herringbone.backends.ssh.inventory import Inventory, Runtime, choose, runtime_of
 from herringbone.backends.ssh.upload import is_shared
 from herringbone.planning.checks import check_files, check_served, checkpoint_folder, unused_of
 from herringbone.planning.plan import JobPlan, refuse
@@ -12,7 +11,7 @@ from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
 
 _NAME = "ssh"
-# Of those that mean nothing on one's own machine, these do here.
+# Options without an effect on the user's own hosts in general, but with one here.
 _USED = ("min_instance_count",)
 _UNUSED: dict[Runtime, tuple[str, ...]] = {
     "process": ("framework_version", "py_version", "shm_size", "bake_requirements"),
@@ -28,7 +27,7 @@ _NOT_BAKED = "machines keep no images of their own; build one with the packages 
 
 
 def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
-    """Return the given options that mean nothing here. Raises `UsageError` for what cannot be served."""
+    """Return the given options that have no effect here. Raises `UsageError` for what cannot be served."""
     runtime = runtime_of(choose(plan.hosts, inventory).values())
     in_containers = runtime == "docker"
     check_served(_NAME, plan, _REFUSED | ({"bake_requirements": _NOT_BAKED} if in_containers else {}))
@@ -45,7 +44,7 @@ def review(plan: JobPlan, inventory: Inventory) -> tuple[str, ...]:
 
 
 def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
-    """Refuse folders that all hosts, or a later job, would have to see, and that only one machine would."""
+    """Refuse folders that only one machine would see, although all hosts or a later job need them."""
     refusals = {}
     checkpoints = checkpoint_folder(plan)
     if checkpoints is not None and not is_shared(checkpoints, inventory.shared):
@@ -54,10 +53,10 @@ def _refuse_unshared(plan: JobPlan, inventory: Inventory) -> None:
             f"{checkpoints} is not in a folder that all machines see; the inventory's `shared` names those: {known}"
         )
     if len(plan.hosts) > 1 and SHARED_MODEL_DIR in plan.hyperparameters.get("model_dir", ""):
-        refusals["model_dir"] = f"machines share no {SHARED_MODEL_DIR}; give model_dir='/opt/ml/model'"
+        refusals["model_dir"] = f"machines do not share {SHARED_MODEL_DIR}; give model_dir='/opt/ml/model'"
     refuse(_NAME, refusals)
 
 
-def places(plan: JobPlan, inventory: Inventory) -> dict[str, str]:
-    """Return which machine would play which host if all were free: what a plan shows."""
+def planned_machines(plan: JobPlan, inventory: Inventory) -> dict[str, str]:
+    """Return the machine of each host if all machines were free, which `herringbone plan` shows."""
     return {host: machine.name for host, machine in choose(plan.hosts, inventory).items()}

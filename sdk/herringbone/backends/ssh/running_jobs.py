@@ -1,23 +1,32 @@
-"""Which machine plays which host in a job's present attempt, and what became of those before, as the index keeps it."""
+"""The attempt of a job that runs now: its machines as the index stores them, and jobs that machines report.
+
+A job that was submitted elsewhere is in no index here; `find_jobs` makes a row for it from its machines' rows.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
 from herringbone.backends.ssh.inventory import Machine
+from herringbone.backends.ssh.transport import Transport
 from herringbone.controller.retry import Attempt
-from herringbone.jobs.index import JobRecord
+from herringbone.jobs.index import TRAINING, JobRecord
+from herringbone_contract.errors import HostError
+
+_THREADS = 32
 
 
-class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """A job's column `service`.
+class CurrentAttempt(msgspec.Struct, frozen=True, kw_only=True):
+    """The column `service` of a job's row.
 
-    `name` is what machines call the job in this attempt. `code_path` and `code_digest` are of what all attempts run,
-    None where it was submitted elsewhere. `failed` are the attempts before this one; `begins` says where in a host's
-    log here this one's begins, in bytes.
+    `name` is the job's name on its machines in this attempt. `code_path` and `code_digest` are those of the code that
+    all attempts run, None when the job was submitted elsewhere. `failed` are the attempts before this one.
+    `log_begins` is the position, in bytes, of this attempt's first line in each host's log here.
     """
 
     machines: dict[str, Machine]
@@ -25,23 +34,31 @@ class Registered(msgspec.Struct, frozen=True, kw_only=True):
     code_path: str | None = None
     code_digest: str | None = None
     failed: tuple[Attempt, ...] = ()
-    begins: dict[str, int] = {}
+    log_begins: dict[str, int] = msgspec.field(default_factory=dict, name="begins")
 
     @property
-    def places(self) -> dict[str, str]:
-        """The machines' names by their hosts'."""
+    def machine_names(self) -> dict[str, str]:
+        """Return the name of each host's machine."""
         return {host: machine.name for host, machine in self.machines.items()}
 
     def to_json(self) -> str:
+        """Return the content of the column."""
         return json.dumps(msgspec.to_builtins(self))
 
 
+def current_attempt(record: JobRecord) -> CurrentAttempt:
+    """Read what `CurrentAttempt.to_json` wrote."""
+    assert record.service is not None, "a job that is still being submitted has no machines"
+    return msgspec.convert(json.loads(record.service), CurrentAttempt)
+
+
 def attempt_name(job: str, number: int) -> str:
-    """Return what machines call a job in an attempt: a dot is in no job's name.
+    """Return a job's name on its machines in an attempt.
 
     >>> attempt_name("digits-1", 1), attempt_name("digits-1", 2)
     ('digits-1', 'digits-1.2')
     """
+    # A dot is in no job's name, so no other job can have this one.
     return job if number == 1 else f"{job}.{number}"
 
 
@@ -55,14 +72,61 @@ def split_attempt(name: str) -> tuple[str, int]:
     return job, int(number or 1)
 
 
-def found_elsewhere(name: str, machines: Mapping[str, Machine]) -> Registered:
-    """Return the registration of a job by what its machines call it: of earlier attempts, only the number is known."""
+def find_jobs(machines: Sequence[Machine], transport: Transport[Machine]) -> list[JobRecord]:
+    """Return a row for each job that a machine knows, the newest first, as if it had been submitted here.
+
+    `describe` then asks the machines for the present state, as for every job. Raises `HostError` when no machine
+    answers.
+    """
+    with ThreadPoolExecutor(_THREADS) as pool:
+        answers = list(pool.map(lambda machine: _ask(machine, transport), machines))
+    errors = [answer for answer in answers if isinstance(answer, HostError)]
+    if len(errors) == len(machines):
+        raise errors[0]
+    records: dict[str, JobRecord] = {}
+    newest: dict[str, int] = {}
+    reached = {machine.name: machine for machine in machines}
+    for answer in answers:
+        for job in [] if isinstance(answer, HostError) else answer:
+            record = _row(job, reached)
+            _, number = split_attempt(job["row"]["name"])
+            # Machines keep the folders of earlier attempts, too.
+            if record is not None and number > newest.get(record.name, 0):
+                records[record.name], newest[record.name] = record, number
+    return sorted(records.values(), key=lambda record: record.created, reverse=True)
+
+
+def _ask(machine: Machine, transport: Transport[Machine]) -> list[dict[str, Any]] | HostError:
+    try:
+        with transport.connect(machine) as connection:
+            jobs: list[dict[str, Any]] = connection.ask({"ask": "jobs"})["jobs"]
+            return jobs
+    except HostError as error:
+        return error
+
+
+def _row(job: dict[str, Any], reached: dict[str, Machine]) -> JobRecord | None:
+    """Return the row of a job; None when the inventory does not have all of its machines."""
+    submitted = msgspec.convert(job["machines"], dict[str, Machine])
+    if any(machine.name not in reached for machine in submitted.values()):
+        return None
+    row = job["row"]
+    name, _ = split_attempt(row["name"])
+    # The settings of this inventory, and not of the submitter's: addresses and users may differ from here.
+    machines = {host: reached[machine.name] for host, machine in submitted.items()}
+    return JobRecord(
+        name=name,
+        backend="ssh",
+        plan=json.dumps({**json.loads(row["plan"]), "job_name": name}),
+        secondary_status=TRAINING,
+        created=row["created"],
+        started=row["started"],
+        service=_attempt_elsewhere(row["name"], machines).to_json(),
+    )
+
+
+def _attempt_elsewhere(name: str, machines: Mapping[str, Machine]) -> CurrentAttempt:
+    """Return the attempt with a name on machines; of earlier attempts only the number is known."""
     _, number = split_attempt(name)
     failed = tuple(Attempt(earlier, {}) for earlier in range(1, number))
-    return Registered(machines=dict(machines), name=name, failed=failed)
-
-
-def registered(record: JobRecord) -> Registered:
-    """Read back what `Registered.to_json` wrote."""
-    assert record.service is not None, "a job that is still being submitted has no machines"
-    return msgspec.convert(json.loads(record.service), Registered)
+    return CurrentAttempt(machines=dict(machines), name=name, failed=failed)

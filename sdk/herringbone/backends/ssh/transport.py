@@ -1,23 +1,23 @@
-"""What leads to machines: a way to visit one, and a way to bring folders there and back."""
+"""The protocol of a transport: connect to a machine, and copy folders to it and from it."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from herringbone.backends.ssh.connection import Visit
+from herringbone.backends.ssh.connection import Connection
 
 Machine = TypeVar("Machine", contravariant=True)
 
 
-class Road(Protocol[Machine]):
-    """Raises `HostError` for a machine that cannot be reached, with what to do about it."""
+class Transport(Protocol[Machine]):
+    """Reaches machines. Raises `HostError` with a remedy when a machine cannot be reached."""
 
-    def visit(self, machine: Machine) -> Visit:
-        """Begin a visit and return at once; whether it came about shows at the first question."""
+    def connect(self, machine: Machine) -> Connection:
+        """Start to connect and return at once; the first request reports whether the connection came about."""
 
-    def send(self, machine: Machine, here: Path, there: str) -> None:
-        """Make the folder `there` what the folder `here` is, links followed; of a lone file, a folder with it."""
+    def send(self, machine: Machine, local: Path, remote: str) -> None:
+        """Make the folder `remote` equal to the folder `local`, links followed; put a single file into `remote`."""
 
-    def fetch(self, machine: Machine, there: str, here: Path) -> None:
-        """Make the folder `here` what the folder `there` is; links that lead out of it stay behind."""
+    def fetch(self, machine: Machine, remote: str, local: Path) -> None:
+        """Make the folder `local` equal to the folder `remote`; links that lead out of it are left out."""

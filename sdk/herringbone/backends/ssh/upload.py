@@ -1,4 +1,4 @@
-"""What a job sends to its machines, each thing under a digest of what it is: what is there already stays at home."""
+"""The uploads of a job: code and data under a digest of their content, so that nothing is sent twice."""
 
 from __future__ import annotations
 
@@ -9,57 +9,60 @@ from pathlib import Path
 
 import msgspec
 
-from herringbone.backends.ssh.agent.host_config import Delivery
+from herringbone.backends.ssh.agent.host_config import ChannelLocation
 from herringbone.code.archive import pack_code
 from herringbone.code.source import SourceCode
 from herringbone.estimators.inputs import Channel
 from herringbone_contract.errors import InputError
 
 
-class Parcel(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder, or a lone file, of this machine that goes to others."""
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder or a single file of this machine, to be sent to others."""
 
     digest: str
     path: Path
 
 
-class Code(msgspec.Struct, frozen=True, kw_only=True):
-    """Packed code; `digest` is of what is inside."""
+class PackedCode(msgspec.Struct, frozen=True, kw_only=True):
+    """An archive of code; `digest` is that of its content."""
 
     digest: str
     path: Path
 
 
-def code_of(source: SourceCode, into: Path, *, but_not: Path) -> Code:
-    """Pack a job's code in the folder `into`, or take the archive that it is."""
+def pack_source(source: SourceCode, into: Path, *, but_not: Path) -> PackedCode:
+    """Pack a job's code into the folder `into`; code that is an archive already is used as it is."""
     if source.archive is None:
         packed = pack_code(source, into, but_not=but_not)
-        return Code(digest=packed.digest, path=packed.path)
+        return PackedCode(digest=packed.digest, path=packed.path)
     path = Path(source.archive)
-    return Code(digest=hashlib.sha256(path.read_bytes()).hexdigest(), path=path)
+    return PackedCode(digest=hashlib.sha256(path.read_bytes()).hexdigest(), path=path)
 
 
-def parcels_of(channels: Iterable[Channel], shared: Iterable[str]) -> tuple[dict[str, Delivery], dict[str, Parcel]]:
-    """Return where each channel's data will be on a machine, by its name, and what must go there for it, by digest.
+def uploads_of(
+    channels: Iterable[Channel], shared: Iterable[str]
+) -> tuple[dict[str, ChannelLocation], dict[str, Upload]]:
+    """Return where a machine finds each channel, by name, and what must be sent for that, by digest.
 
-    Data below one of the `shared` folders is seen everywhere, and goes nowhere.
+    Data in one of the `shared` folders is not sent, because every machine sees it.
     """
-    deliveries: dict[str, Delivery] = {}
-    parcels: dict[str, Parcel] = {}
+    locations: dict[str, ChannelLocation] = {}
+    uploads: dict[str, Upload] = {}
     for channel in channels:
         assert channel.path is not None
         path = Path(channel.path)
         if is_shared(path, shared):
-            deliveries[channel.name] = Delivery(path=str(path))
+            locations[channel.name] = ChannelLocation(path=str(path))
             continue
-        parcel = Parcel(digest=digest_of(path, channel.name), path=path)
-        deliveries[channel.name] = Delivery(digest=parcel.digest, file=None if path.is_dir() else path.name)
-        parcels[parcel.digest] = parcel
-    return deliveries, parcels
+        upload = Upload(digest=digest_of(path, channel.name), path=path)
+        locations[channel.name] = ChannelLocation(digest=upload.digest, file=None if path.is_dir() else path.name)
+        # Two channels with the same data are one upload.
+        uploads[upload.digest] = upload
+    return locations, uploads
 
 
 def is_shared(path: Path, shared: Iterable[str]) -> bool:
-    """Say whether a path lies in one of these folders.
+    """Report whether a path is in one of these folders.
 
     >>> is_shared(Path("/nfs/data/a"), ["/nfs/data"]), is_shared(Path("/nfs/database"), ["/nfs/data"])
     (True, False)
@@ -68,15 +71,13 @@ def is_shared(path: Path, shared: Iterable[str]) -> bool:
 
 
 def digest_of(path: Path, channel: str) -> str:
-    """Return a digest of the files' names, sizes and times, by which rsync too knows whether a file has changed.
-
-    Reading the files themselves would cost minutes where there are many, at every start. Raises `InputError`.
-    """
+    """Return a digest of the files' names, sizes and times. Raises `InputError` for a file that cannot be read."""
+    # rsync, too, detects a changed file by size and time. Reading large channels at every start would cost minutes.
     digest = hashlib.sha256()
     try:
         for name, file in _files(path):
-            found = file.stat()
-            digest.update(f"{name}\0{found.st_size}\0{found.st_mtime_ns}\n".encode(errors="surrogateescape"))
+            state = file.stat()
+            digest.update(f"{name}\0{state.st_size}\0{state.st_mtime_ns}\n".encode(errors="surrogateescape"))
     except OSError as error:
         raise InputError(f"channel {channel!r}: {error.filename or path} cannot be read: {error.strerror}") from None
     return digest.hexdigest()
@@ -86,14 +87,15 @@ def _files(path: Path) -> Iterator[tuple[str, Path]]:
     if not path.is_dir():
         yield path.name, path
         return
-    trail: set[str] = set()
+    visited: set[str] = set()
     for inside, folders, names in os.walk(path, followlinks=True):
-        # A link to a folder above would lead round for ever.
+        # A link to a folder above would otherwise make the walk endless.
         real = os.path.realpath(inside)
-        if real in trail:
+        if real in visited:
             folders.clear()
             continue
-        trail.add(real)
+        visited.add(real)
+        # `os.walk` visits the folders in the order of this list: the digest must not depend on the file system.
         folders.sort()
         for name in sorted(names):
             file = Path(inside, name)

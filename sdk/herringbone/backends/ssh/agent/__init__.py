@@ -1,10 +1,10 @@
-"""Jobs on machines elsewhere, whatever brings us there: what runs over there, and how one talks to it.
+"""The program on a machine of an inventory, independent of the transport that reaches the machine.
 
-    here                                         there, one process per visit
-      visit ---- standard input and output ----->  front   makes the environment, once, and becomes the desk
-            <--- messages, each one line of JSON,  desk    locks the machine, takes code and data, starts the host,
-                 bytes behind it --------------->          tells how it is and what it says
+    client                                        machine, one process per connection
+      Connection -- standard input and output --> bootstrap   makes the environment once, then becomes the agent
+                 <-- messages: one line of JSON   agent       locks the machine, stores uploads, starts the host,
+                     each, then its bytes ------>             reports the host's row and its log
 
-A host that a desk has started has a controller of its own, on its machine: it outlives the visit, this Python and
-this machine. A later visit, of anybody who may log in there, finds it again.
+The agent starts each host under a controller of its own on that machine. The host outlives the connection, the client's
+Python and the client's machine. A later connection, by anybody who may log in there, finds the host again.
 """

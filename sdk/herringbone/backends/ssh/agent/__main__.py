@@ -1,9 +1,11 @@
-"""`python -m herringbone.backends.ssh.agent WORK`: answers one visitor on a machine, and knows what is on its disk.
+"""`python -m herringbone.backends.ssh.agent WORK`: serves one connection on a machine, with the files of a work folder.
 
-Each request names a verb and a number, and its answer that number: {"ask": "lock", "number": 3, ...} is answered by
-{"answer": 3, ...} or {"answer": 3, "refused": why}. A visitor who follows is told without asking, {"row": job, ...} and
-{"log": number} with bytes behind it, as things change. When the visitor hangs up, the desk ends; what it started goes
-on.
+    [1] read requests            {"ask": "lock", "number": 3, ...}
+    [2] answer each at once      {"answer": 3, ...} or {"answer": 3, "refused": why}
+    [3] publish subscriptions    {"row": job, ...} and {"log": number} with bytes, whenever they change
+    [4] end of input             the client has closed the connection: the agent ends, the hosts that it started run on
+
+One thread does all of this, so no member needs a lock.
 """
 
 from __future__ import annotations
@@ -17,58 +19,58 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from herringbone.backends.ssh.agent.host_config import StartOrder
+from herringbone.backends.ssh.agent.host_config import HostConfig
 from herringbone.backends.ssh.agent.lock import MachineLock
 from herringbone.backends.ssh.agent.messages import Message, Unpacker, pack
-from herringbone.backends.ssh.agent.process_host import MACHINES, Hosting, code_folder, data_folder, left_behind
+from herringbone.backends.ssh.agent.process_host import MACHINES, ProcessHost
+from herringbone.backends.ssh.agent.store import FileStore, ImageStore
+from herringbone.backends.ssh.agent.subscriptions import Subscriptions
 from herringbone.jobs.home import Home
-from herringbone.jobs.index import TERMINAL, JobIndex, JobRecord
+from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.processes import identity
 from herringbone_contract.errors import HerringboneError
-from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
     from herringbone.backends.detached import DetachedBackend
-    from herringbone.backends.ssh.agent.container_host import ImageIntake
 
 _READ_BYTES = 1 << 20
-# While somebody follows: a look at a row and at a log takes 0.2 ms.
+# Pauses between two looks at the subscriptions: a look at a row and at a log takes 0.2 ms.
 _SHORTEST_PAUSE, _LONGEST_PAUSE, _SLOWER = 0.005, 0.1, 1.1
 
 
-class Desk:
-    """Answers over two descriptors; `home` is the work folder."""
+class Agent:
+    """Answers requests over two descriptors; `home` is the work folder."""
 
-    def __init__(self, home: Home, *, listen: int = 0, speak: int = 1) -> None:
+    def __init__(self, home: Home, *, input_fd: int = 0, output_fd: int = 1) -> None:
         self._home = home
-        self._in, self._out = listen, speak
-        self._images: ImageIntake | None = None
-        self._keepings: dict[str, DetachedBackend] = {}
+        self._input, self._output = input_fd, output_fd
+        self._files, self._images = FileStore(home), ImageStore()
         self._lock = MachineLock(home.path / "lock")
-        self._myself = str(identity(os.getpid()))
-        self._followed: dict[str, str] = {}
-        self._told: dict[str, str] = {}
-        self._logs: dict[int, tuple[Path, int]] = {}
+        # The lock's holder until the job's controller takes over.
+        self._identity = str(identity(os.getpid()))
+        # job -> the backend that starts, stops and describes its host
+        self._backends: dict[str, DetachedBackend] = {}
+        self._subscriptions = Subscriptions(home, self._describe, self._send)
         self._verbs: dict[str, Callable[[Message, bytes], Message]] = {
-            "hello": self._hello,
-            "survey": self._survey,
+            "facts": self._facts,
+            "detailed_facts": self._detailed_facts,
             "measure": self._measure,
-            "lock": self._take_lock,
-            "unlock": self._give_back,
+            "lock": self._acquire_lock,
+            "unlock": self._release_lock,
             "owner": self._owner,
             "missing": self._missing,
-            "code": self._take_code,
+            "code": self._add_code,
+            "keep": self._complete_data,
             "image": self._find_image,
-            "load": self._take_image,
-            "keep": self._keep,
+            "load": self._load_image,
             "start": self._start,
             "jobs": self._jobs,
             "follow": self._follow,
-            "log": self._log,
+            "log": self._follow_log,
             "stop": self._stop,
             "kill": self._kill,
             "forget": self._forget,
@@ -76,189 +78,166 @@ class Desk:
         }
 
     def run(self) -> None:
-        """Answer until the visitor hangs up."""
+        """Answer until the client closes the connection."""
         unpacker = Unpacker()
-        self._say({"ready": True})
+        # The client holds its requests back until now: before, the bootstrap would have read them.
+        self._send({"ready": True})
         pause = _SHORTEST_PAUSE
         while True:
-            following = bool(self._followed or self._logs)
-            ready, _, _ = select.select([self._in], [], [], pause if following else None)
+            # Without subscriptions nothing can change by itself, so wait for a request without a limit.
+            timeout = pause if self._subscriptions.is_active else None
+            ready, _, _ = select.select([self._input], [], [], timeout)
             if ready:
-                chunk = os.read(self._in, _READ_BYTES)
+                chunk = os.read(self._input, _READ_BYTES)
                 if not chunk:
+                    # [4] End of input. This also ends the agent when the client or its machine dies.
                     return
                 for message, payload in unpacker.feed(chunk):
                     self._answer(message, payload)
                 pause = _SHORTEST_PAUSE
-            pause = _SHORTEST_PAUSE if self._tell_news() else min(pause * _SLOWER, _LONGEST_PAUSE)
+            # Polling: other processes write the rows (SQLite) and the logs. Idle jobs are polled less often.
+            pause = _SHORTEST_PAUSE if self._subscriptions.publish() else min(pause * _SLOWER, _LONGEST_PAUSE)
 
     def _answer(self, message: Message, payload: bytes) -> None:
         number = message.get("number")
+        # A refusal ends one request and not the connection, which may hold the lock of the machine.
         try:
             answer = self._verbs[message["ask"]](message, payload)
         except HerringboneError as error:
             answer = {"refused": str(error), "kind": type(error).__name__}
         except OSError as error:
             answer = {"refused": f"{error.strerror or error}: {error.filename or self._home.path}", "kind": "OSError"}
-        self._say({"answer": number, **answer})
+        self._send({"answer": number, **answer})
 
-    def _say(self, message: Message, payload: bytes = b"") -> None:
-        view = memoryview(pack(message, payload))
-        while view:
-            view = view[os.write(self._out, view) :]
+    def _send(self, message: Message, payload: bytes = b"") -> None:
+        remaining = memoryview(pack(message, payload))
+        # `os.write` may return after a part of the bytes, for example when a signal interrupts it.
+        while remaining:
+            remaining = remaining[os.write(self._output, remaining) :]
 
-    # What machine this is
+    # Facts about the machine. Their modules are imported here because most connections need few of them.
 
-    def _hello(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+    def _facts(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
         from herringbone.backends.ssh.agent import host_facts
 
         self._home.make()
-        return {"work": str(self._home.path), "now": time.time(), **host_facts.look(self._home.path)}
+        return {"work": str(self._home.path), "now": time.time(), **host_facts.host_facts(self._home.path)}
 
-    def _survey(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+    def _detailed_facts(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
         from herringbone.backends.ssh.agent import host_facts
 
-        return host_facts.look_closely()
+        return host_facts.detailed_facts()
 
     def _measure(self, message: Message, _: bytes) -> Message:
         from herringbone.backends.ssh.agent import bandwidth
 
-        return bandwidth.take_part(message, lambda port: self._say({"listening": message["number"], "port": port}))
+        # The sender needs the listener's port while the listener still waits, so the port travels before the answer.
+        return bandwidth.measure(message, lambda port: self._send({"listening": message["number"], "port": port}))
 
-    # Whose it is
+    # The machine's lock
 
-    def _take_lock(self, message: Message, _: bytes) -> Message:
+    def _acquire_lock(self, message: Message, _: bytes) -> Message:
         claim = {name: message[name] for name in ("job", "client")}
-        owner = self._lock.take(claim, holder=self._myself)
+        owner = self._lock.acquire(claim, holder=self._identity)
         return {} if owner is None else {"owner": {name: owner.get(name, "?") for name in ("job", "client")}}
 
-    def _give_back(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
-        self._lock.give_back(self._myself)
+    def _release_lock(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
+        self._lock.release(self._identity)
         return {}
 
     def _owner(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
-        return {"owner": self._lock.held_by()}
+        return {"owner": self._lock.owner()}
 
-    # What a host needs
+    # Uploads
 
     def _missing(self, message: Message, _: bytes) -> Message:
-        """Say what of some code and data is not here yet, and make room for it."""
-        code, data = code_folder(self._home) / f"{message['code']}.tar.gz", data_folder(self._home)
-        for folder in (code.parent, data):
-            folder.mkdir(exist_ok=True)
-        missing = [digest for digest in message["data"] if not (data / digest).is_dir()]
-        for digest in missing:
-            self._partial(digest).mkdir(exist_ok=True)
-        return {"code": not code.is_file(), "data": {digest: str(self._partial(digest)) for digest in missing}}
+        return {"code": not self._files.has_code(message["code"]), "data": self._files.prepare(message["data"])}
 
-    def _take_code(self, message: Message, payload: bytes) -> Message:
-        target = code_folder(self._home) / f"{message['digest']}.tar.gz"
-        partial = target.with_name(f".{target.name}.partial")
-        partial.write_bytes(payload)
-        partial.replace(target)
+    def _add_code(self, message: Message, payload: bytes) -> Message:
+        self._files.add_code(message["digest"], payload)
         return {}
 
-    def _keep(self, message: Message, _: bytes) -> Message:
-        """Data has come whole: from now on it is there."""
-        self._partial(message["digest"]).replace(data_folder(self._home) / message["digest"])
+    def _complete_data(self, message: Message, _: bytes) -> Message:
+        # The client's rsync has copied the data past this process, and it alone knows when rsync has ended.
+        self._files.complete(message["digest"])
         return {}
-
-    def _partial(self, digest: str) -> Path:
-        return data_folder(self._home) / f".{digest}.partial"
 
     def _find_image(self, message: Message, _: bytes) -> Message:
-        found = self._intake.find(message["name"])
-        return {"id": None} if found is None else {"id": found.id, "is_ours": found.is_ours}
+        image = self._images.find(message["name"])
+        return {"id": None} if image is None else {"id": image.id, "is_ours": image.is_ours}
 
-    def _take_image(self, message: Message, payload: bytes) -> Message:
-        """A piece of an image, or with `wanted` its end."""
+    def _load_image(self, message: Message, payload: bytes) -> Message:
+        # A message without a payload ends the image: its pieces are never empty.
         if payload:
-            self._intake.feed(payload)
+            self._images.feed(payload)
         else:
-            self._intake.finish(message["wanted"])
+            self._images.finish(message["wanted"])
         return {}
 
-    @property
-    def _intake(self) -> ImageIntake:
-        if self._images is None:
-            from herringbone.backends.ssh.agent.container_host import ImageIntake
-
-            self._images = ImageIntake()
-        return self._images
+    # Jobs
 
     def _start(self, message: Message, _: bytes) -> Message:
-        order = msgspec.convert(message["order"], StartOrder)
-        hosting = self._hosting_of("container" if order.image else "host", order)
         from herringbone.planning.plan import parse_plan
 
-        plan = parse_plan(order.plan)
-        hosting.submit(plan)
+        config = msgspec.convert(message["config"], HostConfig)
+        backend = self._backend_named("container" if config.image else "host", config)
+        plan = parse_plan(config.plan)
+        backend.submit(plan)
         controller = JobIndex(self._home.index).get(plan.job_name).controller
-        self._lock.hand_over(self._myself, str(controller))
+        # The controller holds the lock until the host has ended, whatever becomes of this connection.
+        self._lock.hand_over(self._identity, str(controller))
         return {}
-
-    def _hosting_of(self, kind: str, order: StartOrder | None = None) -> DetachedBackend:
-        """Return who starts, stops and buries hosts of a kind: a backend's name, as the index has it."""
-        if kind == Hosting.name:
-            return Hosting(self._home, order)
-        from herringbone.backends.ssh.agent.container_host import ContainerHosting
-
-        return ContainerHosting(self._home, order)
-
-    # How it is with the host
-
-    def _keeping(self, job: str) -> DetachedBackend:
-        if job not in self._keepings:
-            self._keepings[job] = self._hosting_of(JobIndex(self._home.index).get(job).backend)
-        return self._keepings[job]
 
     def _jobs(self, message: Message, _: bytes) -> Message:  # noqa: ARG002
-        found = []
+        jobs = []
         for record in JobIndex(self._home.index).all():
+            # A job without this file was killed before its host started.
             with contextlib.suppress(OSError, ValueError):
                 machines = json.loads((self._home.job(record.name).path / MACHINES).read_text())
-                row = self._hosting_of(record.backend).describe(record.name)
-                found.append({"row": asdict(row), "machines": machines})
-        return {"jobs": found}
+                row = self._backend_named(record.backend).describe(record.name)
+                jobs.append({"row": asdict(row), "machines": machines})
+        return {"jobs": jobs}
 
     def _follow(self, message: Message, _: bytes) -> Message:
-        self._keeping(message["job"])  # refuses a job that is not there
-        self._followed[message["job"]] = message["host"]
-        self._told.pop(message["job"], None)
+        # Raises `JobNotFoundError` for an unknown job now, as an answer to this request.
+        self._backend_of(message["job"])
+        self._subscriptions.follow(message["job"], message["host"])
         return {}
 
-    def _log(self, message: Message, _: bytes) -> Message:
-        path = self._home.job(message["job"]).log(message["host"])
-        self._logs[message["number"]] = (path, message["offset"])
+    def _follow_log(self, message: Message, _: bytes) -> Message:
+        log = self._home.job(message["job"]).log(message["host"])
+        self._subscriptions.follow_log(message["number"], log, message["offset"])
         return {}
 
     def _stop(self, message: Message, _: bytes) -> Message:
-        self._keeping(message["job"]).stop(message["job"], message["grace"])
+        self._backend_of(message["job"]).stop(message["job"], message["grace"])
         return {}
 
     def _kill(self, message: Message, _: bytes) -> Message:
-        self._keeping(message["job"]).kill(message["job"])
+        self._backend_of(message["job"]).kill(message["job"])
         return {}
 
     def _forget(self, message: Message, _: bytes) -> Message:
-        """End a job and leave nothing of it."""
+        """Kill a job and remove everything of it, so that its name is free again."""
         import shutil
 
-        self._keeping(message["job"]).kill(message["job"])
+        self._backend_of(message["job"]).kill(message["job"])
         JobIndex(self._home.index).remove(message["job"])
         shutil.rmtree(self._home.job(message["job"]).path, ignore_errors=True)
         return {}
 
     def _clean(self, message: Message, _: bytes) -> Message:
-        """Remove what is old; nobody can take the machine meanwhile."""
         from herringbone.backends.ssh.agent.cleanup import clean
 
         for record in JobIndex(self._home.index).all():
-            # Writes down the end of those whose controller was killed.
-            self._hosting_of(record.backend).describe(record.name)
-        owner = self._lock.take({"job": "herringbone hosts clean", "client": message["client"]}, holder=self._myself)
+            # `describe` marks jobs as lost whose controller was killed; otherwise they would never count as over.
+            self._backend_named(record.backend).describe(record.name)
+        # The lock keeps new jobs away while files are removed that they might count on.
+        owner = self._lock.acquire(
+            {"job": "herringbone hosts clean", "client": message["client"]}, holder=self._identity
+        )
         try:
-            leftovers = clean(
+            stale_files = clean(
                 self._home,
                 older=message["older"],
                 now=time.time(),
@@ -267,51 +246,31 @@ class Desk:
                 dry=message["dry"],
             )
         finally:
-            self._lock.give_back(self._myself)
-        return {"leftovers": msgspec.to_builtins(leftovers), "runs": "" if owner is None else owner["job"]}
+            self._lock.release(self._identity)
+        return {"stale_files": msgspec.to_builtins(stale_files), "runs": "" if owner is None else owner["job"]}
 
-    def _tell_news(self) -> bool:
-        """Say what has changed; return whether anything has."""
-        news = False
-        # Rows first: what a host wrote before its end must not seem to come after it.
-        rows = [self._row_of(name, host) for name, host in self._followed.items()]
-        for number in list(self._logs):
-            news = self._tell_log(number) or news
-        for row in rows:
-            name, text = row["row"]["name"], json.dumps(row)
-            if self._told.get(name) != text:
-                self._told[name] = text
-                self._say({**row, "now": time.time()})
-                news = True
-            if row["row"]["status"] in TERMINAL:
-                del self._followed[name]
-        return news
+    def _describe(self, job: str) -> JobRecord:
+        return self._backend_of(job).describe(job)
 
-    def _row_of(self, name: str, host: str) -> dict[str, Any]:
-        record: JobRecord = self._keeping(name).describe(name)
-        row = {**asdict(record), "plan": "", "work": str(self._home.path)}
-        if not record.done:
-            return {"row": row}
-        failure_record = None
-        with contextlib.suppress(OSError):
-            failure_record = Path(Paths(self._home.job(name).host(host)).failure_record).read_text(errors="replace")
-        return {"row": row, "record": failure_record, "left": left_behind(self._home, name, host)}
+    def _backend_of(self, job: str) -> DetachedBackend:
+        """Return the backend of a job in the index. Raises `JobNotFoundError`."""
+        if job not in self._backends:
+            self._backends[job] = self._backend_named(JobIndex(self._home.index).get(job).backend)
+        return self._backends[job]
 
-    def _tell_log(self, number: int) -> bool:
-        path, offset = self._logs[number]
-        news = False
-        with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-            file.seek(offset)
-            while chunk := file.read(_READ_BYTES):
-                self._say({"log": number}, chunk)
-                offset += len(chunk)
-                news = True
-        self._logs[number] = (path, offset)
-        return news
+    def _backend_named(self, name: str, config: HostConfig | None = None) -> DetachedBackend:
+        """Return the backend with a name, as the index stores it; only a start needs `config`."""
+        if name == ProcessHost.name:
+            return ProcessHost(self._home, config)
+        # Imported here: it loads the modules of the container engine.
+        from herringbone.backends.ssh.agent.container_host import ContainerHost
+
+        return ContainerHost(self._home, config)
 
 
 def main() -> None:
-    Desk(Home(Path(sys.argv[1]))).run()
+    """Serve the connection on standard input and output."""
+    Agent(Home(Path(sys.argv[1]))).run()
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How fast two machines talk to each other: one listens, the other sends as much as it can for a moment.
+"""Measure the bandwidth between two machines: one listens, the other sends as much as it can for a moment.
 
-listener   tells its port ---- by way of the visitor ----> sender
-           <------------------------------------- token, then bytes without end
+listener   reports its port ---- through the client ----> sender
+           <------------------------------------- token, then bytes for some seconds
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any
 
 from herringbone.backends.ssh.agent.messages import Message
 
-_PATIENCE_SECONDS = 5.0
+_TIMEOUT_SECONDS = 5.0
 _CHUNK = bytes(1 << 20)
 
 
-def take_part(message: Message, listening: Callable[[int], None]) -> dict[str, Any]:
+def measure(message: Message, listening: Callable[[int], None]) -> dict[str, Any]:
     """Play one role: {"role": "listen", "token"} or {"role": "send", "token", "address", "port", "seconds"}.
 
     The listener calls `listening` with its port. Both return {"moved", "seconds"} (bytes), or {"trouble": why} when no
@@ -35,16 +35,18 @@ def take_part(message: Message, listening: Callable[[int], None]) -> dict[str, A
 
 def _listen(token: bytes, listening: Callable[[int], None]) -> dict[str, Any]:
     with socket.create_server(("", 0)) as server:
-        server.settimeout(_PATIENCE_SECONDS)
+        server.settimeout(_TIMEOUT_SECONDS)
         listening(server.getsockname()[1])
         connection, _ = server.accept()
         with connection:
-            connection.settimeout(_PATIENCE_SECONDS)
-            greeting = b""
-            while len(greeting) < len(token) and (piece := connection.recv(len(token) - len(greeting))):
-                greeting += piece
-            if not hmac.compare_digest(greeting, token):
-                return {"trouble": "a stranger came instead"}
+            connection.settimeout(_TIMEOUT_SECONDS)
+            first_bytes = b""
+            # TCP may deliver the token in several pieces.
+            while len(first_bytes) < len(token) and (piece := connection.recv(len(token) - len(first_bytes))):
+                first_bytes += piece
+            # The port is open to the whole network, so a port scan may connect before the sender does.
+            if not hmac.compare_digest(first_bytes, token):
+                return {"trouble": "another program connected instead of the sender"}
             started, received = time.monotonic(), 0
             while count := len(connection.recv(1 << 20)):
                 received += count
@@ -52,12 +54,12 @@ def _listen(token: bytes, listening: Callable[[int], None]) -> dict[str, Any]:
 
 
 def _send(token: bytes, address: str, port: int, seconds: float) -> dict[str, Any]:
-    with socket.create_connection((address, port), timeout=_PATIENCE_SECONDS) as connection:
+    with socket.create_connection((address, port), timeout=_TIMEOUT_SECONDS) as connection:
         started, sent = time.monotonic(), 0
         connection.sendall(token)
         while time.monotonic() - started < seconds:
             sent += connection.send(_CHUNK)
-        # All of it has arrived when the other side hangs up as well.
+        # The listener closes after the last byte. Until then bytes are in the socket's buffer and not yet delivered.
         connection.shutdown(socket.SHUT_WR)
         with contextlib.suppress(OSError):
             connection.recv(1)

@@ -1,13 +1,13 @@
-"""What jobs left in a machine's work folder, and which of it nobody needs any more.
+"""Find and remove stale files: what jobs left in a machine's work folder and no remaining job needs.
 
-    jobs/NAME                   a job that is over, by its end
-    code/DIGEST.tar.gz          code and data that no remaining job used, by when it came
+    jobs/NAME                   a job that is over; its age counts from its end
+    code/DIGEST.tar.gz          code and data that no remaining job used; their age counts from their arrival
     data/DIGEST
-    environments/DIGEST         of another Herringbone than the one that asks, and of no remaining job
+    environments/DIGEST         made for another Herringbone than the asking one, and used by no remaining job
     cache/environments/DIGEST   made for a requirements.txt
     cache/images/ID             the same, for containers of an image
 
-A machine that is in use gives only jobs that are over: what a job needs from its start on, nobody takes away.
+On a machine that a job has, only folders of other jobs are removed: the job may need the rest at any moment.
 """
 
 from __future__ import annotations
@@ -20,24 +20,27 @@ from pathlib import Path
 
 import msgspec
 
+from herringbone.backends.ssh.agent.bootstrap import READY
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
 
 USES = "uses.json"
-_READY = "herringbone-ready"
 _BLOCK_BYTES = 512
 
 
 class Uses(msgspec.Struct, frozen=True, kw_only=True):
-    """What a host of a job takes from its machine's work folder: the digests of its code and data, its environment."""
+    """The parts of the work folder that a job's host uses: digests of its code and data, and its environment."""
 
     code: str
     data: tuple[str, ...]
     environment: str
 
 
-class Leftover(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """One thing that may go: `size` in bytes on the disk, `age` in seconds; with `trouble`, why it is still there."""
+class StaleFiles(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """One file or folder to remove: `size` in bytes on the disk, `age` in seconds.
+
+    `trouble` is the reason why a removal failed.
+    """
 
     kind: str
     name: str
@@ -47,58 +50,64 @@ class Leftover(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def note_uses(folder: Path, uses: Uses) -> None:
-    """Write down, in a job's folder, what it takes from the work folder."""
+    """Record, in a job's folder, which parts of the work folder the job uses."""
     (folder / USES).write_bytes(msgspec.json.encode(uses))
 
 
-def clean(home: Home, *, older: float, now: float, idle: bool, environment: Path, dry: bool) -> list[Leftover]:
+def clean(home: Home, *, older: float, now: float, idle: bool, environment: Path, dry: bool) -> list[StaleFiles]:
     """Remove what is older than `older` seconds at the time `now`, and return it; with `dry`, only return it.
 
-    `idle` says that no job has the machine and none can come to have it meanwhile. `environment` is the asking
-    Herringbone's own.
+    `idle` says that no job has the machine, and that none can get it before this returns. `environment` is the one of
+    the asking Herringbone.
     """
     index = JobIndex(home.index)
     records = {record.name: record for record in index.all()}
-    found, kept = [], []
+    removed, remaining = [], []
+    # Folders without a row, too: `forget` removes the row first, and may be killed before the folder is gone.
     for name in sorted({*records, *_names(home.path / "jobs")}):
         folder = home.job(name).path
         age = now - _end(folder, records.get(name))
         if age < older:
-            kept.append(folder)
+            remaining.append(folder)
             continue
-        gone = _take(Leftover(kind="job", name=name, size=0, age=age), folder, dry=dry)
-        if name in records and not dry and not gone.trouble:
+        files = _remove(StaleFiles(kind="job", name=name, size=0, age=age), folder, dry=dry)
+        # The row goes last, and only with its folder: a failed removal is tried again by the next clean-up.
+        if name in records and not dry and not files.trouble:
             index.remove(name)
-        found.append(gone)
+        removed.append(files)
     if idle:
-        found += _unused(home, kept, older=older, now=now, environment=environment, dry=dry)
-    return found
+        removed += _unused(home, remaining, older=older, now=now, environment=environment, dry=dry)
+    return removed
 
 
 def _unused(
-    home: Home, kept: list[Path], *, older: float, now: float, environment: Path, dry: bool
-) -> Iterator[Leftover]:
-    uses = [_uses_of(folder) for folder in kept]
-    needed = {
-        "code": {f"{each.code}.tar.gz" for each in uses},
-        "data": {digest for each in uses for digest in each.data},
-        "environments": {environment.name, *(each.environment for each in uses)},
+    home: Home, remaining: list[Path], *, older: float, now: float, environment: Path, dry: bool
+) -> Iterator[StaleFiles]:
+    """Remove what no job in the folders `remaining` uses, and yield it."""
+    uses = [_uses_of(folder) for folder in remaining]
+    in_use = {
+        "code": {f"{job.code}.tar.gz" for job in uses},
+        "data": {digest for job in uses for digest in job.data},
+        # The asking agent runs in its environment at this moment.
+        "environments": {environment.name, *(job.environment for job in uses)},
+        # No job names these: a start makes them again from requirements.txt.
         "cache/environments": set(),
         "cache/images": set(),
     }
-    for place, names in needed.items():
-        for name in sorted(_names(home.path / place) - names):
-            path = home.path / place / name
-            # What is below keeps a folder's own time true only until something in it is touched.
-            ready = path / _READY
+    for kind, names in in_use.items():
+        for name in sorted(_names(home.path / kind) - names):
+            path = home.path / kind / name
+            # Creating an entry inside a folder changes the folder's own time; the marker's time stays.
+            ready = path / READY
             with suppress(OSError):
                 age = now - (ready if ready.exists() else path).lstat().st_mtime
+                # A lock's file stays: another connection may hold or await it.
                 if age >= older and path.suffix != ".lock":
-                    yield _take(Leftover(kind=place, name=name, size=0, age=age), path, dry=dry)
+                    yield _remove(StaleFiles(kind=kind, name=name, size=0, age=age), path, dry=dry)
 
 
 def _end(folder: Path, record: JobRecord | None) -> float:
-    """Return when a job ended, which of one that runs is never; of a folder that no row knows, when it was made."""
+    """Return the end of a job: infinity while it runs, and the folder's own time when no row knows the folder."""
     if record is not None:
         return record.ended or record.created if record.done else float("inf")
     with suppress(OSError):
@@ -113,34 +122,36 @@ def _uses_of(folder: Path) -> Uses:
         return Uses(code="", data=(), environment="")
 
 
-def _take(what: Leftover, path: Path, *, dry: bool) -> Leftover:
-    what.size = size_of(path)
+def _remove(files: StaleFiles, path: Path, *, dry: bool) -> StaleFiles:
+    files.size = size_of(path)
     if dry:
-        return what
+        return files
     try:
+        # A link is unlinked, never followed: its target is not ours.
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink(missing_ok=True)
     except OSError as error:
-        what.trouble = f"{error.filename or path}: {error.strerror}"
-    return what
+        files.trouble = f"{error.filename or path}: {error.strerror}"
+    return files
 
 
 def size_of(path: Path) -> int:
-    """Return how many bytes of the disk a file or a folder takes; what links lead to is not counted."""
+    """Return the bytes on the disk that a file or a folder takes; the targets of links are not counted."""
     total = 0
     with suppress(OSError):
         total = path.lstat().st_blocks * _BLOCK_BYTES
     for inside, folders, files in os.walk(path):
         for name in (*folders, *files):
             with suppress(OSError):
+                # Blocks and not the length: a file with holes takes less space than its length.
                 total += os.lstat(f"{inside}/{name}").st_blocks * _BLOCK_BYTES
     return total
 
 
 def _names(folder: Path) -> set[str]:
     try:
-        return set(os.listdir(folder))  # noqa: PTH208 - names are what is asked for
+        return set(os.listdir(folder))  # noqa: PTH208 - the names are enough
     except OSError:
         return set()

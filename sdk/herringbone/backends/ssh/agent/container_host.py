@@ -1,26 +1,31 @@
-"""Starts the one host that this machine plays as a container of its engine; see `hosting` for what is the same.
+"""Run the one host of a job that this machine plays as a container; `process_host` has the parts that are the same.
 
-The container shares the machine's network: hosts meet at the machines' own addresses, and NCCL and MPI find the
-interfaces that are there. It sees all GPUs of the machine, and of its files the host's tree and the channels.
+The container shares the machine's network, so hosts reach each other at the machines' addresses, and NCCL and MPI see
+the machine's interfaces. The container sees all GPUs of the machine, and of its files the host's tree and the channels.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.backends.docker.backend import DockerBackend
 from herringbone.backends.docker.gpus import find_gpus
 from herringbone.backends.docker.image import Image, find_image
 from herringbone.backends.docker.request import HostNetwork
-from herringbone.backends.ssh.agent.host_config import StartOrder
-from herringbone.backends.ssh.agent.process_host import note, of_one_host, plan_here, take_checkpoints, unplaced
-from herringbone.engine.client import Engine, Upload
-from herringbone.engine.locate import find_engine
+from herringbone.backends.ssh.agent.host_config import HostConfig
+from herringbone.backends.ssh.agent.process_host import (
+    move_checkpoints,
+    plan_for_machine,
+    reduce_to_host,
+    without_output_path,
+    write_notes,
+)
+from herringbone.backends.ssh.agent.store import machine_engine
+from herringbone.engine.client import Engine
 from herringbone.jobs.home import Home, JobFolder
-from herringbone_contract.errors import EngineError, ImageError
+from herringbone_contract.errors import ImageError
 
 if TYPE_CHECKING:
     from herringbone.controller.config import ControllerConfig
@@ -29,87 +34,57 @@ if TYPE_CHECKING:
 _HOST_NETWORK = "host"
 
 
-def engine_here() -> Engine:
-    """Return this machine's engine. Raises `EngineError` where none answers, or it is another machine's."""
-    engine = find_engine(os.environ, Path.home())
-    if not engine.is_here:
-        raise EngineError(f"its container engine is elsewhere, at {engine.address}; a machine needs one of its own")
-    return engine
+class ContainerHost(DockerBackend):
+    """Runs hosts below `home`, the work folder; only `submit` needs `config`."""
 
-
-class ContainerHosting(DockerBackend):
-    """Keeps jobs below `home`, the work folder; `start` is needed for `submit` alone."""
-
+    # Stored in the index of every machine: jobs of an older Herringbone have this name, too.
     name = "container"
 
     def __init__(
-        self, home: Home, start: StartOrder | None = None, *, find: Callable[[], Engine] = engine_here
+        self, home: Home, config: HostConfig | None = None, *, find: Callable[[], Engine] = machine_engine
     ) -> None:
-        super().__init__(home, find, environ=os.environ if start is None else {**os.environ, **start.settings})
-        self._order_given = start
+        super().__init__(home, find, environ=os.environ if config is None else {**os.environ, **config.settings})
+        self._given_config = config
 
-    def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - it was reviewed where it was submitted
+    def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - the client has reviewed the plan
         return ()
 
     def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
-        return of_one_host(super()._config(unplaced(plan), run_folder), self._start_order)
+        return reduce_to_host(super()._config(without_output_path(plan), run_folder), self._host_config)
 
     def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
-        start = self._start_order
-        super()._start(plan_here(start, self._home), config, inherited, controller)
-        note(start, self._home.job(plan.job_name).path)
+        host_config = self._host_config
+        super()._start(plan_for_machine(host_config, self._home), config, inherited, controller)
+        write_notes(host_config, self._home.job(plan.job_name).path)
 
     def _add_files(self, folder: JobFolder) -> None:
-        take_checkpoints(self._start_order, self._home, folder)
+        move_checkpoints(self._host_config, self._home, folder)
 
     def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
-        return [host for host in plan.hosts if host.name == self._start_order.host]
+        return [host for host in plan.hosts if host.name == self._host_config.host]
 
-    def _network(self, plan: JobPlan) -> HostNetwork:  # noqa: ARG002 - whoever submitted it chose the place
-        start = self._start_order
-        return HostNetwork(mode=_HOST_NETWORK, control=start.control, interface=start.interface)
+    def _network(self, plan: JobPlan) -> HostNetwork:  # noqa: ARG002 - the client has chosen the address
+        config = self._host_config
+        return HostNetwork(mode=_HOST_NETWORK, control=config.control, interface=config.interface)
 
-    def _image(self, plan: JobPlan) -> Image:  # noqa: ARG002 - it was chosen where the job was submitted
-        wanted = self._start_order.image
-        assert wanted is not None
-        found = find_image(self._engine, wanted)
-        if found is None:
-            raise ImageError(f"the image {wanted} is gone from the machine's engine; run the job again")
-        return found
+    def _image(self, plan: JobPlan) -> Image:  # noqa: ARG002 - the client has chosen the image
+        image_id = self._host_config.image
+        assert image_id is not None
+        image = find_image(self._engine, image_id)
+        # The client has just sent it, but another program may remove images at any time.
+        if image is None:
+            raise ImageError(f"the image {image_id} is gone from the machine's engine; run the job again")
+        return image
 
     def _secrets(self, plan: JobPlan) -> dict[str, object]:
-        return {"environment": plan.environment, "key": self._start_order.key}
+        return {"environment": plan.environment, "key": self._host_config.key}
 
     def _split_gpus(self, plan: JobPlan) -> dict[str, tuple[str, ...]]:
+        # All GPUs go to the one host here. A helper has no ranks and gets none.
         (host,) = self._hosts(plan)
         return {} if host.helper else {host.name: find_gpus(self._gpus(), os.environ)}
 
     @property
-    def _start_order(self) -> StartOrder:
-        assert self._order_given is not None
-        return self._order_given
-
-
-class ImageIntake:
-    """Takes an image that a visitor sends, a piece at a time, into the machine's engine."""
-
-    def __init__(self, find: Callable[[], Engine] = engine_here) -> None:
-        self._find = find
-        self._upload: Upload | None = None
-
-    def find(self, name: str) -> Image | None:
-        """Return the image that is here under a name or an id."""
-        return find_image(self._find(), name)
-
-    def feed(self, piece: bytes) -> None:
-        if self._upload is None:
-            self._upload = Upload(self._find(), "POST", "/images/load", {"quiet": True})
-        self._upload.feed(piece)
-
-    def finish(self, wanted: str) -> None:
-        """All has come. Raises `EngineError` where the engine did not take the image with the id `wanted` out of it."""
-        assert self._upload is not None
-        upload, self._upload = self._upload, None
-        said = upload.finish()
-        if self.find(wanted) is None:
-            raise EngineError(f"the container engine did not take the image that was sent: {said.strip()[-500:]}")
+    def _host_config(self) -> HostConfig:
+        assert self._given_config is not None
+        return self._given_config

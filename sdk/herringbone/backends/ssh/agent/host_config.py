@@ -1,4 +1,4 @@
-"""What a machine is told of the one host that it plays: a plan, and what of it lies where over there."""
+"""The description of one host that a client sends to a machine: the plan, and where its files are on the machine."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from herringbone.estimators.inputs import Channel
 from herringbone.planning.plan import JobPlan, parse_plan
 
 
-class Delivery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One channel's data on a machine: a digest that was sent there, or a `path` that the machine sees anyway.
+class ChannelLocation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The data of one channel on a machine: the digest of an upload, or a `path` in a folder that all machines share.
 
-    `file` is the name of a lone file.
+    `file` is the file's name when the channel is a single file.
     """
 
     digest: str | None = None
@@ -22,14 +22,16 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     file: str | None = None
 
 
-class StartOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One host of a job, to be started.
+class HostConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One host of a job that the agent is to start.
 
-    `plan` is the whole job's, unmasked. `control` is where its supervisors meet and `key` what they know, None for a
-    lone host. `code` is the digest of its packed code, `data` its channels' by their names. `interface` leads to the
-    other hosts. `machines` says which machine plays which host, for who attaches later. `settings` are variables for
-    the supervisor. `checkpoints` is the digest of what an earlier attempt left, None for none. `image` is the id of a
-    container's, None for a process. It travels through a pipe: nothing of it is on a disk or a command line there.
+    `plan` is the plan of the whole job, with its secrets. `control` is the address where the job's supervisors connect
+    and `key` is their common secret; both are None for a single host. `code` is the digest of the packed code, `data`
+    the location of each channel. `interface` leads to the other hosts. `machines` maps each host to its machine, for
+    clients that attach later. `settings` are environment variables for the supervisor. `checkpoints` is the digest of
+    the checkpoints of earlier attempts, `image` the id of a container's image; each is None where there is none.
+
+    The config travels through a pipe, so that no disk and no command line of the machine holds its secrets.
     """
 
     plan: dict[str, Any]
@@ -37,7 +39,7 @@ class StartOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     control: str | None
     key: str | None
     code: str
-    data: dict[str, Delivery]
+    data: dict[str, ChannelLocation]
     interface: str
     machines: dict[str, Any]
     settings: dict[str, str]
@@ -46,37 +48,39 @@ class StartOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def plan_to_send(plan: JobPlan) -> dict[str, Any]:
-    """Return a plan as plain values, secrets and all; what only this Python can use is left out."""
+    """Return a plan as plain values, with its secrets, and without the parts that only this Python can use."""
     options = msgspec.structs.replace(plan.options, sagemaker_session=None)
-    plain = msgspec.to_builtins(msgspec.structs.replace(plan, options=options, request=None))
-    assert isinstance(plain, dict)
-    return plain
+    values = msgspec.to_builtins(msgspec.structs.replace(plan, options=options, request=None))
+    assert isinstance(values, dict)
+    return values
 
 
-def localised(order: StartOrder, *, code: str, data_folder: str) -> JobPlan:
-    """Return the plan with this machine's paths: `code` is the packed code, data lies below `data_folder`. Pure."""
-    plan = parse_plan(order.plan)
+def localize(config: HostConfig, *, code: str, data_folder: str) -> JobPlan:
+    """Return the plan with this machine's paths: `code` is the packed code, uploads are in `data_folder`. Pure."""
+    plan = parse_plan(config.plan)
     assert plan.source is not None
     return msgspec.structs.replace(
         plan,
+        # The client packs the job's output; the machine has no use for the client's folder.
         options=msgspec.structs.replace(plan.options, output_path=None),
         source=SourceCode(entry_point=plan.source.entry_point, archive=code),
-        channels=tuple(_moved(channel, order.data[channel.name], data_folder) for channel in plan.channels),
+        channels=tuple(_moved(channel, config.data[channel.name], data_folder) for channel in plan.channels),
+        # All paths are absolute now, so relative ones have nothing to start from.
         folder="/",
     )
 
 
-def _moved(channel: Channel, delivery: Delivery, data_folder: str) -> Channel:
-    return msgspec.structs.replace(channel, path=place_of_data(delivery, data_folder))
+def _moved(channel: Channel, location: ChannelLocation, data_folder: str) -> Channel:
+    return msgspec.structs.replace(channel, path=channel_path(location, data_folder))
 
 
-def place_of_data(delivery: Delivery, data_folder: str) -> str:
-    """Return where a machine sees a channel's data.
+def channel_path(location: ChannelLocation, data_folder: str) -> str:
+    """Return the path of a channel's data on a machine.
 
-    >>> place_of_data(Delivery(digest="5f", file="digits.npz"), "/srv/data")
+    >>> channel_path(ChannelLocation(digest="5f", file="digits.npz"), "/srv/data")
     '/srv/data/5f/digits.npz'
     """
-    if delivery.path is not None:
-        return delivery.path
-    place = f"{data_folder}/{delivery.digest}"
-    return place if delivery.file is None else f"{place}/{delivery.file}"
+    if location.path is not None:
+        return location.path
+    folder = f"{data_folder}/{location.digest}"
+    return folder if location.file is None else f"{folder}/{location.file}"

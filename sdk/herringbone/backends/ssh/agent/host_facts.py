@@ -1,4 +1,4 @@
-"""What there is on this machine: asked by a desk, told to who visits."""
+"""Facts about this machine, collected by the agent: addresses, GPUs, programs, versions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from typing import Any
 
 from herringbone_contract.errors import EngineError, UnsupportedError
 
-# Inside this range the first host of a job listens for the others; firewalls between hosts must let it through.
+# The first host of a job listens on a port of this range; firewalls between hosts must let the range through.
 CONTROL_PORTS = range(7590, 7690)
-# Whose versions must not differ between the hosts of a job.
+# Libraries whose versions must be the same on all hosts of a job.
 LIBRARIES = ("torch", "tensorflow", "mxnet", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 _SIOCGIFADDR = 0x8915
 _PROGRAM_SECONDS = 20.0
 
 
-def look(work: Path) -> dict[str, Any]:
-    """Return what every job needs to know; takes a millisecond."""
+def host_facts(work: Path) -> dict[str, Any]:
+    """Return the facts that every job needs; takes a millisecond."""
     disk = os.statvfs(work)
     return {
         "machine": platform.node(),
@@ -42,36 +42,38 @@ def look(work: Path) -> dict[str, Any]:
     }
 
 
-def look_closely() -> dict[str, Any]:
-    """Return what a check of machines compares: versions, GPUs, programs; takes a second, for it starts some."""
-    gpus = _said("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
+def detailed_facts() -> dict[str, Any]:
+    """Return the facts that only a check of machines needs; takes a second, because it starts programs."""
+    gpu_names = _output("nvidia-smi", "--query-gpu=name", "--format=csv,noheader") or ""
     return {
         "python": platform.python_version(),
         "system": f"{platform.machine()} {platform.libc_ver()[1]}".strip(),
+        # The user may be allowed fewer CPUs than the machine has.
         "cpus": len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count(),
-        "gpu_names": gpus.splitlines(),
+        "gpu_names": gpu_names.splitlines(),
         "docker": engine_version(),
-        "mpirun": (_said("mpirun", "--version") or "").partition("\n")[0] or None,
+        "mpirun": (_output("mpirun", "--version") or "").partition("\n")[0] or None,
     }
 
 
 def engine_version() -> str | None:
-    """Return the version of the machine's container engine, None where none answers."""
-    from herringbone.backends.ssh.agent.container_host import engine_here
+    """Return the version of the machine's container engine; None when no engine answers."""
+    from herringbone.backends.ssh.agent.store import machine_engine
 
     try:
-        return str(engine_here().get("/version")["Version"])
+        return str(machine_engine().get("/version")["Version"])
     except (EngineError, UnsupportedError):
         return None
 
 
 def count_gpus() -> int:
-    """Return how many NVIDIA GPUs there are, without asking a program."""
+    """Return the number of NVIDIA GPUs."""
+    # From the device files: every job asks, and starting nvidia-smi takes much longer.
     return sum(path.name[6:].isdigit() for path in Path("/dev").glob("nvidia*"))
 
 
 def driver() -> str | None:
-    """Return the version of NVIDIA's driver, None without one."""
+    """Return the version of NVIDIA's driver; None without a driver."""
     try:
         words = Path("/proc/driver/nvidia/version").read_text().split()
     except OSError:
@@ -80,21 +82,20 @@ def driver() -> str | None:
 
 
 def libraries() -> dict[str, str]:
-    """Return the versions of libraries that must be the same on all machines, by their names.
-
-    From the names of folders: `importlib.metadata` takes 50 ms to import, at each visit.
-    """
-    found: dict[str, str] = {}
-    for place in sys.path:
+    """Return the versions of the libraries that must be the same on all machines, by name."""
+    # From the names of folders: importing `importlib.metadata` would cost every connection 50 ms.
+    versions: dict[str, str] = {}
+    for folder in sys.path:
         with contextlib.suppress(OSError):
-            for name, version in installed(os.listdir(place)):  # noqa: PTH208 - names are what is asked for
+            for name, version in installed(os.listdir(folder)):  # noqa: PTH208 - the names are enough
                 if name in LIBRARIES:
-                    found.setdefault(name, version)
-    return found
+                    # The first folder wins, as in an import.
+                    versions.setdefault(name, version)
+    return versions
 
 
 def installed(names: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the packages that a folder of such names has, each with its version. Pure.
+    """Yield the installed packages and their versions, from the names of a folder's entries. Pure.
 
     >>> list(installed(["torch-2.13.0+cpu.dist-info", "nvidia_nccl_cu12-2.27.3.dist-info", "torch", "torch.egg-info"]))
     [('torch', '2.13.0+cpu'), ('nvidia-nccl-cu12', '2.27.3')]
@@ -103,34 +104,36 @@ def installed(names: Iterable[str]) -> Iterator[tuple[str, str]]:
         stem, dot, kind = name.rpartition(".")
         package, dash, version = stem.partition("-")
         if dot and dash and kind in ("dist-info", "egg-info"):
-            # An egg says for which Python it was made: torch-2.1.0-py3.11.egg-info
+            # The name of an egg also has the Python it was made for: torch-2.1.0-py3.11.egg-info
             yield package.lower().replace("_", "-"), version.partition("-")[0]
 
 
 def ssh_address() -> str | None:
-    """Return the address of this machine that an ssh connection came to; None where none brought us here."""
-    words = os.environ.get("SSH_CONNECTION", "").split()
-    return words[2].removeprefix("::ffff:") if len(words) == 4 else None
+    """Return the address of this machine that the ssh connection used; None without an ssh connection."""
+    # Client address, client port, server address, server port. IPv4 may appear mapped into IPv6.
+    fields = os.environ.get("SSH_CONNECTION", "").split()
+    return fields[2].removeprefix("::ffff:") if len(fields) == 4 else None
 
 
 def interfaces() -> dict[str, str]:
-    """Return the network interfaces that are up, each with its IPv4 address. Linux; elsewhere the answer is empty."""
-    found: dict[str, str] = {}
+    """Return the network interfaces and their IPv4 addresses; empty on other systems than Linux."""
+    addresses: dict[str, str] = {}
     if sys.platform != "linux":
-        return found
+        return addresses
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
+            # The kernel answers with an error for an interface that has no IPv4 address.
             with contextlib.suppress(OSError):
                 answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-                found[name] = socket.inet_ntoa(answer[20:24])
-    return found
+                addresses[name] = socket.inet_ntoa(answer[20:24])
+    return addresses
 
 
 def free_port(ports: range = CONTROL_PORTS) -> int | None:
-    """Return a port of this machine where nobody listens, None where all are taken."""
+    """Return a port of this machine on which no program listens; None when all are taken."""
     for port in ports:
         with socket.socket() as probe:
-            # As the listener itself will do: a connection that has just ended does not keep its port.
+            # The later listener sets this option as well: a connection that has just ended does not block its port.
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             with contextlib.suppress(OSError):
                 probe.bind(("", port))
@@ -145,14 +148,15 @@ def _user() -> str:
         return str(os.getuid())
 
 
-def _said(*command: str) -> str | None:
-    """Return what a program says, None where it is missing or fails."""
+def _output(*command: str) -> str | None:
+    """Return the output of a program; None when the program is missing or fails."""
     path = shutil.which(command[0])
     if path is None:
         return None
     try:
-        ended = subprocess.run(
+        result = subprocess.run(
             [path, *command[1:]],
+            # Our standard input is the client's pipe; a program that reads it would take messages.
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
@@ -160,4 +164,4 @@ def _said(*command: str) -> str | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return ended.stdout.strip() if ended.returncode == 0 else None
+    return result.stdout.strip() if result.returncode == 0 else None

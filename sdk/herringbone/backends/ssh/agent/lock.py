@@ -1,8 +1,9 @@
-"""Whose a machine is: one job of ours at a time.
+"""The lock of a machine: one job of Herringbone has the machine at a time.
 
-The lock is a file that names its holder, a process of that machine: first the desk of the visit that prepares the job,
-then the job's controller. It is held as long as that process lives: nothing has to be given back, and a lock whose
-holder was killed, or went with its machine, is none.
+    agent of the submitting connection -- hand_over() --> the job's controller
+
+The lock is a file that names its holder, a process of that machine. The lock is held while that process lives. A holder
+that was killed, or that ended with its machine, needs to release nothing: its lock counts as free.
 """
 
 from __future__ import annotations
@@ -18,60 +19,67 @@ from herringbone.processes import is_alive
 
 
 class MachineLock:
-    """The lock of one work folder.
+    """The lock of one work folder; `alive` reports whether a holder's process still runs.
 
-    >>> lock = MachineLock(Path("work/lock"))                                       # doctest: +SKIP
-    >>> lock.take({"job": "digits-1", "client": "me@laptop"}, holder="4711@8")       # doctest: +SKIP
+    >>> lock = MachineLock(Path("work/lock"))                                          # doctest: +SKIP
+    >>> lock.acquire({"job": "digits-1", "client": "me@laptop"}, holder="4711@8")       # doctest: +SKIP
+
+    A holder is a pid and a start time, so a pid that the kernel gives to a new process does not keep the lock.
     """
 
     def __init__(self, path: Path, *, alive: Callable[[str], bool] = is_alive) -> None:
         self._path = path
         self._alive = alive
 
-    def take(self, claim: dict[str, str], *, holder: str) -> dict[str, Any] | None:
-        """Take the lock and return None, or return who has it: the claim that was given when it was taken."""
+    def acquire(self, claim: dict[str, str], *, holder: str) -> dict[str, Any] | None:
+        """Acquire the lock and return None, or return the claim of the present owner."""
         with self._open() as file:
-            found = self._read(file)
-            if found is not None and found["holder"] != holder:
-                return found
+            owner = self._read(file)
+            # The same holder may ask again: a retry of the client's request must not fail on its own lock.
+            if owner is not None and owner["holder"] != holder:
+                return owner
             _write(file, {**claim, "holder": holder})
         return None
 
     def hand_over(self, holder: str, to: str) -> None:
-        """Give the lock to another process, if `holder` has it."""
+        """Make the process `to` the holder, if `holder` has the lock."""
+        # One write under flock: at no moment is the machine free between the agent and the controller.
         with self._open() as file:
-            found = self._read(file)
-            if found is not None and found["holder"] == holder:
-                _write(file, {**found, "holder": to})
+            owner = self._read(file)
+            if owner is not None and owner["holder"] == holder:
+                _write(file, {**owner, "holder": to})
 
-    def give_back(self, holder: str) -> None:
-        """Let go of the lock, if `holder` has it."""
+    def release(self, holder: str) -> None:
+        """Free the lock, if `holder` has it."""
         with self._open() as file:
-            found = self._read(file)
-            if found is not None and found["holder"] == holder:
+            owner = self._read(file)
+            if owner is not None and owner["holder"] == holder:
+                # Emptied, not removed: another process may wait in flock on this very file.
                 file.truncate(0)
 
-    def held_by(self) -> dict[str, Any] | None:
-        """Return the claim of who has it, None when it is free."""
+    def owner(self) -> dict[str, Any] | None:
+        """Return the claim of the present owner; None when the lock is free."""
         with self._open() as file:
             return self._read(file)
 
     @contextmanager
     def _open(self) -> Iterator[IO[str]]:
+        # "a+" creates a missing file and never truncates an existing one before flock is held.
         with self._path.open("a+") as file:
+            # flock guards one read and write only. The kernel drops it when this file is closed, also by a kill.
             fcntl.flock(file, fcntl.LOCK_EX)
             yield file
 
     def _read(self, file: IO[str]) -> dict[str, Any] | None:
         file.seek(0)
         try:
-            found: dict[str, Any] = json.loads(file.read())
-            return found if self._alive(found["holder"]) else None
+            owner: dict[str, Any] = json.loads(file.read())
+            return owner if self._alive(owner["holder"]) else None
         except (ValueError, KeyError, TypeError, AttributeError):
-            return None  # empty, or half written by one who was killed
+            return None  # empty, or half written by a process that was killed while it wrote
 
 
 def _write(file: IO[str], content: dict[str, Any]) -> None:
+    # Mode "a+" writes at the end of the file, which is its start once the file is empty.
     file.truncate(0)
     file.write(json.dumps(content))
-    file.flush()

@@ -1,4 +1,4 @@
-"""Messages over a pipe: a line of JSON, and behind it as many bytes as it says. Pure."""
+"""Messages over a pipe: a line of JSON, followed by as many bytes as the line announces. Pure."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import json
 from typing import Any
 
 Message = dict[str, Any]
-# The one name that no message may use for itself.
+# The key for the length of the payload; no message may use it for itself.
 _SIZE = "bytes"
-# A line longer than this is no message of ours: something else writes into the pipe.
+# No message of ours has a longer line, so another program writes into the pipe.
 _MAX_LINE_BYTES = 64 << 20
 
 
-class WireError(Exception):
-    """What came is no message."""
+class ProtocolError(Exception):
+    """Bytes that are not a message."""
 
 
 def pack(message: Message, payload: bytes = b"") -> bytes:
-    """Return what travels.
+    """Return the bytes of a message.
 
-    >>> pack({"ask": "hello"}), pack({"log": 1}, b"ab")
-    (b'{"ask": "hello"}\\n', b'{"log": 1, "bytes": 2}\\nab')
+    >>> pack({"ask": "facts"}), pack({"log": 1}, b"ab")
+    (b'{"ask": "facts"}\\n', b'{"log": 1, "bytes": 2}\\nab')
     """
     assert _SIZE not in message
     if payload:
@@ -29,7 +29,7 @@ def pack(message: Message, payload: bytes = b"") -> bytes:
 
 
 class Unpacker:
-    """Takes apart what came, in whatever pieces.
+    """Splits a stream of bytes, which arrives in pieces of any size, into messages.
 
     >>> unpacker = Unpacker()
     >>> unpacker.feed(b'{"log": 1, "bytes": 2}\\na'), unpacker.feed(b"b")
@@ -38,35 +38,36 @@ class Unpacker:
 
     def __init__(self) -> None:
         self._buffer = bytearray()
+        # A message whose line is complete and whose payload is not.
         self._head: Message | None = None
-        self._wanted = 0
+        self._payload_bytes = 0
 
     def feed(self, chunk: bytes) -> list[tuple[Message, bytes]]:
-        """Return the whole messages. Raises `WireError`."""
+        """Return the messages that are complete now. Raises `ProtocolError`."""
         self._buffer += chunk
-        found: list[tuple[Message, bytes]] = []
+        messages: list[tuple[Message, bytes]] = []
         while True:
             if self._head is None:
-                cut = self._buffer.find(b"\n")
-                if cut < 0:
+                line_end = self._buffer.find(b"\n")
+                if line_end < 0:
                     if len(self._buffer) > _MAX_LINE_BYTES:
-                        raise WireError("a line without an end")
-                    return found
-                self._head = _message(bytes(self._buffer[:cut]))
-                self._wanted = int(self._head.pop(_SIZE, 0))
-                del self._buffer[: cut + 1]
-            if len(self._buffer) < self._wanted:
-                return found
-            found.append((self._head, bytes(self._buffer[: self._wanted])))
-            del self._buffer[: self._wanted]
+                        raise ProtocolError("a line without an end")
+                    return messages
+                self._head = _parse(bytes(self._buffer[:line_end]))
+                self._payload_bytes = int(self._head.pop(_SIZE, 0))
+                del self._buffer[: line_end + 1]
+            if len(self._buffer) < self._payload_bytes:
+                return messages
+            messages.append((self._head, bytes(self._buffer[: self._payload_bytes])))
+            del self._buffer[: self._payload_bytes]
             self._head = None
 
 
-def _message(line: bytes) -> Message:
+def _parse(line: bytes) -> Message:
     try:
         message = json.loads(line)
     except ValueError:
         message = None
     if not isinstance(message, dict):
-        raise WireError(f"this is no message: {line[:200].decode(errors='replace')!r}")
+        raise ProtocolError(f"this is not a message: {line[:200].decode(errors='replace')!r}")
     return message

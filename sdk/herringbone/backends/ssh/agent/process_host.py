@@ -1,7 +1,7 @@
-"""Starts the one host that this machine plays, under a controller of its own, and knows it from then on.
+"""Run the one host of a job that this machine plays as a process tree, under a controller of its own.
 
-The same verbs as for a job of this machine alone (`DetachedBackend`): the index, the folder and the log lie here, in
-the work folder. Only the meeting with the other hosts is another.
+The verbs are those of a job of one machine (`DetachedBackend`): index, job folder and log are in the work folder. Only
+the rendezvous with the other hosts differs.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import msgspec
 from herringbone.backends.detached import CONTROLLER, DetachedBackend
 from herringbone.backends.process.tree import fill_host, host_environment, job_environment
 from herringbone.backends.ssh.agent.cleanup import Uses, note_uses
-from herringbone.backends.ssh.agent.host_config import StartOrder, localised
+from herringbone.backends.ssh.agent.host_config import HostConfig, localize
+from herringbone.backends.ssh.agent.store import code_folder, data_folder
 from herringbone.jobs.home import Home, JobFolder
 from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.paths import Paths
@@ -32,76 +33,73 @@ _SUPERVISOR = (sys.executable, "-m", "herringbone_entry")
 MACHINES = "machines.json"
 
 
-def code_folder(home: Home) -> Path:
-    """Packed code, by digest."""
-    return home.path / "code"
+def plan_for_machine(config: HostConfig, home: Home) -> JobPlan:
+    """Return the plan with the paths of the uploads on this machine."""
+    code = code_folder(home) / f"{config.code}.tar.gz"
+    plan = localize(config, code=str(code), data_folder=str(data_folder(home)))
+    hyperparameters = {**plan.hyperparameters, Key.SUBMIT_DIRECTORY: json.dumps(str(code))}
+    return msgspec.structs.replace(plan, hyperparameters=hyperparameters)
 
 
-def data_folder(home: Home) -> Path:
-    """Channels, by digest."""
-    return home.path / "data"
-
-
-def plan_here(start: StartOrder, home: Home) -> JobPlan:
-    """Return the plan with the places of what was sent."""
-    code = code_folder(home) / f"{start.code}.tar.gz"
-    here = localised(start, code=str(code), data_folder=str(data_folder(home)))
-    steering = {**here.hyperparameters, Key.SUBMIT_DIRECTORY: json.dumps(str(code))}
-    return msgspec.structs.replace(here, hyperparameters=steering)
-
-
-def unplaced(plan: JobPlan) -> JobPlan:
-    """Return the plan without the place of its output, which is on the machine that submitted it."""
+def without_output_path(plan: JobPlan) -> JobPlan:
+    """Return the plan without the folder of its output, which is on the machine of the client."""
     return msgspec.structs.replace(plan, options=msgspec.structs.replace(plan.options, output_path=None))
 
 
-def of_one_host(config: ControllerConfig, start: StartOrder) -> ControllerConfig:
-    """Reduce a job's config to one host: no packing, no retries; timeouts come from the submitter."""
-    config["hosts"] = [each for each in config["hosts"] if each["name"] == start.host]
-    config["output"] = None
-    # Where its host goes next, one machine cannot know.
-    config["retries"] = 0
-    config["stop_grace"] = float(start.settings.get(HostVariable.STOP_GRACE, config["stop_grace"]))
-    return config
+def reduce_to_host(controller_config: ControllerConfig, config: HostConfig) -> ControllerConfig:
+    """Reduce a job's controller config to one host: no packing, no retries; timeouts come from the submitter."""
+    hosts = controller_config["hosts"]
+    controller_config["hosts"] = [host for host in hosts if host["name"] == config.host]
+    # The client packs the models of all hosts.
+    controller_config["output"] = None
+    # The client decides on retries: one machine does not know which others are free.
+    controller_config["retries"] = 0
+    stop_grace = config.settings.get(HostVariable.STOP_GRACE, controller_config["stop_grace"])
+    controller_config["stop_grace"] = float(stop_grace)
+    return controller_config
 
 
-def note(start: StartOrder, folder: Path) -> None:
-    """Write down in the job's folder which machines play its hosts, and what it takes from the work folder."""
-    (folder / MACHINES).write_text(json.dumps(start.machines))
-    data = tuple(each.digest for each in start.data.values() if each.digest is not None)
-    note_uses(folder, Uses(code=start.code, data=data, environment=Path(sys.prefix).name))
+def write_notes(config: HostConfig, folder: Path) -> None:
+    """Record, in the job's folder, the machines of the job's hosts and the uploads that the job uses."""
+    # A client elsewhere reads the machines (`herringbone hosts jobs`), a clean-up reads the uploads.
+    (folder / MACHINES).write_text(json.dumps(config.machines))
+    data = tuple(location.digest for location in config.data.values() if location.digest is not None)
+    note_uses(folder, Uses(code=config.code, data=data, environment=Path(sys.prefix).name))
 
 
-def take_checkpoints(start: StartOrder, home: Home, folder: JobFolder) -> None:
-    """Put what an earlier attempt left into a host's tree: it is this attempt's alone from now on."""
-    if start.checkpoints is not None:
-        place = Path(Paths(folder.host(start.host)).checkpoints)
-        place.rmdir()
-        shutil.move(data_folder(home) / start.checkpoints, place)
+def move_checkpoints(config: HostConfig, home: Home, folder: JobFolder) -> None:
+    """Move the checkpoints of earlier attempts into the host's tree."""
+    if config.checkpoints is not None:
+        target = Path(Paths(folder.host(config.host)).checkpoints)
+        # `shutil.move` would move into an existing folder; this one is empty.
+        target.rmdir()
+        # Moved, not linked: the attempt changes them, so no other attempt may use this copy.
+        shutil.move(data_folder(home) / config.checkpoints, target)
 
 
-class Hosting(DetachedBackend):
-    """Keeps jobs below `home`, the work folder; `start` is needed for `submit` alone."""
+class ProcessHost(DetachedBackend):
+    """Runs hosts below `home`, the work folder; only `submit` needs `config`."""
 
+    # Stored in the index of every machine: jobs of an older Herringbone have this name, too.
     name = "host"
 
     def __init__(
         self,
         home: Home,
-        start: StartOrder | None = None,
+        config: HostConfig | None = None,
         *,
         supervisor: tuple[str, ...] = _SUPERVISOR,
         controller: tuple[str, ...] = CONTROLLER,
     ) -> None:
         super().__init__(home, controller=controller)
-        self._order_given = start
+        self._given_config = config
         self._supervisor = supervisor
 
-    def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - it was reviewed where it was submitted
+    def review(self, plan: JobPlan) -> tuple[str, ...]:  # noqa: ARG002 - the client has reviewed the plan
         return ()
 
     def _config(self, plan: JobPlan, run_folder: str) -> ControllerConfig:
-        return of_one_host(super()._config(unplaced(plan), run_folder), self._start_order)
+        return reduce_to_host(super()._config(without_output_path(plan), run_folder), self._host_config)
 
     def _start(
         self,
@@ -110,33 +108,35 @@ class Hosting(DetachedBackend):
         inherited: Sequence[int],  # noqa: ARG002
         controller: str,  # noqa: ARG002
     ) -> None:
-        start = self._start_order
+        host_config = self._host_config
         folder = self._home.job(plan.job_name)
-        here = plan_here(start, self._home)
-        (host,) = (host for host in here.hosts if host.name == start.host)
-        fill_host(here, host, folder, but_not=self._home.path, interface=start.interface)
-        note(start, folder.path)
+        local_plan = plan_for_machine(host_config, self._home)
+        (host,) = (host for host in local_plan.hosts if host.name == host_config.host)
+        fill_host(local_plan, host, folder, but_not=self._home.path, interface=host_config.interface)
+        write_notes(host_config, folder.path)
         environment = job_environment(
-            here, run_folder=config["run_folder"], cache=self._home.cache, grace=config["stop_grace"]
+            local_plan, run_folder=config["run_folder"], cache=self._home.cache, grace=config["stop_grace"]
         )
-        take_checkpoints(start, self._home, folder)
-        if start.control is not None:
-            environment[HostVariable.CONTROL] = start.control
+        # After `fill_host`, which makes the empty folder that the checkpoints replace.
+        move_checkpoints(host_config, self._home, folder)
+        if host_config.control is not None:
+            environment[HostVariable.CONTROL] = host_config.control
         config["processes"] = {
             "argv": list(self._supervisor),
-            "environment": {**os.environ, **start.settings, **plan.environment, **environment},
+            # The user's variables come after the machine's, and the contract's come last.
+            "environment": {**os.environ, **host_config.settings, **plan.environment, **environment},
             "host_environments": {host.name: host_environment(host, folder)},
-            "key": start.key,
+            "key": host_config.key,
         }
 
     @property
-    def _start_order(self) -> StartOrder:
-        assert self._order_given is not None
-        return self._order_given
+    def _host_config(self) -> HostConfig:
+        assert self._given_config is not None
+        return self._given_config
 
 
-def left_behind(home: Home, name: str, host: str) -> list[str]:
-    """Return which folders of a host's tree have something to fetch, as paths below the work folder."""
-    paths = Paths(home.job(name).host(host))
-    found = [Path(folder) for folder in (paths.model, paths.output) if any(Path(folder).rglob("*"))]
-    return [folder.relative_to(home.path).as_posix() for folder in found]
+def result_folders(home: Home, job: str, host: str) -> list[str]:
+    """Return the folders of a host's tree that have files to fetch, as paths below the work folder."""
+    paths = Paths(home.job(job).host(host))
+    folders = [Path(folder) for folder in (paths.model, paths.output) if any(Path(folder).rglob("*"))]
+    return [folder.relative_to(home.path).as_posix() for folder in folders]

@@ -1,0 +1,136 @@
+"""Tests of a connection and the agent at its other end, over a shell of this machine instead of ssh."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from herringbone.backends.ssh.agent.lock import MachineLock
+from herringbone.backends.ssh.agent.messages import ProtocolError, Unpacker, pack
+from herringbone.backends.ssh.connection import Connection, Wheel, loader_command
+from herringbone_contract.errors import HostError
+
+WHEEL = Wheel()
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """A work folder for all tests of this file, so that the environment is made only once."""
+    return tmp_path_factory.mktemp("machine") / "work"
+
+
+@pytest.fixture
+def connect(work):
+    """Opens connections to an agent on this machine; `command` runs in a shell instead of the loader."""
+    opened = []
+
+    def start(command=None, *, folder=None):
+        shell = ["/bin/sh", "-c", command or loader_command(sys.executable)]
+        opened.append(Connection("here", shell, work=str(folder or work), wheel=WHEEL))
+        return opened[-1]
+
+    yield start
+    for connection in opened:
+        connection.close()
+
+
+def test_an_environment_is_made_once_and_the_agent_runs_in_it(connect, work):
+    facts = connect().ask({"ask": "facts"})
+    assert facts["work"] == str(work)
+    times = {path.name: path.stat().st_mtime_ns for path in (work / "environments").iterdir()}
+    assert connect().ask({"ask": "facts"})["free_bytes"] > 0
+    assert {path.name: path.stat().st_mtime_ns for path in (work / "environments").iterdir()} == times
+
+
+def test_one_job_has_a_machine_until_the_holder_of_the_lock_is_gone(connect):
+    first, second = connect(), connect()
+    claim = {"ask": "lock", "job": "digits-1", "client": "me@laptop"}
+    assert "owner" not in first.ask(claim)
+    # A second request of the same connection is not refused.
+    assert "owner" not in first.ask(claim)
+    assert second.ask(claim)["owner"] == {"job": "digits-1", "client": "me@laptop"}
+    first.close()
+    assert "owner" not in second.ask(claim)
+
+
+def test_a_lock_whose_holder_is_dead_or_whose_file_is_damaged_is_free(tmp_path):
+    lock = MachineLock(tmp_path / "lock", alive=lambda holder: holder == "1@7")
+    assert lock.acquire({"job": "a"}, holder="1@7") is None
+    assert lock.acquire({"job": "b"}, holder="2@8") == {"job": "a", "holder": "1@7"}
+    lock.hand_over("1@7", "3@9")  # a dead process
+    assert lock.owner() is None
+    for damaged in ("", "{", "[]", '{"job": "a"}'):
+        (tmp_path / "lock").write_text(damaged)
+        assert lock.acquire({"job": "b"}, holder="1@7") is None
+
+
+def test_code_and_data_that_the_machine_has_are_not_requested(connect, work):
+    connection = connect()
+    question = {"ask": "missing", "code": "c0de", "data": ["da7a"]}
+    answer = connection.ask(question)
+    assert answer["code"] is True
+    assert list(answer["data"]) == ["da7a"]
+    connection.ask({"ask": "code", "digest": "c0de"}, b"packed")
+    connection.ask({"ask": "keep", "digest": "da7a"})
+    assert connection.ask(question) | {"answer": 0} == {"answer": 0, "code": False, "data": {}}
+    assert (work / "code" / "c0de.tar.gz").read_bytes() == b"packed"
+
+
+def test_a_refusal_is_an_error_that_names_the_machine(connect):
+    with pytest.raises(HostError, match="here: no job 'digits-9'"):
+        connect().ask({"ask": "stop", "job": "digits-9", "grace": None})
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("exit 3", "here: the connection is closed \\(exit code 3\\)"),
+        ("echo 'no way' >&2; exit 255", "exit code 255\\): no way"),
+        ("echo Welcome; sleep 5", "a program other than Herringbone answers"),
+        ("python-of-nobody -c pass", "exit code 127"),
+    ],
+)
+def test_a_program_that_is_not_the_agent_is_reported(connect, command, message):
+    with pytest.raises(HostError, match=message):
+        connect(command).ask({"ask": "facts"})
+
+
+def test_a_work_folder_that_cannot_be_made_is_reported(connect, tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(HostError, match=r"its work folder .*file/work cannot be used"):
+        connect(folder=tmp_path / "file" / "work").ask({"ask": "facts"})
+
+
+def test_a_connection_whose_other_end_is_killed_says_so(connect):
+    connection = connect("exec " + loader_command(sys.executable))
+    connection.ask({"ask": "facts"})
+    os.kill(connection._process.pid, signal.SIGKILL)
+    with pytest.raises(HostError, match="here: the connection is closed"):
+        connection.ask({"ask": "facts"})
+
+
+def test_messages_are_complete_in_whatever_pieces_they_arrive():
+    stream = pack({"a": 1}) + pack({"log": 2}, b"x\n{}y") + pack({"b": "\n"})
+    unpacker = Unpacker()
+    messages = [message for byte in stream for message in unpacker.feed(bytes([byte]))]
+    assert messages == [({"a": 1}, b""), ({"log": 2}, b"x\n{}y"), ({"b": "\n"}, b"")]
+    with pytest.raises(ProtocolError):
+        unpacker.feed(b"Welcome to gpu-1\n")
+
+
+def test_the_bootstrap_needs_nothing_but_the_standard_library():
+    code = (
+        "import sys, herringbone.backends.ssh.agent.bootstrap\n"
+        "print(sorted(name for name in sys.modules if 'herringbone' in name))"
+    )
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert json.loads(output.replace("'", '"')) == [
+        "herringbone",
+        "herringbone.backends",
+        "herringbone.backends.ssh",
+        "herringbone.backends.ssh.agent",
+        "herringbone.backends.ssh.agent.bootstrap",
+    ]
