@@ -111,7 +111,7 @@ def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
     """
     from msgspec import UNSET
 
-    from herringbone_contract.model_parallel import given
+    from herringbone_contract.model_parallel import value_or
 
     values: dict[str, object] = {}
     if distribution.instance_groups is not UNSET:
@@ -125,7 +125,7 @@ def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
         values[Key.MPI_ENABLED] = mpi.enabled
         if mpi.processes_per_host is not UNSET:
             values[Key.MPI_PROCESSES_PER_HOST] = mpi.processes_per_host
-        values[Key.MPI_CUSTOM_OPTIONS] = given(mpi.custom_mpi_options, "")
+        values[Key.MPI_CUSTOM_OPTIONS] = value_or(mpi.custom_mpi_options, "")
     if distribution.smdistributed is not UNSET:
         values |= _encode_smdistributed(distribution.smdistributed)
         values[Key.INSTANCE_TYPE] = instance_type
@@ -147,14 +147,14 @@ def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
     import msgspec
     from msgspec import UNSET
 
-    from herringbone_contract.model_parallel import given
+    from herringbone_contract.model_parallel import value_or
 
     values: dict[str, object] = {}
     if smdistributed.modelparallel is not UNSET:
         values[Key.MODEL_PARALLEL_PARAMETERS] = msgspec.to_builtins(smdistributed.modelparallel.parameters)
     values[Key.DATA_PARALLEL_ENABLED] = smdistributed.dataparallel is not UNSET
     if smdistributed.dataparallel is not UNSET:
-        values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = given(smdistributed.dataparallel.custom_mpi_options, "")
+        values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = value_or(smdistributed.dataparallel.custom_mpi_options, "")
         parameters = msgspec.to_builtins(smdistributed.dataparallel)
         ours = {name: parameters[name] for name in parameters if name not in ("enabled", "custom_mpi_options")}
         if ours:

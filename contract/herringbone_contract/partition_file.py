@@ -22,7 +22,7 @@ Count = Annotated[int, Meta(ge=0)]
 Amount = Annotated[float, Meta(ge=0.0)]
 
 
-class ModulePlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModuleAssignment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One module: its dotted path, its own costs, and its partition.
 
     `partition` is None for a module without parameters of its own, which runs on the partition of its inputs.
@@ -60,7 +60,7 @@ class PartitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     bound: Amount
     certificate: str
     loads: tuple[PartitionLoad, ...]
-    modules: tuple[ModulePlace, ...]
+    modules: tuple[ModuleAssignment, ...]
 
     @property
     def assigned(self) -> dict[str, int]:

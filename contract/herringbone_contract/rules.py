@@ -19,7 +19,7 @@ from herringbone_contract.model_parallel import (
     TENSORFLOW_KEYS,
     ModelParallelParameters,
     ModelParallelV2Parameters,
-    given,
+    value_or,
 )
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _check_one_strategy(distribution: Distribution) -> None:
 
 
 def _check_data_parallel(distribution: Distribution) -> None:
-    mpi, data_parallel = given(distribution.mpi, None), distribution.data_parallel
+    mpi, data_parallel = value_or(distribution.mpi, None), distribution.data_parallel
     if data_parallel is None:
         return
     if mpi is not None and mpi.enabled and mpi.custom_mpi_options and data_parallel.custom_mpi_options:
@@ -109,7 +109,7 @@ def _check_data_parallel(distribution: Distribution) -> None:
             "distribution: custom_mpi_options is in mpi and in smdistributed.dataparallel, and there is one mpirun."
             " Give all of them in mpi."
         )
-    if data_parallel.helpers is not UNSET and data_parallel.helpers in given(distribution.instance_groups, ()):
+    if data_parallel.helpers is not UNSET and data_parallel.helpers in value_or(distribution.instance_groups, ()):
         raise DistributionError(
             f"{DATA_PARALLEL}.helpers: {data_parallel.helpers} is also in distribution.instance_groups, the groups to"
             " train on. A host trains or helps; name another group in one of the two."
@@ -135,7 +135,7 @@ def _check_partitions(parameters: ModelParallelParameters) -> None:
             f"{PARAMETERS}.default_partition: default_partition must be supplied if auto_partition is set to False!"
             " It is the partition of whatever smp.partition does not place, for example 'default_partition': 0."
         )
-    default = given(parameters.default_partition, 0)
+    default = value_or(parameters.default_partition, 0)
     if default >= parameters.pipeline_degree:
         raise DistributionError(
             f"{PARAMETERS}.default_partition: default_partition must be less than the number of partitions!"
@@ -184,7 +184,7 @@ def _check_framework_keys(parameters: ModelParallelParameters, framework: Framew
             raise DistributionError(f"{PARAMETERS}.{key}: for TensorFlow only; leave it out for PyTorch.")
         if framework == "tensorflow" and key not in TENSORFLOW_KEYS | COMMON_KEYS:
             raise DistributionError(f"{PARAMETERS}.{key}: for PyTorch only; leave it out for TensorFlow.")
-    placement = given(parameters.placement_strategy, "cluster")
+    placement = value_or(parameters.placement_strategy, "cluster")
     if framework == "tensorflow" and placement not in ("cluster", "spread"):
         raise DistributionError(
             f"{PARAMETERS}.placement_strategy: for TensorFlow, placement_strategy must be a value in:"
@@ -241,7 +241,7 @@ def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> D
     if distribution.helpers is not None:
         _check_helpers(distribution.helpers, groups)
         groups = [group for group in groups if group != distribution.helpers]
-    chosen = given(distribution.instance_groups, ())
+    chosen = value_or(distribution.instance_groups, ())
     place = "distribution.instance_groups"
     known = ", ".join(groups)
     if not chosen and (not groups or distribution.launcher is Launcher.PLAIN):

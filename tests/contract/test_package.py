@@ -30,7 +30,7 @@ def test_a_rank_pays_for_no_more_than_the_standard_library():
     assert not any(name.partition(".")[0] == "msgspec" for name in loaded)
 
 
-def test_the_grammar_stands_on_msgspec_alone():
+def test_the_grammar_imports_msgspec_alone():
     before, after = loaded_by("import msgspec"), loaded_by("import herringbone_contract.distribution")
     foreign = {name.partition(".")[0] for name in after - before} - sys.stdlib_module_names
     assert foreign == {"herringbone_contract"}

@@ -48,7 +48,7 @@ _NAME = re.compile(r"--?[A-Za-z]")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that describe a job."""
     add = parser.add_argument
-    add("what", metavar="job.yaml|script", help="a job file, or the script to run")
+    add("job_or_script", metavar="job.yaml|script", help="a job file, or the script to run")
     add("--framework", choices=sorted(_FRAMEWORKS), help="the framework of the estimator; without it, any script runs")
     add("--source-dir", metavar="FOLDER", help="the folder of the code; the script's path is then relative to it")
     add("--instance-type", metavar="TYPE", help="the type of the hosts (default: local_process)")
@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read_request(args: argparse.Namespace) -> tuple[Estimator, Inputs]:
     """Return the estimator and the inputs that the arguments describe. Raises `UsageError`."""
     settings: dict[str, Any] = {}
-    path = Path(args.what)
+    path = Path(args.job_or_script)
     if path.suffix in _JOB_FILE_SUFFIXES:
         settings = _read_mapping(path)
         # Paths in a job file are relative to its folder, paths in flags to the current one. So flags get absolute paths
@@ -79,7 +79,7 @@ def read_request(args: argparse.Namespace) -> tuple[Estimator, Inputs]:
         os.chdir(path.absolute().parent)
     else:
         flags = _flags(args, base=Path())
-        flags["entry_point"] = args.what
+        flags["entry_point"] = args.job_or_script
     inputs = _inputs(settings.pop("inputs", None), flags.pop("inputs"))
     framework = flags.pop("framework", None) or settings.get("framework")
     settings.pop("framework", None)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import IO, Any
 
-_UNIX, _TCP, _SSH = "unix://", "tcp://", "ssh://"
+_UNIX, _TCP = "unix://", "tcp://"
 _DEFAULT_PORT = 2375
 # Without a limit, connecting to a machine that is off takes minutes.
 _CONNECT_SECONDS = 10.0
@@ -53,7 +53,7 @@ class Engine:
         self._tls = tls
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         """True if the engine runs on this machine, so that containers can mount its files."""
         return self.address.startswith(_UNIX)
 

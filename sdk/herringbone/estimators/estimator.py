@@ -16,7 +16,7 @@ from herringbone.code.git import Checkout, check_inside, fetch_code
 from herringbone.code.source import find_source
 from herringbone.estimators.inputs import Inputs, parse_inputs
 from herringbone.estimators.names import check_job_name, default_job_name
-from herringbone.estimators.options import Options, given_options, parse_options
+from herringbone.estimators.options import Options, changed_options, parse_options
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone_contract.distribution import Distribution, Framework, parse
@@ -212,7 +212,7 @@ class Estimator:
 
         job = TrainingJob.attach(training_job_name, sagemaker_session)
         plan = job.plan
-        estimator = cls(**cls._arguments_of(plan), **given_options(plan.options))
+        estimator = cls(**cls._arguments_of(plan), **changed_options(plan.options))
         estimator.jobs.append(job)
         return estimator
 

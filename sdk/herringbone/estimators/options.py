@@ -211,7 +211,7 @@ def size_in_bytes(option: str, size: int | str) -> int:
     return int(match[1]) << _SHIFTS[match[2].lower()]
 
 
-def given_options(options: Options) -> dict[str, Any]:
+def changed_options(options: Options) -> dict[str, Any]:
     """Return the options that differ from their default, as plain JSON values."""
     plain = msgspec.to_builtins(msgspec.structs.replace(options, sagemaker_session=None))
     assert isinstance(plain, dict)

@@ -245,7 +245,7 @@ def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution)
     return tuple(hosts)
 
 
-def own_data_parallel_keys(distribution: Distribution) -> list[str]:
+def extra_data_parallel_keys(distribution: Distribution) -> list[str]:
     """Return the keys of `smdistributed.dataparallel` in use that AWS's library does not know, such as `helpers`."""
     if distribution.data_parallel is None:
         return []

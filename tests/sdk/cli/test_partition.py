@@ -7,11 +7,11 @@ import json
 import pytest
 
 from herringbone.cli.__main__ import main
-from herringbone_contract.partition_file import ModulePlace, PartitionFile, PartitionLoad, to_text
+from herringbone_contract.partition_file import ModuleAssignment, PartitionFile, PartitionLoad, to_text
 
 
-def place(path: str, partition: int | None, size: int) -> ModulePlace:
-    return ModulePlace(path=path, partition=partition, parameter_bytes=size, activation_bytes=0, seconds=0.0)
+def place(path: str, partition: int | None, size: int) -> ModuleAssignment:
+    return ModuleAssignment(path=path, partition=partition, parameter_bytes=size, activation_bytes=0, seconds=0.0)
 
 
 def load(cost: float, size: int) -> PartitionLoad:

@@ -216,7 +216,7 @@ def test_the_command(tmp_path, capsys):
     assert "-from sagemaker.pytorch import PyTorch  # the class\n" in capsys.readouterr().out
     path.write_text("from sagemaker.huggingface import HuggingFace\n")
     assert main(["convert", "--json", str(path)]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["complete"], found["notes"][0]["kind"], found["notes"][0]["line"]) == (False, "left", 1)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["complete"], result["notes"][0]["kind"], result["notes"][0]["line"]) == (False, "left", 1)
     assert main(["convert", str(tmp_path / "nosuch.py")]) == 2
     assert "nosuch.py: cannot be read" in capsys.readouterr().err

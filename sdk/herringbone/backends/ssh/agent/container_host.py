@@ -32,7 +32,7 @@ _HOST_NETWORK = "host"
 def engine_here() -> Engine:
     """Return this machine's engine. Raises `EngineError` where none answers, or it is another machine's."""
     engine = find_engine(os.environ, Path.home())
-    if not engine.is_here:
+    if not engine.is_local:
         raise EngineError(f"its container engine is elsewhere, at {engine.address}; a machine needs one of its own")
     return engine
 
