@@ -73,6 +73,7 @@ def mapping(raw: object, path: str) -> Mapping[str, Any]:
 
 def show(value: object) -> str:
     """Render a value for a message: short, and with its type, without which `"8"` and `8` look alike."""
+    # A value can be a whole dict of parameters; its beginning is enough to recognise it.
     text = repr(value)
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
@@ -115,6 +116,7 @@ def _describe(expected: Any) -> str:
     if isinstance(kind, inspect.LiteralType):
         return f"a value in: {list(kind.values)}"
     if isinstance(kind, inspect.IntType):
+        # The bounds of all integers in the grammar; a new bound needs a phrase of its own here.
         return {None: "an integer", 0: "an integer of at least 0", 1: "a positive integer"}[kind.ge]
     if isinstance(kind, inspect.FloatType):
         return f"a number of at least {kind.ge}"

@@ -152,6 +152,7 @@ def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
     values: dict[str, object] = {}
     if smdistributed.modelparallel is not UNSET:
         values[Key.MODEL_PARALLEL_PARAMETERS] = msgspec.to_builtins(smdistributed.modelparallel.parameters)
+    # AWS's SDK sends this switch with modelparallel as well, then as false.
     values[Key.DATA_PARALLEL_ENABLED] = smdistributed.dataparallel is not UNSET
     if smdistributed.dataparallel is not UNSET:
         values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = value_or(smdistributed.dataparallel.custom_mpi_options, "")
@@ -179,7 +180,7 @@ _DICT_PATHS = {
 
 
 def carries_distribution(hyperparameters: Mapping[str, str]) -> bool:
-    """Say whether the hyperparameters hold a distribution; otherwise the job is a plain script.
+    """Return True if the hyperparameters hold a distribution; the job is a plain script otherwise.
 
     >>> carries_distribution({"epochs": "3", "sagemaker_program": '"train.py"'})
     False
@@ -198,6 +199,7 @@ def decode(hyperparameters: Mapping[str, str]) -> Distribution:
 
     raw: dict[str, Any] = {}
     if Key.DATA_PARALLEL_PARAMETERS in hyperparameters:
+        # First, because this puts in a whole object, and the switch below goes into the same one.
         _put(raw, ("smdistributed", "dataparallel"), _decode_object(Key.DATA_PARALLEL_PARAMETERS, hyperparameters))
     for key, path in _DICT_PATHS.items():
         if key in hyperparameters:
@@ -206,8 +208,10 @@ def decode(hyperparameters: Mapping[str, str]) -> Distribution:
         parallel = raw["smdistributed"]["modelparallel"]
         # `parse` would read a text as a path, and hyperparameters must not choose a file of the container.
         parallel["parameters"] = _decode_object(Key.MODEL_PARALLEL_PARAMETERS, hyperparameters)
+        # No hyperparameter carries this switch: the parameters are sent only when it is on.
         parallel["enabled"] = True
     if Key.DATA_PARALLEL_CUSTOM_OPTIONS in hyperparameters:
+        # Both strategies share this hyperparameter; pytorchddp has a switch that tells them apart.
         owner = ("pytorchddp",) if "pytorchddp" in raw else ("smdistributed", "dataparallel")
         options = _decode_value(hyperparameters[Key.DATA_PARALLEL_CUSTOM_OPTIONS])
         _put(raw, (*owner, "custom_mpi_options"), options)

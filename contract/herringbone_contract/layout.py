@@ -91,6 +91,7 @@ def ranks_per_host(launcher: Launcher, processes_per_host: int | None) -> int | 
     """
     if launcher is Launcher.TORCH_DISTRIBUTED:
         return None
+    # `mpi` next to data parallelism gives the number; without `mpi` it is None, one rank per GPU.
     if launcher is Launcher.DATA_PARALLEL:
         return processes_per_host
     return (processes_per_host or 1) if launcher is Launcher.MPI else 1

@@ -32,6 +32,7 @@ def value_or(value: Value | UnsetType, default: Value) -> Value:
     return default if value is UNSET else value
 
 
+# AWS's two words for the common orders; any other order is spelled in letters.
 _PLACEMENT_WORDS = {"cluster": "DPT", "spread": "TPD"}
 
 # Each framework's library would ignore the other one's keys, so they are refused.
@@ -146,6 +147,7 @@ class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_
     def resolved(self) -> ResolvedModelParallel:
         """Return the parameters with every default filled in."""
         partitions = self.pipeline_degree
+        # Defaults that depend on another parameter, as AWS's documentation gives them.
         optimize: Optimize = value_or(self.optimize, "memory")
         placement = value_or(self.placement_strategy, "cluster")
         return ResolvedModelParallel(

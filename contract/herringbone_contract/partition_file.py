@@ -111,6 +111,7 @@ def parse(text: str | bytes) -> PartitionFile:
     Raises `ParallelError` when it is not a partition file, is of another version, or contradicts itself.
     """
     try:
+        # The version first: a file of another version would only show as one with unknown fields.
         version = msgspec.json.decode(text, type=_Versioned).version
         if version != VERSION:
             raise ParallelError(

@@ -44,6 +44,7 @@ _STRATEGIES_OF: dict[str, frozenset[str]] = {
 def check(distribution: Distribution, framework: Framework | None) -> None:
     """Raise `DistributionError` for strategies that exclude each other, or values that need another."""
     _check_framework(distribution, framework)
+    # The framework first: of two strategies, the one that the framework lacks is the mistake to report.
     _check_one_strategy(distribution)
     _check_data_parallel(distribution)
     if distribution.model_parallel is not None:
@@ -82,6 +83,7 @@ def _check_one_strategy(distribution: Distribution) -> None:
             "distribution.smdistributed: Cannot use more than 1 smdistributed strategy. Keep dataparallel or"
             " modelparallel; modelparallel brings its own data parallelism ('ddp': True or 'horovod': True)."
         )
+    # modelparallel starts no ranks: it needs a launcher next to it.
     launchers = [name for name in enabled if name != "smdistributed.modelparallel"]
     if "smdistributed.dataparallel" in enabled and "mpi" in enabled:
         # `mpi` next to it gives the number of ranks per host, and has mpirun start them.
@@ -118,6 +120,7 @@ def _check_data_parallel(distribution: Distribution) -> None:
 
 def _check_partitions(parameters: ModelParallelParameters) -> None:
     partitions, degree = parameters.partitions, parameters.pipeline_parallel_degree
+    # A model may be split in another way than into partitions.
     others = (parameters.tensor_parallel_degree, parameters.sharded_data_parallel_degree)
     if partitions is UNSET and degree is UNSET and all(other is UNSET for other in others):
         raise DistributionError(

@@ -25,6 +25,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    # Imported here, so that the other verbs start without the converter.
     from herringbone.convert.script import convert_script
 
     try:
@@ -40,6 +41,7 @@ def run(args: argparse.Namespace) -> int:
         notes = [{"line": note.line, "kind": note.kind, "text": note.text} for note in converted.notes]
         print(json.dumps({"text": shown, "notes": notes, "complete": converted.complete}))
     else:
+        # Not `print`, which would add a newline to the script's own last one.
         sys.stdout.write(shown)
         # Both may go to one terminal: the script comes first.
         sys.stdout.flush()

@@ -30,6 +30,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     estimator, inputs = read_request(args)
+    # Not `wait=True`: that shows the log on standard output, which --json needs for its JSON.
     job = estimator.fit(inputs, wait=False, job_name=args.job_name)
     if args.detach:
         print(json.dumps(job.describe()) if args.json else job.name)

@@ -52,7 +52,9 @@ def pack_code(source: SourceCode, into: Path, *, but_not: Path) -> CodeArchive:
         with os.fdopen(handle, "wb") as raw:
             digest, content_bytes = _write(files, raw)
         path = into / f"{digest}{_SUFFIX}"
+        # A rename is atomic: nobody sees a file of that name whose content is incomplete.
         Path(partial).replace(path)
+    # Ctrl-C, too, must leave no partial file.
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise

@@ -63,6 +63,7 @@ class IgnoreRules:
         """Return True if a file or folder is left out; the last pattern that matches it decides."""
         left_out = False
         for prefix, depth, spec in (*self._git, *self._last):
+            # The slash at the end lets patterns such as `data/` match folders only.
             path = prefix + name.split("/", depth)[depth] + ("/" if is_folder else "")
             include = spec.check_file(path).include
             if include is not None:
@@ -73,6 +74,7 @@ class IgnoreRules:
 def _rules_above(root: Path) -> Iterable[_Rule]:
     """Yield the rules of the repository's folders above `root`, outermost first; nothing outside of a repository."""
     above = [root, *root.parents]
+    # In a worktree or a submodule `.git` is a file, hence `exists`. 0 means that no folder above belongs to it.
     top = next((depth for depth, folder in enumerate(above) if (folder / ".git").exists()), 0)
     for folder in reversed(above[1 : top + 1]):
         prefix = root.relative_to(folder).as_posix() + "/"
@@ -104,6 +106,7 @@ def _docker_patterns(lines: Iterable[str]) -> Iterable[str]:
 
 def _lines(path: Path) -> list[str]:
     try:
+        # git skips a byte order mark at the start of an ignore file, too.
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (FileNotFoundError, IsADirectoryError):
         return []

@@ -87,6 +87,7 @@ def _names_a_file(distribution: dict[Any, Any]) -> bool:
 
 def _literal(node: ast.expr) -> tuple[bool, Any]:
     try:
+        # literal_eval runs no code: calls and names of the script are no literals.
         return True, ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False, None

@@ -19,6 +19,7 @@ class Edits:
         # The columns of `ast` count bytes of UTF-8.
         self._bytes = text.encode()
         self._starts = [0]
+        # bytes.splitlines ends lines where Python's parser does; str.splitlines ends them at a form feed, too.
         for line in self._bytes.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._changes: list[tuple[int, int, str]] = []
@@ -51,6 +52,7 @@ class Edits:
                 self._changes.append((kept[-1][1], self._span(arguments[-1])[1], ""))
                 return
             if not kept:
+                # Up to the closing parenthesis, so that a comma after the last argument goes as well.
                 self._changes.append((start, self._span(call)[1] - 1, ""))
                 return
             self._changes.append((start, self._span(arguments[position + 1])[0], ""))

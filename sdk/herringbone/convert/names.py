@@ -54,12 +54,14 @@ class Bindings:
     def __init__(self, tree: ast.AST) -> None:
         self._meanings: dict[str, str] = {}
         for node in ast.walk(tree):
+            # A relative import never means AWS's SDK, even if a module of that name is there.
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 for alias in node.names:
                     self._meanings[alias.asname or alias.name] = f"{node.module}.{alias.name}"
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     first = alias.name.partition(".")[0]
+                    # `import a.b` binds `a`, and `import a.b as c` binds `a.b` to `c`.
                     self._meanings[alias.asname or first] = alias.name if alias.asname else first
 
     def full_name(self, node: ast.AST) -> str | None:

@@ -61,8 +61,10 @@ class _Conversion:
         for call, estimator in calls:
             self._convert_call(call, estimator, account)
         self._check_methods({id(call): estimator for call, estimator in calls})
+        # Uses before imports: an import has to keep each name that a use still needs.
         kept = self._convert_uses(account)
         self._convert_imports(kept)
+        # A name can occur twice in a line, and one note is enough.
         notes = sorted(set(self._notes), key=lambda note: (note.line, note.kind, note.text))
         text = self._edits.apply()
         ast.parse(text)  # a result that cannot be parsed would be our mistake
@@ -87,6 +89,7 @@ class _Conversion:
         passed += [
             ("role", call.args[position]) for call, name in calls if name == "Estimator" and len(call.args) > position
         ]
+        # Inside of its function, a parameter of the same name is another variable.
         parameters = {node.arg for node in ast.walk(self._tree) if isinstance(node, ast.arg)}
         removable: set[ast.AST] = {value for option, value in passed if self._option_of(value) == option}
         for statement in ast.walk(self._tree):
@@ -180,6 +183,7 @@ class _Conversion:
     def _convert_uses(self, account: set[ast.AST]) -> set[str]:
         """Replace AWS's names by ours; return the first parts of the names that remain."""
         kept: set[str] = set()
+        # ast.walk yields an attribute before its owner, so `a.b` of `a.b.c` is known as an owner in time.
         removed = {inner for node in account for inner in ast.walk(node)}
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Attribute):

@@ -99,6 +99,7 @@ class Engine:
                 send(connection, "GET", path)
                 if not 200 <= (status := read_head(connection)) < 300:
                     raise _refusal(status, _rest(connection), f"GET {path}")
+                # Without a buffer, a read returns what has arrived and does not wait for a full piece.
                 with connection.makefile("rb", buffering=0) as stream:
                     while piece := stream.read(_IMAGE_PIECE_BYTES):
                         yield piece
@@ -185,6 +186,8 @@ class Engine:
                 raise
             return connection
         if self.address.startswith(_TCP):
+            # The last colon ends the host, because an IPv6 address in brackets has colons of its own. Without any
+            # colon, rpartition leaves the host's name in `port`.
             host, _, port = self.address[len(_TCP) :].rstrip("/").rpartition(":")
             name, number = (host.strip("[]"), int(port)) if host else (port, _DEFAULT_PORT)
             connection = socket.create_connection((name, number), timeout=_CONNECT_SECONDS)
@@ -213,6 +216,7 @@ class Upload:
         self._engine, self._request = engine, f"{method} {path}"
         self._connection = engine.open()
         # The length of the content is unknown, and only HTTP/1.1 has chunks.
+        # `Connection: close`, because `_rest` reads the answer to the end of the connection.
         head = _head(method, path, query, "1.1")
         try:
             self._connection.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
@@ -232,6 +236,7 @@ class Upload:
             # An empty chunk would end the content.
             if piece:
                 self._connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+        # The engine has closed its side. The caller goes on to `finish`, which reads the engine's reason.
         except BrokenPipeError:
             raise
         except OSError as error:

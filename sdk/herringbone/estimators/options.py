@@ -54,6 +54,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     # The hosts, and how long they may run.
     instance_groups: tuple[InstanceGroup, ...] | None = None
+    # Defaults are those of AWS's SDK: a day, 30 GB, and logging.INFO (20) below.
     max_run: Positive = DAY_SECONDS
     max_wait: Positive | None = None
     use_spot_instances: bool = False
@@ -213,6 +214,7 @@ def size_in_bytes(option: str, size: int | str) -> int:
 
 def changed_options(options: Options) -> dict[str, Any]:
     """Return the options that differ from their default, as plain JSON values."""
+    # A session can be any object, which JSON cannot hold.
     plain = msgspec.to_builtins(msgspec.structs.replace(options, sagemaker_session=None))
     assert isinstance(plain, dict)
     return plain

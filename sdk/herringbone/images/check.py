@@ -69,6 +69,7 @@ def check(engine: Engine, image: str) -> Iterator[Finding]:
         if outcomes[setting].code == 0:
             break
     yield from _runs(outcomes, severity)
+    # `setting` is now the strictest one in which a job ran. All later trials use it.
     facts = _facts(outcomes[setting])
     if facts is None:
         return
@@ -108,6 +109,7 @@ def _content(engine: Engine, image: str, facts: Mapping[str, Any], severity: Ver
         yield Finding("MPI", Verdict.OK, facts["mpi"])
     else:
         yield Finding("MPI", Verdict.WARNING, "no mpirun: jobs with `mpi` will not start")
+    # A trial of its own, because the first one may have run as a user who cannot read everything.
     # Root sees every file of the image.
     contents = _facts(_run(engine, image, "contents", Setting(_ROOT, read_only=False)))
     if contents is None:
@@ -140,8 +142,10 @@ def _stop(engine: Engine, image: str, setting: Setting, severity: Verdict) -> Fi
     with trial(engine, image, "stop", setting) as running:
         if not running.printed(_STOP_READY, seconds=_JOB_SECONDS):
             return Finding("stop", severity, _ending(running.outcome(seconds=0)))
+        # The service stops a job in the same way: SIGTERM to the container's first process.
         running.signal("SIGTERM")
         outcome = running.outcome(seconds=_STOP_SECONDS)
+    # The file decides first: a container may end at SIGTERM although its script never received the signal.
     if "model/stopped" not in outcome.files:
         return Finding("stop", severity, "SIGTERM does not reach the script, which cannot save its state")
     if outcome.code is None:

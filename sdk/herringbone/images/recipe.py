@@ -14,6 +14,7 @@ from herringbone.images.wheel import find_containers, pack_herringbone
 from herringbone_contract.errors import InputError, OptionError
 
 DEVICES = ("cpu", "cuda")
+# As many digits as Docker's own short ids have.
 _HASH_CHARS = 12
 
 
@@ -107,6 +108,7 @@ def make_recipe(
         framework=framework,
         device=device,
         package=package,
+        # A tag must not contain the `+` of a local version, such as 2.13.0+cpu.
         version=version.partition("+")[0],
         base=base or known.bases[device],
         context=Context(
@@ -114,9 +116,12 @@ def make_recipe(
                 "Dockerfile": (folder / framework / "Dockerfile").read_bytes(),
                 "framework/install": (folder / "shared" / "install-framework").read_bytes(),
                 "framework/lock.txt": locked.with_wheels(trusted, package).text.encode(),
+                # Always there, if empty: the install script tests its size, and the context's shape stays the same.
                 "framework/ca.pem": _certificates(ca_bundle),
+                # The tar has no entries for folders, and pip's --find-links needs the folder even without wheels.
                 "framework/wheels/README": b"Wheels of the user's own, if there are any.\n",
                 **{f"framework/wheels/{file}": path for file, path in wheels.items()},
+                # Apart from `framework/`, which a change of Herringbone then leaves in the builder's cache.
                 "herringbone/install": (folder / "shared" / "install-herringbone").read_bytes(),
                 "herringbone/sbom.py": (folder / "shared" / "sbom.py").read_bytes(),
                 f"herringbone/{name}": content,
@@ -154,6 +159,7 @@ def _certificates(bundle: Path | None) -> bytes:
     content = _read(bundle)
     if "BEGIN CERTIFICATE" not in content:
         raise InputError(f"the CA bundle {bundle} holds no certificate in PEM form")
+    # Whoever has the image could read the key in its layers.
     if "PRIVATE KEY" in content:
         raise InputError(f"the CA bundle {bundle} holds a private key; give the certificates alone")
     return content.encode()

@@ -16,6 +16,7 @@ from herringbone.planning.plan import JobPlan, refuse
 from herringbone_contract.distribution import Launcher
 from herringbone_contract.errors import InputError, UnsupportedError
 
+# A distribution can also ask for PyTorch/XLA, which the supervisor does not start in this release.
 _LAUNCHERS = (
     Launcher.PLAIN,
     Launcher.MPI,
@@ -80,6 +81,7 @@ def check_files(backend: str, plan: JobPlan) -> None:
         check_source(plan.source, but_not=find_home().path)
     for channel in plan.channels:
         _check_channel(backend, channel)
+    # Called for their checks alone: both raise for an address of another machine and for a file.
     output_folder(plan, JobFolder(Path(plan.folder)))
     checkpoint_folder(plan)
 
@@ -87,6 +89,7 @@ def check_files(backend: str, plan: JobPlan) -> None:
 def unused_of(plan: JobPlan, unused: tuple[str, ...]) -> list[str]:
     """Return the options that the user set and that have no effect: those of `UNUSED` and of `unused`."""
     options = changed_options(plan.options)
+    # `changed_options` leaves the session out, because it is no plain value.
     session = ["sagemaker_session"] if plan.options.sagemaker_session is not None else []
     return [name for name in (*UNUSED, *unused) if name in options] + session
 

@@ -118,9 +118,11 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             environment=masked(self.environment),
             extra_request=_masked_request(self.options.extra_request),
             git_config=None if self.options.git_config is None else self.options.git_config.masked,
+            # Any object, which JSON cannot hold.
             sagemaker_session=None,
         )
         arguments = dict(self.arguments)
+        # The arguments hold a second copy of the user's hyperparameters.
         if user_values := arguments.get("hyperparameters"):
             arguments["hyperparameters"] = masked_hyperparameters(user_values)
         plan = msgspec.structs.replace(
@@ -146,6 +148,7 @@ def parse_plan(raw: object) -> JobPlan:
     # Plans in indexes of earlier versions have the distribution as hyperparameters only.
     encoded = stored.get("hyperparameters", {})
     distribution = parse(stored.pop("distribution")) if "distribution" in stored else decode(encoded)
+    # Convert field by field, because `distribution` has been parsed already.
     types = {field.name: field.type for field in msgspec.structs.fields(JobPlan)}
     return JobPlan(
         distribution=distribution, **{name: msgspec.convert(value, types[name]) for name, value in stored.items()}
@@ -168,6 +171,7 @@ def make_plan(
     group_names = [group.instance_group_name for group in request.options.instance_groups or ()]
     distribution = with_instance_groups(distribution, group_names)
     hosts = lay_out_hosts(request.groups, distribution)
+    # All of them have equally many ranks, so the first one speaks for all.
     training = [host for host in hosts if host.ranks != 0]
     # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
@@ -235,6 +239,7 @@ def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution)
     hosts = []
     for group in groups:
         name, instance_type = group.instance_group_name, group.instance_type
+        # Without names every group trains: `with_instance_groups` fills them in where there are helpers.
         trains = not chosen or name in chosen
         ranks = ranks_per_host(distribution.launcher, distribution.processes_per_host) if trains else 0
         helper = name == distribution.helpers
@@ -274,6 +279,7 @@ def _fewer_hosts(request: JobRequest, distribution: Distribution, hosts: tuple[H
         raise OptionError(f"min_instance_count: {least} is more than instance_count, {len(hosts)}")
     ranks = hosts[0].ranks
     counts = []
+    # Largest first, because a retry takes the first count for which it gets hosts.
     for count in range(len(hosts) - 1, least - 1, -1):
         try:
             if ranks is not None:
@@ -304,6 +310,7 @@ def _channels(channels: tuple[Channel, ...], hosts: tuple[HostPlan, ...]) -> tup
         return channels
     return tuple(
         channel
+        # SageMaker's FileSystemDataSource cannot name groups, only its S3DataSource can.
         if channel.input.instance_groups is not None or channel.file_system is not None
         else msgspec.structs.replace(channel, input=msgspec.structs.replace(channel.input, instance_groups=training))
         for channel in channels
