@@ -91,11 +91,11 @@ def legal_keys(target: type[Struct]) -> tuple[str, ...]:
 def _unknown_key(key: str, path: str, legal: tuple[str, ...]) -> str:
     nearest = difflib.get_close_matches(key, legal, n=1)
     guess = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    known = {
+    known_sentences = {
         "distribution.smdistributed": f"Invalid smdistributed strategy provided: {key}.",
         "distribution.horovod": "Horovod runs under mpi: write 'mpi': {'enabled': True, 'processes_per_host': N}.",
     }
-    sentence = known.get(path) or known.get(f"{path}.{key}") or "no such key."
+    sentence = known_sentences.get(path) or known_sentences.get(f"{path}.{key}") or "no such key."
     return f"{path}.{key}: {sentence}{guess} Legal keys here: {', '.join(legal)}."
 
 

@@ -185,8 +185,8 @@ def carries_distribution(hyperparameters: Mapping[str, str]) -> bool:
     >>> carries_distribution({"epochs": "3", "sagemaker_program": '"train.py"'})
     False
     """
-    more = (Key.DATA_PARALLEL_CUSTOM_OPTIONS, Key.DATA_PARALLEL_PARAMETERS)
-    return any(key in hyperparameters for key in (*_DICT_PATHS, *more))
+    shared_keys = (Key.DATA_PARALLEL_CUSTOM_OPTIONS, Key.DATA_PARALLEL_PARAMETERS)
+    return any(key in hyperparameters for key in (*_DICT_PATHS, *shared_keys))
 
 
 def decode(hyperparameters: Mapping[str, str]) -> Distribution:

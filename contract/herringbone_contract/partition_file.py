@@ -139,6 +139,6 @@ def _named(paths: set[str], sentence: str) -> list[str]:
     """Return a sentence that names the first few paths, or nothing when there are none."""
     if not paths:
         return []
-    shown = sorted(paths)[:_SHOWN]
-    more = f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else ""
-    return [f"{sentence} {', '.join(map(repr, shown))}{more}."]
+    examples = sorted(paths)[:_SHOWN]
+    rest = f" and {len(paths) - len(examples)} more" if len(paths) > len(examples) else ""
+    return [f"{sentence} {', '.join(map(repr, examples))}{rest}."]

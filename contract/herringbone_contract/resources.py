@@ -60,8 +60,8 @@ class ResourceConfig(NamedTuple):
         for group in self.groups:
             if group.name == name:
                 return group
-        known = ", ".join(group.name for group in self.groups)
-        raise ContractError(f"resourceconfig.json has no instance group {name!r}; it has: {known}")
+        known_names = ", ".join(group.name for group in self.groups)
+        raise ContractError(f"resourceconfig.json has no instance group {name!r}; it has: {known_names}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the file's content in the service's own spelling."""

@@ -244,32 +244,32 @@ def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> D
     if distribution.helpers is not None:
         _check_helpers(distribution.helpers, groups)
         groups = [group for group in groups if group != distribution.helpers]
-    chosen = value_or(distribution.instance_groups, ())
+    chosen_names = value_or(distribution.instance_groups, ())
     place = "distribution.instance_groups"
-    known = ", ".join(groups)
-    if not chosen and (not groups or distribution.launcher is Launcher.PLAIN):
+    names = ", ".join(groups)
+    if not chosen_names and (not groups or distribution.launcher is Launcher.PLAIN):
         return distribution
     if not groups:
         raise DistributionError(
-            f"{place}: Instance groups not specified in the estimator ! This names {', '.join(chosen)};"
+            f"{place}: Instance groups not specified in the estimator ! This names {', '.join(chosen_names)};"
             " give the estimator instance_groups, or leave this out."
         )
-    if len(chosen) > len(groups):
+    if len(chosen_names) > len(groups):
         raise DistributionError(
-            f"{place}: Train instance groups oversubscribed ! {len(chosen)} named, the estimator has: {known}."
+            f"{place}: Train instance groups oversubscribed ! {len(chosen_names)} named, the estimator has: {names}."
         )
-    for name in chosen:
+    for name in chosen_names:
         if name not in groups:
-            raise DistributionError(f"{place}: Invalid training instance group {name} ! The estimator has: {known}.")
-    if len(groups) > 1 and len(chosen) != 1:
+            raise DistributionError(f"{place}: Invalid training instance group {name} ! The estimator has: {names}.")
+    if len(groups) > 1 and len(chosen_names) != 1:
         raise DistributionError(
-            f"{place}: Distribution should only contain one instance group name ! Name the one to train on: {known}."
+            f"{place}: Distribution should only contain one instance group name ! Name the one to train on: {names}."
         )
-    return msgspec.structs.replace(distribution, instance_groups=chosen or tuple(groups))
+    return msgspec.structs.replace(distribution, instance_groups=chosen_names or tuple(groups))
 
 
 def _check_helpers(helpers: str, groups: Sequence[str]) -> None:
-    place, known = f"{DATA_PARALLEL}.helpers", ", ".join(groups)
+    place, names = f"{DATA_PARALLEL}.helpers", ", ".join(groups)
     if not groups:
         raise DistributionError(
             f"{place}: helper hosts are an instance group of the job, and the estimator has no groups. In place of"
@@ -277,7 +277,7 @@ def _check_helpers(helpers: str, groups: Sequence[str]) -> None:
             f" InstanceGroup({helpers!r}, ...)]."
         )
     if helpers not in groups:
-        raise DistributionError(f"{place}: there is no instance group {helpers!r}. The estimator has: {known}.")
+        raise DistributionError(f"{place}: there is no instance group {helpers!r}. The estimator has: {names}.")
     if len(groups) == 1:
         raise DistributionError(
             f"{place}: {helpers} is the only instance group, and no host is left to train on. Add a group for training."

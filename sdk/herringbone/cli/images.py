@@ -113,8 +113,8 @@ def _report(args: argparse.Namespace, image: Image, pushed: str | None, seconds:
         described = {"image": image.name, "id": image.id, "built": image.built, "size": image.size_bytes}
         print(json.dumps({**described, "pushed": pushed, "seconds": round(seconds, 3)}))
         return
-    how = f"built in {seconds:.1f} s" if image.built else "unchanged"
-    print(f"{image.name}  ({image.size_bytes / 1e6:.0f} MB, {how})")
+    state = f"built in {seconds:.1f} s" if image.built else "unchanged"
+    print(f"{image.name}  ({image.size_bytes / 1e6:.0f} MB, {state})")
     if pushed is not None:
         print(pushed)
 

@@ -206,9 +206,9 @@ def _check_secrets(files: dict[str, Path]) -> None:
         except OSError as error:
             raise InputError(f"source_dir: {path} cannot be read: {error.strerror}") from None
     if secrets:
-        shown = ", ".join(secrets[:_SHOWN_SECRETS])
-        more = f" and {len(secrets) - _SHOWN_SECRETS} more" if len(secrets) > _SHOWN_SECRETS else ""
+        names = ", ".join(secrets[:_SHOWN_SECRETS])
+        rest = f" and {len(secrets) - _SHOWN_SECRETS} more" if len(secrets) > _SHOWN_SECRETS else ""
         raise InputError(
-            f"source_dir: {shown}{more} would travel with the code, and looks like a secret; name it in "
+            f"source_dir: {names}{rest} would travel with the code, and looks like a secret; name it in "
             f".herringboneignore to leave it here, or write include_secrets={secrets[:_SHOWN_SECRETS]} to take it along"
         )

@@ -103,10 +103,10 @@ def fetch_code(config: GitConfig, into: Path) -> Checkout:
     git.run("init", "--quiet", "--template=", str(git.folder))
     if config.commit is None:
         git.fetch("--depth=1", config.branch or "HEAD")
-        wanted = "FETCH_HEAD"
+        revision = "FETCH_HEAD"
     else:
-        wanted = _fetch_commit(git, config.commit, config.branch)
-    git.run("checkout", "--quiet", "--detach", wanted)
+        revision = _fetch_commit(git, config.commit, config.branch)
+    git.run("checkout", "--quiet", "--detach", revision)
     return Checkout(git.folder, config.repo, git.run("rev-parse", "HEAD").strip())
 
 

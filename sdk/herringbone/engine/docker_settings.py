@@ -93,8 +93,8 @@ def registry_of(image: str) -> str:
     ('registry:5000', 'docker.io')
     """
     # Docker's own rule: without a dot, a port or `localhost`, the first part is a namespace of Docker Hub.
-    first, slash, _ = image.partition("/")
-    return first if slash and (first == "localhost" or "." in first or ":" in first) else "docker.io"
+    prefix, slash, _ = image.partition("/")
+    return prefix if slash and (prefix == "localhost" or "." in prefix or ":" in prefix) else "docker.io"
 
 
 def login_header(login: Mapping[str, str]) -> dict[str, str]:

@@ -234,11 +234,11 @@ def _refuse_left_out(name: str, value: Any) -> None:
 def _unknown(name: str) -> str:
     if name in RENAMED:
         return f"{name}: renamed in SageMaker's SDK 2; write {RENAMED[name]}"
-    known = [*ESTIMATOR_ARGUMENTS, *Options.__struct_fields__]
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"{name}: no such option; did you mean {near[0]}?"
-    return f"{name}: no such option; options are: {', '.join(sorted(known))}"
+    known_names = [*ESTIMATOR_ARGUMENTS, *Options.__struct_fields__]
+    nearest = difflib.get_close_matches(name, known_names, n=1)
+    if nearest:
+        return f"{name}: no such option; did you mean {nearest[0]}?"
+    return f"{name}: no such option; options are: {', '.join(sorted(known_names))}"
 
 
 def explain(error: msgspec.ValidationError, values: Mapping[str, Any]) -> str:

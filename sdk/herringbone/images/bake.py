@@ -175,12 +175,12 @@ def _files(requirements: Path, wheelhouse: Path | None, ca_bundle: Path | None) 
             yield f"wheels/{path.name}", path
 
 
-def _included(path: Path, root: Path, seen: set[Path]) -> Iterator[tuple[str, Path]]:
+def _included(path: Path, root: Path, visited_paths: set[Path]) -> Iterator[tuple[str, Path]]:
     """Yield (path below `root`, path) of a requirements file and of the files that it includes."""
     path = path.absolute()
-    if path in seen:
+    if path in visited_paths:
         return
-    seen.add(path)
+    visited_paths.add(path)
     content = _present(path).read_text(encoding="utf-8")
     # Other folders are not sent, so pip would not find the file.
     try:
@@ -190,7 +190,7 @@ def _included(path: Path, root: Path, seen: set[Path]) -> Iterator[tuple[str, Pa
     for line in content.splitlines():
         # pip itself downloads a file that is included by its address.
         if (match := _INCLUDE.match(line)) and "://" not in match[1]:
-            yield from _included(path.parent / match[1], root, seen)
+            yield from _included(path.parent / match[1], root, visited_paths)
 
 
 def _present(path: Path) -> Path:
@@ -201,10 +201,10 @@ def _present(path: Path) -> Path:
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
     """Join the engine's pieces of output and yield whole lines."""
-    rest = b""
+    unfinished = b""
     for piece in pieces:
         # A piece may end within a line, and within a character, so decode whole lines only.
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    if rest:
-        yield rest.decode(errors="replace")
+        *lines, unfinished = (unfinished + piece).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines)
+    if unfinished:
+        yield unfinished.decode(errors="replace")

@@ -82,20 +82,23 @@ def check(engine: Engine, image: str) -> Iterator[Finding]:
 
 def _runs(outcomes: Mapping[Setting, Outcome], severity: Verdict) -> Iterator[Finding]:
     """Judge a job that ran in easier and easier settings until it succeeded. Pure."""
-    (hardest, first), (easiest, last) = next(iter(outcomes.items())), list(outcomes.items())[-1]
-    facts = _facts(last)
+    (strictest, strictest_outcome), (easiest, easiest_outcome) = (
+        next(iter(outcomes.items())),
+        list(outcomes.items())[-1],
+    )
+    facts = _facts(easiest_outcome)
     if facts is None:
-        yield Finding("a job", Verdict.FAILED, _ending(last))
+        yield Finding("a job", Verdict.FAILED, _ending(easiest_outcome))
         return
     yield Finding("a job", Verdict.OK, f"Python {facts['python']}, by the command train")
-    if easiest.user == hardest.user:
+    if easiest.user == strictest.user:
         yield Finding("any user", Verdict.OK, f"uid {facts['uid']}")
     else:
-        yield Finding("any user", Verdict.FAILED, first.tail)
+        yield Finding("any user", Verdict.FAILED, strictest_outcome.tail)
     if easiest.read_only:
         yield Finding("read-only root", Verdict.OK, "only /opt/ml and /tmp are written")
     else:
-        yield Finding("read-only root", severity, first.tail)
+        yield Finding("read-only root", severity, strictest_outcome.tail)
 
 
 def _content(engine: Engine, image: str, facts: Mapping[str, Any], severity: Verdict) -> Iterator[Finding]:

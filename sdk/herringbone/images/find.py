@@ -54,6 +54,6 @@ def _own_name(image: Mapping[str, Any]) -> str | None:
     return min(names, key=len, default=None)
 
 
-def _is_version(version: str, wanted: str | None) -> bool:
+def _is_version(version: str, requested: str | None) -> bool:
     # With a dot at both ends, 2.1 matches 2.1.0 and does not match 2.13.0.
-    return wanted is None or f"{version}.".startswith(f"{wanted}.")
+    return requested is None or f"{version}.".startswith(f"{requested}.")

@@ -77,10 +77,10 @@ split by contiguous, bound by counting
 
 def test_json_holds_the_file_with_bottleneck_and_gap(show):
     code, out, _ = show(to_text(FILE), "--json")
-    shown = json.loads(out)
+    content = json.loads(out)
     assert code == 0
-    assert (shown["bottleneck"], shown["partitions"], len(shown["modules"])) == (0.41, 3, 6)
-    assert shown["gap"] == pytest.approx(0.025)
+    assert (content["bottleneck"], content["partitions"], len(content["modules"])) == (0.41, 3, 6)
+    assert content["gap"] == pytest.approx(0.025)
 
 
 def test_a_missing_file(tmp_path, capsys):
