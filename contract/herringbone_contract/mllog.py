@@ -57,8 +57,10 @@ def parse(line: str) -> Event | None:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    sound = isinstance(event.key, str) and isinstance(event.time_ms, (int, float)) and isinstance(event.metadata, dict)
-    return event if sound else None
+    is_valid = (
+        isinstance(event.key, str) and isinstance(event.time_ms, (int, float)) and isinstance(event.metadata, dict)
+    )
+    return event if is_valid else None
 
 
 class Reader:

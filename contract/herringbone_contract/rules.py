@@ -21,12 +21,10 @@ from herringbone_contract.model_parallel import (
     ModelParallelV2Parameters,
     value_or,
 )
+from herringbone_contract.strategies import Distribution, Framework, enabled_strategies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-from herringbone_contract.strategies import Distribution, Framework, enabled_strategies
 
 PARAMETERS = "distribution.smdistributed.modelparallel.parameters"
 DATA_PARALLEL = "distribution.smdistributed.dataparallel"

@@ -1,7 +1,8 @@
 """The client of the container engine's API, over plain sockets, with one connection per request.
 
-A controller inherits open connections and reads on from them, so no library may buffer their bytes. docker-py does, and
-takes 0.1 s of processor time to import: docs/decisions/010-engine-over-plain-sockets.md and 030-one-engine-client.md.
+A controller inherits open connections and continues to read from them, so no library may buffer their bytes. docker-py
+does, and takes 0.1 s of processor time to import. See docs/decisions/010-engine-over-plain-sockets.md and
+030-one-engine-client.md.
 """
 
 from __future__ import annotations
@@ -167,7 +168,7 @@ class Engine:
                 connection.settimeout(None)
                 if not 200 <= (status := read_head(connection)) < 300:
                     raise _refusal(status, _rest(connection), f"GET {path}")
-                # Buffering is harmless here: no other process reads this connection on.
+                # Buffering is harmless here: no other process inherits this connection.
                 with connection.makefile("rb") as frames:
                     # Each frame has a head of 8 bytes: the stream's number, three zeros, the length.
                     while head := frames.read(8):
@@ -209,7 +210,7 @@ class Upload:
     ...     for piece in pieces: upload.feed(piece)
     ...     upload.finish()
 
-    Raises what `Engine` raises. Once the engine has refused, `feed` raises `BrokenPipeError` and `finish` the refusal.
+    Raises the errors of `Engine`. Once the engine has refused, `feed` raises `BrokenPipeError`, `finish` the refusal.
     """
 
     def __init__(self, engine: Engine, method: str, path: str, query: Mapping[str, object]) -> None:
@@ -330,7 +331,7 @@ def answer(connection: socket.socket, request: str) -> Any:
 def read_head(connection: socket.socket) -> int:
     """Read an answer's status and headers, and no byte of its content. Raises `ConnectionError`."""
     head = b""
-    # Read byte by byte: the content may be a stream that another process reads on.
+    # Read byte by byte: another process may inherit the connection and read the content.
     while not head.endswith(b"\r\n\r\n"):
         byte = connection.recv(1)
         if not byte or len(head) > _MAX_HEAD_BYTES:

@@ -85,7 +85,7 @@ def test_an_engine_that_is_gone_or_hangs_up_does_not_answer():
 
 
 def test_reading_the_head_takes_no_byte_of_the_stream():
-    """Another process reads the stream on."""
+    """Another process inherits the connection and reads the rest."""
     upgraded = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\n\r\nfirst words"
     with served(upgraded) as (address, requests), Engine(address).open() as stream:
         hijack(stream, "/containers/a/attach", {"stream": True})
