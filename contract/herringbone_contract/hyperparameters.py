@@ -131,7 +131,7 @@ def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
         values[Key.INSTANCE_TYPE] = instance_type
     if distribution.multi_worker_mirrored_strategy is not UNSET:
         values[Key.MULTI_WORKER_MIRRORED_ENABLED] = distribution.multi_worker_mirrored_strategy.enabled
-    # When it is off it is `UNSET`, as AWS's SDK sends nothing then.
+    # A strategy that is off is `UNSET`, because AWS's SDK sends nothing then.
     if distribution.pytorchddp is not UNSET:
         values[Key.PYTORCH_DDP_ENABLED] = True
         values[Key.INSTANCE_TYPE] = instance_type

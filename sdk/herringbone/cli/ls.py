@@ -34,7 +34,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(record: JobRecord) -> tuple[str, ...]:
-    # A final job has the same word in both; two are worth their space only while they differ.
+    # A finished job has the same word as status and as secondary status, so show it once.
     status = record.status if record.status == record.secondary_status else f"{record.status}/{record.secondary_status}"
     created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     # A job that still runs counts up to now.

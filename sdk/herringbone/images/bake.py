@@ -166,7 +166,7 @@ def _files(requirements: Path, wheelhouse: Path | None, ca_bundle: Path | None) 
         yield name, path.read_bytes()
     if ca_bundle is not None:
         yield "ca.pem", _present(ca_bundle)
-    # The tar has no entries for folders, and --find-links needs the folder even without wheels.
+    # The tar has no entries for folders, and pip warns when --find-links names a folder that is missing.
     yield "wheels/README", b"Wheels of the user's own, if there are any.\n"
     if wheelhouse is not None:
         if not wheelhouse.is_dir():

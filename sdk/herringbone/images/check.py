@@ -50,8 +50,8 @@ def check(engine: Engine, image: str) -> Iterator[Finding]:
     >>> for finding in check(engine, "herringbone/pytorch:2.13.0-cpu-7c5b"):     # doctest: +SKIP
     ...     print(finding.subject, finding.verdict.value, finding.detail)
 
-    An image with our contract label must pass all trials. Any other image must run a job, and must report a failed job
-    as failed; its other findings are warnings. Raises `ImageError` for an image that the engine does not have.
+    An image with our contract label must pass all trials. Any other image must run a job as any user, and must report a
+    failed job as failed; its other findings are warnings. Raises `ImageError` for an image that the engine does not have.
     """
     description = inspect(engine, image)
     if description is None:
@@ -152,7 +152,7 @@ def _stop(engine: Engine, image: str, setting: Setting, severity: Verdict) -> Fi
     if "model/stopped" not in outcome.files:
         return Finding("stop", severity, "SIGTERM does not reach the script, which cannot save its state")
     if outcome.code is None:
-        return Finding("stop", severity, f"runs on for {_STOP_SECONDS:.0f} s after SIGTERM")
+        return Finding("stop", severity, f"still runs {_STOP_SECONDS:.0f} s after SIGTERM")
     return Finding("stop", Verdict.OK, "SIGTERM reaches the script")
 
 

@@ -116,9 +116,9 @@ def make_recipe(
                 "Dockerfile": (folder / framework / "Dockerfile").read_bytes(),
                 "framework/install": (folder / "shared" / "install-framework").read_bytes(),
                 "framework/lock.txt": locked.with_wheels(trusted, package).text.encode(),
-                # Always there, if empty: the install script tests its size, and the context's shape stays the same.
+                # Empty without a bundle: the install script tests the size.
                 "framework/ca.pem": _certificates(ca_bundle),
-                # The tar has no entries for folders, and pip's --find-links needs the folder even without wheels.
+                # The tar has no entries for folders, and pip warns when --find-links names one that is missing.
                 "framework/wheels/README": b"Wheels of the user's own, if there are any.\n",
                 **{f"framework/wheels/{file}": path for file, path in wheels.items()},
                 # Apart from `framework/`, which a change of Herringbone then leaves in the builder's cache.
