@@ -51,7 +51,7 @@ def check(engine: Engine, image: str) -> Iterator[Finding]:
     ...     print(finding.subject, finding.verdict.value, finding.detail)
 
     An image with our contract label must pass all trials. Any other image must run a job as any user, and must report a
-    failed job as failed; its other findings are warnings. Raises `ImageError` for an image that the engine does not have.
+    failed job as failed; its other findings are warnings. Raises `ImageError` for an image that the engine lacks.
     """
     description = inspect(engine, image)
     if description is None:
