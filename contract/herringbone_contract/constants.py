@@ -186,5 +186,5 @@ def masked(settings: dict[str, str]) -> dict[str, str]:
     {'WANDB_API_KEY': '******', 'EPOCHS': '3'}
     """
     # The path of the hosts' key is no secret, although its name matches.
-    shown = {name for name in settings if name == HostVariable.KEY_FILE or not _SECRET_NAME.search(name)}
-    return {name: value if name in shown else MASK for name, value in settings.items()}
+    public_names = {name for name in settings if name == HostVariable.KEY_FILE or not _SECRET_NAME.search(name)}
+    return {name: value if name in public_names else MASK for name, value in settings.items()}

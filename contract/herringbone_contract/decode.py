@@ -73,6 +73,7 @@ def mapping(raw: object, path: str) -> Mapping[str, Any]:
 
 def show(value: object) -> str:
     """Render a value for a message: short, and with its type, without which `"8"` and `8` look alike."""
+    # A value can be a whole dict of parameters; its beginning is enough to recognise it.
     text = repr(value)
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
@@ -90,11 +91,11 @@ def legal_keys(target: type[Struct]) -> tuple[str, ...]:
 def _unknown_key(key: str, path: str, legal: tuple[str, ...]) -> str:
     nearest = difflib.get_close_matches(key, legal, n=1)
     guess = f" Did you mean {nearest[0]!r}?" if nearest else ""
-    known = {
+    known_sentences = {
         "distribution.smdistributed": f"Invalid smdistributed strategy provided: {key}.",
         "distribution.horovod": "Horovod runs under mpi: write 'mpi': {'enabled': True, 'processes_per_host': N}.",
     }
-    sentence = known.get(path) or known.get(f"{path}.{key}") or "no such key."
+    sentence = known_sentences.get(path) or known_sentences.get(f"{path}.{key}") or "no such key."
     return f"{path}.{key}: {sentence}{guess} Legal keys here: {', '.join(legal)}."
 
 
@@ -115,6 +116,7 @@ def _describe(expected: Any) -> str:
     if isinstance(kind, inspect.LiteralType):
         return f"a value in: {list(kind.values)}"
     if isinstance(kind, inspect.IntType):
+        # The bounds of all integers in the grammar; a new bound needs a phrase of its own here.
         return {None: "an integer", 0: "an integer of at least 0", 1: "a positive integer"}[kind.ge]
     if isinstance(kind, inspect.FloatType):
         return f"a number of at least {kind.ge}"

@@ -91,12 +91,12 @@ class Failure(NamedTuple):
         # The innermost frame is worth most, then the frames around it, then the newest log lines.
         by_worth = [*reversed(range(len(frames))), *reversed(range(len(frames), len(lines)))]
         room = limit - len(head)
-        kept = []
+        kept_indices = []
         for index in by_worth:
             if (cost := len(lines[index]) + 1) <= room:
                 room -= cost
-                kept.append(index)
-        return "\n".join([head, *(lines[index] for index in sorted(kept))])
+                kept_indices.append(index)
+        return "\n".join([head, *(lines[index] for index in sorted(kept_indices))])
 
     def to_json(self) -> str:
         """Return the record as JSON; `parse_failure` reads it back."""

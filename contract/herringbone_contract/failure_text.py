@@ -37,6 +37,7 @@ def parse_summary(text: str) -> Failure | None:
 
     Frames and log lines that a `limit` dropped stay lost.
     """
+    # From the end: a message may have several lines, and only the log and the frames are marked.
     lines = text.split("\n")
     tail: list[str] = []
     while len(lines) > 1 and lines[-1].startswith("  | "):
@@ -46,6 +47,7 @@ def parse_summary(text: str) -> Failure | None:
         lines.pop()
         frames.insert(0, Frame(match["file"], int(match["line"]), match["function"], match["source"] or ""))
     head = _HEAD.fullmatch("\n".join(lines))
+    # An exit code comes first or last; a message of several lines is why the patterns use re.S.
     event = head and (_WITHOUT_EXCEPTION.fullmatch(head["event"]) or _WITH_EXCEPTION.fullmatch(head["event"]))
     if head is None or event is None:
         return None

@@ -111,7 +111,7 @@ def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
     """
     from msgspec import UNSET
 
-    from herringbone_contract.model_parallel import given
+    from herringbone_contract.model_parallel import value_or
 
     values: dict[str, object] = {}
     if distribution.instance_groups is not UNSET:
@@ -125,13 +125,13 @@ def encode(distribution: Distribution, *, instance_type: str) -> dict[str, str]:
         values[Key.MPI_ENABLED] = mpi.enabled
         if mpi.processes_per_host is not UNSET:
             values[Key.MPI_PROCESSES_PER_HOST] = mpi.processes_per_host
-        values[Key.MPI_CUSTOM_OPTIONS] = given(mpi.custom_mpi_options, "")
+        values[Key.MPI_CUSTOM_OPTIONS] = value_or(mpi.custom_mpi_options, "")
     if distribution.smdistributed is not UNSET:
         values |= _encode_smdistributed(distribution.smdistributed)
         values[Key.INSTANCE_TYPE] = instance_type
     if distribution.multi_worker_mirrored_strategy is not UNSET:
         values[Key.MULTI_WORKER_MIRRORED_ENABLED] = distribution.multi_worker_mirrored_strategy.enabled
-    # When it is off it is `UNSET`, as AWS's SDK sends nothing then.
+    # A strategy that is off is `UNSET`, because AWS's SDK sends nothing then.
     if distribution.pytorchddp is not UNSET:
         values[Key.PYTORCH_DDP_ENABLED] = True
         values[Key.INSTANCE_TYPE] = instance_type
@@ -147,14 +147,15 @@ def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
     import msgspec
     from msgspec import UNSET
 
-    from herringbone_contract.model_parallel import given
+    from herringbone_contract.model_parallel import value_or
 
     values: dict[str, object] = {}
     if smdistributed.modelparallel is not UNSET:
         values[Key.MODEL_PARALLEL_PARAMETERS] = msgspec.to_builtins(smdistributed.modelparallel.parameters)
+    # AWS's SDK sends this switch with modelparallel as well, then as false.
     values[Key.DATA_PARALLEL_ENABLED] = smdistributed.dataparallel is not UNSET
     if smdistributed.dataparallel is not UNSET:
-        values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = given(smdistributed.dataparallel.custom_mpi_options, "")
+        values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = value_or(smdistributed.dataparallel.custom_mpi_options, "")
         parameters = msgspec.to_builtins(smdistributed.dataparallel)
         ours = {name: parameters[name] for name in parameters if name not in ("enabled", "custom_mpi_options")}
         if ours:
@@ -179,13 +180,13 @@ _DICT_PATHS = {
 
 
 def carries_distribution(hyperparameters: Mapping[str, str]) -> bool:
-    """Say whether the hyperparameters hold a distribution; otherwise the job is a plain script.
+    """Return True if the hyperparameters hold a distribution; the job is a plain script otherwise.
 
     >>> carries_distribution({"epochs": "3", "sagemaker_program": '"train.py"'})
     False
     """
-    more = (Key.DATA_PARALLEL_CUSTOM_OPTIONS, Key.DATA_PARALLEL_PARAMETERS)
-    return any(key in hyperparameters for key in (*_DICT_PATHS, *more))
+    shared_keys = (Key.DATA_PARALLEL_CUSTOM_OPTIONS, Key.DATA_PARALLEL_PARAMETERS)
+    return any(key in hyperparameters for key in (*_DICT_PATHS, *shared_keys))
 
 
 def decode(hyperparameters: Mapping[str, str]) -> Distribution:
@@ -198,6 +199,7 @@ def decode(hyperparameters: Mapping[str, str]) -> Distribution:
 
     raw: dict[str, Any] = {}
     if Key.DATA_PARALLEL_PARAMETERS in hyperparameters:
+        # First, because this puts in a whole object, and the switch below goes into the same one.
         _put(raw, ("smdistributed", "dataparallel"), _decode_object(Key.DATA_PARALLEL_PARAMETERS, hyperparameters))
     for key, path in _DICT_PATHS.items():
         if key in hyperparameters:
@@ -206,8 +208,10 @@ def decode(hyperparameters: Mapping[str, str]) -> Distribution:
         parallel = raw["smdistributed"]["modelparallel"]
         # `parse` would read a text as a path, and hyperparameters must not choose a file of the container.
         parallel["parameters"] = _decode_object(Key.MODEL_PARALLEL_PARAMETERS, hyperparameters)
+        # No hyperparameter carries this switch: the parameters are sent only when it is on.
         parallel["enabled"] = True
     if Key.DATA_PARALLEL_CUSTOM_OPTIONS in hyperparameters:
+        # Both strategies share this hyperparameter; pytorchddp has a switch that tells them apart.
         owner = ("pytorchddp",) if "pytorchddp" in raw else ("smdistributed", "dataparallel")
         options = _decode_value(hyperparameters[Key.DATA_PARALLEL_CUSTOM_OPTIONS])
         _put(raw, (*owner, "custom_mpi_options"), options)

@@ -11,6 +11,7 @@ from enum import Enum
 class Launcher(str, Enum):
     """The way in which the ranks of a job are started: exactly one per job."""
 
+    # One process per host, which the supervisor starts as it is.
     PLAIN = "plain"
     MPI = "mpi"
     TORCH_DISTRIBUTED = "torch_distributed"

@@ -50,16 +50,16 @@ class Layout(NamedTuple):
         if host not in self.hosts:
             return range(0)
         index = self.hosts.index(host)
-        first = sum(self.counts[:index])
-        return range(first, first + self.counts[index])
+        first_rank = sum(self.counts[:index])
+        return range(first_rank, first_rank + self.counts[index])
 
     def placement(self, rank: int) -> RankPlacement:
         """Return the host of a rank and the rank's numbers there."""
-        first = 0
+        first_rank = 0
         for index, (host, count) in enumerate(zip(self.hosts, self.counts, strict=True)):
-            if rank < first + count:
-                return RankPlacement(rank, rank - first, host, index, count, len(self.hosts), self.world_size)
-            first += count
+            if rank < first_rank + count:
+                return RankPlacement(rank, rank - first_rank, host, index, count, len(self.hosts), self.world_size)
+            first_rank += count
         raise AssertionError(f"rank {rank} of {self.world_size}")
 
     def encode(self) -> str:
@@ -91,6 +91,7 @@ def ranks_per_host(launcher: Launcher, processes_per_host: int | None) -> int | 
     """
     if launcher is Launcher.TORCH_DISTRIBUTED:
         return None
+    # `mpi` next to data parallelism gives the number; without `mpi` it is None, one rank per GPU.
     if launcher is Launcher.DATA_PARALLEL:
         return processes_per_host
     return (processes_per_host or 1) if launcher is Launcher.MPI else 1

@@ -25,7 +25,7 @@ def masked_hyperparameters(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_mask(value: object) -> bool:
-    """Say whether a value is the mask, encoded or not."""
+    """Return True if a value is the mask, encoded or not."""
     return value in (MASK, json.dumps(MASK))
 
 
@@ -37,4 +37,5 @@ def _masked_text(value: Any) -> Any:
         decoded = json.loads(value)
     except ValueError:
         return MASK
+    # An encoded number is a text as well, and no secret.
     return json.dumps(MASK) if isinstance(decoded, str) else value

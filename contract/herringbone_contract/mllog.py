@@ -57,8 +57,10 @@ def parse(line: str) -> Event | None:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
-    sound = isinstance(event.key, str) and isinstance(event.time_ms, (int, float)) and isinstance(event.metadata, dict)
-    return event if sound else None
+    is_valid = (
+        isinstance(event.key, str) and isinstance(event.time_ms, (int, float)) and isinstance(event.metadata, dict)
+    )
+    return event if is_valid else None
 
 
 class Reader:
@@ -85,6 +87,7 @@ class Reader:
             self._starts[event.key.removesuffix(START_ENDING)] = event.time_ms
         elif event.kind == STOP:
             name = event.key.removesuffix(STOP_ENDING)
+            # An end without a start, after a restart for example, has no duration.
             if (start := self._starts.pop(name, None)) is not None:
                 numbers.append((name + SECONDS_ENDING, (event.time_ms - start) / 1000))
         values = event.value if isinstance(event.value, dict) else {event.key: event.value}

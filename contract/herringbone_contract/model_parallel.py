@@ -27,11 +27,12 @@ CommunicationBackend = Literal["auto", "nccl", "gloo"]
 Value = TypeVar("Value")
 
 
-def given(value: Value | UnsetType, default: Value) -> Value:
+def value_or(value: Value | UnsetType, default: Value) -> Value:
     """Return the user's value, else the default."""
     return default if value is UNSET else value
 
 
+# AWS's two words for the common orders; any other order is spelled in letters.
 _PLACEMENT_WORDS = {"cluster": "DPT", "spread": "TPD"}
 
 # Each framework's library would ignore the other one's keys, so they are refused.
@@ -141,47 +142,48 @@ class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_
         """The number of partitions, under either of its two names."""
         if self.partitions is not UNSET:
             return self.partitions
-        return given(self.pipeline_parallel_degree, 1)
+        return value_or(self.pipeline_parallel_degree, 1)
 
     def resolved(self) -> ResolvedModelParallel:
         """Return the parameters with every default filled in."""
         partitions = self.pipeline_degree
-        optimize: Optimize = given(self.optimize, "memory")
-        placement = given(self.placement_strategy, "cluster")
+        # Defaults that depend on another parameter, as AWS's documentation gives them.
+        optimize: Optimize = value_or(self.optimize, "memory")
+        placement = value_or(self.placement_strategy, "cluster")
         return ResolvedModelParallel(
             partitions=partitions,
-            microbatches=given(self.microbatches, 1),
-            active_microbatches=given(self.active_microbatches, partitions + 2),
-            pipeline=given(self.pipeline, "interleaved"),
+            microbatches=value_or(self.microbatches, 1),
+            active_microbatches=value_or(self.active_microbatches, partitions + 2),
+            pipeline=value_or(self.pipeline, "interleaved"),
             optimize=optimize,
             placement=_PLACEMENT_WORDS.get(placement, placement),
-            auto_partition=given(self.auto_partition, True),
-            default_partition=given(self.default_partition, 0),
-            load_partition=given(self.load_partition, False),
-            partition_file=given(self.partition_file, None),
-            contiguous=given(self.contiguous, True),
-            horovod=given(self.horovod, False),
-            ddp=given(self.ddp, False),
-            ddp_port=given(self.ddp_port, None),
-            ddp_dist_backend=given(self.ddp_dist_backend, "auto"),
-            memory_weight=given(self.memory_weight, 0.2 if optimize == "speed" else 0.8),
-            deterministic_server=given(self.deterministic_server, False),
-            tensor_parallel_degree=given(self.tensor_parallel_degree, 1),
-            offload_activations=given(self.offload_activations, False),
-            activation_loading_horizon=given(self.activation_loading_horizon, 4),
-            fp16=given(self.fp16, False),
-            bf16=given(self.bf16, False),
-            fp16_params=given(self.fp16_params, False),
-            shard_optimizer_state=given(self.shard_optimizer_state, False),
-            prescaled_batch=given(self.prescaled_batch, False),
-            skip_tracing=given(self.skip_tracing, False),
-            delayed_parameter_initialization=given(self.delayed_parameter_initialization, False),
-            sharded_data_parallel_degree=given(self.sharded_data_parallel_degree, 1),
-            sdp_reduce_bucket_size=given(self.sdp_reduce_bucket_size, 500_000_000),
-            sdp_param_persistence_threshold=given(self.sdp_param_persistence_threshold, 1_000_000),
-            sdp_max_live_parameters=given(self.sdp_max_live_parameters, 1_000_000_000),
-            sdp_hierarchical_allgather=given(self.sdp_hierarchical_allgather, True),
-            sdp_gradient_clipping=given(self.sdp_gradient_clipping, 1.0),
+            auto_partition=value_or(self.auto_partition, True),
+            default_partition=value_or(self.default_partition, 0),
+            load_partition=value_or(self.load_partition, False),
+            partition_file=value_or(self.partition_file, None),
+            contiguous=value_or(self.contiguous, True),
+            horovod=value_or(self.horovod, False),
+            ddp=value_or(self.ddp, False),
+            ddp_port=value_or(self.ddp_port, None),
+            ddp_dist_backend=value_or(self.ddp_dist_backend, "auto"),
+            memory_weight=value_or(self.memory_weight, 0.2 if optimize == "speed" else 0.8),
+            deterministic_server=value_or(self.deterministic_server, False),
+            tensor_parallel_degree=value_or(self.tensor_parallel_degree, 1),
+            offload_activations=value_or(self.offload_activations, False),
+            activation_loading_horizon=value_or(self.activation_loading_horizon, 4),
+            fp16=value_or(self.fp16, False),
+            bf16=value_or(self.bf16, False),
+            fp16_params=value_or(self.fp16_params, False),
+            shard_optimizer_state=value_or(self.shard_optimizer_state, False),
+            prescaled_batch=value_or(self.prescaled_batch, False),
+            skip_tracing=value_or(self.skip_tracing, False),
+            delayed_parameter_initialization=value_or(self.delayed_parameter_initialization, False),
+            sharded_data_parallel_degree=value_or(self.sharded_data_parallel_degree, 1),
+            sdp_reduce_bucket_size=value_or(self.sdp_reduce_bucket_size, 500_000_000),
+            sdp_param_persistence_threshold=value_or(self.sdp_param_persistence_threshold, 1_000_000),
+            sdp_max_live_parameters=value_or(self.sdp_max_live_parameters, 1_000_000_000),
+            sdp_hierarchical_allgather=value_or(self.sdp_hierarchical_allgather, True),
+            sdp_gradient_clipping=value_or(self.sdp_gradient_clipping, 1.0),
         )
 
 

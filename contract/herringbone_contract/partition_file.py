@@ -22,7 +22,7 @@ Count = Annotated[int, Meta(ge=0)]
 Amount = Annotated[float, Meta(ge=0.0)]
 
 
-class ModulePlace(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ModuleAssignment(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One module: its dotted path, its own costs, and its partition.
 
     `partition` is None for a module without parameters of its own, which runs on the partition of its inputs.
@@ -60,7 +60,7 @@ class PartitionFile(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     bound: Amount
     certificate: str
     loads: tuple[PartitionLoad, ...]
-    modules: tuple[ModulePlace, ...]
+    modules: tuple[ModuleAssignment, ...]
 
     @property
     def assigned(self) -> dict[str, int]:
@@ -111,6 +111,7 @@ def parse(text: str | bytes) -> PartitionFile:
     Raises `ParallelError` when it is not a partition file, is of another version, or contradicts itself.
     """
     try:
+        # The version first: a file of another version would only show as one with unknown fields.
         version = msgspec.json.decode(text, type=_Versioned).version
         if version != VERSION:
             raise ParallelError(
@@ -138,6 +139,6 @@ def _named(paths: set[str], sentence: str) -> list[str]:
     """Return a sentence that names the first few paths, or nothing when there are none."""
     if not paths:
         return []
-    shown = sorted(paths)[:_SHOWN]
-    more = f" and {len(paths) - len(shown)} more" if len(paths) > len(shown) else ""
-    return [f"{sentence} {', '.join(map(repr, shown))}{more}."]
+    examples = sorted(paths)[:_SHOWN]
+    rest = f" and {len(paths) - len(examples)} more" if len(paths) > len(examples) else ""
+    return [f"{sentence} {', '.join(map(repr, examples))}{rest}."]

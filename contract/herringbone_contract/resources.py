@@ -19,6 +19,7 @@ def natural_order(hosts: Sequence[str]) -> list[str]:
     >>> natural_order(["algo-10", "algo-2", "algo-1"])
     ['algo-1', 'algo-2', 'algo-10']
     """
+    # A split by a group alternates text and digits, so the parts compared have equal types.
     return sorted(hosts, key=lambda host: [int(part) if part.isdigit() else part for part in _DIGITS.split(host)])
 
 
@@ -59,8 +60,8 @@ class ResourceConfig(NamedTuple):
         for group in self.groups:
             if group.name == name:
                 return group
-        known = ", ".join(group.name for group in self.groups)
-        raise ContractError(f"resourceconfig.json has no instance group {name!r}; it has: {known}")
+        known_names = ", ".join(group.name for group in self.groups)
+        raise ContractError(f"resourceconfig.json has no instance group {name!r}; it has: {known_names}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the file's content in the service's own spelling."""
@@ -69,6 +70,7 @@ class ResourceConfig(NamedTuple):
             "current_host": self.current_host,
             "current_instance_type": self.current_instance_type,
             "current_group_name": self.current_group_name,
+            # AWS documents this list as sorted by characters: algo-10 before algo-2.
             "hosts": sorted(self.hosts),
             "instance_groups": [
                 {
@@ -89,6 +91,7 @@ def parse_resource_config(text: str | bytes) -> ResourceConfig:
     """
     try:
         raw = json.loads(text)
+        # A tool that runs one host may leave the list out.
         hosts = tuple(natural_order(raw.get("hosts") or [raw["current_host"]]))
         current = raw["current_host"]
         kind = raw.get("current_instance_type", "local")

@@ -19,14 +19,12 @@ from herringbone_contract.model_parallel import (
     TENSORFLOW_KEYS,
     ModelParallelParameters,
     ModelParallelV2Parameters,
-    given,
+    value_or,
 )
+from herringbone_contract.strategies import Distribution, Framework, enabled_strategies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-
-from herringbone_contract.strategies import Distribution, Framework, enabled_strategies
 
 PARAMETERS = "distribution.smdistributed.modelparallel.parameters"
 DATA_PARALLEL = "distribution.smdistributed.dataparallel"
@@ -44,6 +42,7 @@ _STRATEGIES_OF: dict[str, frozenset[str]] = {
 def check(distribution: Distribution, framework: Framework | None) -> None:
     """Raise `DistributionError` for strategies that exclude each other, or values that need another."""
     _check_framework(distribution, framework)
+    # The framework first: of two strategies, the one that the framework lacks is the mistake to report.
     _check_one_strategy(distribution)
     _check_data_parallel(distribution)
     if distribution.model_parallel is not None:
@@ -82,6 +81,7 @@ def _check_one_strategy(distribution: Distribution) -> None:
             "distribution.smdistributed: Cannot use more than 1 smdistributed strategy. Keep dataparallel or"
             " modelparallel; modelparallel brings its own data parallelism ('ddp': True or 'horovod': True)."
         )
+    # modelparallel starts no ranks: it needs a launcher next to it.
     launchers = [name for name in enabled if name != "smdistributed.modelparallel"]
     if "smdistributed.dataparallel" in enabled and "mpi" in enabled:
         # `mpi` next to it gives the number of ranks per host, and has mpirun start them.
@@ -101,7 +101,7 @@ def _check_one_strategy(distribution: Distribution) -> None:
 
 
 def _check_data_parallel(distribution: Distribution) -> None:
-    mpi, data_parallel = given(distribution.mpi, None), distribution.data_parallel
+    mpi, data_parallel = value_or(distribution.mpi, None), distribution.data_parallel
     if data_parallel is None:
         return
     if mpi is not None and mpi.enabled and mpi.custom_mpi_options and data_parallel.custom_mpi_options:
@@ -109,7 +109,7 @@ def _check_data_parallel(distribution: Distribution) -> None:
             "distribution: custom_mpi_options is in mpi and in smdistributed.dataparallel, and there is one mpirun."
             " Give all of them in mpi."
         )
-    if data_parallel.helpers is not UNSET and data_parallel.helpers in given(distribution.instance_groups, ()):
+    if data_parallel.helpers is not UNSET and data_parallel.helpers in value_or(distribution.instance_groups, ()):
         raise DistributionError(
             f"{DATA_PARALLEL}.helpers: {data_parallel.helpers} is also in distribution.instance_groups, the groups to"
             " train on. A host trains or helps; name another group in one of the two."
@@ -118,6 +118,7 @@ def _check_data_parallel(distribution: Distribution) -> None:
 
 def _check_partitions(parameters: ModelParallelParameters) -> None:
     partitions, degree = parameters.partitions, parameters.pipeline_parallel_degree
+    # A model may be split in another way than into partitions.
     others = (parameters.tensor_parallel_degree, parameters.sharded_data_parallel_degree)
     if partitions is UNSET and degree is UNSET and all(other is UNSET for other in others):
         raise DistributionError(
@@ -135,7 +136,7 @@ def _check_partitions(parameters: ModelParallelParameters) -> None:
             f"{PARAMETERS}.default_partition: default_partition must be supplied if auto_partition is set to False!"
             " It is the partition of whatever smp.partition does not place, for example 'default_partition': 0."
         )
-    default = given(parameters.default_partition, 0)
+    default = value_or(parameters.default_partition, 0)
     if default >= parameters.pipeline_degree:
         raise DistributionError(
             f"{PARAMETERS}.default_partition: default_partition must be less than the number of partitions!"
@@ -184,7 +185,7 @@ def _check_framework_keys(parameters: ModelParallelParameters, framework: Framew
             raise DistributionError(f"{PARAMETERS}.{key}: for TensorFlow only; leave it out for PyTorch.")
         if framework == "tensorflow" and key not in TENSORFLOW_KEYS | COMMON_KEYS:
             raise DistributionError(f"{PARAMETERS}.{key}: for PyTorch only; leave it out for TensorFlow.")
-    placement = given(parameters.placement_strategy, "cluster")
+    placement = value_or(parameters.placement_strategy, "cluster")
     if framework == "tensorflow" and placement not in ("cluster", "spread"):
         raise DistributionError(
             f"{PARAMETERS}.placement_strategy: for TensorFlow, placement_strategy must be a value in:"
@@ -241,32 +242,32 @@ def with_instance_groups(distribution: Distribution, groups: Sequence[str]) -> D
     if distribution.helpers is not None:
         _check_helpers(distribution.helpers, groups)
         groups = [group for group in groups if group != distribution.helpers]
-    chosen = given(distribution.instance_groups, ())
+    chosen_names = value_or(distribution.instance_groups, ())
     place = "distribution.instance_groups"
-    known = ", ".join(groups)
-    if not chosen and (not groups or distribution.launcher is Launcher.PLAIN):
+    names = ", ".join(groups)
+    if not chosen_names and (not groups or distribution.launcher is Launcher.PLAIN):
         return distribution
     if not groups:
         raise DistributionError(
-            f"{place}: Instance groups not specified in the estimator ! This names {', '.join(chosen)};"
+            f"{place}: Instance groups not specified in the estimator ! This names {', '.join(chosen_names)};"
             " give the estimator instance_groups, or leave this out."
         )
-    if len(chosen) > len(groups):
+    if len(chosen_names) > len(groups):
         raise DistributionError(
-            f"{place}: Train instance groups oversubscribed ! {len(chosen)} named, the estimator has: {known}."
+            f"{place}: Train instance groups oversubscribed ! {len(chosen_names)} named, the estimator has: {names}."
         )
-    for name in chosen:
+    for name in chosen_names:
         if name not in groups:
-            raise DistributionError(f"{place}: Invalid training instance group {name} ! The estimator has: {known}.")
-    if len(groups) > 1 and len(chosen) != 1:
+            raise DistributionError(f"{place}: Invalid training instance group {name} ! The estimator has: {names}.")
+    if len(groups) > 1 and len(chosen_names) != 1:
         raise DistributionError(
-            f"{place}: Distribution should only contain one instance group name ! Name the one to train on: {known}."
+            f"{place}: Distribution should only contain one instance group name ! Name the one to train on: {names}."
         )
-    return msgspec.structs.replace(distribution, instance_groups=chosen or tuple(groups))
+    return msgspec.structs.replace(distribution, instance_groups=chosen_names or tuple(groups))
 
 
 def _check_helpers(helpers: str, groups: Sequence[str]) -> None:
-    place, known = f"{DATA_PARALLEL}.helpers", ", ".join(groups)
+    place, names = f"{DATA_PARALLEL}.helpers", ", ".join(groups)
     if not groups:
         raise DistributionError(
             f"{place}: helper hosts are an instance group of the job, and the estimator has no groups. In place of"
@@ -274,7 +275,7 @@ def _check_helpers(helpers: str, groups: Sequence[str]) -> None:
             f" InstanceGroup({helpers!r}, ...)]."
         )
     if helpers not in groups:
-        raise DistributionError(f"{place}: there is no instance group {helpers!r}. The estimator has: {known}.")
+        raise DistributionError(f"{place}: there is no instance group {helpers!r}. The estimator has: {names}.")
     if len(groups) == 1:
         raise DistributionError(
             f"{place}: {helpers} is the only instance group, and no host is left to train on. Add a group for training."

@@ -11,7 +11,12 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.model_parallel import ModelParallelParameters, ModelParallelV2Parameters, PositiveInt, given
+from herringbone_contract.model_parallel import (
+    ModelParallelParameters,
+    ModelParallelV2Parameters,
+    PositiveInt,
+    value_or,
+)
 
 
 class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
@@ -137,24 +142,24 @@ class Distribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     def _model_parallel_parameters(self) -> ModelParallelParameters | ModelParallelV2Parameters | None:
         if self.smdistributed is UNSET or self.smdistributed.modelparallel is UNSET:
             return None
-        return given(self.smdistributed.modelparallel.parameters, None)
+        return value_or(self.smdistributed.modelparallel.parameters, None)
 
     @property
     def data_parallel(self) -> DataParallel | None:
         """`smdistributed.dataparallel` when it is on, else None."""
-        strategy = None if self.smdistributed is UNSET else given(self.smdistributed.dataparallel, None)
+        strategy = None if self.smdistributed is UNSET else value_or(self.smdistributed.dataparallel, None)
         return strategy if strategy is not None and strategy.enabled else None
 
     @property
     def helpers(self) -> str | None:
         """The instance group of the helper hosts, which have no ranks and sum gradients; None without helpers."""
-        return None if self.data_parallel is None else given(self.data_parallel.helpers, None)
+        return None if self.data_parallel is None else value_or(self.data_parallel.helpers, None)
 
     @property
     def processes_per_host(self) -> int | None:
         """Ranks per host, if `mpi` is enabled and gives them."""
         mpi = self._enabled_mpi
-        return None if mpi is None else given(mpi.processes_per_host, None)
+        return None if mpi is None else value_or(mpi.processes_per_host, None)
 
     @property
     def mpi_options(self) -> str | None:
@@ -163,8 +168,8 @@ class Distribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         `smdistributed.dataparallel` needs no mpirun. It uses one if `mpi` is enabled next to it, or if there are
         options for mpirun.
         """
-        mpi, strategies = self._enabled_mpi, (self._enabled_mpi, self.data_parallel, given(self.pytorchddp, None))
-        options = [given(strategy.custom_mpi_options, "") for strategy in strategies if strategy is not None]
+        mpi, strategies = self._enabled_mpi, (self._enabled_mpi, self.data_parallel, value_or(self.pytorchddp, None))
+        options = [value_or(strategy.custom_mpi_options, "") for strategy in strategies if strategy is not None]
         return "".join(options) if mpi is not None or any(options) else None
 
     @property
@@ -174,7 +179,7 @@ class Distribution(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def enabled_strategies(distribution: Distribution) -> list[str]:
     """Return the dotted names of the strategies that are switched on, in the order of the types."""
-    smdistributed = given(distribution.smdistributed, None)
+    smdistributed = value_or(distribution.smdistributed, None)
     strategies = {
         "smdistributed.dataparallel": UNSET if smdistributed is None else smdistributed.dataparallel,
         "smdistributed.modelparallel": UNSET if smdistributed is None else smdistributed.modelparallel,

@@ -50,25 +50,25 @@ def test_the_image_gets_the_package_and_no_other_change(engine, image, baked):
     assert derived.built
     assert derived.name.startswith(f"{image}-with-")
     command = ["docker", "run", "--rm", "--user", "4711", derived.name, "sh", "-c"]
-    shown = subprocess.run(
+    run = subprocess.run(
         [*command, "python -c 'import hbtiny, torch; print(hbtiny.ANSWER)'; ls -A /tmp"],
         check=True,
         capture_output=True,
         text=True,
     )
-    assert shown.stdout.split() == ["42"]
-    before, after = (engine.inspect_image(name)["Config"] for name in (image, derived.name))
-    assert not after["Entrypoint"]
+    assert run.stdout.split() == ["42"]
+    base_config, derived_config = (engine.inspect_image(name)["Config"] for name in (image, derived.name))
+    assert not derived_config["Entrypoint"]
     for key in ("Cmd", "Env", "WorkingDir", "StopSignal"):
-        assert after[key] == before[key], key
-    assert after["Labels"].items() >= before["Labels"].items()
+        assert derived_config[key] == base_config[key], key
+    assert derived_config["Labels"].items() >= base_config["Labels"].items()
 
 
 def test_the_same_requirements_are_baked_once(baked, requirements):
-    first = baked()
+    derived = baked()
     assert not baked().built
     (requirements.parent / "more.txt").write_text("# the same, but for a word\nhbtiny==1.0\n")
-    assert baked().name != first.name
+    assert baked().name != derived.name
 
 
 def test_a_baked_image_is_never_chosen_by_itself(own_engine, image, baked):
@@ -80,10 +80,10 @@ def test_a_baked_image_is_never_chosen_by_itself(own_engine, image, baked):
 
 def test_a_package_that_pip_cannot_find_is_named(engine, own_engine, image, tmp_path):
     (tmp_path / "requirements.txt").write_text("--no-index\nhb-no-such-package\n")
-    before = engine.containers(all=True, quiet=True, filters={"label": "dev.herringbone.requirements"})
+    containers = engine.containers(all=True, quiet=True, filters={"label": "dev.herringbone.requirements"})
     with pytest.raises(ImageError, match="No matching distribution found for hb-no-such-package"):
         bake(own_engine, image, tmp_path / "requirements.txt", lambda line: None)
-    assert engine.containers(all=True, quiet=True, filters={"label": "dev.herringbone.requirements"}) == before
+    assert engine.containers(all=True, quiet=True, filters={"label": "dev.herringbone.requirements"}) == containers
 
 
 def test_a_missing_image_is_named(engine, own_engine, tmp_path):

@@ -75,5 +75,5 @@ def test_outdated_images_are_removed_from_an_engine(
     small_engine.create_container("herringbone/pytorch:used", "train")
     assert clean(small_own_engine) == ["herringbone/pytorch:old"]
     assert clean(small_own_engine) == []
-    left = {name for listed in small_engine.images() for name in listed["RepoTags"]}
-    assert left == {"herringbone/pytorch:used", "herringbone/pytorch:new"}
+    names = {name for listed in small_engine.images() for name in listed["RepoTags"]}
+    assert names == {"herringbone/pytorch:used", "herringbone/pytorch:new"}

@@ -63,15 +63,15 @@ def test_no_layer_holds_a_compiler_or_a_server(layers):
 
 
 def test_no_layer_holds_files_that_only_the_build_needed(layers):
-    left = [
+    leftovers = [
         path
         for path, _, _ in layers
         if path.suffix in (".whl", ".deb") or path.is_relative_to("/build") or path.name == "ca.pem"
         if "ensurepip" not in path.parts
     ]
     caches = ("/root/.cache", "/var/lib/apt/lists", "/var/cache/apt")
-    left += [path for path, size, _ in layers for cache in caches if path.is_relative_to(cache) and size]
-    assert left == []
+    leftovers += [path for path, size, _ in layers for cache in caches if path.is_relative_to(cache) and size]
+    assert leftovers == []
 
 
 def test_modules_are_compiled_in_the_image(layers):

@@ -140,13 +140,13 @@ def test_a_push_makes_the_repository_logs_in_and_is_not_repeated(
 
     # Tell moto about the image that the registry stored.
     client.put_image(repositoryName=REPOSITORY, imageManifest=manifest(host, tag), imageTag=tag)
-    known = client.describe_images(repositoryName=REPOSITORY)["imageDetails"][0]["imageDigest"]
+    digest = client.describe_images(repositoryName=REPOSITORY)["imageDetails"][0]["imageDigest"]
     lines.clear()
-    assert push(own_engine, image, Ecr(ADDRESS, session, host=host), lines.append) == f"{host}/{REPOSITORY}@{known}"
+    assert push(own_engine, image, Ecr(ADDRESS, session, host=host), lines.append) == f"{host}/{REPOSITORY}@{digest}"
     assert lines == [f"{host}/{REPOSITORY}:{tag} is there already"]
 
-    other = import_image({"hello": b"another"})
-    engine.tag(other, "herringbone-test", tag, force=True)
+    other_image = import_image({"hello": b"another"})
+    engine.tag(other_image, "herringbone-test", tag, force=True)
     with pytest.raises(ImageError, match=r"there already, with another image \(sha256:.*immutable; give the image ano"):
         push(own_engine, image, Ecr(ADDRESS, session, host=host), lines.append)
     engine.remove_image(f"{host}/{REPOSITORY}:{tag}")

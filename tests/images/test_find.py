@@ -16,7 +16,7 @@ def test_the_newest_image_is_chosen():
 
 
 @pytest.mark.parametrize(
-    ("wanted", "chosen"),
+    ("version", "name"),
     [
         (None, "herringbone/pytorch:new"),
         ("2.13", "herringbone/pytorch:new"),
@@ -27,9 +27,9 @@ def test_the_newest_image_is_chosen():
         ("3", None),
     ],
 )
-def test_a_version_is_matched_part_by_part(wanted, chosen):
+def test_a_version_is_matched_part_by_part(version, name):
     listed = [image(2, "herringbone/pytorch:new"), image(1, "herringbone/pytorch:old", version="2.1.2")]
-    assert choose(listed, wanted) == chosen
+    assert choose(listed, version) == name
 
 
 @pytest.mark.parametrize("name", ["mine:1", "mine/pytorch:1", "myherringbone/pytorch:1", "herringbone/other:1"])

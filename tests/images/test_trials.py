@@ -12,19 +12,21 @@ def findings(own_engine, image):
 
 
 def test_our_image_passes(own_engine, image):
-    found = findings(own_engine, image)
-    assert {subject: finding.detail for subject, finding in found.items() if finding.verdict is not Verdict.OK} == {}
-    assert found["framework"].detail.startswith("pytorch ")
-    assert found["any user"].detail == "uid 47110"
-    assert found["MPI job"].detail == "two ranks"
+    by_subject = findings(own_engine, image)
+    assert {
+        subject: finding.detail for subject, finding in by_subject.items() if finding.verdict is not Verdict.OK
+    } == {}
+    assert by_subject["framework"].detail.startswith("pytorch ")
+    assert by_subject["any user"].detail == "uid 47110"
+    assert by_subject["MPI job"].detail == "two ranks"
 
 
 def test_an_image_without_train(own_engine, base_image):
-    found = findings(own_engine, base_image)
-    assert found["contract"].verdict is Verdict.WARNING
-    assert found["a job"].verdict is Verdict.FAILED
-    assert found["a job"].detail == "the image has no program `train`: pip install herringbone in it"
-    assert list(found) == ["contract", "a job"]
+    by_subject = findings(own_engine, base_image)
+    assert by_subject["contract"].verdict is Verdict.WARNING
+    assert by_subject["a job"].verdict is Verdict.FAILED
+    assert by_subject["a job"].detail == "the image has no program `train`: pip install herringbone in it"
+    assert list(by_subject) == ["contract", "a job"]
 
 
 def test_an_image_with_needless_files(own_engine, image, derive):
@@ -35,15 +37,18 @@ def test_an_image_with_needless_files(own_engine, image, derive):
         " && echo x >/var/lib/apt/lists/x",
         "ENV PATH=/usr/local/bin:$PATH",
     )
-    found = findings(own_engine, worse)
-    assert (found["private keys"].verdict, found["private keys"].detail) == (Verdict.FAILED, "/root/.ssh/id_rsa")
-    assert found["ballast"].verdict is Verdict.WARNING
-    assert found["ballast"].detail == "not needed: gcc, /var/lib/apt/lists"
+    by_subject = findings(own_engine, worse)
+    assert (by_subject["private keys"].verdict, by_subject["private keys"].detail) == (
+        Verdict.FAILED,
+        "/root/.ssh/id_rsa",
+    )
+    assert by_subject["ballast"].verdict is Verdict.WARNING
+    assert by_subject["ballast"].detail == "not needed: gcc, /var/lib/apt/lists"
 
 
 def test_an_image_that_works_for_root_alone(own_engine, image, derive):
     train = "#!/bin/sh\\n[ $(id -u) = 0 ] || { echo root only; exit 3; }\\nexec python -m herringbone_entry\\n"
-    found = findings(own_engine, derive(image, f"RUN printf '{train}' >/opt/herringbone/bin/train"))
-    assert found["a job"].verdict is Verdict.OK
-    assert (found["any user"].verdict, found["any user"].detail) == (Verdict.FAILED, "root only")
-    assert found["failure"].verdict is Verdict.OK
+    by_subject = findings(own_engine, derive(image, f"RUN printf '{train}' >/opt/herringbone/bin/train"))
+    assert by_subject["a job"].verdict is Verdict.OK
+    assert (by_subject["any user"].verdict, by_subject["any user"].detail) == (Verdict.FAILED, "root only")
+    assert by_subject["failure"].verdict is Verdict.OK

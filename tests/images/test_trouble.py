@@ -45,13 +45,13 @@ def test_the_text_of_the_dockerfile_is_no_symptom():
         f"The command '/bin/sh -c {dockerfile}' returned a non-zero code: 1",
         image_folder="",
     )
-    first, *rest = message.splitlines()
-    assert first.endswith("...' returned a non-zero code: 1")
-    assert rest == ["  boom"]
+    head, *output = message.splitlines()
+    assert head.endswith("...' returned a non-zero code: 1")
+    assert output == ["  boom"]
 
 
 def test_an_unknown_cause_shows_the_last_lines_alone():
     lines = [f"line {number}" for number in range(100)]
-    shown = explain(lines, "boom", image_folder="").splitlines()
-    assert shown[0] == "the image cannot be built: boom"
-    assert shown[1:] == [f"  line {number}" for number in range(88, 100)]
+    message = explain(lines, "boom", image_folder="").splitlines()
+    assert message[0] == "the image cannot be built: boom"
+    assert message[1:] == [f"  line {number}" for number in range(88, 100)]

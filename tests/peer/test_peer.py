@@ -30,9 +30,9 @@ RECORDED = json.loads((HERE / "answers.json").read_text(encoding="utf-8"))
 
 def cases(*kinds):
     """Return the cases of these kinds; without kinds, the cases in which we and the peer agree."""
-    every = {"both_refuse", "we_refuse", "they_refuse", "we_add"}
-    chosen = [case for case in CASES if (every & case.keys()) == set(kinds)]
-    return pytest.mark.parametrize("case", chosen, ids=[case["name"] for case in chosen])
+    all_kinds = {"both_refuse", "we_refuse", "they_refuse", "we_add"}
+    selection = [case for case in CASES if (all_kinds & case.keys()) == set(kinds)]
+    return pytest.mark.parametrize("case", selection, ids=[case["name"] for case in selection])
 
 
 def distribution_of(case):

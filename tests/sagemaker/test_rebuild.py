@@ -11,7 +11,7 @@ import pytest
 import herringbone
 from herringbone.backends.sagemaker.rebuild import DESCRIPTION_ONLY, rebuild
 from herringbone.backends.sagemaker.request import training_job_request
-from herringbone.estimators.options import given_options
+from herringbone.estimators.options import changed_options
 from herringbone.planning.plan import parse_plan
 from tests.sagemaker.planning import planned
 from tests.sagemaker.service import described
@@ -40,7 +40,7 @@ def request_again(request, kind):
         description["CheckpointConfig"] = {"LocalPath": "/opt/ml/checkpoints", **description["CheckpointConfig"]}
     plan = rebuild(json.loads(json.dumps(description)), request.get("Tags", ()), kind=kind)
     plan = parse_plan(plan.to_dict())  # the index keeps plans in this form
-    arguments = {"entry_point": None, "image_uri": None, **plan.arguments, **given_options(plan.options)}
+    arguments = {"entry_point": None, "image_uri": None, **plan.arguments, **changed_options(plan.options)}
     # Planning adds the channel of `model_uri` by itself.
     model = plan.options.model_channel_name if plan.options.model_uri is not None else None
     channels = [channel for channel in plan.channels if channel.name != model]

@@ -11,6 +11,7 @@ from herringbone.cli import clean, convert, describe, download, hosts, images, l
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
 
 _VERBS = (run, plan, ls, logs, stop, describe, download, clean, convert, partition, images, hosts)
+# 130 is the shell's code for a program that SIGINT ended: 128 + 2.
 OK, JOB_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _EPILOG = """\
 exit codes: 0 done, 1 the job failed (or convert left something), 2 a mistake in the call, 130 Ctrl-C
@@ -24,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     >>> main(["ls"])     # doctest: +SKIP
     0
     """
+    # argparse would take the script's arguments after `--` for positional ones of the verb.
     arguments, script_arguments = _split(sys.argv[1:] if argv is None else list(argv))
     parser = _parser()
     args = parser.parse_args(arguments)
@@ -43,6 +45,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except HerringboneError as error:
+        # A message is enough for a known error; any other exception keeps its traceback.
         if os.environ.get("HERRINGBONE_DEBUG"):
             raise
         print(f"herringbone: {error}", file=sys.stderr)

@@ -25,6 +25,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    # Imported here, so that the other verbs start without the converter.
     from herringbone.convert.script import convert_script
 
     try:
@@ -32,15 +33,16 @@ def run(args: argparse.Namespace) -> int:
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{args.script}: cannot be read: {error}") from None
     converted = convert_script(text, name=args.script)
-    shown = converted.text
+    output = converted.text
     if args.diff:
-        lines = (text.splitlines(keepends=True), shown.splitlines(keepends=True))
-        shown = "".join(difflib.unified_diff(*lines, args.script, args.script))
+        lines = (text.splitlines(keepends=True), output.splitlines(keepends=True))
+        output = "".join(difflib.unified_diff(*lines, args.script, args.script))
     if args.json:
         notes = [{"line": note.line, "kind": note.kind, "text": note.text} for note in converted.notes]
-        print(json.dumps({"text": shown, "notes": notes, "complete": converted.complete}))
+        print(json.dumps({"text": output, "notes": notes, "complete": converted.complete}))
     else:
-        sys.stdout.write(shown)
+        # Not `print`, which would add a newline to the script's own last one.
+        sys.stdout.write(output)
         # Both may go to one terminal: the script comes first.
         sys.stdout.flush()
         for note in converted.notes:

@@ -19,5 +19,6 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     described = attach(args.name).describe()
+    # Unsorted: `describe` puts the name and the status first.
     print(json.dumps(described) if args.json else yaml.safe_dump(described, sort_keys=False, width=120).rstrip())
     return 0

@@ -40,6 +40,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         action = actions.add_parser(name, help=text)
         action.add_argument("inventory", type=Path, help="the YAML file that ssh:FILE names")
         action.add_argument("--json", action="store_true", help="one JSON value")
+        # The verb itself has no function: `main` calls that of the chosen action.
         action.set_defaults(run=run)
         if run is _clean:
             action.add_argument(
@@ -76,6 +77,7 @@ def table(report: CheckReport) -> list[str]:
 
 
 def _row(machine: MachineReport) -> tuple[str, ...]:
+    # Nothing is known about a machine that did not answer.
     if machine.trouble:
         return (machine.name, *("?" for _ in _COLUMNS[1:]))
     return (
@@ -88,6 +90,7 @@ def _row(machine: MachineReport) -> tuple[str, ...]:
         str(machine.gpus),
         machine.driver or "-",
         f"{machine.free_bytes / 1e9:.1f} GB",
+        # Adding 0.0 turns -0.0 into 0.0, so that an exact clock shows +0.0.
         f"{round(machine.skew, 1) + 0.0:+.1f} s",
         machine.runs or "-",
     )

@@ -85,6 +85,7 @@ def _build(args: argparse.Namespace) -> int:
 
     started = time.monotonic()
     say = _speaker(args)
+    # Before the engine is looked for: a mistake in the flags shows on a machine without one.
     recipe = make_recipe(
         args.framework,
         device=args.device,
@@ -112,14 +113,15 @@ def _report(args: argparse.Namespace, image: Image, pushed: str | None, seconds:
         described = {"image": image.name, "id": image.id, "built": image.built, "size": image.size_bytes}
         print(json.dumps({**described, "pushed": pushed, "seconds": round(seconds, 3)}))
         return
-    how = f"built in {seconds:.1f} s" if image.built else "unchanged"
-    print(f"{image.name}  ({image.size_bytes / 1e6:.0f} MB, {how})")
+    state = f"built in {seconds:.1f} s" if image.built else "unchanged"
+    print(f"{image.name}  ({image.size_bytes / 1e6:.0f} MB, {state})")
     if pushed is not None:
         print(pushed)
 
 
 def _ls(args: argparse.Namespace) -> int:
     images = _engine().get("/images/json", filters={"label": [f"{Label.CONTRACT}={CONTRACT}"]})
+    # An image has a row for each of its names. One without a name is listed by its id.
     rows = [_described(image, name) for image in images for name in image["RepoTags"] or [image["Id"]]]
     rows.sort(key=lambda row: row["created"], reverse=True)
     if args.json:
@@ -157,6 +159,7 @@ def _test(args: argparse.Namespace) -> int:
     for finding in check(_engine(), args.image):
         findings.append(finding)
         if not args.json:
+            # Shown one by one, because each trial takes seconds.
             print(f"{finding.verdict.value:<8} {finding.subject:<15} {finding.detail}", flush=True)
     if args.json:
         print(json.dumps([{**asdict(finding), "verdict": finding.verdict.value} for finding in findings]))
@@ -184,6 +187,7 @@ def _clean(args: argparse.Namespace) -> int:
 def _engine() -> Engine:
     from herringbone.engine.locate import find_engine
 
+    # No controller inherits these connections, so an engine behind TLS serves as well.
     return find_engine(os.environ, Path.home(), tls=True)
 
 
@@ -191,6 +195,7 @@ def _speaker(args: argparse.Namespace) -> Callable[[str], None]:
     """Return a function that shows progress on stderr, so that standard output holds the result alone."""
 
     def say(line: str) -> None:
+        # `push` shows its progress with this function, too, and has no --quiet.
         if not getattr(args, "quiet", False):
             print(line, file=sys.stderr, flush=True)
 

@@ -35,7 +35,9 @@ def run(args: argparse.Namespace) -> int:
             else:
                 console.show([line])
     except KeyboardInterrupt:
+        # Standard output may go to a file or another program, which expects lines of the log alone.
         messages = Console(sys.stderr)
+        # Without -f, Ctrl-C interrupts a printout, and says nothing about the job.
         if not args.follow:
             raise
         if stops(args.on_interrupt, job.name):

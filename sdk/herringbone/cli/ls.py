@@ -23,6 +23,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    # Messages about lost jobs go to standard error, so that --json stays one JSON array.
     records = all_jobs(Console(sys.stderr).say)
     if args.json:
         print(json.dumps([_summary(record) for record in records]))
@@ -33,8 +34,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _row(record: JobRecord) -> tuple[str, ...]:
+    # A finished job has the same word as status and as secondary status, so show it once.
     status = record.status if record.status == record.secondary_status else f"{record.status}/{record.secondary_status}"
     created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    # A job that still runs counts up to now.
     seconds = "" if record.started is None else f"{(record.ended or time.time()) - record.started:.1f}"
     return record.name, status, created, seconds, str(len(record.plan_dict["hosts"]))
 

@@ -44,9 +44,11 @@ def _read(path: Path) -> PartitionFile:
 
 def _tree(file: PartitionFile) -> list[str]:
     """Return one line for each module: its partitions, or "." if it runs with its inputs, then name and size."""
+    # The file lists parents first, in call order, and a dict keeps that order for the printed tree.
     below: dict[str, set[int]] = {module.path: set() for module in file.modules}
     sizes = dict.fromkeys(below, 0)
     for module in file.modules:
+        # Costs in the file are a module's own, so each counts for all modules around it.
         for path in _with_parents(module.path):
             if path in below:
                 below[path] |= set() if module.partition is None else {module.partition}
@@ -76,6 +78,7 @@ def _numbers(partitions: set[int]) -> str:
             spans[-1] = [spans[-1][0], number]
         else:
             spans.append([number])
+    # A module without a partition runs with its inputs; the dot keeps its column filled.
     return ",".join("-".join(map(str, span)) for span in spans) or "."
 
 
@@ -93,6 +96,7 @@ def _ranks(file: PartitionFile) -> list[str]:
 def _verdict(file: PartitionFile) -> list[str]:
     cap = "" if file.memory_cap is None else f", at most {_bytes(file.memory_cap)} a rank"
     settings = f"{file.partitions} partitions, memory_weight {file.memory_weight:g}{cap}"
+    # Rounding may put a split that is proven best slightly below its bound.
     gap = "the best there is" if file.gap <= 0 else f"{100 * file.gap:.2f} % above the bound {100 * file.bound:.2f} %"
     return [
         f"{settings}: costliest {100 * file.bottleneck:.2f} %, {gap}",

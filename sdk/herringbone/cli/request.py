@@ -42,13 +42,14 @@ hyperparameters:
 
 _FRAMEWORKS: dict[str, type[Estimator]] = {"pytorch": PyTorch, "tensorflow": TensorFlow, "mxnet": MXNet}
 _JOB_FILE_SUFFIXES = (".yaml", ".yml", ".json")
+# A letter has to follow the dashes: -0.5 is a value and not a name.
 _NAME = re.compile(r"--?[A-Za-z]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags that describe a job."""
     add = parser.add_argument
-    add("what", metavar="job.yaml|script", help="a job file, or the script to run")
+    add("job_or_script", metavar="job.yaml|script", help="a job file, or the script to run")
     add("--framework", choices=sorted(_FRAMEWORKS), help="the framework of the estimator; without it, any script runs")
     add("--source-dir", metavar="FOLDER", help="the folder of the code; the script's path is then relative to it")
     add("--instance-type", metavar="TYPE", help="the type of the hosts (default: local_process)")
@@ -70,25 +71,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def read_request(args: argparse.Namespace) -> tuple[Estimator, Inputs]:
     """Return the estimator and the inputs that the arguments describe. Raises `UsageError`."""
     settings: dict[str, Any] = {}
-    path = Path(args.what)
+    path = Path(args.job_or_script)
     if path.suffix in _JOB_FILE_SUFFIXES:
         settings = _read_mapping(path)
         # Paths in a job file are relative to its folder, paths in flags to the current one. So flags get absolute paths
         # before the current folder changes.
         flags = _flags(args, base=Path.cwd())
+        # Change the folder rather than each path: the estimator resolves many options against the current one.
         os.chdir(path.absolute().parent)
     else:
         flags = _flags(args, base=Path())
-        flags["entry_point"] = args.what
+        flags["entry_point"] = args.job_or_script
     inputs = _inputs(settings.pop("inputs", None), flags.pop("inputs"))
     framework = flags.pop("framework", None) or settings.get("framework")
     settings.pop("framework", None)
+    # Flags add to these two mappings of the file; every other flag replaces the file's value.
     for name in ("hyperparameters", "environment"):
         settings[name] = {**(settings.get(name) or {}), **flags.pop(name)}
     processes = flags.pop("processes_per_host")
     settings.update(flags)
+    # Groups have types of their own, and the estimator refuses both together.
     settings.setdefault("instance_type", None if settings.get("instance_groups") else "local_process")
     if processes is not None:
+        # Copies, because the file's mapping may be shared through a YAML anchor.
         distribution = dict(settings.get("distribution") or {})
         distribution["mpi"] = {**distribution.get("mpi", {}), "enabled": True, "processes_per_host": processes}
         settings["distribution"] = distribution
@@ -148,12 +153,14 @@ def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
         if not equals and name not in os.environ:
             raise OptionError(f"--env {name}: not set here; write {name}=VALUE")
         flags["environment"][name] = value if equals else os.environ[name]
+    # A flag that was not used is None, and must not replace the value of the job file.
     for name in ("framework", "instance_type", "instance_count"):
         if getattr(args, name) is not None:
             flags[name] = getattr(args, name)
     if args.source_dir is not None:
         flags["source_dir"] = str(base / args.source_dir)
     if args.distribution is not None:
+        # A dict begins with a brace; anything else names a file.
         text = args.distribution.strip()
         flags["distribution"] = _parse_mapping(text, "--distribution") if text[:1] == "{" else _read_mapping(Path(text))
     return flags
@@ -169,6 +176,7 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 
 def _parse_mapping(text: str, origin: str) -> dict[str, Any]:
     try:
+        # JSON is a part of YAML, so one parser reads both kinds of file.
         content = yaml.safe_load(text)
     except yaml.YAMLError as error:
         raise InputError(f"{origin} cannot be read as YAML or JSON: {error}") from None

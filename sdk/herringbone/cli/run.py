@@ -21,7 +21,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add_arguments(parser)
-    parser.add_argument("--detach", action="store_true", help="print the job's name and return; the job runs on")
+    parser.add_argument("--detach", action="store_true", help="print the job's name and return; the job continues")
     add_on_interrupt(parser)
     parser.add_argument("--quiet", action="store_true", help="do not show the log")
     parser.add_argument("--json", action="store_true", help="end with the job's description as JSON; log on stderr")
@@ -30,6 +30,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     estimator, inputs = read_request(args)
+    # Not `wait=True`: that shows the log on standard output, which --json needs for its JSON.
     job = estimator.fit(inputs, wait=False, job_name=args.job_name)
     if args.detach:
         print(json.dumps(job.describe()) if args.json else job.name)

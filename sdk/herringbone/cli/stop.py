@@ -21,6 +21,7 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     job = attach(args.name)
+    # Without --grace this is None: SageMaker refuses any value, other backends have a default.
     job.stop(args.grace)
     if args.wait:
         job.wait()

@@ -42,7 +42,7 @@ def pack_code(source: SourceCode, into: Path, *, but_not: Path) -> CodeArchive:
     code 5f70bf18a086: 3 files, 4.1 KB, 1.9 KB packed
 
     The name depends on the content alone (files, their names, their executable bits): a store that has an object of
-    that name has the code. Memory use is one buffer. Raises what `code_files` raises, and `OSError` for a full disk
+    that name has the code. Memory use is one buffer. Raises the errors of `code_files`, and `OSError` for a full disk
     or a file that shrinks meanwhile; then no file is left in `into`.
     """
     files = code_files(source, but_not=but_not)
@@ -52,7 +52,9 @@ def pack_code(source: SourceCode, into: Path, *, but_not: Path) -> CodeArchive:
         with os.fdopen(handle, "wb") as raw:
             digest, content_bytes = _write(files, raw)
         path = into / f"{digest}{_SUFFIX}"
+        # A rename is atomic: nobody sees a file of that name whose content is incomplete.
         Path(partial).replace(path)
+    # Ctrl-C, too, must leave no partial file.
     except BaseException:
         Path(partial).unlink(missing_ok=True)
         raise

@@ -50,6 +50,7 @@ def code_files(source: SourceCode, *, but_not: Path) -> dict[str, Path]:
         else:
             named[dependency.name] = files[dependency.name] = dependency
     allowed = _allowed_secrets(source)
+    # Sorted, because the archive's name is the hash of its members in this order.
     files = dict(sorted({**files, **allowed}.items()))
     _check_names(files)
     # The user named these files one by one, so that nothing travels by accident.
@@ -93,6 +94,7 @@ def _check_archive(path: Path, entry_point: str) -> None:
         raise InputError(f"source_dir: {path}: no such file")
     try:
         with tarfile.open(path, "r:gz") as archive:
+            # To read every header, tarfile decompresses the whole file, and so meets damage anywhere in it.
             names = [_checked_member(path, member.name) for member in archive]
     except (tarfile.TarError, OSError, EOFError) as error:
         raise ArchiveError(f"source_dir: {path} is damaged or no tar.gz: {error}; pack it again") from error
@@ -118,6 +120,7 @@ def copy_source(source: SourceCode, into: Path, *, but_not: Path) -> None:
     for name, path in code_files(source, but_not=but_not).items():
         target = into / name
         target.parent.mkdir(parents=True, exist_ok=True)
+        # copy2 keeps the executable bit, which the archive keeps as well.
         shutil.copy2(path, target)
 
 
@@ -151,6 +154,7 @@ def _walk(
     folder: Path, above: str, rules: IgnoreRules, trail: tuple[str, ...], option: str, but_not: Path
 ) -> Iterator[tuple[str, Path]]:
     """Yield the files of a folder and of the folders inside it; `trail` holds the real paths of the folders above."""
+    # scandir gives each entry's type with its name, which saves a system call for each file.
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             path, name, is_folder = Path(entry.path), above + entry.name, entry.is_dir()
@@ -166,6 +170,7 @@ def _walk(
                 _check_link(path, real, trail, option)
             if is_folder:
                 yield from _walk(path, f"{name}/", rules.enter(path, name), (*trail, real), option, but_not)
+            # Sockets, pipes and links to nothing are left out in silence.
             elif entry.is_file():
                 yield name, path
 
@@ -201,9 +206,9 @@ def _check_secrets(files: dict[str, Path]) -> None:
         except OSError as error:
             raise InputError(f"source_dir: {path} cannot be read: {error.strerror}") from None
     if secrets:
-        shown = ", ".join(secrets[:_SHOWN_SECRETS])
-        more = f" and {len(secrets) - _SHOWN_SECRETS} more" if len(secrets) > _SHOWN_SECRETS else ""
+        names = ", ".join(secrets[:_SHOWN_SECRETS])
+        rest = f" and {len(secrets) - _SHOWN_SECRETS} more" if len(secrets) > _SHOWN_SECRETS else ""
         raise InputError(
-            f"source_dir: {shown}{more} would travel with the code, and looks like a secret; name it in "
+            f"source_dir: {names}{rest} would travel with the code, and looks like a secret; name it in "
             f".herringboneignore to leave it here, or write include_secrets={secrets[:_SHOWN_SECRETS]} to take it along"
         )

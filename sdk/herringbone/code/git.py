@@ -99,13 +99,14 @@ def fetch_code(config: GitConfig, into: Path) -> Checkout:
     git's message, `UnsupportedError` without git.
     """
     git = _Git(config, into)
+    # Without a template no hook of the user's gets into the repository, where the checkout would run it.
     git.run("init", "--quiet", "--template=", str(git.folder))
     if config.commit is None:
         git.fetch("--depth=1", config.branch or "HEAD")
-        wanted = "FETCH_HEAD"
+        revision = "FETCH_HEAD"
     else:
-        wanted = _fetch_commit(git, config.commit, config.branch)
-    git.run("checkout", "--quiet", "--detach", wanted)
+        revision = _fetch_commit(git, config.commit, config.branch)
+    git.run("checkout", "--quiet", "--detach", revision)
     return Checkout(git.folder, config.repo, git.run("rev-parse", "HEAD").strip())
 
 
@@ -125,6 +126,7 @@ def check_inside(source: SourceCode, checkout: Path) -> None:
 
 def _fetch_commit(git: _Git, commit: str, branch: str | None) -> str:
     if branch is not None:
+        # The whole history, not `--depth=1`: the commit may lie anywhere in it.
         git.fetch(branch)
         git.run("merge-base", "--is-ancestor", commit, "FETCH_HEAD", otherwise=f"{commit} is not on {branch}")
         return commit
@@ -146,7 +148,9 @@ class _Git:
         self._secret = config.token or config.password
         self._environ = {
             **os.environ,
+            # The program that answers git recognises the questions by their English words.
             "LC_ALL": "C",
+            # git opens the terminal itself, so an empty standard input does not keep it from asking there.
             "GIT_TERMINAL_PROMPT": "0",
             "GIT_ALLOW_PROTOCOL": _PROTOCOLS,
         }
@@ -188,6 +192,7 @@ class _Git:
             raise UnsupportedError("git_config: there is no program git on PATH; install it") from None
         if result.returncode:
             # A server may repeat the secret in the message that git passes on.
+            # Replacing an empty text would put the mask between all characters, hence the NUL, which no message has.
             message = result.stderr.strip()[-_LAST_WORDS_CHARS:].replace(self._secret or "\0", MASK)
             ref = self._config.commit or self._config.branch
             at = "" if ref is None else f" at {ref}"

@@ -35,34 +35,39 @@ class IgnoreRules:
     Paths are relative to `root`, with `/`. Raises `InputError` for an ignore file that cannot be read.
     """
 
-    def __init__(self, git: tuple[_Rule, ...], last: tuple[_Rule, ...], *, looks_inside: bool) -> None:
-        self._git = git
-        self._last = last
+    def __init__(self, git_rules: tuple[_Rule, ...], final_rules: tuple[_Rule, ...], *, looks_inside: bool) -> None:
+        self._git_rules = git_rules
+        self._final_rules = final_rules
         # Docker keeps `a/b` for the pattern `!a/b` although `a` is left out; git does not, and need not look into `a`.
         self.looks_inside = looks_inside
 
     @classmethod
     def of(cls, root: Path) -> IgnoreRules:
         """Read the rules of a code folder."""
-        docker = list(_docker_patterns(_lines(root / ".dockerignore")))
-        last: list[_Rule] = []
-        if docker:
+        docker_patterns = list(_docker_patterns(_lines(root / ".dockerignore")))
+        final_rules: list[_Rule] = []
+        if docker_patterns:
             from pathspec import PathSpec
 
-            last.append(("", 0, PathSpec.from_lines("gitignore", docker)))
-        last += _git_rule(root / ".herringboneignore", "", 0)
-        git = (*_rules_above(root), *_git_rule(root / ".gitignore", "", 0))
-        return cls(git, tuple(last), looks_inside=any(line.startswith("!") for line in docker))
+            final_rules.append(("", 0, PathSpec.from_lines("gitignore", docker_patterns)))
+        final_rules += _git_rule(root / ".herringboneignore", "", 0)
+        git_rules = (*_rules_above(root), *_git_rule(root / ".gitignore", "", 0))
+        return cls(git_rules, tuple(final_rules), looks_inside=any(line.startswith("!") for line in docker_patterns))
 
     def enter(self, folder: Path, name: str) -> IgnoreRules:
         """Return the rules inside `folder`, whose path below the root is `name`."""
-        more = _git_rule(folder / ".gitignore", "", len(PurePosixPath(name).parts))
-        return IgnoreRules((*self._git, *more), self._last, looks_inside=self.looks_inside) if more else self
+        added_rules = _git_rule(folder / ".gitignore", "", len(PurePosixPath(name).parts))
+        return (
+            IgnoreRules((*self._git_rules, *added_rules), self._final_rules, looks_inside=self.looks_inside)
+            if added_rules
+            else self
+        )
 
     def leaves_out(self, name: str, *, is_folder: bool) -> bool:
         """Return True if a file or folder is left out; the last pattern that matches it decides."""
         left_out = False
-        for prefix, depth, spec in (*self._git, *self._last):
+        for prefix, depth, spec in (*self._git_rules, *self._final_rules):
+            # The slash at the end lets patterns such as `data/` match folders only.
             path = prefix + name.split("/", depth)[depth] + ("/" if is_folder else "")
             include = spec.check_file(path).include
             if include is not None:
@@ -73,6 +78,7 @@ class IgnoreRules:
 def _rules_above(root: Path) -> Iterable[_Rule]:
     """Yield the rules of the repository's folders above `root`, outermost first; nothing outside of a repository."""
     above = [root, *root.parents]
+    # In a worktree or a submodule `.git` is a file, hence `exists`. 0 means that no folder above belongs to it.
     top = next((depth for depth, folder in enumerate(above) if (folder / ".git").exists()), 0)
     for folder in reversed(above[1 : top + 1]):
         prefix = root.relative_to(folder).as_posix() + "/"
@@ -104,6 +110,7 @@ def _docker_patterns(lines: Iterable[str]) -> Iterable[str]:
 
 def _lines(path: Path) -> list[str]:
     try:
+        # git skips a byte order mark at the start of an ignore file, too.
         return path.read_text(encoding="utf-8-sig").splitlines()
     except (FileNotFoundError, IsADirectoryError):
         return []

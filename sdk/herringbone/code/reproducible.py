@@ -24,6 +24,7 @@ def write_tar(files: Mapping[str, Path], onto: IO[bytes]) -> int:
     with tarfile.open(fileobj=onto, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for name, path in files.items():
             with path.open("rb") as content:
+                # The size comes from the open file, so it stays right if another file takes the path meanwhile.
                 info = _member(name, os.fstat(content.fileno()))
                 archive.addfile(info, content)
             content_bytes += info.size

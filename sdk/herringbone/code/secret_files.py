@@ -16,6 +16,7 @@ _KEY_STORES = (".p12", ".pfx")
 _KEY_SUFFIXES = (".pem", ".key")
 _KEY = re.compile(rb"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----|PuTTY-User-Key-File-")
 _HEAD_BYTES = 64
+# Room for the certificates of a whole system, which take about 0.2 MB.
 _WHOLE_BYTES = 1 << 20
 
 

@@ -70,6 +70,7 @@ def find_source(
     if source_dir is None:
         script = _path_on_this_machine("entry_point", entry_point, base)
         return SourceCode(entry_point=script.name, folder=str(script.parent), dependencies=extra, secrets=secrets)
+    # After normpath, `..` is left only in a path that leaves the folder.
     inside = PurePosixPath(os.path.normpath(entry_point))
     if inside.is_absolute() or ".." in inside.parts:
         raise InputError(f"entry_point: {entry_point!r} must be a path inside source_dir {source_dir!r}")

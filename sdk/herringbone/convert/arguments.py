@@ -43,19 +43,19 @@ def review_argument(estimator: str, keyword: ast.keyword, *, on_this_machine: bo
     if name is None:
         yield Note(line, "note", "**: its content is known when the script runs, and checked then")
         return
-    known, value = _literal(keyword.value)
+    is_literal, value = _literal(keyword.value)
     if name in RENAMED:
         yield Note(line, "changed", f"{name}: now {RENAMED[name]}")
         name = RENAMED[name]
     if name in (*ESTIMATOR_ARGUMENTS, *_OWN.get(estimator, ())):
-        if known:
+        if is_literal:
             yield from _review_own(estimator, name, value, line)
         return
     # A value that only a run would show counts as valid (None), except for options of a missing feature: those are
     # refused unless the value switches them off, and any object does not.
     unknown = object() if name in LEFT_OUT else None
     try:
-        parse_options({name: value if known else unknown})
+        parse_options({name: value if is_literal else unknown})
     except (OptionError, UnsupportedError) as error:
         yield Note(line, "left", str(error))
         return
@@ -87,6 +87,7 @@ def _names_a_file(distribution: dict[Any, Any]) -> bool:
 
 def _literal(node: ast.expr) -> tuple[bool, Any]:
     try:
+        # literal_eval runs no code: calls and names of the script are no literals.
         return True, ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
         return False, None

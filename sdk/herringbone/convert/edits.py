@@ -19,6 +19,7 @@ class Edits:
         # The columns of `ast` count bytes of UTF-8.
         self._bytes = text.encode()
         self._starts = [0]
+        # bytes.splitlines ends lines where Python's parser does; str.splitlines ends them at a form feed, too.
         for line in self._bytes.splitlines(keepends=True):
             self._starts.append(self._starts[-1] + len(line))
         self._changes: list[tuple[int, int, str]] = []
@@ -41,16 +42,17 @@ class Edits:
     def remove_arguments(self, call: ast.Call, removed: Collection[ast.expr | ast.keyword]) -> None:
         """Remove arguments from a call, each with the comma between it and its neighbour."""
         arguments: list[ast.expr | ast.keyword] = sorted([*call.args, *call.keywords], key=self._span)
-        kept = [self._span(argument) for argument in arguments if argument not in removed]
+        kept_spans = [self._span(argument) for argument in arguments if argument not in removed]
         for position, argument in enumerate(arguments):
             if argument not in removed:
                 continue
             start, _ = self._span(argument)
-            if kept and start > kept[-1][1]:
+            if kept_spans and start > kept_spans[-1][1]:
                 # No argument from here on is kept: remove all of them at once. A comma after the last one stays.
-                self._changes.append((kept[-1][1], self._span(arguments[-1])[1], ""))
+                self._changes.append((kept_spans[-1][1], self._span(arguments[-1])[1], ""))
                 return
-            if not kept:
+            if not kept_spans:
+                # Up to the closing parenthesis, so that a comma after the last argument goes as well.
                 self._changes.append((start, self._span(call)[1] - 1, ""))
                 return
             self._changes.append((start, self._span(arguments[position + 1])[0], ""))
@@ -58,12 +60,12 @@ class Edits:
     def remove_lines(self, node: ast.stmt) -> None:
         """Remove a statement with its lines; other code on these lines stays."""
         start, end = self._span(node)
-        first, last = self._starts[node.lineno - 1], self._starts[node.end_lineno or node.lineno]
-        rest = self._bytes[end:last].strip()
-        if self._bytes[first:start].strip() or (rest and not rest.startswith(b"#")):
+        line_start, line_end = self._starts[node.lineno - 1], self._starts[node.end_lineno or node.lineno]
+        rest = self._bytes[end:line_end].strip()
+        if self._bytes[line_start:start].strip() or (rest and not rest.startswith(b"#")):
             self._changes.append((start, end, "pass"))
         else:
-            self._changes.append((first, last, ""))
+            self._changes.append((line_start, line_end, ""))
 
     def apply(self) -> str:
         """Return the changed text."""

@@ -35,8 +35,8 @@ _OTHER_FRAMEWORKS = ("HuggingFace", "SKLearn", "XGBoost", "Chainer", "RLEstimato
 
 def why_left(name: str) -> str:
     """Return the reason why a name of AWS's SDK has no counterpart, and the remedy."""
-    last = name.rpartition(".")[2]
-    if last in _OTHER_FRAMEWORKS:
+    class_name = name.rpartition(".")[2]
+    if class_name in _OTHER_FRAMEWORKS:
         return f"{name}: no class of that name here; use PyTorch, TensorFlow, MXNet, or Estimator with image_uri"
     if name.startswith("sagemaker.train"):
         return f"{name}: SDK v3 is not converted; docs/migrating.md has its names next to ours"
@@ -54,13 +54,15 @@ class Bindings:
     def __init__(self, tree: ast.AST) -> None:
         self._meanings: dict[str, str] = {}
         for node in ast.walk(tree):
+            # A relative import never means AWS's SDK, even if a module of that name is there.
             if isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 for alias in node.names:
                     self._meanings[alias.asname or alias.name] = f"{node.module}.{alias.name}"
             elif isinstance(node, ast.Import):
                 for alias in node.names:
-                    first = alias.name.partition(".")[0]
-                    self._meanings[alias.asname or first] = alias.name if alias.asname else first
+                    top_package = alias.name.partition(".")[0]
+                    # `import a.b` binds `a`, and `import a.b as c` binds `a.b` to `c`.
+                    self._meanings[alias.asname or top_package] = alias.name if alias.asname else top_package
 
     def full_name(self, node: ast.AST) -> str | None:
         """Return the dotted name that an expression means, None for an expression that is no imported name."""

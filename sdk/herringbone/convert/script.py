@@ -61,8 +61,10 @@ class _Conversion:
         for call, estimator in calls:
             self._convert_call(call, estimator, account)
         self._check_methods({id(call): estimator for call, estimator in calls})
-        kept = self._convert_uses(account)
-        self._convert_imports(kept)
+        # Uses before imports: an import has to keep each name that a use still needs.
+        kept_names = self._convert_uses(account)
+        self._convert_imports(kept_names)
+        # A name can occur twice in a line, and one note is enough.
         notes = sorted(set(self._notes), key=lambda note: (note.line, note.kind, note.text))
         text = self._edits.apply()
         ast.parse(text)  # a result that cannot be parsed would be our mistake
@@ -87,6 +89,7 @@ class _Conversion:
         passed += [
             ("role", call.args[position]) for call, name in calls if name == "Estimator" and len(call.args) > position
         ]
+        # Inside of its function, a parameter of the same name is another variable.
         parameters = {node.arg for node in ast.walk(self._tree) if isinstance(node, ast.arg)}
         removable: set[ast.AST] = {value for option, value in passed if self._option_of(value) == option}
         for statement in ast.walk(self._tree):
@@ -179,7 +182,8 @@ class _Conversion:
 
     def _convert_uses(self, account: set[ast.AST]) -> set[str]:
         """Replace AWS's names by ours; return the first parts of the names that remain."""
-        kept: set[str] = set()
+        kept_names: set[str] = set()
+        # ast.walk yields an attribute before its owner, so `a.b` of `a.b.c` is known as an owner in time.
         removed = {inner for node in account for inner in ast.walk(node)}
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Attribute):
@@ -191,32 +195,32 @@ class _Conversion:
                 continue
             assert name is not None
             if (ours := self._ours(node)) is None:
-                first = _first(node)
-                kept.add(first)
+                root_name = _first(node)
+                kept_names.add(root_name)
                 self._notes.append(Note(node.lineno, "left", why_left(name)))
             elif isinstance(node, ast.Attribute):
                 self._edits.replace(node, f"herringbone.{ours}")
                 self._through_module = True
-        return kept
+        return kept_names
 
     def _ours(self, node: ast.Name | ast.Attribute) -> str | None:
         """Return our name for an expression such as `sagemaker.pytorch.PyTorch`, None without a counterpart."""
         return COUNTERPARTS.get(self._bindings.full_name(node) or "")
 
-    def _convert_imports(self, kept: set[str]) -> None:
+    def _convert_imports(self, kept_names: set[str]) -> None:
         extra = ["import herringbone"] if self._through_module else []
         for node in ast.walk(self._tree):
             if isinstance(node, ast.Import):
-                before, prefix = "", ""
+                from_clause, prefix = "", ""
             elif isinstance(node, ast.ImportFrom) and not node.level:
-                before, prefix = f"from {node.module} ", f"{node.module}."
+                from_clause, prefix = f"from {node.module} ", f"{node.module}."
             else:
                 continue
             if not any(is_aws(prefix + alias.name) for alias in node.names):
                 continue
-            ours, stay = self._split_names(node, prefix, kept)
+            ours, stay = self._split_names(node, prefix, kept_names)
             lines = extra + ([f"from herringbone import {', '.join(ours)}"] if ours else [])
-            lines += [f"{before}import {', '.join(stay)}"] if stay else []
+            lines += [f"{from_clause}import {', '.join(stay)}"] if stay else []
             extra = []  # one `import herringbone` is enough
             # An import that stays the same keeps the user's formatting.
             if lines == [ast.unparse(node)]:
@@ -228,7 +232,7 @@ class _Conversion:
             self._notes.append(Note(node.lineno, "changed", f"{ast.unparse(node)}: now {'; '.join(lines) or 'gone'}"))
 
     def _split_names(
-        self, node: ast.Import | ast.ImportFrom, prefix: str, kept: set[str]
+        self, node: ast.Import | ast.ImportFrom, prefix: str, kept_names: set[str]
     ) -> tuple[list[str], list[str]]:
         """Return our names that an import needs now, and the names that stay in it."""
         ours, stay = [], []
@@ -238,7 +242,7 @@ class _Conversion:
             bound = alias.asname or alias.name.partition(".")[0]
             if name in COUNTERPARTS:
                 ours.append(COUNTERPARTS[name] + renamed)
-            elif not is_aws(name) or bound in kept:
+            elif not is_aws(name) or bound in kept_names:
                 stay.append(alias.name + renamed)
             elif prefix and name not in ACCOUNT and not self._is_module_used(bound):
                 stay.append(alias.name + renamed)

@@ -1,7 +1,8 @@
 """The client of the container engine's API, over plain sockets, with one connection per request.
 
-A controller inherits open connections and reads on from them, so no library may buffer their bytes. docker-py does, and
-takes 0.1 s of processor time to import: docs/decisions/010-engine-over-plain-sockets.md and 030-one-engine-client.md.
+A controller inherits open connections and continues to read from them, so no library may buffer their bytes. docker-py
+does, and takes 0.1 s of processor time to import. See docs/decisions/010-engine-over-plain-sockets.md and
+030-one-engine-client.md.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from typing import IO, Any
 
-_UNIX, _TCP, _SSH = "unix://", "tcp://", "ssh://"
+_UNIX, _TCP = "unix://", "tcp://"
 _DEFAULT_PORT = 2375
 # Without a limit, connecting to a machine that is off takes minutes.
 _CONNECT_SECONDS = 10.0
@@ -53,7 +54,7 @@ class Engine:
         self._tls = tls
 
     @property
-    def is_here(self) -> bool:
+    def is_local(self) -> bool:
         """True if the engine runs on this machine, so that containers can mount its files."""
         return self.address.startswith(_UNIX)
 
@@ -99,6 +100,7 @@ class Engine:
                 send(connection, "GET", path)
                 if not 200 <= (status := read_head(connection)) < 300:
                     raise _refusal(status, _rest(connection), f"GET {path}")
+                # Without a buffer, a read returns what has arrived and does not wait for a full piece.
                 with connection.makefile("rb", buffering=0) as stream:
                     while piece := stream.read(_IMAGE_PIECE_BYTES):
                         yield piece
@@ -166,7 +168,7 @@ class Engine:
                 connection.settimeout(None)
                 if not 200 <= (status := read_head(connection)) < 300:
                     raise _refusal(status, _rest(connection), f"GET {path}")
-                # Buffering is harmless here: no other process reads this connection on.
+                # Buffering is harmless here: no other process inherits this connection.
                 with connection.makefile("rb") as frames:
                     # Each frame has a head of 8 bytes: the stream's number, three zeros, the length.
                     while head := frames.read(8):
@@ -185,6 +187,8 @@ class Engine:
                 raise
             return connection
         if self.address.startswith(_TCP):
+            # The last colon ends the host, because an IPv6 address in brackets has colons of its own. Without any
+            # colon, rpartition leaves the host's name in `port`.
             host, _, port = self.address[len(_TCP) :].rstrip("/").rpartition(":")
             name, number = (host.strip("[]"), int(port)) if host else (port, _DEFAULT_PORT)
             connection = socket.create_connection((name, number), timeout=_CONNECT_SECONDS)
@@ -206,13 +210,14 @@ class Upload:
     ...     for piece in pieces: upload.feed(piece)
     ...     upload.finish()
 
-    Raises what `Engine` raises. Once the engine has refused, `feed` raises `BrokenPipeError` and `finish` the refusal.
+    Raises the errors of `Engine`. Once the engine has refused, `feed` raises `BrokenPipeError`, `finish` the refusal.
     """
 
     def __init__(self, engine: Engine, method: str, path: str, query: Mapping[str, object]) -> None:
         self._engine, self._request = engine, f"{method} {path}"
         self._connection = engine.open()
         # The length of the content is unknown, and only HTTP/1.1 has chunks.
+        # `Connection: close`, because `_rest` reads the answer to the end of the connection.
         head = _head(method, path, query, "1.1")
         try:
             self._connection.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
@@ -232,6 +237,7 @@ class Upload:
             # An empty chunk would end the content.
             if piece:
                 self._connection.sendall(b"%x\r\n%b\r\n" % (len(piece), piece))
+        # The engine has closed its side. The caller goes on to `finish`, which reads the engine's reason.
         except BrokenPipeError:
             raise
         except OSError as error:
@@ -325,7 +331,7 @@ def answer(connection: socket.socket, request: str) -> Any:
 def read_head(connection: socket.socket) -> int:
     """Read an answer's status and headers, and no byte of its content. Raises `ConnectionError`."""
     head = b""
-    # Read byte by byte: the content may be a stream that another process reads on.
+    # Read byte by byte: another process may inherit the connection and read the content.
     while not head.endswith(b"\r\n\r\n"):
         byte = connection.recv(1)
         if not byte or len(head) > _MAX_HEAD_BYTES:

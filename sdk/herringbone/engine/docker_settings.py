@@ -43,6 +43,7 @@ def current_context(environ: Mapping[str, str], home: Path) -> str | None:
 
 def read_context(name: str, folder: Path) -> tuple[str, TlsFiles | None]:
     """Return the engine's address of a context, and its certificates if it has some. Raises `EngineError`."""
+    # The docker command names the folders of a context by the hash of its name, which may hold any character.
     identifier = hashlib.sha256(name.encode()).hexdigest()
     try:
         metadata = json.loads((folder / "contexts" / "meta" / identifier / "meta.json").read_text(encoding="utf-8"))
@@ -71,6 +72,7 @@ def registry_login(registry: str, folder: Path) -> dict[str, str]:
     config = _config(folder)
     # `docker login` files Docker Hub under the address of its first API.
     key = _DOCKER_HUB if registry == "docker.io" else registry
+    # A program for one registry wins over the one for all, as in the docker command.
     program = config.get("credHelpers", {}).get(registry) or config.get("credsStore")
     if program and (login := _ask_program(f"docker-credential-{program}", key)):
         return login
@@ -79,6 +81,7 @@ def registry_login(registry: str, folder: Path) -> dict[str, str]:
             # Only the first colon separates: a password may contain more.
             user, _, password = base64.b64decode(entry.get("auth", "")).decode().partition(":")
             token = {"identitytoken": entry["identitytoken"]} if entry.get("identitytoken") else {}
+            # The docker command strips NULs from a stored password, too.
             return {"username": user, "password": password.rstrip("\0"), "serveraddress": address, **token}
     return {}
 
@@ -89,12 +92,14 @@ def registry_of(image: str) -> str:
     >>> registry_of("registry:5000/team/base"), registry_of("debian:12")
     ('registry:5000', 'docker.io')
     """
-    first, slash, _ = image.partition("/")
-    return first if slash and (first == "localhost" or "." in first or ":" in first) else "docker.io"
+    # Docker's own rule: without a dot, a port or `localhost`, the first part is a namespace of Docker Hub.
+    prefix, slash, _ = image.partition("/")
+    return prefix if slash and (prefix == "localhost" or "." in prefix or ":" in prefix) else "docker.io"
 
 
 def login_header(login: Mapping[str, str]) -> dict[str, str]:
     """Return the header that carries a login to the engine; the engine wants it for a push even without a login."""
+    # The Engine API specifies base64 with the URL-safe alphabet for this header.
     return {"X-Registry-Auth": base64.urlsafe_b64encode(json.dumps(dict(login)).encode()).decode()}
 
 

@@ -72,6 +72,7 @@ def endpoints(environ: Mapping[str, str], home: Path) -> Iterator[EngineEndpoint
     [EngineEndpoint(origin='DOCKER_HOST', address='tcp://gpu:2375', tls=None)]
     """
     folder = docker_folder(environ, home)
+    # As in the docker command, DOCKER_HOST wins over DOCKER_CONTEXT and over the context in the settings.
     if address := environ.get("DOCKER_HOST"):
         yield EngineEndpoint("DOCKER_HOST", address, _tls_of_environment(address, environ, home))
         return
@@ -95,6 +96,7 @@ def explain(tried: list[tuple[str, OSError | str]]) -> str:
     Start one ...
     """
     lines = [f"  {address}: {_words(problem)}" for address, problem in tried]
+    # A socket that refuses us has an engine behind it, so starting another one would not help.
     refused = any(isinstance(problem, PermissionError) for _, problem in tried)
     return "\n".join(["no container engine answers. Tried:", *lines, _PERMISSION_HELP if refused else _HELP])
 
@@ -102,6 +104,7 @@ def explain(tried: list[tuple[str, OSError | str]]) -> str:
 def _tls_of_environment(address: str, environ: Mapping[str, str], home: Path) -> TlsFiles | None:
     """Return the certificates for DOCKER_HOST, None for a plain connection."""
     folder, verify = environ.get("DOCKER_CERT_PATH"), bool(environ.get("DOCKER_TLS_VERIFY"))
+    # A local socket and an SSH connection need no TLS.
     if not address.startswith("tcp://") or not (folder or verify):
         return None
     return TlsFiles(Path(folder or home / ".docker"), verify)

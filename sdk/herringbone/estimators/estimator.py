@@ -16,7 +16,7 @@ from herringbone.code.git import Checkout, check_inside, fetch_code
 from herringbone.code.source import find_source
 from herringbone.estimators.inputs import Inputs, parse_inputs
 from herringbone.estimators.names import check_job_name, default_job_name
-from herringbone.estimators.options import Options, given_options, parse_options
+from herringbone.estimators.options import Options, changed_options, parse_options
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone_contract.distribution import Distribution, Framework, parse
@@ -95,6 +95,7 @@ class Estimator:
 
     def set_hyperparameters(self, **hyperparameters: Any) -> None:
         """Add or replace hyperparameters. Raises `HyperparameterError` for a value that JSON cannot hold."""
+        # Encode before the assignment, so that a refused value leaves the old ones in place.
         merged = {**self._hyperparameters, **hyperparameters}
         encode_values(merged)
         self._hyperparameters = merged
@@ -142,6 +143,7 @@ class Estimator:
     def _plan(self, backend: Backend, inputs: Inputs, job_name: str | None, code: Checkout | None = None) -> JobPlan:
         folder = Path.cwd()
         request = self._request(folder, code)
+        # UTC, so that names sort by time on machines of different time zones.
         name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
         plan = make_plan(
             request,
@@ -150,6 +152,7 @@ class Estimator:
             backend=backend.name,
             folder=str(folder),
         )
+        # Arguments are evaluated in order: `review` refuses a plan before a request is made of it.
         return msgspec.structs.replace(plan, unused=backend.review(plan), request=backend.request(plan))
 
     def fit(
@@ -184,7 +187,9 @@ class Estimator:
         backend = self._backend()
         with self._code() as code:
             plan = self._plan(backend, inputs, job_name, code)
+            # Within the block, because the end of the block deletes the code that `submit` copies or packs.
             job = TrainingJob.submit(plan, backend)
+        # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.
         self.jobs.append(job)
         if wait:
             console = Console() if logs not in (False, None, "None") else None
@@ -212,7 +217,7 @@ class Estimator:
 
         job = TrainingJob.attach(training_job_name, sagemaker_session)
         plan = job.plan
-        estimator = cls(**cls._arguments_of(plan), **given_options(plan.options))
+        estimator = cls(**cls._arguments_of(plan), **changed_options(plan.options))
         estimator.jobs.append(job)
         return estimator
 

@@ -113,6 +113,7 @@ class TensorFlow(Estimator):
             return plan.arguments
         # The plan was rebuilt from the service's description, which does not name the estimator's class.
         hyperparameters = dict(plan.arguments.get("hyperparameters", {}))
+        # Every other job has this hyperparameter, so without one the user gave False.
         model_dir = hyperparameters.pop("model_dir", False)
         return {**plan.arguments, "hyperparameters": hyperparameters, "model_dir": model_dir}
 

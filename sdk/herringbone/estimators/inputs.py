@@ -142,9 +142,11 @@ def local_path(address: str, *, base: Path) -> Path | None:
 
     As in AWS's local mode, `file://data` is relative: the path starts after the two slashes.
     """
+    # Only with `://`: urlsplit would take the `a` of a file `a:b` for a scheme.
     scheme = urlsplit(address).scheme if "://" in address else ""
     if scheme not in ("", "file"):
         return None
+    # Only an address escapes characters: in a plain path `%` is a `%`.
     path = Path(unquote(address[len("file://") :])) if scheme else Path(address)
     return Path(os.path.abspath(base / path.expanduser()))  # noqa: PTH100 - Path.resolve would follow links
 

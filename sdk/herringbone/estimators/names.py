@@ -18,6 +18,7 @@ def default_job_name(base: str, now: datetime) -> str:
     'pytorch-2026-11-21-09-05-07-042'
     """
     stamp = now.strftime("-%Y-%m-%d-%H-%M-%S-") + f"{now.microsecond // 1000:03d}"
+    # A name must not start with a hyphen, hence the strip.
     cleaned = re.sub(r"[^A-Za-z0-9]+", "-", base)[: MAX_CHARS - len(stamp)].strip("-")
     return (cleaned or "job") + stamp
 

@@ -54,6 +54,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     # The hosts, and how long they may run.
     instance_groups: tuple[InstanceGroup, ...] | None = None
+    # Defaults are those of AWS's SDK: a day, 30 GB, and logging.INFO (20) below.
     max_run: Positive = DAY_SECONDS
     max_wait: Positive | None = None
     use_spot_instances: bool = False
@@ -211,8 +212,9 @@ def size_in_bytes(option: str, size: int | str) -> int:
     return int(match[1]) << _SHIFTS[match[2].lower()]
 
 
-def given_options(options: Options) -> dict[str, Any]:
+def changed_options(options: Options) -> dict[str, Any]:
     """Return the options that differ from their default, as plain JSON values."""
+    # A session can be any object, which JSON cannot hold.
     plain = msgspec.to_builtins(msgspec.structs.replace(options, sagemaker_session=None))
     assert isinstance(plain, dict)
     return plain
@@ -232,11 +234,11 @@ def _refuse_left_out(name: str, value: Any) -> None:
 def _unknown(name: str) -> str:
     if name in RENAMED:
         return f"{name}: renamed in SageMaker's SDK 2; write {RENAMED[name]}"
-    known = [*ESTIMATOR_ARGUMENTS, *Options.__struct_fields__]
-    near = difflib.get_close_matches(name, known, n=1)
-    if near:
-        return f"{name}: no such option; did you mean {near[0]}?"
-    return f"{name}: no such option; options are: {', '.join(sorted(known))}"
+    known_names = [*ESTIMATOR_ARGUMENTS, *Options.__struct_fields__]
+    nearest = difflib.get_close_matches(name, known_names, n=1)
+    if nearest:
+        return f"{name}: no such option; did you mean {nearest[0]}?"
+    return f"{name}: no such option; options are: {', '.join(sorted(known_names))}"
 
 
 def explain(error: msgspec.ValidationError, values: Mapping[str, Any]) -> str:

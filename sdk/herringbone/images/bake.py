@@ -109,6 +109,7 @@ def _install(
         # An entrypoint set here would stay in an image that has none of its own.
         "Entrypoint": shell if has_entrypoint else None,
         "Cmd": ["-c", *script] if has_entrypoint else [*shell, "-c", *script],
+        # pip writes into the image's own Python, whichever user its jobs run as.
         "User": "0:0",
         "WorkingDir": "/",
         "Env": [f"{variable}={value}" for variable, value in proxies.items()],
@@ -125,6 +126,7 @@ def _install(
         for line in _lines(engine.logs(container, follow=True)):
             lines.append(line)
             say(line)
+        # The log ends with the container, so this answers at once.
         code = engine.post(f"/containers/{container}/wait")["StatusCode"]
         if code != 0:
             raise ImageError(explain(lines, f"pip ended with {code}", image_folder=root_folder(engine)))
@@ -133,6 +135,7 @@ def _install(
         changes = "\n".join(_restored(base["Config"]))
         engine.post("/commit", container=container, repo=repository_, tag=tag, changes=changes)
     finally:
+        # `force` also ends a pip that still runs, for example after Ctrl-C; `v` removes anonymous volumes.
         engine.delete(f"/containers/{container}", force=True, v=True)
 
 
@@ -163,6 +166,7 @@ def _files(requirements: Path, wheelhouse: Path | None, ca_bundle: Path | None) 
         yield name, path.read_bytes()
     if ca_bundle is not None:
         yield "ca.pem", _present(ca_bundle)
+    # The tar has no entries for folders, and pip warns when --find-links names a folder that is missing.
     yield "wheels/README", b"Wheels of the user's own, if there are any.\n"
     if wheelhouse is not None:
         if not wheelhouse.is_dir():
@@ -171,12 +175,12 @@ def _files(requirements: Path, wheelhouse: Path | None, ca_bundle: Path | None) 
             yield f"wheels/{path.name}", path
 
 
-def _included(path: Path, root: Path, seen: set[Path]) -> Iterator[tuple[str, Path]]:
+def _included(path: Path, root: Path, visited_paths: set[Path]) -> Iterator[tuple[str, Path]]:
     """Yield (path below `root`, path) of a requirements file and of the files that it includes."""
     path = path.absolute()
-    if path in seen:
+    if path in visited_paths:
         return
-    seen.add(path)
+    visited_paths.add(path)
     content = _present(path).read_text(encoding="utf-8")
     # Other folders are not sent, so pip would not find the file.
     try:
@@ -186,7 +190,7 @@ def _included(path: Path, root: Path, seen: set[Path]) -> Iterator[tuple[str, Pa
     for line in content.splitlines():
         # pip itself downloads a file that is included by its address.
         if (match := _INCLUDE.match(line)) and "://" not in match[1]:
-            yield from _included(path.parent / match[1], root, seen)
+            yield from _included(path.parent / match[1], root, visited_paths)
 
 
 def _present(path: Path) -> Path:
@@ -197,9 +201,10 @@ def _present(path: Path) -> Path:
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
     """Join the engine's pieces of output and yield whole lines."""
-    rest = b""
+    unfinished = b""
     for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    if rest:
-        yield rest.decode(errors="replace")
+        # A piece may end within a line, and within a character, so decode whole lines only.
+        *lines, unfinished = (unfinished + piece).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines)
+    if unfinished:
+        yield unfinished.decode(errors="replace")

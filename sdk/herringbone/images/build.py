@@ -51,6 +51,7 @@ def build(engine: Engine, recipe: Recipe, say: Callable[[str], None]) -> Image:
     existing = inspect(engine, name)
     if existing is not None:
         return Image(name, existing["Id"], existing["Size"], built=False)
+    # Checked first, because the build itself would only say `exec format error` at its first command.
     check_architecture(base, recipe.base, engine.get("/version"))
     image_folder = root_folder(engine)
     settings = {
@@ -101,6 +102,7 @@ def fetch_base(engine: Engine, name: str, say: Callable[[str], None]) -> Mapping
         # The answer begins with status 200, so a failure is a member of one of its objects.
         for step in engine.stream("POST", "/images/create", origin, headers=login_header(login)):
             error = step.get("error", error)
+            # Each layer reports every piece that arrives. Show its end, and the lines that belong to no layer.
             if step.get("status") in _LAYER_STATES or "id" not in step:
                 say(" ".join(filter(None, [step.get("status"), step.get("id")])))
         if error is not None:
@@ -155,6 +157,7 @@ def split_name(name: str) -> tuple[str, str | None]:
     """
     if "@" in name:
         return name, None
+    # A colon before the last slash belongs to the registry's port.
     repository, colon, tag = name.rpartition(":")
     if not colon or "/" in tag:
         return name, "latest"

@@ -78,6 +78,7 @@ def explain(lines: Sequence[str], error: str, *, image_folder: str) -> str:
     the image cannot be built: returned 1. The disk is full. The engine keeps images in /var/lib...
       x: No space left on device
     """
+    # The engine repeats the whole RUN command in its error, here a script of many lines.
     error = _COMMAND.sub(r"The command '\1...' returned", error.strip())
     # The builder repeats the Dockerfile, whose own messages would match the patterns below.
     output = [_COLOUR.sub("", line).rstrip() for line in lines if not _BUILDERS_OWN.match(line)]

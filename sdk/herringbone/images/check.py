@@ -50,8 +50,8 @@ def check(engine: Engine, image: str) -> Iterator[Finding]:
     >>> for finding in check(engine, "herringbone/pytorch:2.13.0-cpu-7c5b"):     # doctest: +SKIP
     ...     print(finding.subject, finding.verdict.value, finding.detail)
 
-    An image with our contract label must pass all trials. Any other image must run a job, and must report a failed job
-    as failed; its other findings are warnings. Raises `ImageError` for an image that the engine does not have.
+    An image with our contract label must pass all trials. Any other image must run a job as any user, and must report a
+    failed job as failed; its other findings are warnings. Raises `ImageError` for an image that the engine lacks.
     """
     description = inspect(engine, image)
     if description is None:
@@ -69,6 +69,7 @@ def check(engine: Engine, image: str) -> Iterator[Finding]:
         if outcomes[setting].code == 0:
             break
     yield from _runs(outcomes, severity)
+    # `setting` is now the strictest one in which a job ran. All later trials use it.
     facts = _facts(outcomes[setting])
     if facts is None:
         return
@@ -81,20 +82,23 @@ def check(engine: Engine, image: str) -> Iterator[Finding]:
 
 def _runs(outcomes: Mapping[Setting, Outcome], severity: Verdict) -> Iterator[Finding]:
     """Judge a job that ran in easier and easier settings until it succeeded. Pure."""
-    (hardest, first), (easiest, last) = next(iter(outcomes.items())), list(outcomes.items())[-1]
-    facts = _facts(last)
+    (strictest, strictest_outcome), (easiest, easiest_outcome) = (
+        next(iter(outcomes.items())),
+        list(outcomes.items())[-1],
+    )
+    facts = _facts(easiest_outcome)
     if facts is None:
-        yield Finding("a job", Verdict.FAILED, _ending(last))
+        yield Finding("a job", Verdict.FAILED, _ending(easiest_outcome))
         return
     yield Finding("a job", Verdict.OK, f"Python {facts['python']}, by the command train")
-    if easiest.user == hardest.user:
+    if easiest.user == strictest.user:
         yield Finding("any user", Verdict.OK, f"uid {facts['uid']}")
     else:
-        yield Finding("any user", Verdict.FAILED, first.tail)
+        yield Finding("any user", Verdict.FAILED, strictest_outcome.tail)
     if easiest.read_only:
         yield Finding("read-only root", Verdict.OK, "only /opt/ml and /tmp are written")
     else:
-        yield Finding("read-only root", severity, first.tail)
+        yield Finding("read-only root", severity, strictest_outcome.tail)
 
 
 def _content(engine: Engine, image: str, facts: Mapping[str, Any], severity: Verdict) -> Iterator[Finding]:
@@ -108,6 +112,7 @@ def _content(engine: Engine, image: str, facts: Mapping[str, Any], severity: Ver
         yield Finding("MPI", Verdict.OK, facts["mpi"])
     else:
         yield Finding("MPI", Verdict.WARNING, "no mpirun: jobs with `mpi` will not start")
+    # A trial of its own, because the first one may have run as a user who cannot read everything.
     # Root sees every file of the image.
     contents = _facts(_run(engine, image, "contents", Setting(_ROOT, read_only=False)))
     if contents is None:
@@ -140,12 +145,14 @@ def _stop(engine: Engine, image: str, setting: Setting, severity: Verdict) -> Fi
     with trial(engine, image, "stop", setting) as running:
         if not running.printed(_STOP_READY, seconds=_JOB_SECONDS):
             return Finding("stop", severity, _ending(running.outcome(seconds=0)))
+        # The service stops a job in the same way: SIGTERM to the container's first process.
         running.signal("SIGTERM")
         outcome = running.outcome(seconds=_STOP_SECONDS)
+    # The file decides first: a container may end at SIGTERM although its script never received the signal.
     if "model/stopped" not in outcome.files:
         return Finding("stop", severity, "SIGTERM does not reach the script, which cannot save its state")
     if outcome.code is None:
-        return Finding("stop", severity, f"runs on for {_STOP_SECONDS:.0f} s after SIGTERM")
+        return Finding("stop", severity, f"still runs {_STOP_SECONDS:.0f} s after SIGTERM")
     return Finding("stop", Verdict.OK, "SIGTERM reaches the script")
 
 

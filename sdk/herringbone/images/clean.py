@@ -25,6 +25,7 @@ def clean(engine: Engine, *, keep: int = 1) -> list[str]:
     used = {container["ImageID"] for container in engine.get("/containers/json", all=True)}
     names = outdated(listed, used, keep)
     for name in names:
+        # Without `force`: the engine then refuses to remove an image that got a container since the listing.
         engine.delete(f"/images/{name}")
     return names
 
@@ -49,6 +50,7 @@ def outdated(listed: Iterable[Mapping[str, Any]], used: Collection[str], keep: i
     old = [image for kind in kinds.values() for image in kind[keep:] if image["Id"] not in used]
     bases = [name for image in old for name in image["RepoTags"]]
     baked = [image for image in ours if Label.REQUIREMENTS in image["Labels"] and image["Id"] not in used]
+    # An image with requirements is outdated when the image below it is; the name tells which one that is.
     on_top = [name for image in baked for name in image["RepoTags"] if name.partition(_BAKED)[0] in bases]
     return sorted(on_top) + sorted(bases)
 

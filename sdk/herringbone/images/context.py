@@ -15,23 +15,25 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """A build's files by their names. `known` holds hashes computed before: hashing a framework's wheel takes seconds.
+    """A build's files by their names.
+
+    `known_digests` holds hashes computed before, because hashing a framework's wheel takes seconds.
 
     >>> Context({"Dockerfile": b"FROM base"}).digest[:8]
     '7bb267bd'
     """
 
     files: Mapping[str, bytes | Path]
-    known: Mapping[str, str] = field(default_factory=dict)
+    known_digests: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def digest(self) -> str:
         """The hash of all names and contents."""
-        whole = hashlib.sha256()
+        tree_hash = hashlib.sha256()
         for name in sorted(self.files):
-            digest = self.known.get(name) or digest_of(self.files[name])
-            whole.update(f"{name}\0{digest}\n".encode())
-        return whole.hexdigest()
+            digest = self.known_digests.get(name) or digest_of(self.files[name])
+            tree_hash.update(f"{name}\0{digest}\n".encode())
+        return tree_hash.hexdigest()
 
     def write(self, into: IO[bytes]) -> None:
         """Write the files as a tar, all with the same date and owner, so that the builder's cache recognises them."""
@@ -53,8 +55,8 @@ def digest_of(content: bytes | Path) -> str:
     """Return the SHA-256 of bytes or of a file, in hexadecimal."""
     if isinstance(content, bytes):
         return hashlib.sha256(content).hexdigest()
-    whole = hashlib.sha256()
+    content_hash = hashlib.sha256()
     with content.open("rb") as file:
         while piece := file.read(_PIECE_BYTES):
-            whole.update(piece)
-    return whole.hexdigest()
+            content_hash.update(piece)
+    return content_hash.hexdigest()

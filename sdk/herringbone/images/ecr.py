@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _ADDRESS = re.compile(
     r"(?P<host>(?P<account>\d{12})\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?)(/(?P<prefix>.+))?"
 )
+# Engines push Docker's format or OCI's; an engine with containerd's store pushes an index of images.
 _MANIFESTS = (
     "application/vnd.docker.distribution.manifest.v2+json",
     "application/vnd.oci.image.manifest.v1+json",
@@ -73,10 +74,12 @@ class Ecr:
                 imageIds=[{"imageTag": tag}],
                 acceptedMediaTypes=list(_MANIFESTS),
             )["images"]
+        # For ECR a missing tag is no error: the answer lists it under `failures` and `images` is empty.
         if not images:
             return None
         digest = str(images[0]["imageId"]["imageDigest"])
         # An engine identifies an image by its configuration or, with containerd's store, by its manifest.
+        # An index has no `config`, hence the default.
         config = json.loads(images[0]["imageManifest"]).get("config", {}).get("digest")
         if image_id in (config, digest):
             return digest
@@ -121,6 +124,7 @@ class Ecr:
         with self._session.explain_errors("to log in to ECR"):
             answer = self._client.get_authorization_token()
         token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"]).decode()
+        # ECR packs the login as `AWS:<password>`.
         name, _, password = token.partition(":")
         return {"username": name, "password": password}
 

@@ -42,15 +42,18 @@ def choose(listed: Iterable[Mapping[str, Any]], version: str | None) -> str | No
         if Label.REQUIREMENTS not in image["Labels"] and _is_version(image["Labels"].get(Label.VERSION, ""), version)
         if (name := _own_name(image)) is not None
     ]
+    # The engine gives whole seconds; the name decides between equal ones, so that the choice is stable.
     return max(candidates)[1] if candidates else None
 
 
 def _own_name(image: Mapping[str, Any]) -> str | None:
-    own = repository(image["Labels"].get(Label.FRAMEWORK, ""))
-    names = [name for name in image["RepoTags"] or () if f"/{name}".rpartition(":")[0].endswith(f"/{own}")]
+    expected = repository(image["Labels"].get(Label.FRAMEWORK, ""))
+    # The slash in front makes `/herringbone/pytorch` match after a registry, and not in `my-herringbone/pytorch`.
+    names = [name for name in image["RepoTags"] or () if f"/{name}".rpartition(":")[0].endswith(f"/{expected}")]
     # Prefer the short name to the same name with a registry in front.
     return min(names, key=len, default=None)
 
 
-def _is_version(version: str, wanted: str | None) -> bool:
-    return wanted is None or f"{version}.".startswith(f"{wanted}.")
+def _is_version(version: str, requested: str | None) -> bool:
+    # With a dot at both ends, 2.1 matches 2.1.0 and does not match 2.13.0.
+    return requested is None or f"{version}.".startswith(f"{requested}.")

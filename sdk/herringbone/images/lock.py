@@ -25,11 +25,13 @@ class Wheel:
     @property
     def name(self) -> str:
         """The package's name, in the form that indexes compare."""
+        # The wheel format writes `_` for each `-` in a name, so the first `-` ends the name.
         return canonical(self.file.split("-")[0])
 
     @property
     def version(self) -> str:
         """The version in the file's name."""
+        # A file saved under the last part of its address may keep the address's escape of `+`.
         return self.file.split("-")[1].replace("%2B", "+")
 
 
@@ -69,6 +71,7 @@ class Lock:
         Each line gets the hashes of the wheels of its version. If the framework is among the wheels, its own index is
         left out. If all packages are, every index is left out, so that the build needs no network.
         """
+        # A version can have several wheels, one for each Python or processor; pip accepts any of the hashes.
         hashes: dict[tuple[str, str], list[str]] = {}
         for wheel in wheels:
             hashes.setdefault((wheel.name, wheel.version), []).append(wheel.sha256)

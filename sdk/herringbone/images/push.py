@@ -38,6 +38,7 @@ def push(engine: Engine, image: str, registry: str | Ecr, say: Callable[[str], N
         return _send(engine, image, f"{registry.rstrip('/')}/{local}", tag, say)
     repository = ecr.repository(local)
     name = f"{ecr.host}/{repository}"
+    # Before the search for the tag: ECR answers a search in a missing repository with an error.
     ecr.make_repository(repository, say)
     digest = ecr.find(repository, tag, description["Id"])
     if digest is not None:
@@ -48,6 +49,7 @@ def push(engine: Engine, image: str, registry: str | Ecr, say: Callable[[str], N
 
 def _send(engine: Engine, image: str, name: str, tag: str, say: Callable[[str], None], ecr: Ecr | None = None) -> str:
     digest = error = None
+    # An engine pushes under a name that its own list has, so the target becomes a local name first.
     engine.post(f"/images/{image}/tag", repo=name, tag=tag)
     login = registry_login(registry_of(name), docker_folder(os.environ, Path.home())) if ecr is None else ecr.login()
     # The answer begins with status 200, so a failure is a member of one of its objects.
@@ -63,6 +65,7 @@ def _send(engine: Engine, image: str, name: str, tag: str, say: Callable[[str], 
 
 
 def _hint(error: str, registry: str, ecr: Ecr | None) -> str:
+    # Registries and the engine give no codes here, and spell the same sentence in capitals or without.
     text = error.lower()
     if "connection refused" in text or "no such host" in text or "i/o timeout" in text:
         return f"; does a registry answer at {registry}?"

@@ -14,6 +14,7 @@ from herringbone.images.wheel import find_containers, pack_herringbone
 from herringbone_contract.errors import InputError, OptionError
 
 DEVICES = ("cpu", "cuda")
+# As many digits as Docker's own short ids have.
 _HASH_CHARS = 12
 
 
@@ -58,8 +59,8 @@ class Recipe:
         """Return the image's name, which depends on the whole content and on the base's id. Pure."""
         # The base's id, because its name may mean another image tomorrow.
         arguments = json.dumps([base_id, sorted(self.arguments.items())])
-        whole = hashlib.sha256(f"{arguments}\n{self.context.digest}".encode()).hexdigest()
-        return f"{repository(self.framework)}:{self.version}-{self.device}-{whole[:_HASH_CHARS]}"
+        digest = hashlib.sha256(f"{arguments}\n{self.context.digest}".encode()).hexdigest()
+        return f"{repository(self.framework)}:{self.version}-{self.device}-{digest[:_HASH_CHARS]}"
 
     @property
     def arguments(self) -> dict[str, str]:
@@ -89,12 +90,12 @@ def make_recipe(
     Raises `OptionError` for an unknown framework or device, `InputError` for files that are missing or do not fit, and
     `ImageError` if Herringbone itself cannot be packed.
     """
-    known = _framework(framework)
+    choices = _framework(framework)
     if device not in DEVICES:
         raise OptionError(f"device {device!r}: there is {' and '.join(DEVICES)}")
-    if device not in known.packages:
-        raise OptionError(f"device {device!r}: images of {framework} are built for {' and '.join(known.packages)}")
-    package = known.packages[device]
+    if device not in choices.packages:
+        raise OptionError(f"device {device!r}: images of {framework} are built for {' and '.join(choices.packages)}")
+    package = choices.packages[device]
     folder = find_containers()
     locked = Lock(_read(lock or folder / framework / f"{device}.txt"))
     version = locked.version(package)
@@ -107,21 +108,25 @@ def make_recipe(
         framework=framework,
         device=device,
         package=package,
+        # A tag must not contain the `+` of a local version, such as 2.13.0+cpu.
         version=version.partition("+")[0],
-        base=base or known.bases[device],
+        base=base or choices.bases[device],
         context=Context(
             {
                 "Dockerfile": (folder / framework / "Dockerfile").read_bytes(),
                 "framework/install": (folder / "shared" / "install-framework").read_bytes(),
                 "framework/lock.txt": locked.with_wheels(trusted, package).text.encode(),
+                # Empty without a bundle: the install script tests the size.
                 "framework/ca.pem": _certificates(ca_bundle),
+                # The tar has no entries for folders, and pip warns when --find-links names one that is missing.
                 "framework/wheels/README": b"Wheels of the user's own, if there are any.\n",
                 **{f"framework/wheels/{file}": path for file, path in wheels.items()},
+                # Apart from `framework/`, which a change of Herringbone then leaves in the builder's cache.
                 "herringbone/install": (folder / "shared" / "install-herringbone").read_bytes(),
                 "herringbone/sbom.py": (folder / "shared" / "sbom.py").read_bytes(),
                 f"herringbone/{name}": content,
             },
-            known={f"framework/wheels/{wheel.file}": wheel.sha256 for wheel in trusted},
+            known_digests={f"framework/wheels/{wheel.file}": wheel.sha256 for wheel in trusted},
         ),
     )
 
@@ -154,6 +159,7 @@ def _certificates(bundle: Path | None) -> bytes:
     content = _read(bundle)
     if "BEGIN CERTIFICATE" not in content:
         raise InputError(f"the CA bundle {bundle} holds no certificate in PEM form")
+    # Whoever has the image could read the key in its layers.
     if "PRIVATE KEY" in content:
         raise InputError(f"the CA bundle {bundle} holds a private key; give the certificates alone")
     return content.encode()

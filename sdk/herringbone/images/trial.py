@@ -21,6 +21,7 @@ from herringbone_contract.constants import Key
 
 BASE = "/opt/ml"
 HOST = "algo-1"
+# Parents first: the engine would make a missing parent with a mode of its own.
 _FOLDERS = ("input", "input/config", "input/data", "code", "model", "output", "output/data", "checkpoints")
 _SCRIPTS = Path(__file__).with_name("trials")
 _POLL_SECONDS = 0.02
@@ -103,6 +104,7 @@ class Trial:
     def _files(self) -> Iterator[tuple[str, bytes]]:
         for folder in ("model", "output"):
             try:
+                # Read it all: tarfile needs to seek, and the stream is a socket.
                 with self._engine.download(self._container, f"{BASE}/{folder}") as stream:
                     content = stream.read()
             except EngineRefusal as error:
@@ -127,9 +129,11 @@ def trial(engine: Engine, image: str, script: str, setting: Setting) -> Iterator
         "User": setting.user,
         "Hostname": HOST,
         "Volumes": {BASE: {}},
+        # A foreign uid has neither home nor name in /etc/passwd, and libraries ask for both.
         "Env": ["HOME=/tmp", "USER=trainer"],
         "HostConfig": {
             "ReadonlyRootfs": setting.read_only,
+            # Docker mounts a tmpfs with noexec unless told otherwise; real jobs may run programs from /tmp as well.
             "Tmpfs": {"/tmp": "mode=1777,exec"},  # noqa: S108 - a path of the container
             # A trial needs no network, and an image of any origin gets none.
             "NetworkMode": "none",

@@ -21,6 +21,7 @@ from herringbone_contract.errors import ImageError
 PACKAGES = ("herringbone_contract", "herringbone", "herringbone_entry", "herringbone_parallel")
 # The earliest date that a zip archive can hold.
 _DATE = (1980, 1, 1, 0, 0, 0)
+# A regular file that its owner may write; zip keeps the Unix mode in the upper 16 bits.
 _FILE_MODE = 0o100644 << 16
 _TAG = "py3-none-any"
 # Folders that a checkout keeps elsewhere than a wheel: folder in the wheel -> (a package, path from that package).
@@ -65,8 +66,10 @@ def pack(files: Mapping[str, bytes], record: str) -> bytes:
     with zipfile.ZipFile(written, "w", zipfile.ZIP_STORED) as wheel:
         for name in sorted(files):
             wheel.writestr(_entry(name), files[name])
+            # The wheel format asks for the URL-safe alphabet without padding.
             digest = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).rstrip(b"=").decode()
             lines.append(f"{name},sha256={digest},{len(files[name])}\n")
+        # The list cannot hold its own hash, so the format leaves both fields of its line empty.
         wheel.writestr(_entry(record), "".join([*lines, f"{record},,\n"]))
     return written.getvalue()
 
@@ -89,6 +92,7 @@ def _roots() -> Iterator[tuple[str, Path]]:
     for package in PACKAGES:
         yield package, _folder(package)
     for name, (package, path) in _ELSEWHERE.items():
+        # An installed wheel has the folder inside of the package, a checkout next to it.
         inside = _folder(package) / name.partition("/")[2]
         yield name, inside if inside.is_dir() else (_folder(package) / path).resolve()
 

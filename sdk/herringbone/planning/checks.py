@@ -10,12 +10,13 @@ from pathlib import Path
 
 from herringbone.code.files import check_source
 from herringbone.estimators.inputs import Channel, local_path
-from herringbone.estimators.options import given_options
+from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone_contract.distribution import Launcher
 from herringbone_contract.errors import InputError, UnsupportedError
 
+# A distribution can also ask for PyTorch/XLA, which the supervisor does not start in this release.
 _LAUNCHERS = (
     Launcher.PLAIN,
     Launcher.MPI,
@@ -61,7 +62,7 @@ def check_served(backend: str, plan: JobPlan, refused: dict[str, str], *, retrie
     `refused` maps options to the reason why this backend refuses them. `retries` is the number of restarts that this
     backend allows a job without `max_retry_attempts`.
     """
-    options = given_options(plan.options)
+    options = changed_options(plan.options)
     refusals = {name: reason for name, reason in {**REFUSED, **refused}.items() if options.get(name)}
     if not (plan.options.max_retry_attempts or retries):
         reason = "controls how a job restarts, and this job never restarts: give max_retry_attempts, too"
@@ -80,13 +81,15 @@ def check_files(backend: str, plan: JobPlan) -> None:
         check_source(plan.source, but_not=find_home().path)
     for channel in plan.channels:
         _check_channel(backend, channel)
+    # Called for their checks alone: both raise for an address of another machine and for a file.
     output_folder(plan, JobFolder(Path(plan.folder)))
     checkpoint_folder(plan)
 
 
 def unused_of(plan: JobPlan, unused: tuple[str, ...]) -> list[str]:
     """Return the options that the user set and that have no effect: those of `UNUSED` and of `unused`."""
-    options = given_options(plan.options)
+    options = changed_options(plan.options)
+    # `changed_options` leaves the session out, because it is no plain value.
     session = ["sagemaker_session"] if plan.options.sagemaker_session is not None else []
     return [name for name in (*UNUSED, *unused) if name in options] + session
 

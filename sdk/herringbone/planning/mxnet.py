@@ -35,6 +35,7 @@ def missing_mxnet(plan: JobPlan, installed: Callable[[], Installed]) -> dict[str
     A job with a requirements.txt is never refused: its Python is made from that file at the start.
     """
     assert plan.source is not None
+    # A shell script may start any Python, so its packages are unknown.
     is_python = PurePath(plan.source.entry_point).suffix == ".py"
     if plan.estimator != "MXNet" or not is_python or brings_packages(plan):
         return {}
@@ -42,6 +43,7 @@ def missing_mxnet(plan: JobPlan, installed: Callable[[], Installed]) -> dict[str
     python = f"ranks run in {sys.executable}, which has"
     if mxnet is None:
         return {"MXNet": f"not there: {python} none: {_REMEDY}"}
+    # MXNet without a numpy does not import either.
     if numpy is None or _release(numpy) >= _NUMPY_TOO_NEW:
         return {"MXNet": f"needs a numpy older than 1.24, and {python} {numpy or 'none'}: {_REMEDY}"}
     return {}

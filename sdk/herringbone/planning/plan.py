@@ -113,19 +113,21 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values; environment and hyperparameters that look like secrets are masked."""
-        shown = msgspec.structs.replace(
+        masked_options = msgspec.structs.replace(
             self.options,
             environment=masked(self.environment),
             extra_request=_masked_request(self.options.extra_request),
             git_config=None if self.options.git_config is None else self.options.git_config.masked,
+            # Any object, which JSON cannot hold.
             sagemaker_session=None,
         )
         arguments = dict(self.arguments)
+        # The arguments hold a second copy of the user's hyperparameters.
         if user_values := arguments.get("hyperparameters"):
             arguments["hyperparameters"] = masked_hyperparameters(user_values)
         plan = msgspec.structs.replace(
             self,
-            options=shown,
+            options=masked_options,
             request=_masked_request(self.request),
             hyperparameters=masked_hyperparameters(self.hyperparameters),
             arguments=arguments,
@@ -146,6 +148,7 @@ def parse_plan(raw: object) -> JobPlan:
     # Plans in indexes of earlier versions have the distribution as hyperparameters only.
     encoded = stored.get("hyperparameters", {})
     distribution = parse(stored.pop("distribution")) if "distribution" in stored else decode(encoded)
+    # Convert field by field, because `distribution` has been parsed already.
     types = {field.name: field.type for field in msgspec.structs.fields(JobPlan)}
     return JobPlan(
         distribution=distribution, **{name: msgspec.convert(value, types[name]) for name, value in stored.items()}
@@ -168,6 +171,7 @@ def make_plan(
     group_names = [group.instance_group_name for group in request.options.instance_groups or ()]
     distribution = with_instance_groups(distribution, group_names)
     hosts = lay_out_hosts(request.groups, distribution)
+    # All of them have equally many ranks, so the first one speaks for all.
     training = [host for host in hosts if host.ranks != 0]
     # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
@@ -231,11 +235,12 @@ def instance_groups(
 def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution) -> tuple[HostPlan, ...]:
     """Return the hosts of all groups, named in their order, each with its number of ranks. Pure."""
     names = iter(host_names(sum(group.instance_count for group in groups)))
-    chosen = distribution.instance_groups or ()
+    training_groups = distribution.instance_groups or ()
     hosts = []
     for group in groups:
         name, instance_type = group.instance_group_name, group.instance_type
-        trains = not chosen or name in chosen
+        # Without names every group trains: `with_instance_groups` fills them in where there are helpers.
+        trains = not training_groups or name in training_groups
         ranks = ranks_per_host(distribution.launcher, distribution.processes_per_host) if trains else 0
         helper = name == distribution.helpers
         hosts += [
@@ -245,7 +250,7 @@ def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution)
     return tuple(hosts)
 
 
-def own_data_parallel_keys(distribution: Distribution) -> list[str]:
+def extra_data_parallel_keys(distribution: Distribution) -> list[str]:
     """Return the keys of `smdistributed.dataparallel` in use that AWS's library does not know, such as `helpers`."""
     if distribution.data_parallel is None:
         return []
@@ -265,23 +270,24 @@ def refuse(backend: str, refusals: dict[str, str]) -> None:
 
 def _fewer_hosts(request: JobRequest, distribution: Distribution, hosts: tuple[HostPlan, ...]) -> tuple[int, ...]:
     """Return the host counts below the job's own, down to `min_instance_count`, for which a layout exists."""
-    least = request.options.min_instance_count
-    if least is None:
+    minimum = request.options.min_instance_count
+    if minimum is None:
         return ()
     if len(request.groups) > 1:
         raise OptionError("min_instance_count: a job of several instance_groups keeps its hosts; leave it out")
-    if least > len(hosts):
-        raise OptionError(f"min_instance_count: {least} is more than instance_count, {len(hosts)}")
+    if minimum > len(hosts):
+        raise OptionError(f"min_instance_count: {minimum} is more than instance_count, {len(hosts)}")
     ranks = hosts[0].ranks
     counts = []
-    for count in range(len(hosts) - 1, least - 1, -1):
+    # Largest first, because a retry takes the first count for which it gets hosts.
+    for count in range(len(hosts) - 1, minimum - 1, -1):
         try:
             if ranks is not None:
                 check_layout(distribution, hosts=count, processes_per_host=ranks)
         except DistributionError as error:
             # The user named this count, so it has to work. A count in between may fail: the job skips it.
-            if count == least:
-                raise DistributionError(f"min_instance_count: {least}: {error}") from None
+            if count == minimum:
+                raise DistributionError(f"min_instance_count: {minimum}: {error}") from None
         else:
             counts.append(count)
     return tuple(counts)
@@ -304,6 +310,7 @@ def _channels(channels: tuple[Channel, ...], hosts: tuple[HostPlan, ...]) -> tup
         return channels
     return tuple(
         channel
+        # SageMaker's FileSystemDataSource cannot name groups, only its S3DataSource can.
         if channel.input.instance_groups is not None or channel.file_system is not None
         else msgspec.structs.replace(channel, input=msgspec.structs.replace(channel.input, instance_groups=training))
         for channel in channels
@@ -323,12 +330,12 @@ def _model_channel(channels: tuple[Channel, ...], options: Options, folder: str)
 def _masked_request(request: dict[str, Any] | None) -> dict[str, Any] | None:
     if request is None:
         return None
-    shown = dict(request)
+    masked_request = dict(request)
     if isinstance(environment := request.get("Environment"), dict):
-        shown["Environment"] = masked(environment)
+        masked_request["Environment"] = masked(environment)
     if isinstance(hyperparameters := request.get("HyperParameters"), dict):
-        shown["HyperParameters"] = masked_hyperparameters(hyperparameters)
-    return shown
+        masked_request["HyperParameters"] = masked_hyperparameters(hyperparameters)
+    return masked_request
 
 
 def _described(plan: JobPlan) -> list[tuple[str, str]]:
@@ -345,8 +352,8 @@ def _described(plan: JobPlan) -> list[tuple[str, str]]:
         sharded = ", every host its share of the files" if channel.sharded else ""
         rows.append((f"channel {channel.name}", f"{channel.path or channel.input.s3_data}{sharded}"))
     for name, value in sorted(masked_hyperparameters(plan.hyperparameters).items()):
-        shown = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}... ({len(value)} characters)"
-        rows.append(("hyperparameter", f"{name} = {shown}"))
+        text = value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}... ({len(value)} characters)"
+        rows.append(("hyperparameter", f"{name} = {text}"))
     rows += [("environment", f"{name}={value}") for name, value in sorted(masked(plan.environment).items())]
     rows += [("metric", f"{metric.name} from {metric.regex}") for metric in plan.options.metric_definitions]
     rows.append(("limit", f"{plan.options.max_run} s"))

@@ -15,6 +15,7 @@ from herringbone_contract.distribution import Launcher
 _PACKAGES = ("tensorflow", "tensorflow-cpu")
 # The first release with Keras 3, for which Herringbone's library is written.
 _LIBRARY_NEEDS = (2, 16)
+# Both strategies are TensorFlow's own, so a script under them surely imports it.
 _STRATEGIES = (Launcher.PARAMETER_SERVER, Launcher.MULTI_WORKER_MIRRORED)
 
 
@@ -25,6 +26,7 @@ def installed_tensorflow() -> str | None:
             return importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
+    # A package of another name, such as tf-nightly, provides the module as well.
     return None if importlib.util.find_spec("tensorflow") is None else ""
 
 

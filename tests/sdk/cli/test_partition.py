@@ -7,11 +7,11 @@ import json
 import pytest
 
 from herringbone.cli.__main__ import main
-from herringbone_contract.partition_file import ModulePlace, PartitionFile, PartitionLoad, to_text
+from herringbone_contract.partition_file import ModuleAssignment, PartitionFile, PartitionLoad, to_text
 
 
-def place(path: str, partition: int | None, size: int) -> ModulePlace:
-    return ModulePlace(path=path, partition=partition, parameter_bytes=size, activation_bytes=0, seconds=0.0)
+def place(path: str, partition: int | None, size: int) -> ModuleAssignment:
+    return ModuleAssignment(path=path, partition=partition, parameter_bytes=size, activation_bytes=0, seconds=0.0)
 
 
 def load(cost: float, size: int) -> PartitionLoad:
@@ -77,10 +77,10 @@ split by contiguous, bound by counting
 
 def test_json_holds_the_file_with_bottleneck_and_gap(show):
     code, out, _ = show(to_text(FILE), "--json")
-    shown = json.loads(out)
+    content = json.loads(out)
     assert code == 0
-    assert (shown["bottleneck"], shown["partitions"], len(shown["modules"])) == (0.41, 3, 6)
-    assert shown["gap"] == pytest.approx(0.025)
+    assert (content["bottleneck"], content["partitions"], len(content["modules"])) == (0.41, 3, 6)
+    assert content["gap"] == pytest.approx(0.025)
 
 
 def test_a_missing_file(tmp_path, capsys):

@@ -29,13 +29,13 @@ def checkout(folder: Path, *, order: int, umask: int, time: int) -> SourceCode:
 
 
 def test_equal_code_makes_equal_archives(tmp_path):
-    one = pack_code(checkout(tmp_path / "a", order=1, umask=0o022, time=10**9), tmp_path / "x", but_not=NO_HOME)
-    other = pack_code(checkout(tmp_path / "b", order=-1, umask=0o077, time=10**8), tmp_path / "y", but_not=NO_HOME)
-    assert one.digest == other.digest
-    assert one.path.read_bytes() == other.path.read_bytes()
-    assert one.path.name == f"{one.digest}.tar.gz"
+    first = pack_code(checkout(tmp_path / "a", order=1, umask=0o022, time=10**9), tmp_path / "x", but_not=NO_HOME)
+    second = pack_code(checkout(tmp_path / "b", order=-1, umask=0o077, time=10**8), tmp_path / "y", but_not=NO_HOME)
+    assert first.digest == second.digest
+    assert first.path.read_bytes() == second.path.read_bytes()
+    assert first.path.name == f"{first.digest}.tar.gz"
     # Stores know the content by this name, so it must not change from one version to the next.
-    assert one.digest == "565ead5a3362b1f4fc6ee98f3dbb50fc068fabab389144760a693157a9d22264"
+    assert first.digest == "565ead5a3362b1f4fc6ee98f3dbb50fc068fabab389144760a693157a9d22264"
 
 
 def test_the_archive_holds_no_owner_and_no_time(tmp_path):

@@ -130,7 +130,6 @@ class GitServer(BaseHTTPRequestHandler):
     """Serves a repository with git's own CGI program to clients that send the token."""
 
     root: Path
-    asked: list[str]
 
     def do_GET(self) -> None:
         self._serve(b"")
@@ -198,9 +197,9 @@ def test_a_token_reaches_the_server_and_no_argument_or_file(address, traced, tmp
     assert word(address, into, username="me", token=TOKEN) == "second"
     assert "fetch --quiet --depth=1" in traced.read_text()
     assert TOKEN not in traced.read_text()
-    kept = [path for path in tmp_path.rglob("*") if path.is_file() and path != traced]
-    assert len(kept) > 3
-    assert not any(TOKEN.encode() in path.read_bytes() for path in kept)
+    files = [path for path in tmp_path.rglob("*") if path.is_file() and path != traced]
+    assert len(files) > 3
+    assert not any(TOKEN.encode() in path.read_bytes() for path in files)
 
 
 def test_without_the_token_git_does_not_prompt(address, tmp_path):

@@ -116,7 +116,7 @@ def test_a_few_lines(before, after):
 
 
 @pytest.mark.parametrize(
-    ("script", "left"),
+    ("script", "message"),
     [
         (
             "from sagemaker.huggingface import HuggingFace\nHuggingFace()",
@@ -152,10 +152,10 @@ def test_a_few_lines(before, after):
         ),
     ],
 )
-def test_code_that_cannot_be_converted_stays_and_is_named(script, left):
+def test_code_that_cannot_be_converted_stays_and_is_named(script, message):
     converted = convert_script(script)
     assert not converted.complete
-    assert [left in note.text for note in converted.notes if note.kind == "left"] == [True]
+    assert [message in note.text for note in converted.notes if note.kind == "left"] == [True]
 
 
 def test_a_role_that_something_else_uses_stays():
@@ -174,9 +174,9 @@ def test_a_role_that_something_else_uses_stays():
     assert [note.line for note in converted.notes if note.kind == "left"] == [3, 5]
 
 
-@pytest.mark.parametrize("kept", ["model_dir=False", "distribution=d", "rules=None", "**more", "max_run=limit()"])
-def test_valid_arguments_stay(kept):
-    script = f"from herringbone import TensorFlow\nTensorFlow(entry_point='a', {kept})"
+@pytest.mark.parametrize("argument", ["model_dir=False", "distribution=d", "rules=None", "**more", "max_run=limit()"])
+def test_valid_arguments_stay(argument):
+    script = f"from herringbone import TensorFlow\nTensorFlow(entry_point='a', {argument})"
     converted = convert_script(script.replace("from herringbone", "from sagemaker.tensorflow"))
     assert converted.text == script
     assert converted.complete
@@ -216,7 +216,7 @@ def test_the_command(tmp_path, capsys):
     assert "-from sagemaker.pytorch import PyTorch  # the class\n" in capsys.readouterr().out
     path.write_text("from sagemaker.huggingface import HuggingFace\n")
     assert main(["convert", "--json", str(path)]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert (found["complete"], found["notes"][0]["kind"], found["notes"][0]["line"]) == (False, "left", 1)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["complete"], result["notes"][0]["kind"], result["notes"][0]["line"]) == (False, "left", 1)
     assert main(["convert", str(tmp_path / "nosuch.py")]) == 2
     assert "nosuch.py: cannot be read" in capsys.readouterr().err

@@ -85,7 +85,7 @@ def test_an_engine_that_is_gone_or_hangs_up_does_not_answer():
 
 
 def test_reading_the_head_takes_no_byte_of_the_stream():
-    """Another process reads the stream on."""
+    """Another process inherits the connection and reads the rest."""
     upgraded = b"HTTP/1.1 101 UPGRADED\r\nConnection: Upgrade\r\n\r\nfirst words"
     with served(upgraded) as (address, requests), Engine(address).open() as stream:
         hijack(stream, "/containers/a/attach", {"stream": True})
@@ -156,7 +156,7 @@ def test_a_log_is_taken_out_of_its_frames():
 def test_an_engine_by_tcp():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         engine = Engine(f"tcp://127.0.0.1:{listener.getsockname()[1]}")
-        assert not engine.is_here
+        assert not engine.is_local
         with engine.open() as ours, listener.accept()[0] as theirs:
             theirs.sendall(reply(200))
             assert read_head(ours) == 200
@@ -174,7 +174,7 @@ def test_an_engine_by_ssh(tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     engine = Engine("ssh://me@gpu-box")
-    assert not engine.is_here
+    assert not engine.is_local
     assert engine.get("/images/json") == [1]
     assert (tmp_path / "arguments").read_text() == "-o BatchMode=yes -- ssh://me@gpu-box docker system dial-stdio\n"
 

@@ -48,8 +48,8 @@ def test_the_default_context_changes_nothing(tmp_path):
 
 def test_a_context_names_the_engine(tmp_path):
     write_context(tmp_path, "gpu", "ssh://me@gpu")
-    found = list(endpoints({"DOCKER_CONFIG": str(tmp_path)}, tmp_path))
-    assert found == [EngineEndpoint("context 'gpu' of the docker command", "ssh://me@gpu")]
+    candidates = list(endpoints({"DOCKER_CONFIG": str(tmp_path)}, tmp_path))
+    assert candidates == [EngineEndpoint("context 'gpu' of the docker command", "ssh://me@gpu")]
 
 
 def test_a_context_with_certificates_is_behind_tls(tmp_path):

@@ -10,7 +10,7 @@ from herringbone.estimators.options import (
     InstanceGroup,
     MetricDefinition,
     Options,
-    given_options,
+    changed_options,
     parse_options,
 )
 from herringbone.estimators.options_dict import OptionsDict, ScriptOptions, TensorFlowOptions
@@ -53,7 +53,7 @@ def test_defaults_are_those_of_sagemaker():
     options = parse_options({})
     assert (options.max_run, options.volume_size, options.container_log_level) == (86400, 30, 20)
     assert options.input_mode == "File"
-    assert given_options(options) == {}
+    assert changed_options(options) == {}
 
 
 def test_lists_become_tuples_and_dicts_become_types():
@@ -77,7 +77,7 @@ def test_any_object_is_accepted_as_a_session_and_not_stored():
     session = object()
     options = parse_options({"sagemaker_session": session})
     assert options.sagemaker_session is session
-    assert given_options(options) == {}
+    assert changed_options(options) == {}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ from herringbone_contract.errors import (
     DistributionError,
     HyperparameterError,
     InputError,
-    JobNameError,
     OptionError,
     UnsupportedError,
 )
@@ -302,10 +301,9 @@ def folder(tmp_path):
 
 
 def reviewed(folder, distribution=None, inputs=None, **options):
+    source = find_source("train.py", "src", (), base=folder)
     job_plan = make_plan(
-        msgspec.structs.replace(
-            request(distribution, **options), source=find_source("train.py", "src", (), base=folder)
-        ),
+        msgspec.structs.replace(request(distribution, **options), source=source),
         channels=parse_inputs(inputs, base=folder),
         job_name="digits-1",
         backend="local_process",
@@ -370,30 +368,14 @@ def test_missing_files_are_named(folder):
     with pytest.raises(InputError, match=r"channel 'training': .*/gone: no such file or folder"):
         reviewed(folder, inputs="gone")
     (folder / "src/train.py").unlink()
-    with pytest.raises(
-        InputError, match=r"entry_point: .*/src/train.py: no such file \(entry_point counts from source"
-    ):
+    message = r"entry_point: .*/src/train.py: no such file \(entry_point counts from source"
+    with pytest.raises(InputError, match=message):
         reviewed(folder)
 
 
 def test_two_channels_of_one_name(folder):
     with pytest.raises(InputError, match="channel 'model': given in inputs and by model_uri"):
         reviewed(folder, inputs={"model": "data"}, model_uri="data")
-
-
-def test_job_names():
-    from datetime import datetime
-
-    from herringbone.estimators.names import check_job_name, default_job_name
-
-    moment = datetime(2026, 11, 21, 9, 5, 7, 42_000)
-    assert default_job_name("my_digits", moment) == "my-digits-2026-11-21-09-05-07-042"
-    assert default_job_name("x" * 80, moment) == "x" * 39 + "-2026-11-21-09-05-07-042"
-    assert default_job_name("__", moment) == "job-2026-11-21-09-05-07-042"
-    assert check_job_name("a-1") == "a-1"
-    for name in ("", "-a", "a-", "a_b", "../a", "a" * 64, "a\n", "é"):
-        with pytest.raises(JobNameError, match="use 1 to 63 letters, digits and hyphens"):
-            check_job_name(name)
 
 
 def test_fewer_hosts_are_counts_for_which_a_layout_exists():

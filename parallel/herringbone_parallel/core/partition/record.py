@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from herringbone_contract.partition_file import ModulePlace, PartitionFile
+from herringbone_contract.partition_file import ModuleAssignment, PartitionFile
 from herringbone_parallel.core.partition.costs import CostTree
 from herringbone_parallel.core.partition.decide import Decision
 
@@ -23,7 +23,7 @@ def record(tree: CostTree, decision: Decision) -> PartitionFile:
         certificate=decision.certificate,
         loads=decision.loads,
         modules=tuple(
-            ModulePlace(
+            ModuleAssignment(
                 path=node.path,
                 partition=decision.assigned.get(node.path),
                 parameter_bytes=sum(node.parameters.values()),

@@ -140,7 +140,7 @@ class DockerBackend(DetachedBackend):
                     "id": objects.ids[host.name],
                     "stream": inherited[2 * position],
                     "ending": inherited[2 * position + 1],
-                    "fetched": {} if self._engine.is_here else fetched_of(plan, host, folder),
+                    "fetched": {} if self._engine.is_local else fetched_of(plan, host, folder),
                 }
                 for position, host in enumerate(hosts)
             },
@@ -168,7 +168,7 @@ class DockerBackend(DetachedBackend):
         with delay_interrupt():
             run_parallel(creations)
         # A remote engine cannot mount folders of this machine.
-        if not self._engine.is_here:
+        if not self._engine.is_local:
             run_parallel([partial(self._copy_files, plan, host, objects) for host in hosts])
 
     def _create_container(
@@ -177,7 +177,7 @@ class DockerBackend(DetachedBackend):
         """Create a container with the host's files mounted, if the engine can see them."""
         folder = self._home.job(plan.job_name)
         mounts = []
-        if self._engine.is_here:
+        if self._engine.is_local:
             cache = self._home.cache / "images" / context.image.id.rpartition(":")[2][:_ID_CHARS]
             # By image, because installed packages depend on its Python. The engine would create the folder as root.
             cache.mkdir(parents=True, exist_ok=True)

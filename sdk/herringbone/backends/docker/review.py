@@ -7,7 +7,7 @@ import json
 from herringbone.backends.docker.image import Image
 from herringbone.engine.client import Engine
 from herringbone.planning.checks import check_files, check_served, unused_of
-from herringbone.planning.plan import JobPlan, own_data_parallel_keys, refuse
+from herringbone.planning.plan import JobPlan, extra_data_parallel_keys, refuse
 from herringbone.planning.tensorflow import old_tensorflow
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
@@ -41,7 +41,7 @@ def check_image(plan: JobPlan, image: Image) -> None:
             f"bake_requirements: {image.name} was not built by Herringbone, so it is unknown where its packages go; "
             "leave it out to have requirements.txt installed at the start"
         )
-    extensions = own_data_parallel_keys(plan.distribution)
+    extensions = extra_data_parallel_keys(plan.distribution)
     if extensions and not image.is_ours:
         names = ", ".join(extensions)
         raise UnsupportedError(
@@ -52,13 +52,13 @@ def check_image(plan: JobPlan, image: Image) -> None:
 
 def check_engine(plan: JobPlan, engine: Engine) -> None:
     """Raise `UnsupportedError` for an option that a remote engine cannot serve."""
-    if plan.options.max_retry_attempts is not None and not engine.is_here:
+    if plan.options.max_retry_attempts is not None and not engine.is_local:
         raise UnsupportedError(
             f"max_retry_attempts: the checkpoints of a host are in its container at {engine.address} and are "
             "removed with it; leave it out, or submit on the engine's machine"
         )
     shared = plan.hyperparameters.get("model_dir") == json.dumps(SHARED_MODEL_DIR)
-    if shared and len(plan.hosts) > 1 and not engine.is_here:
+    if shared and len(plan.hosts) > 1 and not engine.is_local:
         raise UnsupportedError(
             f"model_dir: hosts of the engine at {engine.address} share no folder, so {SHARED_MODEL_DIR} would be "
             "another folder on each; give model_dir='/opt/ml/model', or submit on the engine's machine"

@@ -105,7 +105,7 @@ def rebuild(
     """Return the plan of a described job.
 
     >>> plan = rebuild(description)                                                      # doctest: +SKIP
-    >>> PyTorch(**plan.arguments, **given_options(plan.options)).plan(...).request       # doctest: +SKIP
+    >>> PyTorch(**plan.arguments, **changed_options(plan.options)).plan(...).request       # doctest: +SKIP
 
     `tags` are the answer of ListTags. `kind` is the name of the estimator's class; None guesses it from the image.
     Planning that estimator again requests the same job, except for `SessionChainingConfig`, which SageMaker does not

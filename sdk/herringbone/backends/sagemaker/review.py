@@ -10,7 +10,7 @@ from herringbone.backends.sagemaker.rendezvous import needs_key
 from herringbone.backends.sagemaker.request import CODE_CHANNEL
 from herringbone.code.files import check_source
 from herringbone.estimators.inputs import Channel
-from herringbone.estimators.options import given_options
+from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import find_home
 from herringbone.planning.plan import JobPlan, refuse
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
@@ -38,7 +38,7 @@ def review(plan: JobPlan) -> tuple[str, ...]:
 
     Raises `UnsupportedError`, `OptionError`, `InputError` or `ArchiveError` for errors that show without an account.
     """
-    options = given_options(plan.options)
+    options = changed_options(plan.options)
     refuse(_NAME, {name: reason for name, reason in _REFUSED.items() if options.get(name)})
     _check_image(plan)
     _check_spot_and_checkpoints(plan)

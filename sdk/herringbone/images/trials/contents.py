@@ -16,6 +16,7 @@ CACHES = ("/var/lib/apt/lists", "/var/cache/apt/archives", "/root/.cache/pip")
 # Names that package managers leave in these folders when they clean up.
 EMPTY = {"lock", "partial", "auxfiles"}
 NOT_THE_IMAGE = ("/proc", "/sys", "/dev", "/opt/ml")
+# A private key has a few KB: larger files need not be opened.
 MAX_KEY_BYTES = 65_536
 
 
@@ -33,6 +34,7 @@ def framework() -> dict[str, str] | None:
 
 def private_keys() -> Iterator[str]:
     for folder, folders, files in os.walk("/"):
+        # In place, because os.walk reads this list to decide where to descend.
         folders[:] = [name for name in folders if os.path.join(folder, name) not in NOT_THE_IMAGE]
         yield from (path for path in (os.path.join(folder, name) for name in files) if is_private_key(path))
 
@@ -57,6 +59,7 @@ def main() -> None:
     }
     if os.getuid() == 0:
         facts["tools"] = [tool for tool in TOOLS if shutil.which(tool)]
+        # An image's PATH may lack /usr/sbin, where a server lies.
         facts["sshd"] = shutil.which("sshd", path=os.environ.get("PATH", "") + ":/usr/sbin")
         facts["private_keys"] = sorted(private_keys())
         facts["caches"] = [path for path in CACHES if os.path.isdir(path) and set(os.listdir(path)) - EMPTY]

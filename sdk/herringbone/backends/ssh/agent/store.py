@@ -74,7 +74,7 @@ def machine_engine() -> Engine:
     from herringbone.engine.locate import find_engine
 
     engine = find_engine(os.environ, Path.home())
-    if not engine.is_here:
+    if not engine.is_local:
         raise EngineError(f"its container engine is elsewhere, at {engine.address}; a machine needs one of its own")
     return engine
 
