@@ -1,4 +1,4 @@
-"""examples/mask_rcnn: read data in COCO's format, refuse wrong data, and compute operations that torchvision has."""
+"""examples/mask_rcnn: read data in COCO's format, refuse wrong data, and replace torchvision's compiled operations."""
 
 from __future__ import annotations
 

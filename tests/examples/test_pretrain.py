@@ -105,13 +105,8 @@ def test_words_are_hidden_and_special_tokens_are_not(pairs: ModuleType, module: 
         assert (hidden.kinds, hidden.used, hidden.follows) == ([0] * 7 + [1] * 3 + [0] * 2, 10, True)
         assert token == plain[position]
         seen.add(token)
-        ways[
-            "mask"
-            if hidden.tokens[position] == marks.mask
-            else "same"
-            if hidden.tokens[position] == token
-            else "random"
-        ] += 1
+        replacement = hidden.tokens[position]
+        ways["mask" if replacement == marks.mask else "same" if replacement == token else "random"] += 1
     assert seen == {5, 6, 7, 8, 9}
     assert 290 <= ways["mask"] <= 350
     assert min(ways["random"], ways["same"]) >= 20
