@@ -1,4 +1,4 @@
-"""Compiles the data-parallel library's native core into a wheel or an editable install, where a compiler is there."""
+"""Compile the native core of `herringbone_parallel.reduce` into a wheel or an editable install."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _FOLDER = "parallel/herringbone_parallel/reduce"
 
 
 class NativeCore(BuildHookInterface[Any]):
-    """Without a compiler the wheel is one for every platform, and the core in Python does the work."""
+    """Compiles the native core. Without a compiler, the wheel fits every platform and has only the core in Python."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:  # noqa: ARG002 - the plugin's signature
         folder = Path(self.root) / _FOLDER
-        # By its path: nothing of ours is installed yet.
+        # Load the module by its path, because Herringbone is not installed yet.
         spec = importlib.util.spec_from_file_location("build_native", folder / "build.py")
         assert spec is not None and spec.loader is not None  # noqa: S101, PT018 - the file is there
         build = importlib.util.module_from_spec(spec)

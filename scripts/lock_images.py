@@ -1,11 +1,11 @@
 """Renew the lock files of the images: the newest versions that containers/*/requirements.in allow, with their hashes.
 
 Usage: `pip install uv; python scripts/lock_images.py [pytorch|tensorflow|mxnet ...]`. One lock serves every
-Python >= 3.10; of MXNet, 3.10 and 3.11.
+Python >= 3.10. MXNet's lock serves 3.10 and 3.11.
 
 PyTorch's CPU wheels are on PyTorch's own index, not on PyPI. So the CPU lock is PyPI's resolution without the CUDA
-packages, and the hashes of torch itself are those that PyTorch's index publishes. Where that index cannot be
-reached, the hashes that the lock has of that version stay; more come with `--torch-wheel FILE`.
+packages, and with the hashes of torch that PyTorch's index publishes. If that index cannot be reached, the lock keeps
+its hashes of that version. `--torch-wheel FILE` adds the hash of a wheel.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pathlib import Path
 
 CONTAINERS = Path(__file__).resolve().parent.parent / "containers"
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
-# What torch needs on CUDA alone.
+# Packages that torch needs only for CUDA.
 CUDA_ONLY = re.compile(r"(nvidia-|cuda-|triton==)")
 OLDEST_PYTHON = "3.10"
 
@@ -42,30 +42,30 @@ def main() -> int:
 
 
 def lock_framework(folder: Path, torch_wheels: list[Path]) -> None:
-    wanted = (folder / "requirements.in").read_text() + (CONTAINERS / "shared" / "requirements.in").read_text()
+    requirements = (folder / "requirements.in").read_text() + (CONTAINERS / "shared" / "requirements.in").read_text()
     if folder.name == "pytorch":
-        cuda = resolve(wanted)
+        cuda = resolve(requirements)
         write(folder / "cuda.txt", cuda)
         write(folder / "cpu.txt", cpu_torch(cuda, folder / "cpu.txt", torch_wheels))
     else:
-        write(folder / "cpu.txt", resolve(wanted))
+        write(folder / "cpu.txt", resolve(requirements))
     if folder.name == "tensorflow":
-        write(folder / "cuda.txt", resolve(wanted.replace("tensorflow-cpu==", "tensorflow[and-cuda]==")))
+        write(folder / "cuda.txt", resolve(requirements.replace("tensorflow-cpu==", "tensorflow[and-cuda]==")))
 
 
-def resolve(wanted: str) -> list[str]:
-    """Return the lock's entries: each a package's line and the lines of its hashes."""
+def resolve(requirements: str) -> list[str]:
+    """Return the lock's entries. Each entry is a package's line with the lines of its hashes."""
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "requirements.in"
-        source.write_text(wanted)
+        source.write_text(requirements)
         command = ["uv", "pip", "compile", "--universal", "--python-version", OLDEST_PYTHON, "--generate-hashes"]
         command += ["--no-config", "--no-annotate", "--no-header", "--system-certs", "--only-binary", ":all:"]
-        done = subprocess.run([*command, "--quiet", str(source)], stdout=subprocess.PIPE, text=True, check=True)
-    return re.split(r"\n(?=\S)", done.stdout.strip())
+        run = subprocess.run([*command, "--quiet", str(source)], stdout=subprocess.PIPE, text=True, check=True)
+    return re.split(r"\n(?=\S)", run.stdout.strip())
 
 
 def cpu_torch(cuda: list[str], old: Path, wheels: list[Path]) -> list[str]:
-    """Return the entries of the CPU lock: those of the CUDA lock but for torch, and torch from its own index."""
+    """Return the entries of the CPU lock: the CUDA lock without CUDA's packages, with torch from its own index."""
     torch = next(entry for entry in cuda if entry.startswith("torch=="))
     version = torch.split()[0].partition("==")[2] + "+cpu"
     hashes = published(version) or known(old, version)
@@ -78,23 +78,24 @@ def cpu_torch(cuda: list[str], old: Path, wheels: list[Path]) -> list[str]:
 
 
 def published(version: str) -> set[str]:
-    """Return the hashes that PyTorch's index publishes; none where it cannot be reached."""
+    """Return the hashes that PyTorch's index publishes, none if it cannot be reached."""
     try:
         with urllib.request.urlopen(f"{TORCH_INDEX}/torch/", timeout=30) as answer:  # noqa: S310 - a constant address
             page = answer.read().decode()
     except (urllib.error.URLError, TimeoutError) as error:
-        print(f"{TORCH_INDEX}: {error}; the lock's own hashes of torch {version} stay", file=sys.stderr)
+        print(f"{TORCH_INDEX}: {error}; the lock keeps its hashes of torch {version}", file=sys.stderr)
         return set()
     file = re.escape("torch-" + version.replace("+", "%2B"))
     return set(re.findall(rf"{file}-[^\"#]*linux[^\"#]*#sha256=([0-9a-f]{{64}})", page))
 
 
 def known(lock: Path, version: str) -> set[str]:
+    """Return the hashes of a version of torch that a lock file has, none if there is no such file."""
     if not lock.exists():
         return set()
     entries = re.split(r"\n(?=\S)", lock.read_text())
-    mine = [entry for entry in entries if entry.startswith(f"torch=={version} ")]
-    return set(re.findall(r"--hash=sha256:([0-9a-f]{64})", "".join(mine)))
+    torch = [entry for entry in entries if entry.startswith(f"torch=={version} ")]
+    return set(re.findall(r"--hash=sha256:([0-9a-f]{64})", "".join(torch)))
 
 
 def write(path: Path, entries: list[str]) -> None:

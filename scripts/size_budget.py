@@ -1,7 +1,7 @@
 """Check the size budget of Python and C: files of at most 400 lines, functions of at most 60, at most 8 parameters.
 
 Usage: `python scripts/size_budget.py`. Prints each breach and exits 1 when there is one. An exception is a line in
-`EXCEPTIONS` with its reason; one that is no longer needed is a breach too.
+`EXCEPTIONS` with its reason. An exception that is no longer needed is a breach too.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ _C_FUNCTION = re.compile(r"^\w[^;{}()]*?(\w+(?:\(\w+\))?)\(([^(){};]*)\) \{", re
 
 
 def docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Return the number of lines of a function's docstring, which do not count as code."""
     doc = ast.get_docstring(node, clean=False)
     return 0 if doc is None else doc.count("\n") + 1
 
@@ -56,29 +57,30 @@ def c_functions(text: str) -> Iterator[tuple[str, int, int]]:
         yield match[1], code.count("\n", match.start(), end) + 1, count
 
 
-def breaches(path: Path) -> dict[str, str]:
+def breaches_of(path: Path) -> dict[str, str]:
+    """Return the breaches of a file, by its name or by the name of the function."""
     text = path.read_text(encoding="utf-8")
     name = path.relative_to(ROOT).as_posix()
-    found = {}
+    breaches = {}
     if (lines := text.count("\n")) > MAX_FILE_LINES:
-        found[name] = f"{lines} lines, limit {MAX_FILE_LINES}"
+        breaches[name] = f"{lines} lines, limit {MAX_FILE_LINES}"
     functions = python_functions if path.suffix == ".py" else c_functions
     for function, size, count in functions(text):
         if size > MAX_FUNCTION_LINES:
-            found[f"{name}:{function}"] = f"{size} lines, limit {MAX_FUNCTION_LINES}"
+            breaches[f"{name}:{function}"] = f"{size} lines, limit {MAX_FUNCTION_LINES}"
         elif count > MAX_PARAMETERS:
-            found[f"{name}:{function}"] = f"{count} parameters, limit {MAX_PARAMETERS}"
-    return found
+            breaches[f"{name}:{function}"] = f"{count} parameters, limit {MAX_PARAMETERS}"
+    return breaches
 
 
 def main() -> int:
-    found: dict[str, str] = {}
+    breaches: dict[str, str] = {}
     for folder in FOLDERS:
         for path in sorted((ROOT / folder).rglob("*")):
             if path.suffix in (".py", ".c", ".h"):
-                found.update(breaches(path))
-    bad = [f"{place}: {why}" for place, why in found.items() if place not in EXCEPTIONS]
-    bad += [f"{place}: the exception is no longer needed" for place in EXCEPTIONS if place not in found]
+                breaches.update(breaches_of(path))
+    bad = [f"{name}: {reason}" for name, reason in breaches.items() if name not in EXCEPTIONS]
+    bad += [f"{name}: the exception is no longer needed" for name in EXCEPTIONS if name not in breaches]
     print("\n".join(bad) if bad else "size budget: kept")
     return 1 if bad else 0
 

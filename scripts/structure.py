@@ -116,8 +116,8 @@ def relative_clauses(name: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
             continue
         doc = ast.get_docstring(node)
         if doc and doc.split(None, 1)[0].rstrip(",:") in CLAUSES:
-            where = name if isinstance(node, ast.Module) else f"{name}:{node.name}"
-            yield where, f"the docstring starts with {doc.split(None, 1)[0]!r}; start with a subject or an imperative"
+            owner = name if isinstance(node, ast.Module) else f"{name}:{node.name}"
+            yield owner, f"the docstring starts with {doc.split(None, 1)[0]!r}; start with a subject or an imperative"
 
 
 def count_lines(folders: Sequence[str]) -> tuple[int, int, int]:
@@ -172,7 +172,7 @@ def main() -> int:
     breaches.update(overfull_folders())
     for name, tree in trees.items():
         breaches.update(relative_clauses(name, tree))
-    bad = [f"{name}: {why}" for name, why in breaches.items() if name not in EXCEPTIONS]
+    bad = [f"{name}: {reason}" for name, reason in breaches.items() if name not in EXCEPTIONS]
     bad += [f"{name}: the exception is no longer needed" for name in EXCEPTIONS if name not in breaches]
     print("\n".join(bad) if bad else "structure: kept")
     return 1 if bad else 0

@@ -1,4 +1,4 @@
-"""What tests of every room may need: a container engine, and an image that jobs run in."""
+"""Fixtures for the tests of all folders: a container engine, and an image that runs jobs."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from herringbone.engine.locate import find_engine
 from herringbone_contract.errors import HerringboneError
 
 DOCKER = Path(__file__).parent / "docker"
-_NAMED = "HERRINGBONE_TEST_IMAGE"
-# Marks whose tests need something that a machine may lack, and the option that makes a skip of them a failure.
+_IMAGE_VARIABLE = "HERRINGBONE_TEST_IMAGE"
+# Some machines lack what the tests of these marks need. With the mark's option, a skipped test of it is a failure.
 _REQUIRED = {
     "docker": "--engine-required",
     "tensorflow": "--tensorflow-required",
@@ -29,7 +29,7 @@ _REQUIRED = {
 _skipped: dict[str, list[str]] = {mark: [] for mark in _REQUIRED}
 _IMAGE = pytest.StashKey[subprocess.CompletedProcess[str]]()
 
-# Hypothesis times each example by itself; on a busy machine that says nothing about the code.
+# Hypothesis limits the time of each example. On a busy machine, a slow example is not a fault of the code.
 hypothesis.settings.register_profile("herringbone", deadline=None)
 hypothesis.settings.load_profile("herringbone")
 
@@ -40,21 +40,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build the image before any test's time is taken: a first build takes minutes."""
+    """Build the image before the first test, because a first build takes minutes and each test has a time limit."""
     wanted = any("image" in getattr(item, "fixturenames", ()) for item in session.items)
-    if wanted and _NAMED not in os.environ and not session.config.option.collectonly:
+    if wanted and _IMAGE_VARIABLE not in os.environ and not session.config.option.collectonly:
         session.config.stash[_IMAGE] = run(DOCKER / "image")
 
 
 def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a script on this Python."""
+    """Run a script, with this Python first on PATH."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PATH": path})
 
 
 @pytest.fixture(scope="session")
 def own_engine() -> Engine:
-    """The container engine of this machine; tests that need one (mark `docker`) are skipped where none answers."""
+    """Return the container engine of this machine; skip the tests that need one (mark `docker`) if none answers."""
     try:
         return find_engine(os.environ, Path.home())
     except HerringboneError as error:
@@ -63,7 +63,7 @@ def own_engine() -> Engine:
 
 @pytest.fixture(scope="session")
 def engine(own_engine: Engine) -> Iterator[Any]:
-    """The same engine through docker-py, with which tests arrange and observe independently of Herringbone's client."""
+    """Yield a client of docker-py for the same engine, so that tests do not depend on Herringbone's own client."""
     import docker
 
     with docker.APIClient(base_url=own_engine.address, version="auto") as client:
@@ -72,43 +72,43 @@ def engine(own_engine: Engine) -> Iterator[Any]:
 
 @pytest.fixture(scope="session")
 def base_image(engine: Any) -> str:
-    """The name of a small Debian without Python."""
-    made = run(DOCKER / "base-image")
-    if made.returncode:
-        pytest.skip(made.stderr)
-    return made.stdout.strip()
+    """Return the name of the image of a small Debian without Python."""
+    build_run = run(DOCKER / "base-image")
+    if build_run.returncode:
+        pytest.skip(build_run.stderr)
+    return build_run.stdout.strip()
 
 
 @pytest.fixture(scope="session")
 def registry_program(engine: Any) -> str:
-    """The path of a registry's server."""
-    found = run(DOCKER / "registry")
-    if found.returncode:
-        pytest.skip(found.stderr)
-    return found.stdout.strip()
+    """Return the path of a registry's server."""
+    lookup = run(DOCKER / "registry")
+    if lookup.returncode:
+        pytest.skip(lookup.stderr)
+    return lookup.stdout.strip()
 
 
 @pytest.fixture(scope="session")
 def build_image(engine: Any) -> Callable[..., str]:
-    """Builds the image of a framework, unless it is there; returns its name."""
+    """Return a function that builds the image of a framework, unless it exists, and returns its name."""
 
     def build(framework: str = "pytorch") -> str:
-        made = run(DOCKER / "image", framework)
-        assert made.returncode == 0, made.stderr[-2_000:]
-        return made.stdout.strip()
+        build_run = run(DOCKER / "image", framework)
+        assert build_run.returncode == 0, build_run.stderr[-2_000:]
+        return build_run.stdout.strip()
 
     return build
 
 
 @pytest.fixture(scope="session")
 def image(engine: Any, request: pytest.FixtureRequest) -> str:
-    """The image that jobs run in: HERRINGBONE_TEST_IMAGE, else PyTorch with the Herringbone of this tree."""
-    if _NAMED in os.environ:
-        return os.environ[_NAMED]
-    made = request.config.stash[_IMAGE]
-    if made.returncode:
-        pytest.skip(made.stderr[-2_000:])
-    return made.stdout.strip()
+    """Return the image that runs jobs: HERRINGBONE_TEST_IMAGE, else PyTorch with the Herringbone of this tree."""
+    if _IMAGE_VARIABLE in os.environ:
+        return os.environ[_IMAGE_VARIABLE]
+    build_run = request.config.stash[_IMAGE]
+    if build_run.returncode:
+        pytest.skip(build_run.stderr[-2_000:])
+    return build_run.stdout.strip()
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

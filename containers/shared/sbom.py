@@ -1,7 +1,8 @@
-"""Write to standard output, as CycloneDX JSON, what an image consists of: Python's packages and the system's.
+"""Write an image's bill of materials to standard output, as CycloneDX JSON: the packages of Python and of the system.
 
-Usage: sbom.py PACKAGES.TSV [FOLDER...]: Debian's packages as `name<TAB>version<TAB>architecture` lines (the file may be
-missing), and further folders with Python packages beside this Python's own. The same content gives the same bytes.
+Usage: sbom.py PACKAGES.TSV [FOLDER...]. PACKAGES.TSV lists Debian's packages as `name<TAB>version<TAB>architecture`
+lines; the file may be missing. Each FOLDER has Python packages in addition to this Python's own. The same content gives
+the same bytes.
 """
 
 import json
@@ -12,10 +13,10 @@ from pathlib import Path
 
 def main(packages: str, *folders: str) -> None:
     components = [
-        *(python_component(each) for each in distributions(path=[*sys.path, *folders])),
+        *(python_component(package) for package in distributions(path=[*sys.path, *folders])),
         *debian_components(Path(packages), Path("/etc/os-release")),
     ]
-    by_address = {each["purl"]: each for each in components}
+    by_address = {component["purl"]: component for component in components}
     document = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.5",
@@ -34,7 +35,7 @@ def python_component(package: Distribution) -> dict:
         "version": package.version,
         "purl": f"pkg:pypi/{name}@{package.version.replace('+', '%2B')}",
     }
-    # PEP 639's expression; older packages have free text, which may be a whole license.
+    # Only PEP 639's expression is short. The older field is free text, and may hold a whole license.
     license_ = package.metadata["License-Expression"]
     if license_:
         component["licenses"] = [{"expression": license_}]

@@ -61,7 +61,7 @@ data "aws_iam_policy_document" "bucket" {
 }
 
 resource "aws_s3_bucket_policy" "this" {
-  # S3 refuses to change a bucket's policy and its public access block at once.
+  # S3 refuses to change a bucket's policy and its public access block at the same time.
   depends_on = [aws_s3_bucket_public_access_block.this]
   bucket     = aws_s3_bucket.this.id
   policy     = data.aws_iam_policy_document.bucket.json

@@ -1,4 +1,4 @@
-# What who submits jobs may do: the calls of fit(), attach(), stop() and `herringbone images push`.
+# The permissions of users who submit jobs: the requests of fit(), attach(), stop() and `herringbone images push`.
 
 data "aws_iam_policy_document" "caller" {
   statement {
@@ -20,7 +20,7 @@ data "aws_iam_policy_document" "caller" {
   }
 
   statement {
-    sid       = "FindRole" # by name
+    sid       = "FindRole" # the SDK finds the role by its name
     actions   = ["iam:GetRole"]
     resources = [aws_iam_role.job.arn]
   }
@@ -64,13 +64,13 @@ data "aws_iam_policy_document" "caller" {
   statement {
     sid       = "ReadPrices"
     actions   = ["pricing:GetProducts"]
-    resources = ["*"] # list prices are nobody's
+    resources = ["*"] # list prices have no ARN
   }
 
   statement {
     sid       = "LoginToRegistry"
     actions   = ["ecr:GetAuthorizationToken"]
-    resources = ["*"] # a token is an account's, not a repository's
+    resources = ["*"] # a token is valid for the account, not for one repository
   }
 
   statement {

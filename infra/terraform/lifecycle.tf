@@ -1,5 +1,5 @@
 resource "aws_s3_bucket_lifecycle_configuration" "this" {
-  # Rules about earlier versions mean nothing before there are versions.
+  # Rules for earlier versions have an effect only after versioning is enabled.
   depends_on = [aws_s3_bucket_versioning.this]
   bucket     = aws_s3_bucket.this.id
 

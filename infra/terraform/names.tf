@@ -4,17 +4,17 @@ data "aws_partition" "this" {}
 locals {
   account   = data.aws_caller_identity.this.account_id
   partition = data.aws_partition.this.partition
-  # Names of IAM are an account's, not a region's.
+  # IAM names are unique in an account, not in a region, so they contain the region.
   regional = "${var.name}-${var.region}"
 
   training_jobs = "arn:${local.partition}:sagemaker:${var.region}:${local.account}:training-job/*"
   # The service's own log group, for all training jobs of the account in this region.
   log_group = "arn:${local.partition}:logs:${var.region}:${local.account}:log-group:/aws/sagemaker/TrainingJobs"
 
-  # What lies where in the bucket, and who writes it. The SDK puts code and data below its own name.
+  # The folders of the bucket, and their writers. The SDK uploads code and data to a folder with its own name.
   sdk         = "herringbone"
-  code        = "${local.sdk}/code"        # the caller: sources
-  data        = "${local.sdk}/data"        # the caller: channels
-  checkpoints = "${local.sdk}/checkpoints" # jobs
-  jobs        = "${local.sdk}/jobs"        # jobs: models and other output
+  code        = "${local.sdk}/code"        # the caller writes sources
+  data        = "${local.sdk}/data"        # the caller writes channels
+  checkpoints = "${local.sdk}/checkpoints" # jobs write checkpoints
+  jobs        = "${local.sdk}/jobs"        # jobs write models and other output
 }

@@ -1,10 +1,10 @@
-# Private subnets with a way to S3 and to each other, and none to anywhere else: no internet gateway, no NAT.
+# Private subnets that reach each other and S3, and nothing else: there is no internet gateway and no NAT.
 
 data "aws_availability_zones" "this" {
   count = var.network == null ? 0 : 1
   state = "available"
 
-  # Not the local zones: few instance types are there.
+  # Leave out the local zones, because they offer few instance types.
   filter {
     name   = "opt-in-status"
     values = ["opt-in-not-required"]
@@ -14,7 +14,7 @@ data "aws_availability_zones" "this" {
 locals {
   ec2     = "arn:${local.partition}:ec2:${var.region}:${local.account}"
   network = var.network == null ? {} : { this = var.network }
-  # Four ranges whatever the number of zones, so that another zone moves none of the others.
+  # Always cut the network into four ranges, so that adding a zone does not change the subnets of the others.
   subnets = {
     for number in range(try(var.network.zones, 0)) :
     data.aws_availability_zones.this[0].names[number] => cidrsubnet(var.network.cidr, 2, number)
@@ -28,7 +28,7 @@ resource "aws_vpc" "job" {
   tags       = { Name = var.name }
 }
 
-# Nothing may use the group that EC2 makes by itself.
+# EC2 creates this group by default. Without rules, it allows no traffic.
 resource "aws_default_security_group" "job" {
   for_each = aws_vpc.job
 
@@ -78,7 +78,7 @@ resource "aws_security_group" "job" {
   tags        = { Name = "${var.name}-job" }
 }
 
-# Every protocol: MPI and NCCL choose their ports, and EFA has none.
+# Allow every protocol, because MPI and NCCL choose their ports, and EFA has no ports.
 resource "aws_vpc_security_group_ingress_rule" "hosts" {
   for_each = aws_security_group.job
 

@@ -1,5 +1,5 @@
 output "options" {
-  description = "Options of an estimator, as they are: PyTorch(..., **options)"
+  description = "Options for an estimator: PyTorch(..., **options)"
   value = {
     role               = aws_iam_role.job.arn
     code_location      = "s3://${aws_s3_bucket.this.bucket}/${local.sdk}"
@@ -12,17 +12,17 @@ output "options" {
 }
 
 output "bucket" {
-  description = "Name of the bucket: below herringbone/ are code/ and data/ of who submits, jobs/ and checkpoints/ of the jobs."
+  description = "Name of the bucket. Callers write herringbone/code/ and herringbone/data/; jobs write herringbone/jobs/ and herringbone/checkpoints/."
   value       = aws_s3_bucket.this.bucket
 }
 
 output "checkpoints" {
-  description = "What each job's checkpoint_s3_uri begins with; two jobs must not share one."
+  description = "Prefix for the checkpoint_s3_uri of jobs. Add a folder for each job, because two jobs must not share one."
   value       = "s3://${aws_s3_bucket.this.bucket}/${local.checkpoints}"
 }
 
 output "registry" {
-  description = "Where `herringbone images push` pushes to."
+  description = "Registry for `herringbone images push`."
   value       = split("/", values(aws_ecr_repository.this)[0].repository_url)[0]
 }
 
@@ -32,6 +32,6 @@ output "repositories" {
 }
 
 output "caller_policy_arn" {
-  description = "The policy to attach to whoever submits jobs."
+  description = "ARN of the policy that allows submitting jobs. Attach it to the users and roles that submit."
   value       = aws_iam_policy.caller.arn
 }

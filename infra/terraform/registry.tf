@@ -3,7 +3,7 @@ resource "aws_ecr_repository" "this" {
 
   name         = each.value
   force_delete = var.destroy_contents
-  # An image's tag has a hash of what went in, so that no tag ever needs another image.
+  # An image's tag contains a hash of the image's inputs, so a tag never needs to name another image.
   image_tag_mutability = "IMMUTABLE"
 
   image_scanning_configuration {
@@ -24,7 +24,7 @@ resource "aws_ecr_lifecycle_policy" "this" {
     rules = [
       {
         rulePriority = 1
-        description  = "what an interrupted push left"
+        description  = "layers of interrupted pushes"
         selection    = { tagStatus = "untagged", countType = "sinceImagePushed", countUnit = "days", countNumber = 14 }
         action       = { type = "expire" }
       },

@@ -1,4 +1,4 @@
-# What a job may do: the role that SageMaker takes on for it.
+# The permissions of jobs: SageMaker assumes this role for each job.
 
 data "aws_iam_policy_document" "trust" {
   statement {
@@ -9,7 +9,7 @@ data "aws_iam_policy_document" "trust" {
       identifiers = ["sagemaker.amazonaws.com"]
     }
 
-    # For jobs of this account and region alone, whoever asks SageMaker.
+    # Only jobs of this account and region may use the role, whoever sends the request to SageMaker.
     condition {
       test     = "StringEquals"
       variable = "aws:SourceAccount"
@@ -76,7 +76,7 @@ data "aws_iam_policy_document" "job" {
   statement {
     sid       = "LoginToRegistry"
     actions   = ["ecr:GetAuthorizationToken"]
-    resources = ["*"] # a token is an account's, not a repository's
+    resources = ["*"] # a token is valid for the account, not for one repository
   }
 
   statement {
@@ -153,14 +153,14 @@ data "aws_iam_policy_document" "job" {
         "ec2:DescribeSubnets",
         "ec2:DescribeVpcs",
       ]
-      resources = ["*"] # EC2 takes no narrower resource for these
+      resources = ["*"] # EC2 accepts no narrower resource for these actions
     }
   }
 }
 
 resource "aws_iam_role" "job" {
   name               = "${local.regional}-job"
-  description        = "What SageMaker training jobs of ${var.name} may do"
+  description        = "Permissions of the SageMaker training jobs of ${var.name}"
   assume_role_policy = data.aws_iam_policy_document.trust.json
 }
 

@@ -1,5 +1,5 @@
 variable "region" {
-  description = "Region in which jobs run, and everything here is made."
+  description = "Region in which jobs run. All resources are created in this region."
   type        = string
 
   validation {
@@ -9,30 +9,30 @@ variable "region" {
 }
 
 variable "name" {
-  description = "What the names of all that is made here begin with. Two set-ups in one account need two names."
+  description = "Prefix of the names of all resources. Two installations in one account need two names."
   type        = string
   default     = "herringbone"
 
   validation {
-    # The longest names are the bucket's (63 characters) and the role's (64), with region and account behind this.
+    # Names consist of this prefix, the region and the account. The limits are 63 characters for a bucket and 64 for a role.
     condition     = can(regex("^[a-z][a-z0-9-]{1,22}[a-z0-9]$", var.name))
-    error_message = "3 to 24 lower-case letters, digits and hyphens; a letter first, no hyphen last."
+    error_message = "A name has 3 to 24 lower-case letters, digits and hyphens. It starts with a letter, and does not end with a hyphen."
   }
 }
 
 variable "tags" {
-  description = "Tags for everything that is made here, beside Project."
+  description = "Tags for all resources, in addition to Project."
   type        = map(string)
   default     = {}
 
   validation {
     condition     = !contains(keys(var.tags), "Project")
-    error_message = "Project is the name; give another key."
+    error_message = "The tag Project is reserved for the name; use another key."
   }
 }
 
 variable "kms_key_arn" {
-  description = "ARN of the KMS key that encrypts bucket, images and volumes. null: keys that S3 and ECR hold themselves."
+  description = "ARN of the KMS key that encrypts bucket, images and volumes. null: S3 and ECR use keys of their own."
   type        = string
   default     = null
 
@@ -44,9 +44,9 @@ variable "kms_key_arn" {
 
 variable "keep_days" {
   description = <<-EOT
-    Days after which the bucket deletes what jobs leave behind. null: never.
-    code: sources, uploaded again when needed. checkpoints: of jobs. jobs: models and other output.
-    replaced: earlier versions of overwritten or deleted objects.
+    Days after which the bucket deletes the files of jobs. null: never.
+    code: sources, which the SDK uploads again when needed. checkpoints: checkpoints of jobs.
+    jobs: models and other output. replaced: earlier versions of overwritten or deleted objects.
   EOT
   type = object({
     code        = optional(number, 90)
@@ -58,7 +58,7 @@ variable "keep_days" {
 
   validation {
     condition     = alltrue([for days in values(var.keep_days) : days == null ? true : days >= 1 && floor(days) == days])
-    error_message = "Whole days, at least 1; or null, to keep for ever."
+    error_message = "Whole days, at least 1; or null, to keep files forever."
   }
 
   validation {
@@ -69,46 +69,46 @@ variable "keep_days" {
 }
 
 variable "repositories" {
-  description = "ECR repositories to make. The defaults are the names under which `herringbone images push` pushes."
+  description = "ECR repositories to create. The defaults are the names that `herringbone images push` uses."
   type        = set(string)
   default     = ["herringbone/pytorch", "herringbone/tensorflow", "herringbone/mxnet"]
 
   validation {
     condition     = length(var.repositories) > 0 && alltrue([for name in var.repositories : can(regex("^[a-z0-9]+([._/-][a-z0-9]+)*$", name)) && length(name) <= 256])
-    error_message = "At least one; lower-case letters and digits, with . _ - / between them."
+    error_message = "Give at least one name, of lower-case letters and digits with . _ - / between them."
   }
 }
 
 variable "keep_images" {
-  description = "How many tagged images each repository keeps; the oldest go first."
+  description = "Number of tagged images that each repository keeps. The oldest images are deleted first."
   type        = number
   default     = 50
 
   validation {
     condition     = var.keep_images >= 1 && floor(var.keep_images) == var.keep_images
-    error_message = "A whole number, at least 1."
+    error_message = "keep_images is a whole number, at least 1."
   }
 }
 
 variable "other_repository_arns" {
-  description = "ECR repositories of others that jobs may pull from, such as AWS's deep-learning images: arn:aws:ecr:us-east-1:763104351884:repository/pytorch-training"
+  description = "ARNs of ECR repositories of other accounts from which jobs may pull, such as AWS's deep-learning images: arn:aws:ecr:us-east-1:763104351884:repository/pytorch-training"
   type        = set(string)
   default     = []
 
   validation {
     condition     = alltrue([for arn in var.other_repository_arns : can(regex("^arn:aws[a-z-]*:ecr:[a-z0-9-]+:[0-9]{12}:repository/.+$", arn))])
-    error_message = "Each looks like arn:aws:ecr:<region>:<account>:repository/<name>."
+    error_message = "Each ARN looks like arn:aws:ecr:<region>:<account>:repository/<name>."
   }
 }
 
 variable "caller_roles" {
-  description = "Names of this account's roles whose users submit jobs: they get the caller policy. Others attach it by its ARN, an output."
+  description = "Names of roles in this account that submit jobs. The caller policy is attached to them. Attach it to others by its ARN, which is an output."
   type        = set(string)
   default     = []
 }
 
 variable "network" {
-  description = "Private network for jobs that must not reach the internet: its address range, cut in one subnet per zone. null: none."
+  description = "Private network for jobs that must not reach the internet: its address range, with one subnet per zone. null: no network."
   type = object({
     cidr  = optional(string, "10.40.0.0/16")
     zones = optional(number, 2)
@@ -127,7 +127,7 @@ variable "network" {
 }
 
 variable "destroy_contents" {
-  description = "Whether `terraform destroy` may delete a bucket with objects in it, and repositories with images."
+  description = "true: `terraform destroy` may delete a bucket that contains objects, and repositories that contain images."
   type        = bool
   default     = false
 }

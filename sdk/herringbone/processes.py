@@ -85,7 +85,7 @@ def _ps(pid: int) -> list[str] | None:
 
 def _reap(pid: int, name: str) -> None:
     fields = _stat(pid) if sys.platform == "linux" else None
-    # The id may have been reused by another child of ours: that one is not ours to reap here.
+    # The id may belong to another child of ours by now, whose exit status its own owner must collect.
     if fields is not None and fields[_START] == name.partition("@")[2]:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)

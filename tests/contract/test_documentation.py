@@ -1,4 +1,4 @@
-"""docs/distribution.md lists the keys and defaults that the code has, no more and no fewer."""
+"""docs/distribution.md lists exactly the keys and defaults of the code."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""SageMaker's part of a training job that was submitted to the mock: containers, channels, `/opt/ml`."""
+"""A stand-in for SageMaker that runs a job of the mock: containers, channels, `/opt/ml`."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.sagemaker.account import REGION, RequestRecorder, described, estimato
 
 
 class Platform:
-    """Runs the hosts of one request, each in a container: on this machine's network, or one of their own.
+    """Runs each host of a request in a container, on this machine's network or on a network of the job.
 
     >>> container = platform.start(tmp_path / "one", tmp_path / "checkpoints")      # doctest: +SKIP
     >>> platform.end(container), platform.log(container)                            # doctest: +SKIP
 
-    `environment` is what the service adds to the request's own, `s3` a client to fetch channels with; `network` names
-    the hosts' own.
+    `environment` has the variables that the service adds to the request's. `s3` is the client that fetches channels.
+    `network` is the id of the job's network, None for this machine's.
     """
 
     def __init__(
@@ -60,41 +60,42 @@ class Platform:
     def _run(self, binds: list[str], host: str, hosts: Sequence[str]) -> str:
         engine = self._engine
         if self._network:
-            own = engine.create_networking_config({self._network: engine.create_endpoint_config(aliases=[host])})
-            reach: dict[str, Any] = {}
+            networking = engine.create_networking_config({self._network: engine.create_endpoint_config(aliases=[host])})
+            host_options: dict[str, Any] = {}
         else:
-            own = None
-            reach = {"network_mode": "host", "extra_hosts": dict.fromkeys(hosts, "127.0.0.1")}
-        made = engine.create_container(
+            networking = None
+            host_options = {"network_mode": "host", "extra_hosts": dict.fromkeys(hosts, "127.0.0.1")}
+        container = engine.create_container(
             self._image,
             "train",
-            hostname=None if own is None else host,
+            hostname=None if networking is None else host,
             environment={**self._request["Environment"], **self._environment},
-            host_config=engine.create_host_config(binds=binds, **reach),
-            networking_config=own,
+            host_config=engine.create_host_config(binds=binds, **host_options),
+            networking_config=networking,
         )
-        engine.start(made["Id"])
-        self._containers.append(made["Id"])
-        return str(made["Id"])
+        engine.start(container["Id"])
+        self._containers.append(container["Id"])
+        return str(container["Id"])
 
     def _group(self, host: str, hosts: Sequence[str]) -> dict[str, Any]:
-        """What resourceconfig.json says of instance groups, where the job has some: hosts are counted through them."""
-        left, groups, own = list(hosts), [], {}
-        for asked in self._request["ResourceConfig"].get("InstanceGroups", ()):
-            taken, left = left[: asked["InstanceCount"]], left[asked["InstanceCount"] :]
-            name, kind = asked["InstanceGroupName"], asked["InstanceType"]
-            groups.append({"instance_group_name": name, "instance_type": kind, "hosts": taken})
-            if host in taken:
-                own = {"current_group_name": name, "current_instance_type": kind}
-        return {**own, "instance_groups": groups} if groups else {}
+        """Return the instance groups of resourceconfig.json. Each group takes the next hosts of the list."""
+        unassigned, groups, current = list(hosts), [], {}
+        for group in self._request["ResourceConfig"].get("InstanceGroups", ()):
+            members, unassigned = unassigned[: group["InstanceCount"]], unassigned[group["InstanceCount"] :]
+            name, instance_type = group["InstanceGroupName"], group["InstanceType"]
+            groups.append({"instance_group_name": name, "instance_type": instance_type, "hosts": members})
+            if host in members:
+                current = {"current_group_name": name, "current_instance_type": instance_type}
+        return {**current, "instance_groups": groups} if groups else {}
 
     def _channels(self, group: str | None) -> list[dict[str, Any]]:
-        """The channels that hosts of a group get."""
-        sources = [(each, each["DataSource"]["S3DataSource"]) for each in self._request.get("InputDataConfig", [])]
-        return [each for each, source in sources if group in source.get("InstanceGroupNames", [group])]
+        """Return the channels that the hosts of a group get."""
+        channels = self._request.get("InputDataConfig", [])
+        sources = [(channel, channel["DataSource"]["S3DataSource"]) for channel in channels]
+        return [channel for channel, source in sources if group in source.get("InstanceGroupNames", [group])]
 
     def _fetch(self, address: str, folder: Path) -> None:
-        """Put what lies below an address into the folder of its channel."""
+        """Copy the objects below an S3 address to the folder of their channel."""
         bucket, prefix = parse_s3_uri(address)
         for entry in self._s3.list_objects_v2(Bucket=bucket, Prefix=prefix)["Contents"]:
             path = folder / entry["Key"].removeprefix(f"{prefix}/")
@@ -134,26 +135,26 @@ def submitted(
     network: str | None = None,
     **arguments: Any,
 ) -> Iterator[Platform]:
-    """Submit the job of an estimator with these arguments to a mock of AWS, as any job is; yield what runs it.
+    """Submit an estimator's job to a mock of AWS, as for any job, and yield the platform that runs it.
 
     Hosts on a `network` of their own reach the mock at the address that this machine has there.
     """
-    at = "127.0.0.1" if network is None else engine.inspect_network(network)["IPAM"]["Config"][0]["Gateway"]
-    with mock_aws(folder / "aws.log", at) as address:
+    mock_address = "127.0.0.1" if network is None else engine.inspect_network(network)["IPAM"]["Config"][0]["Gateway"]
+    with mock_aws(folder / "aws.log", mock_address) as address:
         nothing = str(folder / "no-such-file")
         variables = {"AWS_ACCESS_KEY_ID": "mock", "AWS_SECRET_ACCESS_KEY": "mock", "AWS_DEFAULT_REGION": REGION}
-        here = {"AWS_ENDPOINT_URL": address, "AWS_CONFIG_FILE": nothing, "AWS_SHARED_CREDENTIALS_FILE": nothing}
-        for name, value in {**variables, **here, "HERRINGBONE_HOME": str(folder / "home")}.items():
+        isolation = {"AWS_ENDPOINT_URL": address, "AWS_CONFIG_FILE": nothing, "AWS_SHARED_CREDENTIALS_FILE": nothing}
+        for name, value in {**variables, **isolation, "HERRINGBONE_HOME": str(folder / "home")}.items():
             monkeypatch.setenv(name, value)
         recorder = RequestRecorder()
         make_role(recorder.boto)
         job = estimator(recorder, **arguments).fit(wait=False)
         assert job.plan.request is not None
-        # The mock forgets the environment.
+        # The mock does not store the environment, so take it from the plan.
         request = {"Environment": job.plan.request["Environment"], **described(recorder.boto, job.name)}
         environment = {**variables, "AWS_ENDPOINT_URL_S3": address}
-        made = Platform(engine, image, request, environment, recorder.boto.client("s3"), network)
+        platform = Platform(engine, image, request, environment, recorder.boto.client("s3"), network)
         try:
-            yield made
+            yield platform
         finally:
-            made.clear()
+            platform.clear()

@@ -1,4 +1,4 @@
-"""A stock DistributedDataParallel script through fit(): two hosts train, one adds up, and the dict says how often."""
+"""A stock DistributedDataParallel script through fit(): two hosts train, a helper sums, the dict sets the frequency."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ dist.destroy_process_group()
 
 
 def alone(frequency: int) -> tuple[float, float]:
-    """The sum and the norm of the weights after the same steps in one process, on the joined batches."""
+    """Return the sum and the norm of the weights after the same steps in one process, on the joined batches."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(8, 32), nn.Tanh(), nn.Linear(32, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
@@ -75,7 +75,7 @@ def test_a_stock_script_trains_as_one_process_would(
     ).fit(logs=False)
     assert job.status == "Completed"
     lines = [line.text for line in job.logs()]
-    found = [match.groups() for line in lines if (match := re.fullmatch(r"weights (\d) 2 (\S+) (\S+)", line))]
-    assert sorted(rank for rank, _, _ in found) == ["0", "1"]
-    assert len({(total, norm) for _, total, norm in found}) == 1
-    assert (float(found[0][1]), float(found[0][2])) == pytest.approx(alone(frequency), abs=1e-5)
+    weights_by_rank = [match.groups() for line in lines if (match := re.fullmatch(r"weights (\d) 2 (\S+) (\S+)", line))]
+    assert sorted(rank for rank, _, _ in weights_by_rank) == ["0", "1"]
+    assert len({(total, norm) for _, total, norm in weights_by_rank}) == 1
+    assert (float(weights_by_rank[0][1]), float(weights_by_rank[0][2])) == pytest.approx(alone(frequency), abs=1e-5)

@@ -1,4 +1,4 @@
-"""Helper hosts through fit(): their servers add up what the ranks of the others push, and go when those are done."""
+"""Helper hosts through fit(): their servers sum the gradients of the ranks, and end when the ranks are done."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def estimator(folder: Path, instance_type: str, workers: int, helpers: int, **op
 
 
 def train(folder: Path, instance_type: str, workers: int, helpers: int, **options: object) -> list[str]:
-    """Return the log of a job that ended well."""
+    """Run a job that must complete, and return its log."""
     job = estimator(folder, instance_type, workers, helpers, **options).fit(logs=False)
     assert job.status == "Completed"
     return [line.text for line in job.logs()]
 
 
-def under_way(folder: Path, instance_type: str, **options: object) -> TrainingJob:
-    """Return a job of two workers and a helper whose ranks have summed some, and wait."""
+def start_job(folder: Path, instance_type: str, **options: object) -> TrainingJob:
+    """Return a running job of two workers and a helper. Its ranks have summed some gradients, and now wait."""
     job = estimator(folder, instance_type, 2, 1, environment={"MOOD": "long"}, **options).fit(wait=False)
     assert any(line.text == "far enough" for line in job.logs(follow=True))
     return job
@@ -70,10 +70,12 @@ def check(lines: list[str], workers: int, helpers: int) -> None:
     assert len([line for line in lines if line.startswith("digest ") and f" {workers} " in line]) == workers
     assert len(digests) == 1, "the same weights on all ranks, without a broadcast"
     stats = [json.loads(line) for line in lines if line.startswith('{"host"')]
-    assert sorted(each["host"] for each in stats) == [f"algo-{workers + 1 + number}" for number in range(helpers)]
-    # Two hosts that train give one helper half of their gradients (the theory's proportion), and two helpers all.
+    assert sorted(server["host"] for server in stats) == [f"algo-{workers + 1 + number}" for number in range(helpers)]
+    # The theory's proportion: two training hosts send half of their gradients to one helper, or all to two helpers.
     share = {1: 0.5, 2: 1.0}[helpers]
-    assert sum(each["received_bytes"] for each in stats) == pytest.approx(share * workers * STEPS * COUNT * 4, rel=0.02)
+    assert sum(server["received_bytes"] for server in stats) == pytest.approx(
+        share * workers * STEPS * COUNT * 4, rel=0.02
+    )
 
 
 @pytest.mark.e2e
@@ -92,11 +94,11 @@ def test_helper_hosts_in_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.e2e
 @pytest.mark.docker
-def test_a_helper_s_container_that_is_killed_is_named(
+def test_a_killed_container_of_a_helper_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str, engine: Any
 ) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
-    job = under_way(tmp_path, "local", image_uri=image)
+    job = start_job(tmp_path, "local", image_uri=image)
     engine.kill(f"{job.name}-algo-3")
     began = time.monotonic()
     job.wait()
@@ -106,7 +108,7 @@ def test_a_helper_s_container_that_is_killed_is_named(
 
 
 @pytest.mark.e2e
-def test_a_rank_that_fails_is_named_and_not_the_helper_that_loses_it(
+def test_a_failed_rank_is_named_and_not_the_helper_that_loses_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
@@ -115,9 +117,9 @@ def test_a_rank_that_fails_is_named_and_not_the_helper_that_loses_it(
 
 
 @pytest.mark.e2e
-def test_a_server_that_is_killed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
-    job = under_way(tmp_path, "local_process")
+    job = start_job(tmp_path, "local_process")
     os.kill(server_of(job.name), signal.SIGKILL)
     began = time.monotonic()
     job.wait()
@@ -127,11 +129,9 @@ def test_a_server_that_is_killed_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.e2e
-def test_a_server_that_stands_still_is_named_by_the_ranks_that_wait_for_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_ranks_name_a_frozen_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
-    job = under_way(tmp_path, "local_process")
+    job = start_job(tmp_path, "local_process")
     os.kill(server_of(job.name), signal.SIGSTOP)
     began = time.monotonic()
     job.wait()
@@ -143,23 +143,23 @@ def test_a_server_that_stands_still_is_named_by_the_ranks_that_wait_for_it(
 @pytest.mark.e2e
 def test_a_stop_ends_helpers_with_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
-    job = under_way(tmp_path, "local_process")
+    job = start_job(tmp_path, "local_process")
     began = time.monotonic()
     job.stop()
     job.wait()
     assert time.monotonic() - began < 5.0
     assert job.status == "Stopped", job.failure
-    # It ended by itself: these are its last words.
+    # A server prints its statistics at its end. So the stop let it end by itself.
     assert any(line.text.startswith('{"host": "algo-3"') for line in job.logs())
 
 
 def server_of(job: str) -> int:
     """Return the pid of a job's only server."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             is_server = b"herringbone_entry.sidecars.reduce_server" in (folder / "cmdline").read_bytes()
             if is_server and f"TRAINING_JOB_NAME={job}".encode() in (folder / "environ").read_bytes():
-                found.append(int(folder.name))
-    (pid,) = found
+                pids.append(int(folder.name))
+    (pid,) = pids
     return pid

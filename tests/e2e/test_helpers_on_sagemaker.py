@@ -1,4 +1,4 @@
-"""Helper hosts of a job that was submitted to `ml.*`: hosts as the service starts them, with its contract alone."""
+"""Helper hosts of a job on `ml.*`: the hosts start as the service starts them, with nothing but its contract."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HOSTS = (*WORKERS, HELPER)
 
 
 class Job:
-    """The containers of one job, by the names of its hosts."""
+    """Starts the containers of one job, by the names of its hosts."""
 
     def __init__(self, platform: Platform, folder: Path) -> None:
         self.platform, self.folder = platform, folder
@@ -35,7 +35,7 @@ class Job:
         }
 
     def lines(self, host: str) -> list[str]:
-        """What a host's container said, without the names of ranks."""
+        """Return the lines that a host's container printed, without the names of ranks."""
         return [re.sub(r"^\[[\w:-]+\] ", "", line) for line in self.platform.log(self.containers[host]).splitlines()]
 
     def codes(self) -> dict[str, int]:
@@ -47,7 +47,7 @@ class Job:
 
 @pytest.fixture
 def start(engine: Any, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Starts a job of two workers and a helper, on a network of their own, whose script is in this mood."""
+    """Yield a function that starts a job of two workers and a helper on its own network. The script reads `mood`."""
     network = engine.create_network(f"hb-test-{uuid.uuid4().hex[:12]}")["Id"]
     stack = ExitStack()
     stack.callback(engine.remove_network, network)
@@ -80,7 +80,7 @@ def digests(lines: list[str]) -> set[str]:
     return {line.split()[-1] for line in lines if line.startswith("digest ")}
 
 
-def test_sums_travel_through_the_helper_and_weights_are_those_of_this_machine(start: Any, tmp_path: Path) -> None:
+def test_the_helper_sums_and_weights_equal_those_of_processes(start: Any, tmp_path: Path) -> None:
     job = start()
     codes = job.codes()
     logs = {host: job.lines(host) for host in HOSTS}
@@ -90,11 +90,11 @@ def test_sums_travel_through_the_helper_and_weights_are_those_of_this_machine(st
     assert [host for host in HOSTS if any(line.startswith('{"host"') for line in logs[host])] == [HELPER]
     resources = json.loads((job.folder / HELPER / "input" / "config" / "resourceconfig.json").read_text())
     assert resources["current_group_name"] == "cpu"
-    (tmp_path / "here").mkdir()
-    assert digests(lines) == digests(train(tmp_path / "here", "local_process", 2, 1))
+    (tmp_path / "processes").mkdir()
+    assert digests(lines) == digests(train(tmp_path / "processes", "local_process", 2, 1))
 
 
-def test_a_helper_that_is_killed_is_named_on_every_host(start: Any) -> None:
+def test_every_host_names_a_killed_helper(start: Any) -> None:
     job = start("long")
     job.platform.until(job.containers["algo-1"], "far enough")
     job.platform.kill(job.containers[HELPER])

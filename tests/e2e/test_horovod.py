@@ -1,4 +1,4 @@
-"""A script written for Horovod, through fit() under mpi, where Horovod is not installed."""
+"""A script for Horovod runs through fit() under mpi, without Horovod installed."""
 
 from __future__ import annotations
 

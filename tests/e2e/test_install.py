@@ -15,9 +15,9 @@ HEAVY = ["boto3", "botocore", "docker", "numpy", "torch", "tensorflow", "sqlite3
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The python of a fresh environment with the base wheel in it and nothing else."""
+    """Return the Python of a new environment that has the base wheel and nothing else."""
     folder = tmp_path_factory.mktemp("install")
-    # A build compiles the native core anew where the sources are, and other tests use the one in this tree.
+    # A build compiles the native core inside the sources, so copy them: other tests use the library of this tree.
     sources = shutil.copytree(ROOT, folder / "sources", ignore=shutil.ignore_patterns(".*", "_native.so", "tests"))
     subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
     python = folder / "venv" / "bin" / "python"
@@ -44,8 +44,8 @@ def test_the_base_install_is_at_most_8_packages_and_20_megabytes(installed: Path
 
 @pytest.mark.e2e
 def test_importing_the_package_imports_nothing_heavy(installed: Path) -> None:
-    found = run(installed, f"import sys, herringbone; print([name for name in {HEAVY} if name in sys.modules])")
-    assert found == "[]"
+    loaded = run(installed, f"import sys, herringbone; print([name for name in {HEAVY} if name in sys.modules])")
+    assert loaded == "[]"
 
 
 @pytest.mark.e2e
@@ -70,13 +70,13 @@ def test_the_installed_wheel_runs_a_job_and_only_its_ranks_see_the_shim(installe
 
 @pytest.mark.e2e
 def test_the_installed_wheel_packs_the_same_wheel_again(installed: Path) -> None:
-    """So that images which are built without a checkout have all in them, and all that builds them came along."""
+    """The installed wheel must contain all files of a build, so that images can be built without a checkout."""
     program = (
         "import hashlib, io, zipfile; from herringbone.images.wheel import pack_herringbone\n"
         "wheel = zipfile.ZipFile(io.BytesIO(pack_herringbone()[1]))\n"
         "print(*(f'{name} {hashlib.sha256(wheel.read(name)).hexdigest()}' for name in wheel.namelist()"
         " if '.dist-info' not in name), sep='\\n')"
     )
-    here = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
-    assert run(installed, program).splitlines() == here.splitlines()
-    assert "herringbone/_containers/pytorch/Dockerfile" in here
+    packed = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True).stdout.strip()
+    assert run(installed, program).splitlines() == packed.splitlines()
+    assert "herringbone/_containers/pytorch/Dockerfile" in packed

@@ -1,4 +1,4 @@
-"""The Keras example as users run it: one script, any number of hosts, the same losses."""
+"""Run the Keras example as users do: one script has the same losses on any number of hosts."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ def submitted(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 @pytest.mark.timeout(400)
 def test_keras_has_the_same_losses_on_any_number_of_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load("common", "digits", monkeypatch).write(tmp_path / "data")
-    found, scores = {}, {}
+    losses_by_hosts, scores = {}, {}
     for hosts in (1, 2, 4):
         done = submitted(tmp_path, "--hosts", str(hosts), "--set", "steps=50")
         assert done.returncode == 0, done.stderr[-3_000:]
-        found[hosts] = [float(loss) for loss in re.findall(r"step=\d+ loss=(\S+)", done.stdout)]
+        losses_by_hosts[hosts] = [float(loss) for loss in re.findall(r"step=\d+ loss=(\S+)", done.stdout)]
         figures = json.loads(done.stdout.splitlines()[-1])
         assert {"init_seconds", "run_seconds", "epoch_seconds", "throughput"} <= set(figures)
         scores[hosts] = figures["eval_accuracy"]
-    assert [len(each) for each in found.values()] == [50, 50, 50]
-    assert found[2] == pytest.approx(found[1], abs=1e-5)
-    assert found[4] == pytest.approx(found[1], abs=1e-5)
+    assert [len(values) for values in losses_by_hosts.values()] == [50, 50, 50]
+    assert losses_by_hosts[2] == pytest.approx(losses_by_hosts[1], abs=1e-5)
+    assert losses_by_hosts[4] == pytest.approx(losses_by_hosts[1], abs=1e-5)
     assert scores[1] == scores[2] == scores[4]
-    assert scores[1] > 0.6  # in the middle of the schedule, where the rate is high
+    assert scores[1] > 0.6  # the schedule ends here in its middle, where the rate is high
 
 
 @pytest.mark.e2e

@@ -1,4 +1,4 @@
-"""The announcement's script trains, split over two ranks, and plain Keras loads what it saved."""
+"""The announcement's script trains a model that is split over two ranks, and plain Keras loads the saved model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "launch_post"
 def test_the_announcement_s_model_trains_and_loads_in_plain_keras(tmp_path: Path) -> None:
     if not PYTHON.exists():
         pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
-    # scikit-learn is in this Python, TensorFlow in the other one.
+    # The data comes from scikit-learn, which only this Python has. Only the other Python has TensorFlow.
     subprocess.run([sys.executable, EXAMPLE / "data.py", tmp_path / "data", "--digits"], check=True)
     done = subprocess.run(
         [PYTHON, EXAMPLE / "submit.py", "--data", tmp_path / "data", "--json"],
@@ -37,7 +37,7 @@ def test_the_announcement_s_model_trains_and_loads_in_plain_keras(tmp_path: Path
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["accuracy"] >= 0.95
-    assert found["same"], "each rank prints every epoch's loss"
-    assert found["difference"] <= 1e-5
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["accuracy"] >= 0.95
+    assert result["same"], "each rank prints every epoch's loss"
+    assert result["difference"] <= 1e-5

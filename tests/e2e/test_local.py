@@ -1,4 +1,4 @@
-"""The quickstart's training in containers gives the weights that it gives in processes."""
+"""The quickstart's training has the same weights in containers and in processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
 @pytest.mark.e2e
 @pytest.mark.mpi
 @pytest.mark.docker
-def test_containers_train_what_processes_train(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str) -> None:
+def test_containers_and_processes_train_the_same_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, image: str
+) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
     draw = np.random.default_rng(1)
     (tmp_path / "data").mkdir()
@@ -44,13 +46,13 @@ def test_containers_train_what_processes_train(tmp_path: Path, monkeypatch: pyte
         job = PyTorch(
             "train.py",
             source_dir=str(SOURCE),
-            # Images have the framework and MPI; a library in pure Python comes along like the script.
+            # Images contain the framework and MPI. A library in pure Python travels with the script.
             dependencies=[str(Path(tqdm.__file__).parent)],
             instance_type=instance_type,
             instance_count=hosts,
             image_uri=image if instance_type == "local" else None,
             hyperparameters={"epochs": 1},
-            # One core a rank: the same arithmetic, in the same order, on any machine.
+            # With one thread per rank, the sums have the same order on every machine.
             environment={"OMP_NUM_THREADS": "1"},
             distribution={
                 "smdistributed": {"modelparallel": {"enabled": True, "parameters": parameters}},

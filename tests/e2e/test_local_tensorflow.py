@@ -1,4 +1,4 @@
-"""The image for TensorFlow trains on digits: two ranks in one container, and one in each of two."""
+"""The image for TensorFlow trains on digits: two ranks in one container, and one rank in each of two."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ print("trained", sdp.rank(), sdp.size(), f"{accuracy:.4f}", hashlib.sha256(weigh
 @pytest.mark.mpi
 @pytest.mark.docker
 @pytest.mark.slow
-# A first build of the image takes minutes.
+# The first build of the image takes minutes.
 @pytest.mark.timeout(900)
 def test_keras_trains_in_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build_image) -> None:
     monkeypatch.setenv("HERRINGBONE_HOME", str(tmp_path / "home"))
@@ -59,10 +59,10 @@ def test_keras_trains_in_containers(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             image_uri=image,
             distribution={"smdistributed": {"dataparallel": {"enabled": True}}, **launcher},
         ).fit({"training": str(tmp_path / "data")}, logs=False)
-        said = sorted(line.text.split() for line in job.logs() if line.text.startswith("trained "))
-        assert [words[1:3] for words in said] == [["0", "2"], ["1", "2"]]
-        assert said[0][3:] == said[1][3:], "the same weights on both ranks"
-        return said[0][3:]
+        results = sorted(line.text.split() for line in job.logs() if line.text.startswith("trained "))
+        assert [words[1:3] for words in results] == [["0", "2"], ["1", "2"]]
+        assert results[0][3:] == results[1][3:], "the same weights on both ranks"
+        return results[0][3:]
 
     accuracy, digest = train(1, mpi={"enabled": True, "processes_per_host": 2})
     assert float(accuracy) >= 0.95

@@ -1,4 +1,4 @@
-"""MXNet scripts through fit(), in the Python of `tests/mxnet/setup`: client, supervisors, servers and ranks."""
+"""MXNet scripts through fit(). Client, supervisors, servers and ranks run in the Python of `tests/mxnet/setup`."""
 
 from __future__ import annotations
 
@@ -80,8 +80,8 @@ def values(net):
 
 
 def same(net):
-    found = hvd.allgather_object(values(net).tobytes())
-    return found[0] == found[1]
+    gathered = hvd.allgather_object(values(net).tobytes())
+    return gathered[0] == gathered[1]
 
 
 images = mx.nd.array(np.random.default_rng(0).normal(size=(16, 4)).astype("float32"))
@@ -98,7 +98,7 @@ def train(net, trainer, images, labels, steps=4):
     return values(net)
 
 
-# Weights without a shape until the first forward are those of rank 0 in that forward already.
+# These weights have no shape until the first forward, which must already use the weights of rank 0.
 net = network(seed=rank)
 hvd.broadcast_parameters(net.collect_params(), root_rank=0)
 outputs = net(images)
@@ -137,7 +137,7 @@ print("refused", refused(lambda: train(net, hvd.DistributedTrainer(net.collect_p
 
 
 def run(folder: Path, program: str, *arguments: str | Path) -> str:
-    """Return the last line that a client says."""
+    """Run a program in the Python with MXNet, and return the last line that it prints."""
     if not PYTHON.exists():
         pytest.skip("there is no Python with MXNet: tests/mxnet/setup makes .venv-mxnet")
     environment = {
@@ -151,7 +151,7 @@ def run(folder: Path, program: str, *arguments: str | Path) -> str:
     return done.stdout.splitlines()[-1]
 
 
-def test_digits_have_the_weights_of_one_process_in_either_way(tmp_path: Path) -> None:
+def test_digits_have_the_weights_of_one_process_with_servers_and_mpi(tmp_path: Path) -> None:
     digits = load_digits()
     images, test = (digits.images / 16).astype(np.float32)[:, None], np.arange(1797) % 5 == 0
     parts = {"train": ~test, "test": test}
@@ -159,12 +159,12 @@ def test_digits_have_the_weights_of_one_process_in_either_way(tmp_path: Path) ->
     arrays |= {f"{name}_labels": digits.target[part] for name, part in parts.items()}
     (tmp_path / "data").mkdir()
     np.savez(tmp_path / "data" / "digits.npz", **arrays)
-    found = json.loads(run(tmp_path, COMPARE, EXAMPLE, tmp_path / "data"))
-    assert found.keys() == {"parameter_server", "mpi"}
-    assert all(result["difference"] <= 1e-6 and result["accuracy"] > 0.8 for result in found.values()), found
+    results = json.loads(run(tmp_path, COMPARE, EXAMPLE, tmp_path / "data"))
+    assert results.keys() == {"parameter_server", "mpi"}
+    assert all(result["difference"] <= 1e-6 and result["accuracy"] > 0.8 for result in results.values()), results
 
 
-def test_all_names_of_horovods_do_what_they_say(tmp_path: Path) -> None:
+def test_all_functions_of_horovod(tmp_path: Path) -> None:
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "train.py").write_text(SCRIPT)
     lines = json.loads(run(tmp_path, CLIENT, tmp_path / "src"))

@@ -43,7 +43,7 @@ if smp.rank() == 0:
 
 
 def fit(folder: Path, **parameters: Any) -> tuple[int, str]:
-    """Train on two ranks; return how often rank 0 called the step function, and the loss."""
+    """Train on two ranks. Return the number of calls of the step function on rank 0, and the loss."""
     settings = {"partitions": 2, "microbatches": 2, "partition_file": str(folder / "partition.json"), **parameters}
     job = PyTorch(
         "train.py",
@@ -56,9 +56,9 @@ def fit(folder: Path, **parameters: Any) -> tuple[int, str]:
             "mpi": {"enabled": True, "processes_per_host": 2},
         },
     ).fit()
-    said = re.search(r"calls=(\d+) loss=(\S+)", "\n".join(str(line) for line in job.logs()))
-    assert said is not None
-    return int(said[1]), said[2]
+    match = re.search(r"calls=(\d+) loss=(\S+)", "\n".join(str(line) for line in job.logs()))
+    assert match is not None
+    return int(match[1]), match[2]
 
 
 @pytest.mark.e2e

@@ -1,4 +1,4 @@
-"""Two hosts of a job that was submitted to `ml.*`: fit() has brought what they need to know each other."""
+"""Two hosts of a job on `ml.*` authenticate each other with the key that fit() uploaded."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOSTS = ("algo-1", "algo-2")
 
 @pytest.fixture
 def platform(engine: Any, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    """A platform with a job of two hosts, submitted to a mock of AWS."""
+    """Yield a platform with a job of two hosts, which was submitted to a mock of AWS."""
     (tmp_path / "train.py").write_text(SCRIPT)
     with submitted(
         engine,
@@ -36,13 +36,13 @@ def platform(engine: Any, image: str, tmp_path: Path, monkeypatch: pytest.Monkey
         instance_type="ml.g5.xlarge",
         instance_count=2,
         distribution={"torch_distributed": {"enabled": True}},
-    ) as made:
-        yield made
+    ) as job_platform:
+        yield job_platform
 
 
 @pytest.mark.e2e
 @pytest.mark.docker
-def test_two_hosts_meet_by_the_key_that_fit_made(platform: Platform, tmp_path: Path) -> None:
+def test_two_hosts_connect_with_the_key_of_fit(platform: Platform, tmp_path: Path) -> None:
     containers = [platform.start(tmp_path / host, tmp_path / "checkpoints", host=host, hosts=HOSTS) for host in HOSTS]
     codes = [platform.end(container) for container in containers]
     logs = [platform.log(container) for container in containers]

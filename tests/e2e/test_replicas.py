@@ -52,7 +52,7 @@ def losses_alone() -> list[float]:
     for _ in range(2):
         for start in range(0, 32, 8):
             optimizer.zero_grad()
-            # What the two samplers deal out in turns: the next eight.
+            # Each of the two samplers takes every second example, so a step trains on the next eight.
             loss = nn.functional.cross_entropy(module(inputs[start : start + 8]), target[start : start + 8])
             loss.backward()
             optimizer.step()
@@ -81,5 +81,5 @@ def test_replicas_of_a_pipeline_train_through_fit(
             "mpi": {"enabled": True, "processes_per_host": 4},
         },
     ).fit()
-    found = [float(loss) for loss in re.findall(r"loss=([0-9.]+)", "\n".join(str(line) for line in job.logs()))]
-    assert found == pytest.approx(losses_alone(), abs=1e-6)
+    measured = [float(loss) for loss in re.findall(r"loss=([0-9.]+)", "\n".join(str(line) for line in job.logs()))]
+    assert measured == pytest.approx(losses_alone(), abs=1e-6)

@@ -1,4 +1,4 @@
-"""A script as it was written for SMP v1, through fit(): the numbers of one process, and checkpoints that load."""
+"""A script for SMP v1 through fit(): its losses equal those of one process, and its checkpoints load."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ if __name__ == "__main__":
 
 
 def train_alone() -> tuple[list[float], nn.Module]:
-    made: dict[str, object] = {}
-    exec(NET, made)  # noqa: S102  the module that the script imports
+    namespace: dict[str, object] = {}
+    exec(NET, namespace)  # noqa: S102 - the test's own text, which the script imports as a module
     torch.manual_seed(12345)
-    images, labels = made["dataset"]()
-    model = made["GroupedNet"]()
+    images, labels = namespace["dataset"]()
+    model = namespace["GroupedNet"]()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=1, gamma=0.7)
     losses = []
@@ -197,7 +197,7 @@ def test_an_old_script_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     ).fit(logs=False)
     text = "\n".join(line.text for line in job.logs())
     losses, model = train_alone()
-    assert [float(found) for found in re.findall(r"Loss: (\S+)", text)] == pytest.approx(losses, abs=1e-5)
+    assert [float(loss) for loss in re.findall(r"Loss: (\S+)", text)] == pytest.approx(losses, abs=1e-5)
     assert len(re.findall(r"Test set: loss=\S+ correct=\d+", text)) == 2
 
     with tarfile.open(job.model_data.removeprefix("file://")) as archive:

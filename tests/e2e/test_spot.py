@@ -1,4 +1,4 @@
-"""A job that is stopped saves, and the next one goes on: with the weights of a run without a break."""
+"""A stopped job saves its state. The next job resumes, and ends with the weights of an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SPLIT = {
 }
 
 
-# Three trainings, each rank of which imports torch.
+# The test runs three trainings, and every rank imports torch.
 @pytest.mark.timeout(300)
 @pytest.mark.e2e
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_example_on_this_machine(tmp_path: Path, script: str, steps: int) ->
 
 @pytest.fixture
 def platform(engine: Any, image: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Platform]:
-    """A platform with the example's split script, submitted to a mock of AWS as any job is."""
+    """Yield a platform with the example's split script, which was submitted to a mock of AWS."""
     with submitted(
         engine,
         image,
@@ -55,22 +55,22 @@ def platform(engine: Any, image: str, tmp_path: Path, monkeypatch: pytest.Monkey
         max_run=3600,
         max_wait=7200,
         checkpoint_s3_uri="s3://anywhere/checkpoints",
-    ) as made:
-        yield made
+    ) as job_platform:
+        yield job_platform
 
 
-# Three trainings, each rank of which imports torch.
+# The test runs three trainings, and every rank imports torch.
 @pytest.mark.timeout(300)
 @pytest.mark.e2e
 @pytest.mark.docker
-def test_a_container_that_is_interrupted_as_sagemaker_does_it(platform: Platform, tmp_path: Path) -> None:
+def test_a_container_resumes_after_an_interruption_by_sagemaker(platform: Platform, tmp_path: Path) -> None:
     undisturbed = platform.start(tmp_path / "one", tmp_path / "no-checkpoints")
     stopped = platform.start(tmp_path / "two", tmp_path / "checkpoints")
     platform.until(stopped, "step=20 ")
     platform.interrupt(stopped)
     assert platform.end(stopped) == 143, platform.log(stopped)
     assert "saved_at=" in platform.log(stopped)
-    # Neither a success nor a failure: the platform starts it again.
+    # The host wrote neither a success nor a failure, so that the platform restarts it.
     assert not {"success", "failure"} & {path.name for path in (tmp_path / "two" / "output").iterdir()}
 
     resumed = platform.start(tmp_path / "three", tmp_path / "checkpoints")

@@ -1,4 +1,4 @@
-"""TensorFlow scripts through fit(), in the Python of `tests/tensorflow/setup`: client, supervisors and ranks."""
+"""TensorFlow scripts through fit(). Client, supervisors and ranks run in the Python of `tests/tensorflow/setup`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import herringbone_contract
 import herringbone_entry
 import herringbone_parallel
 
-# Ours, and nothing of this Python's own packages.
+# The sources of Herringbone, without the other packages of this Python.
 SOURCES = [
     str(Path(package.__file__).parents[1])
     for package in (herringbone, herringbone_entry, herringbone_parallel, herringbone_contract)
@@ -48,7 +48,7 @@ dp.shutdown()
 
 
 def train(folder: Path, script: str, options: str) -> list[str]:
-    """Return the log of a job that ended well."""
+    """Run a job that must complete, and return its log."""
     if not PYTHON.exists():
         pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
     (folder / "src").mkdir()
@@ -68,9 +68,9 @@ def train(folder: Path, script: str, options: str) -> list[str]:
 
 
 def check(lines: list[str]) -> None:
-    said = sorted(line.split() for line in lines if line.startswith("digest "))
-    assert [words[1:3] for words in said] == [["0", "2"], ["1", "2"]]
-    assert said[0][3] == said[1][3], "the same weights on all ranks, without a broadcast"
+    digests = sorted(line.split() for line in lines if line.startswith("digest "))
+    assert [words[1:3] for words in digests] == [["0", "2"], ["1", "2"]]
+    assert digests[0][3] == digests[1][3], "the same weights on all ranks, without a broadcast"
 
 
 @pytest.mark.e2e

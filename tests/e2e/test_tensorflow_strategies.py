@@ -1,4 +1,4 @@
-"""TensorFlow's own strategies through fit(), in the Python of `tests/tensorflow/setup`: `TF_CONFIG` is all they get."""
+"""TensorFlow's own strategies through fit(), which sets `TF_CONFIG`, in the Python of `tests/tensorflow/setup`."""
 
 from __future__ import annotations
 
@@ -97,9 +97,9 @@ def options(strategy: str) -> str:
 
 def test_mirrored_workers_train_as_one_process_would(tmp_path: Path) -> None:
     lines = train(tmp_path, MIRRORED, options("multi_worker_mirrored_strategy"))
-    said = sorted(line.split() for line in lines if line.startswith("trained "))
-    assert [words[1:4] for words in said] == [["0", "2", "True"], ["1", "2", "True"]]
-    assert said[0][4] == said[1][4], "the same weights and losses on both"
+    results = sorted(line.split() for line in lines if line.startswith("trained "))
+    assert [words[1:4] for words in results] == [["0", "2", "True"], ["1", "2", "True"]]
+    assert results[0][4] == results[1][4], "the same weights and losses on both workers"
 
 
 def test_a_chief_trains_on_workers_and_parameter_servers(tmp_path: Path) -> None:

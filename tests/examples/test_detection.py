@@ -1,4 +1,4 @@
-"""examples/mask_rcnn: data in COCO's format and what is wrong with it, and the operations that torchvision may lack."""
+"""examples/mask_rcnn: read data in COCO's format, refuse wrong data, and replace torchvision's compiled operations."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def folder(tmp_path: Path, data: Any) -> Path:
     return tmp_path
 
 
-def test_what_is_marked_in_each_image(tmp_path: Path, coco: ModuleType) -> None:
+def test_the_instances_of_each_image(tmp_path: Path, coco: ModuleType) -> None:
     data = coco.read(folder(tmp_path, content()))
     assert data.categories == [3, 7]
     assert [(picture.number, picture.path.name) for picture in data.pictures] == [(1, "a.ppm"), (2, "b.ppm")]
-    # The crowd is not for training; the other is a cat, the second class.
-    assert [(each.label, each.box) for each in data.pictures[0].instances] == [(2, (1, 2, 3, 4))]
+    # The reader leaves out the crowd. The remaining instance is a cat, the second class.
+    assert [(instance.label, instance.box) for instance in data.pictures[0].instances] == [(2, (1, 2, 3, 4))]
     assert data.pictures[1].instances == ()
 
 

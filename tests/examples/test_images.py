@@ -1,4 +1,4 @@
-"""examples/resnet_imagenet: images from folders and shards, and what is wrong with them."""
+"""examples/resnet_imagenet: read images from folders and shards, and refuse wrong ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_folder_for_each_class(tmp_path: Path, images: ModuleType) -> None:
     ]
 
 
-def test_shards_are_read_where_their_images_lie(tmp_path: Path, images: ModuleType) -> None:
+def test_images_are_read_from_inside_their_shards(tmp_path: Path, images: ModuleType) -> None:
     shard(tmp_path / "b.tar", {"7.pgm": picture(51), "7.cls": b"2\n"})
     shard(tmp_path / "a.tar", {"x/1.cls": b"0", "x/1.pgm": picture(255), "x/2.pgm": picture(0), "x/2.cls": b"1"})
     data = images.Images(tmp_path, size=4)
@@ -62,9 +62,7 @@ def test_shards_are_read_where_their_images_lie(tmp_path: Path, images: ModuleTy
         ({}, "no images, neither"),
     ],
 )
-def test_a_shard_that_is_wrong_is_named(
-    tmp_path: Path, images: ModuleType, members: dict[str, bytes], message: str
-) -> None:
+def test_a_wrong_shard_is_named(tmp_path: Path, images: ModuleType, members: dict[str, bytes], message: str) -> None:
     shard(tmp_path / "a.tar", members)
     with pytest.raises(images.DataError, match=message):
         images.find(tmp_path)
@@ -75,7 +73,7 @@ def test_the_test_split_has_the_classes_of_the_training(tmp_path: Path, images: 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(picture(1))
     classes = images.Images(tmp_path / "train", size=4).classes
-    # The only folder of the test, and still the second class.
+    # The test split has only this folder, which is still the second class.
     assert images.Images(tmp_path / "test", size=4, classes=classes).labels.tolist() == [1]
     (tmp_path / "test" / "cow").mkdir()
     with pytest.raises(images.DataError, match=r"test/cow: no class of the training, which has cat, dog"):

@@ -1,4 +1,4 @@
-"""examples/keras_resnet: images as TensorFlow reads them, and what is wrong with them."""
+"""examples/keras_resnet: read images with TensorFlow, and refuse wrong ones."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def test_images(tmp_path: Path) -> None:
         text=True,
     )
     assert done.returncode == 0, done.stderr[-3_000:]
-    found = json.loads(done.stdout.splitlines()[-1])
-    mixed, broken = found.pop("mixed"), found.pop("broken")
-    assert found == {
+    results = json.loads(done.stdout.splitlines()[-1])
+    mixed, broken = results.pop("mixed"), results.pop("broken")
+    assert results == {
         "labels": [1, 0],
         "equal": True,
         "halved": [[1, 8, 8, 1], 0.5],
-        "crops": [True, False],  # by the seed, the epoch and the image
+        "crops": [True, False],  # crops depend on the seed, the epoch and the image
         "png": [[1, 16, 16, 3], True],
     }
     assert "2.pgm: an image of 1 colours, where" in mixed

@@ -1,4 +1,4 @@
-"""examples/common: who takes which examples."""
+"""examples/common: the order of examples, and their division over ranks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ def test_a_step_has_the_same_parts_on_any_number_of_ranks(module: Load) -> None:
     order = module("common", "common.order")
 
     def parts(ranks: int) -> list[list[list[int]]]:
-        """The parts of each step of an epoch, of all ranks together."""
-        made = order.Order(50, global_batch=16, rank_batch=4, ranks=ranks, seed=1)
-        assert made.parts_per_step == 4 // ranks
-        epochs = [made.epoch(2, rank=rank) for rank in range(ranks)]
-        return [sorted(part for epoch in epochs for part in epoch[step]) for step in range(made.steps_per_epoch)]
+        """Return the parts of each step of an epoch, for all ranks together."""
+        schedule = order.Order(50, global_batch=16, rank_batch=4, ranks=ranks, seed=1)
+        assert schedule.parts_per_step == 4 // ranks
+        epochs = [schedule.epoch(2, rank=rank) for rank in range(ranks)]
+        return [sorted(part for epoch in epochs for part in epoch[step]) for step in range(schedule.steps_per_epoch)]
 
     assert parts(1) == parts(2) == parts(4)
     seen = [index for step in parts(1) for part in step for index in part]
@@ -27,9 +27,9 @@ def test_a_step_has_the_same_parts_on_any_number_of_ranks(module: Load) -> None:
 
 def test_every_epoch_and_seed_has_an_order_of_its_own(module: Load) -> None:
     order = module("common", "common.order")
-    made, other = (order.Order(16, global_batch=16, rank_batch=16, ranks=1, seed=seed) for seed in (1, 2))
-    epochs = [made.epoch(0, rank=0), made.epoch(1, rank=0), other.epoch(0, rank=0)]
-    assert all(epochs.count(each) == 1 for each in epochs)
+    first, second = (order.Order(16, global_batch=16, rank_batch=16, ranks=1, seed=seed) for seed in (1, 2))
+    epochs = [first.epoch(0, rank=0), first.epoch(1, rank=0), second.epoch(0, rank=0)]
+    assert all(epochs.count(epoch) == 1 for epoch in epochs)
 
 
 def test_batches_that_do_not_fit_are_refused(module: Load) -> None:

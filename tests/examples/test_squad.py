@@ -1,4 +1,4 @@
-"""examples/bert_squad: reading, scoring by the official rules, windows, and the best answer."""
+"""examples/bert_squad: read questions, score by the official rules, cut windows, and choose the best answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 Load = Callable[[str, str], ModuleType]
-# Beside the repository, where there is any.
+# The data set is next to the repository, on machines that have it.
 XQUAD = next((up / "shared/data/xquad" for up in Path(__file__).parents if (up / "shared/data/xquad").is_dir()), None)
 
 
@@ -53,8 +53,8 @@ def test_official_rules(scoring: ModuleType, predicted: str, answers: list[str],
 
 def file(folder: Path, **changed: Any) -> Path:
     answer = {"answer_start": 4, "text": "7 apples", **changed.pop("answer", {})}
-    asked = {"id": "1", "question": "What?", "answers": [answer], **changed.pop("qas", {})}
-    paragraph = {"context": "Ben 7 apples", "qas": [asked], **changed}
+    question = {"id": "1", "question": "What?", "answers": [answer], **changed.pop("qas", {})}
+    paragraph = {"context": "Ben 7 apples", "qas": [question], **changed}
     folder.joinpath("a.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
     return folder
 
@@ -78,7 +78,7 @@ def test_a_question_is_read(tmp_path: Path, squad: ModuleType) -> None:
         ({"context": None}, r"data\[0\].paragraphs\[0\].context is missing"),
     ],
 )
-def test_data_that_is_wrong_is_named(tmp_path: Path, squad: ModuleType, changed: Any, message: str) -> None:
+def test_wrong_data_is_named(tmp_path: Path, squad: ModuleType, changed: Any, message: str) -> None:
     with pytest.raises(squad.DataError, match=message):
         squad.read(file(tmp_path, **changed))
 
@@ -92,21 +92,21 @@ def test_an_empty_split_and_no_json_are_named(tmp_path: Path, squad: ModuleType)
 
 
 def context(count: int) -> list[tuple[int, int, int]]:
-    """Tokens of one character each, with a blank between them."""
+    """Return tokens of one character each, with a blank between them."""
     return [(10 + place, 2 * place, 2 * place + 1) for place in range(count)]
 
 
 def test_a_long_context_is_cut_by_the_stride(windows: ModuleType) -> None:
     marks = windows.Marks(pad=0, cls=2, sep=3, mask=4, unknown=1)
-    found = windows.cut([(5, 0, 3)], context(7), (8, 11), marks=marks, length=8, stride=2, query=4)
-    assert [window.tokens for window in found] == [
+    cuts = windows.cut([(5, 0, 3)], context(7), (8, 11), marks=marks, length=8, stride=2, query=4)
+    assert [window.tokens for window in cuts] == [
         [2, 5, 3, 10, 11, 12, 13, 3],
         [2, 5, 3, 12, 13, 14, 15, 3],
         [2, 5, 3, 14, 15, 16, 3, 0],
     ]
-    assert found[0].kinds == [0, 0, 0, 1, 1, 1, 1, 1]
-    # The fifth and sixth token: whole in the second and third window, not there in the first.
-    assert [(window.begin, window.end) for window in found] == [(0, 0), (5, 6), (3, 4)]
+    assert cuts[0].kinds == [0, 0, 0, 1, 1, 1, 1, 1]
+    # The answer is the fifth and sixth token. The second and third window contain both; the first contains neither.
+    assert [(window.begin, window.end) for window in cuts] == [(0, 0), (5, 6), (3, 4)]
 
 
 def test_the_best_answer_lies_in_any_window(windows: ModuleType) -> None:
@@ -123,7 +123,7 @@ def test_the_best_answer_lies_in_any_window(windows: ModuleType) -> None:
 
     assert answer((first, high(at4=2), high(at5=2)), (second, low, low)) == "b c"
     assert answer((first, high(at4=2), high(at5=2)), (second, high(at6=5), high(at6=5))) == "f"
-    # An end before its begin, an answer that is too long, and scores of the question count for nothing.
+    # The search ignores an end before its begin, an answer that is too long, and scores of the question's tokens.
     assert answer((first, high(at5=5), high(at3=5, at6=1))) == "c d"
     assert answer((first, high(at3=5), high(at6=5, at4=1)), longest=2) == "a b"
     assert answer((first, high(at1=9, at3=1), high(at1=9, at3=1))) == "a"
@@ -131,7 +131,7 @@ def test_the_best_answer_lies_in_any_window(windows: ModuleType) -> None:
 
 def test_xquad_is_read_whole_and_its_own_answers_score_1(squad: ModuleType, scoring: ModuleType) -> None:
     if XQUAD is None:
-        pytest.skip("XQuAD is not here: shared/data/xquad beside the repository")
+        pytest.skip("XQuAD is missing: it is expected at shared/data/xquad next to the repository")
     questions = squad.read(XQUAD)
     assert len(questions) == 1190
     for question in questions:
