@@ -81,7 +81,7 @@ def start(hosts: Sequence[str], helpers: int = 0, kind: str = "python", **settin
     port = ReservedPort()
     number = port.number
     port.release()
-    common = {"size": len(hosts), "meet": ("127.0.0.1", number), "token": token, "servers": addresses, **settings}
+    common = {"size": len(hosts), "rendezvous": ("127.0.0.1", number), "token": token, "servers": addresses, **settings}
 
     def one(rank: int) -> Engine:
         return join(Settings(**{"rank": rank, "host": hosts[rank], "core": cores[helpers + rank], **common}))
@@ -99,7 +99,7 @@ class Job:
         hosts: Sequence[str],
         helpers: int,
         kind: str,
-        meet: str = "127.0.0.1",
+        address: str = "127.0.0.1",
         inside: Sequence[Sequence[str]] = (),
     ) -> None:
         cores = kinds_of(kind, helpers + len(hosts))
@@ -113,7 +113,7 @@ class Job:
         where = [json.loads(server.stdout.readline())["port"] for server in self.servers]
         common = {
             RankVariable.WORLD_SIZE: str(len(hosts)),
-            ReduceVariable.MEET: f"{meet}:{port.number}",
+            ReduceVariable.MEET: f"{address}:{port.number}",
             ReduceVariable.SERVERS: ",".join(f"helper-{i}=127.0.0.1:{there}" for i, there in enumerate(where)),
         }
         self.ranks = [

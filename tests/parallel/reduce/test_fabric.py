@@ -242,8 +242,8 @@ def test_a_helper_without_the_provider_says_so_before_ranks_come():
 def test_ranks_on_different_networks_are_named():
     port = ReservedPort()
     port.release()
-    meet = "127.0.0.1", port.number
-    for error in errors_of(settings(0, meet, rails=TCP), settings(1, meet)):
+    rendezvous = "127.0.0.1", port.number
+    for error in errors_of(settings(0, rendezvous, rails=TCP), settings(1, rendezvous)):
         assert "ranks disagree on the networks of their rails: tcp on rank 0,  on rank 1" in error
 
 
@@ -253,7 +253,7 @@ def test_a_helper_on_another_network_is_named():
             Rails(TCP, "127.0.0.1").carry(connection, {"rail": 0}, None)
         with pytest.raises(ParallelError, match="the rails of the other end are libfabric's, those here are not"):
             Rails((), "127.0.0.1").carry(connection, None, {"rail": 0})
-    with pytest.raises(ParallelError, match="the other end uses its rail 1, there are 1 here"):
+    with pytest.raises(ParallelError, match="the other end uses its rail 1, but there are 1 here"):
         Rails(TCP, "127.0.0.1").answer({"rail": 1})
 
 

@@ -66,7 +66,7 @@ def two_hosts() -> Iterator[list[list[str]]]:
 
 
 def test_a_cut_cable_is_noticed_at_both_ends(job, two_hosts):
-    running = job("rounds", "ab", meet="10.78.0.1", inside=two_hosts)
+    running = job("rounds", "ab", address="10.78.0.1", inside=two_hosts)
     running.running()
     began = time.time()
     subprocess.run([*two_hosts[1], "ip", "link", "set", "eth0", "down"], check=True)

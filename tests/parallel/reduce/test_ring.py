@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from herringbone_parallel.reduce.cores import ring
-from herringbone_parallel.reduce.cores.base import Limit, LinkSpec, Role, in_turn
-from herringbone_parallel.reduce.cores.ring import Place
+from herringbone_parallel.reduce.cores.base import Limit, LinkSpec, Role, rotated
+from herringbone_parallel.reduce.cores.ring import RingCursor
 
 
 def test_the_usages() -> None:
@@ -22,7 +22,7 @@ def test_the_usages() -> None:
 )
 def test_no_chunk_lies_on_one_that_is_under_way(sizes: list[int], under_way: int) -> None:
     limit = Limit(ring=1024, chunks=under_way)
-    taken, freed, walker = Place(limit), Place(limit), Place(limit)
+    taken, freed, walker = RingCursor(limit), RingCursor(limit), RingCursor(limit)
     there: list[tuple[int, int]] = []
     for size in sizes:
         while not taken.is_free(freed, size):
@@ -39,10 +39,10 @@ def test_no_chunk_lies_on_one_that_is_under_way(sizes: list[int], under_way: int
 
 def test_hosts_begin_with_different_ones() -> None:
     links = [LinkSpec(number, Role.HELPER, number, f"helper {number}") for number in range(3)]
-    assert [[link.index for link in in_turn(links, start)] for start in range(4)] == [
+    assert [[link.index for link in rotated(links, start)] for start in range(4)] == [
         [0, 1, 2],
         [1, 2, 0],
         [2, 0, 1],
         [0, 1, 2],
     ]
-    assert in_turn([], 5) == ()
+    assert rotated([], 5) == ()

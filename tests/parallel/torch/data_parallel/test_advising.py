@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from herringbone_parallel.reduce.advising import Step
-from herringbone_parallel.torch.data_parallel.advising import Clock, Observer
+from herringbone_parallel.torch.data_parallel.advising import Clock, GradientObserver
 from tests.parallel.torch.data_parallel.ranks import JobRanks
 from tests.parallel.torch.data_parallel.test_ddp import join
 
@@ -56,7 +56,7 @@ def observe(withheld: int) -> list[Step]:
     join()
     net = DistributedDataParallel(nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 2, bias=False)))
     seen: list[Step] = []
-    Observer(net, Ticks(), seen.append)
+    GradientObserver(net, Ticks(), seen.append)
     for _ in range(5):
         with net.no_sync():
             for _ in range(withheld):

@@ -13,9 +13,9 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.lanes import join_lane
-from herringbone_parallel.torch.data_parallel.device import Memory
-from herringbone_parallel.torch.data_parallel.inside import Inside
+from herringbone_parallel.reduce.subsets import join_lane
+from herringbone_parallel.torch.data_parallel.device import HostMemory
+from herringbone_parallel.torch.data_parallel.intra_host import IntraHost
 from herringbone_parallel.torch.data_parallel.staging import Stager
 from tests.parallel.reduce.conftest import World, world  # noqa: F401  a fixture
 
@@ -40,7 +40,7 @@ class Staged:
         )
         lane = join_lane(engine, self.stores.set, lambda key: self.stores.get(key).decode())
         self.lanes[engine.rank] = lane
-        self.stagers[engine.rank] = Stager(engine, Memory(), Inside(scatters, gathers, size), lane)
+        self.stagers[engine.rank] = Stager(engine, HostMemory(), IntraHost(scatters, gathers, size), lane)
 
     def sums(self, of: Callable[[int], list[torch.Tensor]], operation: str = "sum") -> list[list[torch.Tensor]]:
         """Sum the tensors that `of` gives for each rank, all at once; return what each rank has then."""
@@ -117,7 +117,7 @@ def test_types_and_layouts(staged):
 
 def test_one_rank_per_host_needs_nobody_inside(world):  # noqa: F811
     ranks = world("abc", 1, "python")
-    stagers = {engine.rank: Stager(engine, Memory()) for engine in ranks.engines}
+    stagers = {engine.rank: Stager(engine, HostMemory()) for engine in ranks.engines}
 
     def work(engine):
         tensor = given(engine.rank, 5_000)
@@ -135,7 +135,7 @@ def test_one_rank_per_host_needs_nobody_inside(world):  # noqa: F811
 def test_what_fails_is_raised_by_who_waits(world):  # noqa: F811
     """A sum that the engine refuses, and those behind it: the job's engine says why, if it knows."""
     ranks = world("ab", 0, "python")
-    stager = Stager(ranks.engines[0], Memory())
+    stager = Stager(ranks.engines[0], HostMemory())
     with pytest.raises(RuntimeError, match="complex64' cannot be summed"):
         stager.start(torch.zeros(3, dtype=torch.complex64), "sum").wait()
     stager.close()
@@ -165,7 +165,7 @@ class Alone:
 
 
 def test_a_lost_rank_is_named_by_its_number_in_the_job():
-    stager = Stager(Lost("rank 3 on b is gone"), Memory(), Alone(), Lost("rank 1 on b, lane 1 is gone"))
+    stager = Stager(Lost("rank 3 on b is gone"), HostMemory(), Alone(), Lost("rank 1 on b, lane 1 is gone"))
     with pytest.raises(RuntimeError, match="rank 3 on b is gone"):
         stager.start(torch.zeros(3), "sum").wait()
     stager.close()

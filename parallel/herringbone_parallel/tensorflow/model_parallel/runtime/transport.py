@@ -26,8 +26,9 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.join import handshake
-from herringbone_parallel.reduce.join.join import way_out
-from herringbone_parallel.reduce.join.listener import Door, call, listen
+from herringbone_parallel.reduce.join.join import local_address
+from herringbone_parallel.reduce.join.listener import Acceptor, listen
+from herringbone_parallel.reduce.join.listener import connect as connect_to
 from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key, Kind, Message, parts, receive
 
@@ -275,14 +276,14 @@ def connect(engine: Engine, settings: Settings) -> Transport:
             changed.notify_all()
 
     folder = Path(tempfile.mkdtemp(prefix="hb-mail-"))
-    listener = listen(way_out(settings))
+    listener = listen(local_address(settings))
     local = socket.socket(socket.AF_UNIX)
     local.bind(str(folder / "s"))
     local.listen(64)
     own = [settings.host, *listener.getsockname()[:2], str(folder / "s"), secrets.token_hex(8)]
     roster = [json.loads(data) for data in all_gather(engine, json.dumps(own).encode())]
     meeting = roster[0][-1]
-    door = Door([listener, local], settings.token, visit)
+    acceptor = Acceptor([listener, local], settings.token, visit)
     until = time.monotonic() + _CONNECT_SECONDS
     found: dict[int, socket.socket] = {}
     try:
@@ -290,7 +291,7 @@ def connect(engine: Engine, settings: Settings) -> Transport:
             host, address, port, path, _ = roster[rank]
             where = path if host == settings.host else (address, port)
             hello = {"meeting": meeting, "rank": settings.rank}
-            found[rank], _ = call(where, f"rank {rank} on {host}", settings.token, hello, until)
+            found[rank], _ = connect_to(where, f"rank {rank} on {host}", settings.token, hello, until)
         with changed:
             higher = set(range(settings.rank + 1, settings.size))
             changed.wait_for(lambda: higher <= set(came), until - time.monotonic())
@@ -299,7 +300,7 @@ def connect(engine: Engine, settings: Settings) -> Transport:
                 raise ParallelError(f"rank {absent} on {roster[absent][0]} did not connect: is there a way to here?")
             found.update(came)
     finally:
-        door.close()
+        acceptor.close()
         shutil.rmtree(folder, ignore_errors=True)
     for connection in found.values():
         watch_over(connection)

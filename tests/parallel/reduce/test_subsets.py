@@ -11,13 +11,13 @@ import pytest
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.collectives import agree
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.subset import join_part
+from herringbone_parallel.reduce.subsets import join_subset
 
 
 @pytest.mark.parametrize("helpers", [0, 1])
 def test_parts_sum_for_themselves_and_call_ranks_as_the_job_does(world: Callable[..., Any], helpers: int) -> None:
     def work(engine: Engine) -> Any:
-        with join_part(engine, [[0, 2], [3, 1]][engine.rank % 2]) as part:
+        with join_subset(engine, [[0, 2], [3, 1]][engine.rank % 2]) as part:
             array = np.full(1000, float(engine.rank), np.float32)
             part.all_reduce(array).wait()
             try:
