@@ -1,4 +1,4 @@
-"""Sums over all ranks that move half the bytes: buffers are cut over servers, each of which adds up its part.
+"""Sums over all ranks with half of the traffic: buffers are cut into parts, and each server sums one part.
 
     from herringbone_parallel.reduce.join.join import join
     from herringbone_parallel.reduce.join.settings import Settings
@@ -6,5 +6,5 @@
     with join(Settings.from_environment()) as engine:
         engine.all_reduce(gradients, op="average").wait()
 
-This package imports no framework; `herringbone_parallel.torch` and the other adaptors bring theirs.
+This package imports no framework; the adaptors, such as `herringbone_parallel.torch`, do.
 """

@@ -109,8 +109,8 @@ def _require(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name)
     if not value:
         raise ParallelError(
-            f"{name} is not set: Herringbone's launcher sets it for the ranks of a job; set it yourself if you start the"
-            " program by hand"
+            f"{name} is not set: Herringbone's launcher sets it for the ranks of a job; set it yourself if you start"
+            " the program by hand"
         )
     return value
 

@@ -84,7 +84,7 @@ class ReduceGroup(ProcessGroup):
         return work if self.engine is None or device != "cpu" else WatchedWork(work, self.engine, self._abandon)
 
     def _abandon(self) -> None:
-        """Never destroy gloo's group: its destructor waits for running collectives, for half an hour if a rank stopped."""
+        """Never destroy gloo's group: its destructor waits for running collectives, up to half an hour."""
         if not self._abandoned:
             self._abandoned = True
             # A reference that nobody drops keeps the destructor from running, even when the interpreter exits.
