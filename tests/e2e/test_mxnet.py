@@ -196,6 +196,6 @@ def test_all_names_of_horovods_do_what_they_say(tmp_path: Path) -> None:
         "gradient_predivide_factor=2.0: sums are computed in fp32 and then divided once",
         "hvd.DistributedTrainer has no num_groups here; see docs/mxnet.md",
         "the ranks train from different weights: call hvd.broadcast_parameters(net.collect_params(), root_rank=0)",
-        "ranks disagree on the gradients: at place 0",
+        "ranks disagree on the gradients: at position 0",
     ):
         assert sum(line.startswith(text) for line in refused) == 2, text

@@ -31,4 +31,5 @@ def fetched(array: Any, what: str) -> Array:
 
 def store(values: Array, array: Any) -> None:
     """Copy values into an array on any device; the caller may change the values afterwards."""
+    # MXNet copies into the array's own memory, on its own device; an empty index is the one of a scalar.
     array[() if array.shape == () else slice(None)] = values

@@ -82,8 +82,10 @@ def broadcast_(tensor: Any, root_rank: int, name: str | None = None, priority: i
 
 def _combined(values: Array, op: Op) -> Array:
     if op in (Op.MIN, Op.MAX):
+        # The engine only sums: each rank gathers all arrays and combines them.
         choose = np.minimum if op is Op.MIN else np.maximum
         return np.asarray(choose.reduce([part.reshape(values.shape) for part in _gathered(values)]))
+    # Other integers are summed as int64, and converted back.
     summed = values if values.dtype.name in SUMMED else values.astype(np.int64)
     engine().all_reduce(summed.reshape(-1), op=op.value).wait()
     return summed.astype(values.dtype, copy=False)

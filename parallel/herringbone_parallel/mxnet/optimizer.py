@@ -65,5 +65,6 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 def _average(gradients: Any) -> None:
     if engine().size == 1:
         return
+    # MXNet passes lists if it aggregates the updates of several weights.
     for gradient in gradients if isinstance(gradients, (tuple, list)) else [gradients]:
         allreduce_(gradient)

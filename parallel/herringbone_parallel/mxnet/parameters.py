@@ -51,8 +51,10 @@ def data_of(parameter: Any) -> Any:
 
 def _broadcast_arrays(arrays: Sequence[Any], root_rank: int) -> None:
     values = [np.ascontiguousarray(fetched(array, "a parameter")) for array in arrays]
+    # Digests cost one small gather, a broadcast all the bytes.
     if are_equal(engine(), values):
         return
+    # One broadcast of all bytes instead of one per array.
     joined = np.concatenate([value.reshape(-1).view(np.uint8) for value in values])
     broadcast(engine(), joined, root_rank)
     start = 0

@@ -52,6 +52,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         refuse(gradient_predivide_factor, others, "hvd.DistributedTrainer")
         self._engine, self._wire = engine(), compression
         self._reduction: Reduction | None = None
+        # Without a key-value store, Gluon calls `_allreduce_grads` and leaves the sums to this class.
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
@@ -69,6 +70,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         if self._engine.size == 1:
             return
         if self._reduction is None:
+            # In the first step rather than in `__init__`, because parameters may get their shapes from the first batch.
             trained = [parameter for parameter in self._params if parameter.grad_req != "null"]
             self._reduction = Reduction(self._engine, trained, self._wire)
         self._reduction()
@@ -99,6 +101,7 @@ class Reduction:
         sums = []
         for bucket in self._buckets:
             flat = bucket.fill([self._gradient(member) for member in bucket.members])
+            # Only fp32 can travel in 16 bits; other types travel unchanged.
             wire = self._wire if bucket.element == "float32" else None
             # Fetching waits for MXNet; buckets that have been submitted travel meanwhile.
             sums.append((bucket, flat, self._engine.all_reduce(flat, op="average", wire=wire)))

@@ -33,7 +33,7 @@ class LinkSpec:
     means that the arena's owner carries no lane.
     """
 
-    descriptor: int
+    descriptor: int  # belongs to the core, which closes it
     role: Role
     index: int
     label: str
@@ -77,12 +77,13 @@ class CoreConfig:
     locals: int
     lanes: int
     ranks: int
+    # Equal in all processes that share a ring, because each of them computes the positions in it.
     chunk_bytes: int
     limit: Limit
     local_limit: Limit
     silence: float
     late: float
-    links: tuple[LinkSpec, ...] = field(default=())
+    links: tuple[LinkSpec, ...] = field(default=())  # in the order in which the core sends
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ class Submission:
     count: int
     element: Element
     wire: Element
-    divisor: int
+    divisor: int  # of the last sum; 1 does not divide
     chunk: int
     window: int
     lanes: tuple[Lane, ...]

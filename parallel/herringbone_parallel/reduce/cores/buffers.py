@@ -26,10 +26,12 @@ class Buffer:
 
     def __init__(self, sequence: int, submission: Submission, config: CoreConfig) -> None:
         self.sequence, self.submission = sequence, submission
+        # The engine keeps the submitted array alive until the buffer is done.
         self._bytes = memory(submission.address, submission.count * submission.element.size)
         self._chunks = [chunks_of(lane, submission.chunk) for lane in submission.lanes]
         carries = config.local < config.lanes
         shards = submission.lanes[config.local] if carries else ()
+        # The own lane's chunks by server, so that a server's cursor finds its next chunk without a search.
         self._of_server = {
             shard.server: tuple(chunk for chunk in self._chunks[config.local] if chunk.shard == index)
             for index, shard in enumerate(shards)
@@ -120,6 +122,7 @@ class Buffers:
 
     def finish(self, sequence: int) -> None:
         """Record that the buffer's sum is in place."""
+        # Also drops the view of the user's memory.
         self.pending.pop(sequence, None)
         self._done.add(sequence)
         while self.done_below in self._done:

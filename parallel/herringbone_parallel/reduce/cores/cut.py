@@ -56,6 +56,7 @@ def cut_lanes(count: int, lanes: int, hosts: int, helpers: int, message: int) ->
 def most_elements(lanes: tuple[Lane, ...], wire_size: int, window: Window, hosts: int) -> int:
     """Return the number of elements of the largest chunk of a buffer with these lanes. Pure."""
     if hosts == 1:
+        # Nothing crosses a network, so no chunk needs to be small.
         return window.chunk_bytes // wire_size
     largest = max((shard.count for lane in lanes for shard in lane), default=0)
     return choose_chunk(largest * wire_size, most=window.chunk_bytes, message=window.message) // wire_size
@@ -84,11 +85,13 @@ def chunk_elements(count: int, rounds: int, most: int) -> int:
     every round trip, and all shards end together. With chunks of equal size, small shards end early, and then half of
     the links are idle.
     """
+    # Rounded up to whole units, so that chunks start at cache lines, too.
     elements = -(-count // rounds)
     return min(most, -(-elements // ALIGN) * ALIGN)
 
 
 def _slices(count: int, lanes: int) -> tuple[Shard, ...]:
+    # Lanes consist of whole units of ALIGN elements; only the last unit may be partial.
     units = -(-count // ALIGN)
     ends = [min(count, units * (lane + 1) // lanes * ALIGN) for lane in range(lanes)]
     return tuple(

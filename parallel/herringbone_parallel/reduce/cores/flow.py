@@ -44,6 +44,7 @@ class Flow:
         }
         self._locals = {stream.spec.index: stream for stream in streams if stream.spec.role is Role.LOCAL}
         self._carries = config.member < 0 or config.local < config.lanes
+        # Without a network step, the sum over this host is the final one.
         self._network = config.members > 1 and self._carries
         self._make_slots()
         self._make_cursors()
@@ -51,6 +52,7 @@ class Flow:
     def _make_slots(self) -> None:
         """Allocate the memory for other processes' chunks. Its size follows from the limits, not from the buffers."""
         config = self._config
+        # One entry per host. This host's own entry has no ring, because its chunks are read from the buffer.
         labels = [config.label] * config.members
         memories: list[memoryview | None] = [None] * config.members
         for stream in self._streams.values():
@@ -91,6 +93,7 @@ class Flow:
 
     def run(self) -> None:
         """Take all steps as far as they can go now."""
+        # In the order of the data, so that a chunk can pass several steps in one turn.
         for index in self._contributing:
             self._contribute(index)
         self._join()
@@ -133,6 +136,7 @@ class Flow:
             # Between ranks of one host the elements are in shared memory, and the message has no body.
             if slots is None or stream.spec.role is Role.HELPER or bool(header.length) == is_local:
                 raise ParallelError(f"{stream.spec.label} pushed what was not due: the connection is out of step")
+            # A local message has no length; the size of its chunk follows from the number of elements.
             size = header.elements * Element(header.element).size if is_local else header.length
             slots.arrive(stream.spec.index, size, header)
             return
@@ -160,6 +164,7 @@ class Flow:
 
     def _expected(self, stream: Stream, header: Header) -> tuple[Buffer, Chunk]:
         """Return the chunk whose sum is due next; sums return in the order of pushes."""
+        # The sum of a chunk that was never pushed would otherwise overwrite elements of the user's buffer.
         due = self._returning(stream).peek() if stream.returned.number < stream.pushed.number else None
         if due is None or not due[0].header(due[1], 0).same_chunk(header):
             raise ParallelError(f"{stream.spec.label} sent the sum of {header.describe()}, which was not due")
@@ -185,6 +190,7 @@ class Flow:
         if self._joining is None:
             return
         is_final = not self._network
+        # A lone rank of its host has nothing to join: its chunks are ready at once.
         while (due := self._joining.peek()) and (self.joined is None or self.joined.complete()):
             buffer, chunk = due
             submission = buffer.submission
@@ -239,6 +245,7 @@ class Flow:
             # A rank that serves contributes, too: its own part must be ready.
             if self._is_rank and (due is None or due[1].number >= due[0].ready[due[1].shard]):
                 return
+            # A helper has no buffer of its own; it takes the header from the members' messages.
             header = slots.check(due[0].header(due[1], 0) if due else None)
             wire = Element(header.wire)
             size = header.elements * wire.size
@@ -287,6 +294,7 @@ class Flow:
         self._count_down(buffer)
 
     def _count_down(self, buffer: Buffer) -> None:
+        # The last count comes after the last use of the buffer, because its owner may free the memory at once.
         buffer.remaining -= 1
         if not buffer.remaining:
             self._done(buffer.sequence)

@@ -24,6 +24,7 @@ from herringbone_parallel.reduce.elements import Element
 
 # Increase it with every change of this header, of the handshake or of the order of chunks: two ends must agree on them.
 VERSION = 3
+# Little-endian and without padding; `x` is the byte that is always 0.
 LAYOUT = struct.Struct("<BBBxIQQII")
 
 
@@ -76,6 +77,7 @@ class Header(NamedTuple):
 
     def describe(self) -> str:
         """Return the chunk in words, for error messages."""
+        # The code may be garbage, if the other end is out of step.
         element = Element(self.element).name.lower() if self.element in Element._value2member_map_ else self.element
         chunk = f"buffer {self.sequence}, {self.elements} elements of {element}"
         return f"{chunk} from {self.offset} on, divisor {self.divisor}"

@@ -72,6 +72,7 @@ def library() -> ctypes.CDLL | None:
     if found.hb_abi() != _ABI:
         return None
     handle = c_void_p
+    # Without declared types, ctypes passes pointers as 32-bit integers.
     for name, result, arguments in (
         ("hb_new", handle, [POINTER(_Config)]),
         ("hb_submit", c_int64, [handle, POINTER(_Submission)]),
@@ -103,6 +104,7 @@ class NativeCore:
         assert found is not None
         self._library = found
         self._process = os.getpid()
+        # `hb_counts` fills its array in this order.
         self._labels = [link.label for link in config.links]
         specs = (_LinkSpec * len(config.links))(
             *(
@@ -127,6 +129,7 @@ class NativeCore:
         numbers = how.address, how.count, how.element, how.wire, how.divisor, how.chunk, how.window, 0
         given = _Submission(*numbers, cut, len(cut))
         number = int(self._library.hb_submit(self._core, byref(given)))
+        # Negative after a failure or after `close`.
         if number < 0:
             raise ParallelError(self.failure() or "the engine is closed")
         return number

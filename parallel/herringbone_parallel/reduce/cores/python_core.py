@@ -23,11 +23,14 @@ from herringbone_parallel.reduce.cores.flow import Flow
 from herringbone_parallel.reduce.cores.messages import Header, Kind
 from herringbone_parallel.reduce.cores.stream import Stream
 
+# The longest sleep of the I/O thread, and so the precision of its deadlines.
 _TICK = 0.25
 # Several signs of life fit into the 3.5 s after which a silent process counts as lost.
 _ALIVE_EVERY = 0.5
+# The limit for the remaining sums at `close`, and again for the others' answers to LEAVE.
 _LINGER = 2.0
 _ABORT_SECONDS = 1.0
+# A reason comes from the network, so its length is bounded.
 _MAX_REASON = 64 << 10
 
 
@@ -40,6 +43,7 @@ class PythonCore:
         self._changed = threading.Condition()
         self._submitted: list[Submission] = []
         self._numbered = 0
+        # Written once, by the I/O thread. Callers read it without the lock: reading a reference is atomic.
         self._failure: str | None = None
         self._closing = False
         self._ended = False
@@ -73,6 +77,7 @@ class PythonCore:
                 raise ParallelError(self._failure or "the engine is closed")
             self._submitted.append(submission)
             self._numbered += 1
+            # Numbered under the lock, so that numbers have the order of the list, which the I/O thread keeps.
             number = self._numbered - 1
         self._wake()
         return number
@@ -126,6 +131,7 @@ class PythonCore:
         except (ParallelError, OSError) as error:
             self._stop(str(error))
         except BaseException as error:
+            # A bug in this core: report it to the other processes, too, so that they do not wait for this one.
             self._stop(f"{self._config.label} stopped by a mistake of our own: {error!r}")
             raise
         finally:
@@ -154,6 +160,7 @@ class PythonCore:
             else:
                 self._guard(key.data, key.data.receive)
         self._flow.run()
+        # A copy of the list, because `_flush` may remove a stream. All messages of a turn go out together.
         for stream in tuple(self._streams):
             self._flush(stream)
         # Signs of life must go out on time also when events keep this loop busy.
@@ -190,6 +197,7 @@ class PythonCore:
         for stream in self._streams:
             if now - stream.received_s > self._config.silence and stream.left_after is None:
                 raise ParallelError(self._silent(now))
+            # Queued messages will serve as signs of life themselves.
             if now - stream.sent_s > _ALIVE_EVERY and not stream.pending:
                 stream.send(Header(Kind.ALIVE))
                 self._flush(stream)
@@ -246,6 +254,7 @@ class PythonCore:
         if self._leaving is None:
             self._leaving = now
             for stream in tuple(self._streams):
+                # The number of finished buffers lets the others name this process if they submit more.
                 stream.send(Header(Kind.LEAVE, sequence=self._buffers.done_below))
                 self._flush(stream)
         return now - self._leaving > _LINGER or all(s.acknowledged and not s.pending for s in self._streams)
@@ -277,6 +286,7 @@ class PythonCore:
 
     def _finish(self, sequence: int) -> None:
         with self._changed:
+            # Under the lock, because waiting callers evaluate `is_done` under it.
             self._buffers.finish(sequence)
             self._changed.notify_all()
         self._notify_completions()

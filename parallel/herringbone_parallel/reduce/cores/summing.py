@@ -23,6 +23,7 @@ class Slots:
         self._memories, self._labels, self._limit = memories, labels, limit
         # Chunk n of every member uses entry n modulo `limit.chunks`.
         self._headers: list[list[Header | None]] = [[None] * len(memories) for _ in range(limit.chunks)]
+        # This process itself is not counted: the flow checks that its own part is ready.
         self._others = sum(memory is not None for memory in memories)
         self._arrived_counts = [0] * limit.chunks
         self._waiting_since: float | None = None
@@ -67,6 +68,7 @@ class Slots:
         assert first is not None
         for member, header in enumerate(headers):
             assert header is not None
+            # Summing different chunks would silently add unrelated elements.
             if not header.same_chunk(first):
                 raise ParallelError(
                     f"ranks do not sum the same buffers: {self._labels[0]} gave {first.describe()}, "
@@ -77,6 +79,7 @@ class Slots:
 
     def advance(self, size: int) -> int:
         """Step behind the next chunk, which is about to be summed; return its start in each member's ring."""
+        # The entry is free for the chunk that comes `limit.chunks` later.
         self._headers[self._number] = [None] * len(self._memories)
         self._arrived_counts[self._number] = 0
         self._waiting_since = None

@@ -140,6 +140,7 @@ def _text(reason: ctypes.Array[ctypes.c_char]) -> str:
 
 
 def _paths() -> str:
+    # The core tries the paths in this order.
     return ":".join(map(str, (*_EFA_PATHS, _LIBRARY, _OPEN_MPI_PATH)))
 
 

@@ -75,6 +75,7 @@ def join(settings: Settings, listener: socket.socket | None = None) -> Engine:
         roster, refused = exchange(settings, info, listener or rank_zero(settings))
         connector = _Connector(settings, roster, incoming, rails)
         config = connector.connect()
+        # No connection is added after this line, as relays require.
         rails.start()
         resources: tuple[Resource, ...] = (*connector.arenas, rails)
         engine = Engine(
@@ -88,6 +89,7 @@ def join(settings: Settings, listener: socket.socket | None = None) -> Engine:
 def _agreed(settings: Settings) -> dict[str, Any]:
     """Return the settings that must be equal on all ranks, by the names that an error message gives them."""
     return {
+        # Ranks that differed in one of these would cut buffers differently, or wait for different servers.
         "the servers on helper hosts": encode(settings.servers),
         "the window": str(settings.window),
         "the elements that cost as much as a message": settings.message,
@@ -144,6 +146,7 @@ class _Connector:
         self._settings, self._roster, self._incoming, self._rails = settings, roster, incoming, rails
         job_ranks = [rank.rank if rank.job_rank is None else rank.job_rank for rank in roster.ranks]
         self.topology = Topology.of([rank.host for rank in roster.ranks], job_ranks)
+        # The time limit starts anew, because the rendezvous may have used up most of the first one.
         self._deadline = time.monotonic() + settings.join_timeout
         hosts, helpers = self.topology.hosts, len(settings.servers)
         self.window = settings.window or windows.first_window(hosts, helpers)
@@ -159,6 +162,7 @@ class _Connector:
         settings, topology = self._settings, self.topology
         rank, helpers = settings.rank, len(settings.servers)
         local, lanes, hosts = topology.local_rank(rank), topology.lanes, topology.hosts
+        # A rank that carries no lane exchanges chunks with the ranks of its host only.
         carries = local < lanes and hosts > 1
         config = self._config_without_links(local)
         # All ranks make their connections in the same order, so that no two of them wait for each other.
@@ -212,6 +216,7 @@ class _Connector:
                 "server": index,
                 "member": topology.host(settings.rank),
                 "members": topology.hosts,
+                # The server allocates its rings by these three values, so all ranks of a lane must send the same.
                 "chunk_bytes": self._chunk_bytes,
                 "ring": self._limit.ring,
                 "most": self._limit.chunks,
@@ -237,6 +242,7 @@ class _Connector:
         if settings.rank < other:
             connection, theirs = self._incoming.take(role, other, session, label, self._deadline)
             offer = rails.answer(theirs.get("fabric")) if rails else None
+            # The connecting rank waits for this answer, which also carries this end's offer.
             handshake.send(connection, {"fabric": offer})
         else:
             info = self._roster.ranks[other]
@@ -264,6 +270,7 @@ class _Connector:
             if index == local:
                 continue
             connection = self._connect_rank(Role.LOCAL, index, other)
+            # Over the Unix socket: only such a socket can pass descriptors.
             theirs = arena.swap(connection, own, slots, size)
             self.arenas += [theirs] if theirs else []
             outbox = theirs.address(arena.slot_of(local, index)) if theirs else 0

@@ -31,6 +31,7 @@ class Rails:
 
     def __init__(self, names: Sequence[str], address: str) -> None:
         fabrics = fabric_rails(names)
+        # With libfabric, TCP carries only handshakes and lifelines, so one address is enough.
         self._interfaces = () if fabrics else addresses_of(names)
         self._relays = tuple(Relay(rail, _bound_to(rail, address)) for rail in fabrics)
         self.addresses = self._interfaces or (address,)
@@ -73,6 +74,7 @@ class Rails:
             relay.close()
 
     def _offer(self, rail: int) -> dict[str, Any]:
+        # The number tells the other end which of its own rails to use.
         return {"rail": rail, **self._relays[rail].offer()}
 
 
@@ -87,6 +89,7 @@ def addresses_of(rails: Sequence[str]) -> tuple[str, ...]:
 
 def rail_of(server: int, rank: int, rails: int) -> int:
     """Return the rail of the connection between a rank and a server, so that all rails get their share. Pure."""
+    # The sum spreads a rank's servers over the rails as well as a server's ranks.
     return (server + rank) % rails
 
 

@@ -68,6 +68,7 @@ def exchange(settings: Settings, info: RankInfo, listener: socket.socket | None)
     connection, answer = connect(
         settings.rendezvous, "rank 0", settings.token, asdict(info), deadline, extra_seconds=_EXTRA_SECONDS
     )
+    # The roster is complete, so this connection has no further use.
     connection.close()
     return Roster(answer["session"], tuple(map(RankInfo.of, answer["ranks"]))), 0
 
@@ -112,6 +113,7 @@ def _serve(settings: Settings, info: RankInfo, listener: socket.socket, deadline
         with changed:
             changed.wait_for(lambda: len(arrived) >= settings.size, deadline - time.monotonic())
             absent = sorted(set(range(settings.size)) - set(arrived))
+        # Sorted, because ranks arrive in any order.
         ranks = tuple(arrived[rank] for rank in sorted(arrived))
         # A difference explains more than an absence: a rank with another `size` makes ranks look absent.
         error = differences(ranks)
@@ -121,6 +123,7 @@ def _serve(settings: Settings, info: RankInfo, listener: socket.socket, deadline
             )
             address, timeout = settings.rendezvous[0], settings.join_timeout
             error = f"{_list(absent)} did not connect to {address} within {timeout:g} s{refused}"
+        # The random session tells connections of this job apart from those of another one at a reused address.
         roster = Roster(secrets.token_hex(8), ranks)
         answer = {"error": error} if error else asdict(roster)
         for connection in connections:

@@ -44,7 +44,7 @@ class Settings:
     core: str | None = None
     window: Window | None = None
     message: int = 1024
-    silence: float = 3.5
+    silence: float = 3.5  # cores send a sign of life every half second
     late: float = 1800.0
     join_timeout: float = 120.0
     job_rank: int | None = None
@@ -82,6 +82,7 @@ class Settings:
             servers=decode(environment.get(ReduceVariable.SERVERS, "")),
             wire=Element.named(wire) if wire else None,
             rails=rails_of(environment),
+            # An empty variable counts as unset.
             core=environment.get(CORE_VARIABLE) or None,
         )
 
@@ -100,6 +101,7 @@ def read_token(environment: Mapping[str, str]) -> bytes:
     """Read the job's token from the file that the environment names."""
     path = _require(environment, ReduceVariable.TOKEN_FILE)
     try:
+        # A file that was written with an editor ends in a newline.
         return Path(path).read_bytes().strip()
     except OSError as error:
         raise ParallelError(f"{ReduceVariable.TOKEN_FILE}={path} cannot be read: {error}") from None

@@ -41,6 +41,7 @@ class ReduceGroup(ProcessGroup):
         self._abandoned = False
         # The most recent works, for a torch that does not keep them; it has at most two in progress.
         self._recent: deque[Any] = deque(maxlen=8)
+        # A prefix for each group, so that their keys in the store never collide.
         gloo = ProcessGroupGloo(PrefixStore("gloo/", store), rank, size, timeout=timeout)
         self._groups: dict[str, Any] = {"cpu": gloo}
         self._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
@@ -93,6 +94,7 @@ class ReduceGroup(ProcessGroup):
     def shutdown(self) -> None:
         """Leave the other ranks. torch < 2.6 does not call this; then the engine closes when the script ends."""
         if self._stager is not None:
+            # First, because the stager's threads use the engine.
             self._stager.close()
         engine, self.engine = self.engine, None
         if engine is not None:
@@ -127,6 +129,7 @@ def start(engine: Engine, tensor: torch.Tensor, operation: str) -> Any:
 
 def register() -> None:
     """Make `init_process_group("smddp")` possible; a second call does nothing."""
+    # torch refuses to register a name twice.
     if not hasattr(dist.Backend, NAME.upper()):
         dist.Backend.register_backend(NAME, _create, devices=["cpu", "cuda"])
 
@@ -136,6 +139,7 @@ def _create(store: Store, rank: int, size: int, timeout: timedelta) -> ReduceGro
 
     The engine sums buffers in one order on all ranks, and groups of some ranks would break that order.
     """
+    # torch creates the job's group first; all later calls come from `new_group`.
     if dist.is_initialized():
         return ReduceGroup(store, rank, size, timeout, None)
     engine = session.enter()
@@ -164,6 +168,7 @@ def _stager(store: Store, timeout: timedelta, engine: Engine | None) -> Stager |
     if len(set(map(len, engine.topology.ranks))) > 1 or engine.local_size == 1:
         return Stager(engine, Cuda())
     host, rank, size = engine.topology.host(engine.rank), engine.local_rank, engine.local_size
+    # The host's number keeps the groups of different hosts apart in the job's store.
     scatters, gathers = (
         _nccl(PrefixStore(f"inside/{host}/{name}/", store), rank, size, timeout) for name in ("scatters", "gathers")
     )

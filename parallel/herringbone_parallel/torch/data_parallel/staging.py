@@ -52,6 +52,7 @@ class Stager:
     def start(self, tensor: torch.Tensor, operation: str) -> Any:
         """Start the sum of a tensor on the device, in place; return torch's work object for it."""
         sum_in_progress = _StagedSum(tensor, self._device.future(tensor))
+        # The caller's thread only queues work on the stream here; it never waits for the device.
         with self._device.leaving(tensor):
             part = self._intra_host.scatter(tensor) if self._intra_host else tensor.detach().reshape(-1)
             if self._intra_host and operation == "average":
@@ -63,6 +64,7 @@ class Stager:
 
     def close(self) -> None:
         """End the threads after all started sums; the caller keeps the job's engine."""
+        # The staging thread passes the end on, so the landing thread ends after the last sum.
         self._staged.put(None)
         for thread in self._threads:
             thread.join()
@@ -79,6 +81,7 @@ class Stager:
                 transfer.copied()
                 staged = transfer.staged
                 name = str(staged.dtype).removeprefix("torch.")
+                # The engine gets an address only: `transfer` keeps `staged` alive until the sum has landed.
                 transfer.handle = engine.all_reduce(staged.data_ptr(), staged.numel(), name, op=transfer.operation)
             except BaseException as failure:  # noqa: BLE001  the caller that waits raises it
                 transfer.failure = failure
@@ -95,6 +98,7 @@ class Stager:
                 transfer.sum.fail(self._reason(failure))
 
     def _land(self, transfer: _Transfer) -> None:
+        # Raised here, in order: an earlier sum that succeeded must land first.
         if transfer.failure is not None:
             raise transfer.failure
         assert transfer.handle is not None
@@ -110,6 +114,7 @@ class Stager:
 
     def _reason(self, failure: BaseException) -> BaseException:
         """Return the reason of a failed sum, from the job's engine if possible: its messages have the job's ranks."""
+        # A lane's engine names ranks by host and lane, which a user cannot match with the ranks of the job.
         until = time.monotonic() + (_REPORT_SECONDS if isinstance(failure, ParallelError) and self._lane else 0.0)
         while self._engine.failure is None and time.monotonic() < until:
             time.sleep(0.01)

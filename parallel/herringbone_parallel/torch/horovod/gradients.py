@@ -46,6 +46,7 @@ class Gradients:
         self._handles: list[Handle] = []
         self._staged: list[torch.Tensor] = []
         for name, parameter in named:
+            # This hook runs after autograd has added the gradient to `.grad`; an earlier one would see the old value.
             parameter.register_post_accumulate_grad_hook(partial(self._note, name))  # type: ignore[no-untyped-call]
 
     @property
@@ -58,6 +59,7 @@ class Gradients:
         with torch.no_grad():
             while len(self._handles) < len(self._buckets):
                 self._start()
+            # Reset before waiting, so that an error leaves no stale handles behind.
             handles, self._handles = self._handles, []
             staged, self._staged = self._staged, []
             self._pass_counts.clear()
@@ -79,6 +81,7 @@ class Gradients:
                     f"the gradient of {name} is sparse: give hvd.DistributedOptimizer sparse_as_dense=True"
                 )
             parameter.grad = parameter.grad.to_dense()
+        # Start every bucket that is final, in order: the next one may have been final for a while.
         with torch.no_grad():
             while len(self._handles) < len(self._buckets) and self._is_final(self._buckets[len(self._handles)]):
                 self._start()
@@ -90,6 +93,7 @@ class Gradients:
         bucket = self._buckets[len(self._handles)]
         bucket.fill()
         flat = bucket.buffer.cpu()
+        # Only fp32 can travel in 16 bits; other types travel unchanged.
         wire = self._wire if flat.dtype is torch.float32 else None
         name = str(flat.dtype).removeprefix("torch.")
         self._handles.append(self._engine.all_reduce(flat.data_ptr(), flat.numel(), name, op=self._op, wire=wire))
@@ -100,5 +104,6 @@ class Gradients:
 def _cut(parameters: Sequence[torch.Tensor], engine: Engine) -> list[list[int]]:
     if engine.size > 1:
         return plan(parameters, session.cost())
+    # A lone rank sends nothing, so nothing needs to be measured.
     sizes = [((p.dtype, p.device), p.numel() * p.element_size()) for p in parameters]
     return cut_buckets(sizes, first_bytes=25 << 20, most_bytes=25 << 20)

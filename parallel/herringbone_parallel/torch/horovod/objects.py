@@ -19,6 +19,7 @@ def broadcast_parameters(params: Mapping[str, Any] | Iterable[tuple[str, torch.T
     """
     named = list(params.items() if isinstance(params, Mapping) else params)
     tensors = [(name, tensor) for name, tensor in named if isinstance(tensor, torch.Tensor)]
+    # Digests cost one small gather, a broadcast all the bytes.
     if are_equal(engine(), tensors):
         return
     # One broadcast of all bytes instead of one per tensor.

@@ -105,9 +105,11 @@ def allreduce_async_(
     if prescale_factor != 1.0:
         work.mul_(prescale_factor)
     if chosen in (Op.MIN, Op.MAX):
+        # The engine only sums: each rank gathers all tensors and combines them.
         combine = torch.minimum if chosen is Op.MIN else torch.maximum
         return Pending(None, reduce(combine, _gathered(work)), target, 1, postscale_factor)
     wire = compression if work.dtype is torch.float32 else None
+    # The engine divides in fp32, before it rounds to 16 bits.
     divided = chosen is Op.AVERAGE and work.dtype in _FLOATS
     handle = engine().all_reduce(
         work.data_ptr(),
@@ -154,6 +156,7 @@ def _on_host(tensor: torch.Tensor) -> torch.Tensor:
     """Return the values in the host's memory and in a type that the engine sums: the tensor itself, or a copy."""
     if tensor.layout is not torch.strided:
         raise ParallelError("hvd.allreduce of a sparse tensor: give tensor.to_dense()")
+    # Bool and small integers are summed as int64, and converted back when the sum is copied.
     summed = tensor.dtype if tensor.dtype in (*_FLOATS, torch.int32, torch.int64, torch.uint8) else torch.int64
     return tensor.to("cpu", summed).contiguous()
 

@@ -90,6 +90,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
     ]
     named = _named(named_parameters, trained)
     agreement.require_alike(engine(), named)
+    # A subclass, so that `isinstance` and schedulers see the user's optimizer class.
     mixed = type(optimizer.__class__.__name__, (_Distributed, optimizer.__class__), {})
     wrapped: Any = object.__new__(mixed)
     # The result shares state and groups with the user's optimizer. A learning rate scheduler that was made before has
@@ -104,6 +105,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
 def _named(named_parameters: Named | None, trained: list[nn.Parameter]) -> list[tuple[str, nn.Parameter]]:
     """Return the trained parameters with their names, in the order of definition if it is known."""
     if named_parameters is None:
+        # Without names, the order in the optimizer is all that there is.
         return [(f"parameter {index}", parameter) for index, parameter in enumerate(trained)]
     wanted = {id(parameter) for parameter in trained}
     named = [(name, parameter) for name, parameter in named_parameters if id(parameter) in wanted]

@@ -37,6 +37,7 @@ def average_batch_norm(model: nn.Module, group: dist.ProcessGroup | None = None)
     """
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return
+    # Layers with `track_running_stats=False` have no statistics.
     statistics = [
         (layer.running_mean, layer.running_var)
         for layer in _layers(model)

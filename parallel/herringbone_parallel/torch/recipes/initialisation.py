@@ -26,6 +26,7 @@ def seeded(seed: int) -> Iterator[None]:
     It covers torch's generators of the processor and of the current CUDA device. Seeds that differ between ranks, for
     dropout or augmentation, stay in effect after the block.
     """
+    # By default, `fork_rng` would save the generators of all devices.
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

@@ -52,6 +52,7 @@ class LARS(MultiTensorOptimizer):
     def _update(self, group: dict[str, Any], weights: Tensors) -> None:
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         decay, rate = group["weight_decay"], float(group["lr"])
+        # g + weight_decay w, for all layers in one call.
         scaled = list(torch._foreach_add(gradients, weights, alpha=decay))
         if group["adapt"]:
             trust = group["trust"]

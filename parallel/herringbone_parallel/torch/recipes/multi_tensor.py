@@ -43,6 +43,7 @@ def batches(parameters: Iterable[torch.Tensor]) -> Iterator[Tensors]:
             continue
         if parameter.grad.is_sparse:
             raise ParallelError(f"a gradient of {tuple(parameter.shape)} is sparse: LARS and LAMB need the whole norm")
+        # List operations need tensors of one device and one type.
         kinds.setdefault((parameter.device, parameter.dtype), []).append(parameter)
     for (device, _), tensors in kinds.items():
         yield from _cache_sized(tensors) if device.type == "cpu" else [tensors]
@@ -71,6 +72,7 @@ def ratios(
     """
     weight_norms = torch.stack(torch._foreach_norm(weights))
     update_norms = torch.stack(torch._foreach_norm(updates))
+    # A layer of zeros, as biases often start, would otherwise never move, or divide by zero.
     both = (weight_norms > 0) & (update_norms > 0)
     layer_ratios: list[float] = torch.where(both, formula(weight_norms, update_norms), 1.0).tolist()
     return layer_ratios
@@ -84,6 +86,7 @@ class MultiTensorOptimizer(torch.optim.Optimizer):
         """Update the parameters that have a gradient; return the result of `closure`, if there is one."""
         loss = None
         if closure is not None:
+            # `step` runs without gradients, but a closure computes them.
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:

@@ -37,6 +37,7 @@ class Precision:
                 "precision 'fp16' on this processor: it has no instructions for fp16 (AVX512-FP16, AMX-FP16 or Arm's),"
                 " and torch would emulate them or refuse. Use 'bf16' or 'fp32' here, or a CUDA device"
             )
+        # bf16 has the range of fp32 and needs no scaling; a disabled scaler passes everything through.
         self.scaler = torch.amp.GradScaler(self._device, enabled=name == "fp16")
 
     def autocast(self) -> Any:
@@ -49,6 +50,7 @@ class Precision:
 
     def clip(self, optimizer: torch.optim.Optimizer, parameters: Any, max_norm: float) -> torch.Tensor:
         """Scale the gradients to a norm of at most `max_norm`, between `backward` and `step`; return the old norm."""
+        # The norm is that of the unscaled gradients.
         self.scaler.unscale_(optimizer)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 

@@ -12,8 +12,8 @@ from torch import nn
 from torch.autograd import profiler
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.recipes import multi_tensor, weight_groups
-from herringbone_parallel.torch.recipes.api import LAMB, LARS
+from herringbone_parallel.torch.recipes import multi_tensor
+from herringbone_parallel.torch.recipes.api import LAMB, LARS, weight_groups
 
 DECAY, RATE = 0.02, 0.3
 
