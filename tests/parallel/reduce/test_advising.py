@@ -1,3 +1,5 @@
+"""The timing of a step by its sums, and the usages in docstrings."""
+
 from __future__ import annotations
 
 import doctest

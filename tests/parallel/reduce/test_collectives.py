@@ -1,4 +1,4 @@
-"""What is made of sums of integers: broadcast, gather, barrier, agreement."""
+"""The collectives that are built from sums of integers: broadcast, gather, barrier, agreement."""
 
 import numpy as np
 import pytest

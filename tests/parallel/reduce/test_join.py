@@ -1,4 +1,4 @@
-"""How ranks and servers find each other, and who is refused."""
+"""The rendezvous of ranks and servers, and the connections that they refuse."""
 
 import contextlib
 import os
@@ -36,7 +36,7 @@ def rendezvous():
 
 
 def settings(rank, rendezvous, **more):
-    given = {
+    values = {
         "rank": rank,
         "size": 2,
         "host": f"host-{rank}",
@@ -45,24 +45,24 @@ def settings(rank, rendezvous, **more):
         "join_timeout": 5.0,
         **more,
     }
-    return Settings(**given)
+    return Settings(**values)
 
 
 def errors_of(*ranks):
-    """Join all at once; return what each raised."""
+    """Join all ranks at once; return each one's error message, or None."""
 
-    def one(given):
+    def join_one(settings):
         try:
-            with join(given):
+            with join(settings):
                 return None
         except ParallelError as error:
             return str(error)
 
     with ThreadPoolExecutor(len(ranks)) as pool:
-        return list(pool.map(one, ranks))
+        return list(pool.map(join_one, ranks))
 
 
-def test_ranks_that_do_not_come_are_named(rendezvous):
+def test_missing_ranks_are_named(rendezvous):
     (error,) = errors_of(settings(0, rendezvous, size=4, join_timeout=0.5))
     assert error == "ranks 1, 2, 3 did not connect to 127.0.0.1 within 0.5 s"
 
@@ -97,8 +97,8 @@ def test_two_ranks_of_one_number(rendezvous):
 
 
 def test_a_server_that_is_not_there_is_named(rendezvous):
-    gone = (ReduceServer("algo-9", "127.0.0.1", rendezvous[1] + 1),)
-    zero, one = errors_of(*(settings(rank, rendezvous, servers=gone, join_timeout=0.5) for rank in (0, 1)))
+    missing_server = (ReduceServer("algo-9", "127.0.0.1", rendezvous[1] + 1),)
+    zero, one = errors_of(*(settings(rank, rendezvous, servers=missing_server, join_timeout=0.5) for rank in (0, 1)))
     for error in (zero, one):
         assert "the server on algo-9 cannot be reached at ('127.0.0.1'," in error
 
@@ -124,8 +124,8 @@ def test_a_server_refuses_and_counts_strangers():
         server.close()
 
 
-def test_a_door_proves_itself_too():
-    """Whoever listens at the right place without the token learns nothing of it and is found out."""
+def test_an_acceptor_proves_itself_too():
+    """A process that listens at the right address without the token learns nothing about it, and is refused."""
     impostor = listen("127.0.0.1")
 
     def answer():
@@ -141,11 +141,11 @@ def test_a_door_proves_itself_too():
     answering.join()
 
 
-def test_what_a_visit_raises_is_told_to_the_caller():
-    def visit(connection, hello):
+def test_an_error_of_admit_is_sent_to_the_caller():
+    def admit(connection, hello):
         raise ParallelError(f"no {hello['what']} today")
 
-    acceptor = Acceptor([listen("127.0.0.1")], TOKEN, visit)
+    acceptor = Acceptor([listen("127.0.0.1")], TOKEN, admit)
     with pytest.raises(ParallelError, match="no tea today"):
         connect(("127.0.0.1", acceptor.port), "it", TOKEN, {"what": "tea"}, time.monotonic() + 5)
     acceptor.close()
@@ -181,11 +181,11 @@ def test_settings_come_from_the_environment(tmp_path):
         "HERRINGBONE_REDUCE_SERVERS": "algo-3=10.0.0.5:7601",
         "HERRINGBONE_REDUCE": "python",
     }
-    given = Settings.from_environment(environment)
-    assert (given.rank, given.size, given.host, given.rendezvous) == (1, 2, "algo-1", ("fd00::1", 7601))
-    assert (given.wire, given.rails, given.core) == (Element.BFLOAT16, ("eth0", "eth1"), "python")
-    assert given.servers == (ReduceServer("algo-3", "10.0.0.5", 7601),)
-    assert "token" not in repr(given)
+    values = Settings.from_environment(environment)
+    assert (values.rank, values.size, values.host, values.rendezvous) == (1, 2, "algo-1", ("fd00::1", 7601))
+    assert (values.wire, values.rails, values.core) == (Element.BFLOAT16, ("eth0", "eth1"), "python")
+    assert values.servers == (ReduceServer("algo-3", "10.0.0.5", 7601),)
+    assert "token" not in repr(values)
 
 
 @pytest.mark.parametrize(
@@ -265,7 +265,7 @@ def test_a_wait_can_end_before_the_sum(world):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forked_child_leaves_the_rank_alone(world, kind):
-    """A process forked by a data loader said goodbye for its rank, and waited for a thread that it has not."""
+    """Regression: a process forked by a data loader left in its rank's name, and waited for a thread that it lacks."""
     ranks = world("ab", kind=kind)
     engine = ranks.engines[0]
     child = os.fork()

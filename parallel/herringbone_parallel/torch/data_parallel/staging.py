@@ -52,7 +52,7 @@ class Stager:
     def start(self, tensor: torch.Tensor, operation: str) -> Any:
         """Start the sum of a tensor on the device, in place; return torch's work object for it."""
         sum_in_progress = _StagedSum(tensor, self._device.future(tensor))
-        # The caller's thread only queues work on the stream here; it never waits for the device.
+        # On a device, the caller's thread only queues work on the stream, and never waits for it.
         with self._device.leaving(tensor):
             part = self._intra_host.scatter(tensor) if self._intra_host else tensor.detach().reshape(-1)
             if self._intra_host and operation == "average":
