@@ -74,6 +74,7 @@ class Relay:
         self._library = library = _functions()
         self._name = FABRIC + rail.provider
         reason = ctypes.create_string_buffer(_REASON_BYTES)
+        # A null pointer lets libfabric choose the first domain.
         domain = rail.domain.encode() if rail.domain else None
         endpoint = library.hb_fabric_open(
             (libfabric or _paths()).encode(), rail.provider.encode(), domain, address.encode(), reason, len(reason)

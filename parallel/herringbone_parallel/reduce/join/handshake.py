@@ -56,6 +56,7 @@ def connect(connection: socket.socket, token: bytes) -> None:
     magic, version, theirs = _HELLO.unpack(_read(connection, _HELLO.size))
     if magic != _MAGIC:
         raise RefusedError("the process that listens there does not belong to a Herringbone job")
+    # Before anything else: ends with different versions would misread each other's messages.
     if version != VERSION:
         raise RefusedError(f"it speaks version {version} of the protocol, this end {VERSION}: install the same release")
     ours = secrets.token_bytes(_NONCE_BYTES)
@@ -86,6 +87,7 @@ def receive(connection: socket.socket) -> dict[str, Any]:
     message = json.loads(_read(connection, length))
     if not isinstance(message, dict):
         raise ParallelError(f"a message while connecting is not a JSON object: {message!r}")
+    # Any answer may be an error, so all callers get it as an exception.
     if "error" in message:
         raise ParallelError(str(message["error"]))
     return message

@@ -83,6 +83,7 @@ class Acceptor:
 
 def listen(address: str, port: int = 0) -> socket.socket:
     """Return a listening TCP socket; port 0 is any free port. Raises `ParallelError` if the address is not usable."""
+    # Only IPv6 addresses have colons.
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         # All ranks of a job may connect to rank 0 within milliseconds, hence the large backlog.
@@ -134,6 +135,7 @@ def connect(
 
 
 def _open(address: tuple[str, int] | str, source: str | None, deadline: float) -> socket.socket:
+    # A host that is down may not answer at all, so each attempt has a limit of its own.
     timeout = min(max(deadline - time.monotonic(), 0.1), 5.0)
     if not isinstance(address, str):
         return socket.create_connection(address, timeout, (source, 0) if source else None)

@@ -83,6 +83,7 @@ def differences(ranks: Sequence[RankInfo]) -> str | None:
         return "ranks disagree on their number: " + ", ".join(f"{rank.size} on rank {rank.rank}" for rank in ranks)
     first = ranks[0]
     for rank in ranks[1:]:
+        # Sorted, because the order of a set varies between runs.
         for name in sorted({*first.agreed, *rank.agreed}):
             ours, theirs = first.agreed.get(name), rank.agreed.get(name)
             if ours != theirs:
@@ -105,6 +106,7 @@ def _serve(settings: Settings, info: RankInfo, listener: socket.socket, deadline
                     f"rank {rank.rank} connected twice, from {arrived[rank.rank].host} and from {rank.host}"
                 )
             arrived[rank.rank] = rank
+            # The connection stays open until rank 0 answers all ranks together.
             connections.append(connection)
             changed.notify_all()
 
@@ -132,6 +134,7 @@ def _serve(settings: Settings, info: RankInfo, listener: socket.socket, deadline
                 handshake.send(connection, answer)
             except OSError:
                 continue
+        # Rank 0 fails with the same error as the others.
         if error:
             raise ParallelError(error)
         return roster, acceptor.refused

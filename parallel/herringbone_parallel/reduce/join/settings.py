@@ -89,6 +89,7 @@ class Settings:
 
 def host_name(environment: Mapping[str, str]) -> str:
     """Return this host's name: its name in the job, else its name in its system."""
+    # The name in the job comes first, because several hosts of a job may run on one machine.
     return environment.get(ReduceVariable.HOST) or environment.get("SM_CURRENT_HOST") or socket.gethostname()
 
 

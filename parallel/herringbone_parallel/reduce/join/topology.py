@@ -64,6 +64,7 @@ class Topology:
 
     def carriers(self, lane: int) -> tuple[int, ...]:
         """Return the ranks that carry a lane, in the order of hosts."""
+        # Every host has this local rank, because the smallest host limits the number of lanes.
         return tuple(ranks[lane] for ranks in self.ranks)
 
     def label(self, rank: int) -> str:

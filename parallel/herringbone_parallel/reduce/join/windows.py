@@ -13,6 +13,7 @@ from herringbone_parallel.core.sums.links import Cost, host_link
 from herringbone_parallel.core.sums.shards import busiest_share
 from herringbone_parallel.reduce.cores.base import Limit
 
+# Nothing crosses a network, so chunks may be large.
 _LONE_HOST = Window(256 << 10, 4)
 # The least that a switch's port queues, as far as we know. Hosts that overflow the queue lose packets.
 _QUEUE_BYTES = 1 << 20

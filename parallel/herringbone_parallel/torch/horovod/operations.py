@@ -164,4 +164,5 @@ def _on_host(tensor: torch.Tensor) -> torch.Tensor:
 def _gathered(host: torch.Tensor) -> list[torch.Tensor]:
     """Return each rank's elements, flat."""
     parts = all_gather(engine(), host.reshape(-1).view(torch.uint8).numpy().tobytes())
+    # `frombuffer` rejects an empty buffer.
     return [torch.frombuffer(bytearray(part), dtype=host.dtype) if part else host.new_empty(0) for part in parts]

@@ -76,6 +76,7 @@ def DistributedOptimizer(  # noqa: N802  Horovod's name
         raise ParallelError(
             "gradient_predivide_factor: sums are divided once, after they are taken in fp32; leave it out"
         )
+    # Arguments that are left off change nothing, so only those that are switched on are refused.
     if unknown := sorted(name for name, value in others.items() if value):
         raise ParallelError(f"hvd.DistributedOptimizer has no {', '.join(unknown)} here")
     if backward_passes_per_step < 1:

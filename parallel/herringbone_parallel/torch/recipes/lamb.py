@@ -75,6 +75,7 @@ class LAMB(MultiTensorOptimizer):
                 }
         states = [self.state[weight] for weight in weights]
         direction = [torch.empty_like(weight, memory_format=torch.preserve_format) for weight in weights]
+        # Adam adds its step to the weights that it gets, so they start from zero.
         torch._foreach_zero_(direction)
         adam(
             direction,

@@ -75,5 +75,6 @@ class LARS(MultiTensorOptimizer):
             nesterov=False,
             maximize=False,
         )
+        # torch's SGD has put the velocities of the first step into the list.
         for weight, velocity in zip(weights, velocities, strict=True):
             self.state[weight]["velocity"] = velocity

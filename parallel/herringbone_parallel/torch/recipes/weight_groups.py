@@ -16,6 +16,7 @@ def weight_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]
     them, so LARS and LAMB do not change the length of their steps. Source: Goyal et al., arXiv 1706.02677, 5.3.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # Weights of linear and convolution layers have two dimensions or more.
     groups = [
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay, "adapt": True},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0, "adapt": False},
