@@ -192,10 +192,10 @@ def test_all_functions_of_horovod(tmp_path: Path) -> None:
     for text in (
         "hvd.allreduce: an average of int32: cast it, or give op=hvd.Sum",
         "the array of hvd.allreduce is a row_sparse array: give one that is not sparse",
-        "ignore_stale_grad=True: ranks that leave out other parameters would end with other weights",
-        "gradient_predivide_factor=2.0: sums are divided once",
+        "ignore_stale_grad=True: ranks that skip different parameters would end with different weights",
+        "gradient_predivide_factor=2.0: sums are computed in fp32 and then divided once",
         "hvd.DistributedTrainer has no num_groups here; see docs/mxnet.md",
         "the ranks train from different weights: call hvd.broadcast_parameters(net.collect_params(), root_rank=0)",
-        "ranks disagree on the gradients: at place 0",
+        "ranks disagree on the gradients: at position 0",
     ):
         assert sum(line.startswith(text) for line in refused) == 2, text

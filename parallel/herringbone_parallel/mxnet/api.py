@@ -1,19 +1,19 @@
-"""The data-parallel library for MXNet, by Horovod's names: what `import horovod.mxnet as hvd` is in a launched rank.
+"""The data-parallel library for MXNet, under Horovod's names: `import horovod.mxnet as hvd` in a launched rank.
 
     hvd.init()
     net.initialize()
     hvd.broadcast_parameters(net.collect_params(), root_rank=0)
     trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", {"learning_rate": 0.1})
 
-AWS never had a library of its own for MXNet; its example scripts use Horovod, which cannot be built any more. In the
-ranks of a job under `mpi` these names are there when the real package is not; what they cannot do they refuse.
+AWS has no library of its own for MXNet. Its example scripts use Horovod, which can no longer be built. In the ranks of
+a job under `mpi` these names exist if the real package is not installed. Unsupported arguments raise an error.
 """
 
 from herringbone_parallel.mxnet.require import require_mxnet
 
 require_mxnet()
 
-from herringbone_parallel.mxnet.operations import (  # noqa: E402 - MXNet first, or say what is missing
+from herringbone_parallel.mxnet.operations import (  # noqa: E402 - after the check for MXNet, whose message names what is missing
     allgather,
     allreduce,
     allreduce_,

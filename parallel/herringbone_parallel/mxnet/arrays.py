@@ -1,4 +1,4 @@
-"""MXNet's arrays and numpy's: what can travel, out of MXNet and back. A copy waits for whatever computes the array."""
+"""Copies between MXNet's arrays and numpy's. A copy waits until MXNet, which computes in the background, is done."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.elements import Array
 
-# What the engine adds up as it is.
+# The types that the engine sums without a conversion.
 SUMMED = ("float16", "float32", "float64", "int32", "int64", "uint8")
 
 
@@ -19,7 +19,7 @@ def element_of(array: Any) -> str:
 
 
 def fetched(array: Any, what: str) -> Array:
-    """Return an array's values, in memory of their own. Raises `ParallelError` for a sparse one."""
+    """Return a copy of an array's values; `what` names it in messages. Raises `ParallelError` for a sparse array."""
     if array.stype != "default":
         raise ParallelError(
             f"{what} is a {array.stype} array: give one that is not sparse (array.tostype('default'); a parameter's"
@@ -30,5 +30,6 @@ def fetched(array: Any, what: str) -> Array:
 
 
 def store(values: Array, array: Any) -> None:
-    """Put values into an array, wherever it lies; the values may be changed afterwards."""
+    """Copy values into an array on any device; the caller may change the values afterwards."""
+    # MXNet copies into the array's own memory, on its own device; an empty index is the one of a scalar.
     array[() if array.shape == () else slice(None)] = values

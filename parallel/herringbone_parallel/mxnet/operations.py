@@ -1,6 +1,6 @@
-"""Single arrays over all ranks: metrics, gradients that a script handles itself, values to share.
+"""Horovod's operations on single arrays, such as metrics and gradients that a script handles itself.
 
-Every rank calls them in the same order: names tell nothing apart here. Each waits for its result.
+All ranks call them in the same order, by which operations are matched; names have no effect. Each waits for its result.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ def allreduce(
     postscale_factor: float = 1.0,
     op: Op | None = None,
 ) -> Any:
-    """Return the array's average over all ranks, or what `op` says; `average=False` is a sum, as in old scripts.
+    """Return the array's average over all ranks, or the result of `op`; `average=False` is a sum, as in old scripts.
 
         loss = hvd.allreduce(loss)
 
-    Integers have a sum, and no average. Raises `ParallelError` for a sparse array.
+    Raises `ParallelError` for an average of integers and for a sparse array.
     """
     return allreduce_(tensor.copy(), average, name, priority, prescale_factor, postscale_factor, op)
 
@@ -38,13 +38,13 @@ def allreduce(
 def allreduce_(
     tensor: Any,
     average: bool | None = None,
-    name: str | None = None,  # noqa: ARG001 - the order of calls tells arrays apart
-    priority: int = 0,  # noqa: ARG001 - as above: sums are taken in the order of calls
+    name: str | None = None,  # noqa: ARG001 - the order of calls identifies arrays
+    priority: int = 0,  # noqa: ARG001 - sums are computed in the order of calls
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
     op: Op | None = None,
 ) -> Any:
-    """As `allreduce`, in place."""
+    """Do `allreduce` in place."""
     chosen = chosen_op(average, op)
     if chosen is Op.AVERAGE and not element_of(tensor).startswith("float"):
         raise ParallelError(f"hvd.allreduce: an average of {element_of(tensor)}: cast it, or give op=hvd.Sum")
@@ -59,7 +59,7 @@ def allreduce_(
 
 
 def allgather(tensor: Any, name: str | None = None, priority: int = 0) -> Any:  # noqa: ARG001
-    """Return the arrays of all ranks one behind the other; they may differ in length, in no other dimension."""
+    """Return the arrays of all ranks, concatenated; they may differ in their first dimension only."""
     import mxnet as mx
 
     values = fetched(tensor, "the array of hvd.allgather")
@@ -68,7 +68,7 @@ def allgather(tensor: Any, name: str | None = None, priority: int = 0) -> Any:  
 
 
 def broadcast(tensor: Any, root_rank: int, name: str | None = None, priority: int = 0) -> Any:
-    """Return what rank `root_rank` gave."""
+    """Return the array of rank `root_rank`."""
     return broadcast_(tensor.copy(), root_rank, name, priority)
 
 
@@ -82,8 +82,10 @@ def broadcast_(tensor: Any, root_rank: int, name: str | None = None, priority: i
 
 def _combined(values: Array, op: Op) -> Array:
     if op in (Op.MIN, Op.MAX):
+        # The engine only sums: each rank gathers all arrays and combines them.
         choose = np.minimum if op is Op.MIN else np.maximum
         return np.asarray(choose.reduce([part.reshape(values.shape) for part in _gathered(values)]))
+    # Other integers are summed as int64, and converted back.
     summed = values if values.dtype.name in SUMMED else values.astype(np.int64)
     engine().all_reduce(summed.reshape(-1), op=op.value).wait()
     return summed.astype(values.dtype, copy=False)

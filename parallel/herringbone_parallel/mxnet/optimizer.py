@@ -1,4 +1,4 @@
-"""An optimizer for modules and loops of one's own, which averages each gradient when it is applied."""
+"""An optimizer for `mx.mod.Module` and custom loops that averages each gradient when it is applied."""
 
 from __future__ import annotations
 
@@ -12,39 +12,40 @@ from herringbone_parallel.reduce.horovod import engine
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """The user's optimizer, which applies the averages of all ranks' gradients.
+    """A wrapper of the user's optimizer that applies the averages of all ranks' gradients.
 
         optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd", learning_rate=0.1, rescale_grad=1 / 32))
         module.fit(batches, optimizer=optimizer, kvstore=None)
 
-    Each gradient is averaged by itself, when it is applied: with Gluon `DistributedTrainer` is faster, which takes many
-    at once. `rescale_grad` counts this rank's own batch. Raises `ParallelError` for arguments that it cannot serve.
+    Each gradient is averaged by itself, when it is applied. With Gluon use `DistributedTrainer`, which is faster
+    because it averages many gradients at once. `rescale_grad` is for this rank's own batch. Raises `ParallelError` for
+    unsupported arguments.
     """
 
     def __init__(self, optimizer: Any, gradient_predivide_factor: float = 1.0, **others: Any) -> None:
         refuse(gradient_predivide_factor, others, "hvd.DistributedOptimizer")
         engine()
-        # Its own attributes are the user's optimizer's: see `__getattr__`.
+        # Not `super().__init__`: all other attributes come from the user's optimizer, see `__getattr__`.
         self._optimizer = optimizer
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_optimizer"], name)
 
     def create_state(self, index: Any, weight: Any) -> Any:
-        """Return the user's optimizer's state of a weight."""
+        """Return the state of a weight in the user's optimizer."""
         return self._optimizer.create_state(index, weight)
 
     def create_state_multi_precision(self, index: Any, weight: Any) -> Any:
-        """As `create_state`, of a weight in 16 bits."""
+        """Return the state of a weight in 16 bits in the user's optimizer."""
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def update(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """Average the gradient, or the list of them, and apply it."""
+        """Average the gradient, or a list of gradients, and apply it."""
         _average(grad)
         self._optimizer.update(index, weight, grad, state)
 
     def update_multi_precision(self, index: Any, weight: Any, grad: Any, state: Any) -> None:
-        """As `update`, of weights in 16 bits."""
+        """Average and apply gradients of weights in 16 bits."""
         _average(grad)
         self._optimizer.update_multi_precision(index, weight, grad, state)
 
@@ -53,16 +54,17 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer.set_learning_rate(lr)
 
     def set_lr_mult(self, args_lr_mult: dict[Any, float]) -> None:
-        """Set multipliers of the learning rate, by parameter."""
+        """Set multipliers of the learning rate per parameter."""
         self._optimizer.set_lr_mult(args_lr_mult)
 
     def set_wd_mult(self, args_wd_mult: dict[Any, float]) -> None:
-        """Set multipliers of the weight decay, by parameter."""
+        """Set multipliers of the weight decay per parameter."""
         self._optimizer.set_wd_mult(args_wd_mult)
 
 
 def _average(gradients: Any) -> None:
     if engine().size == 1:
         return
+    # MXNet passes lists if it aggregates the updates of several weights.
     for gradient in gradients if isinstance(gradients, (tuple, list)) else [gradients]:
         allreduce_(gradient)

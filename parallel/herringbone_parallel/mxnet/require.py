@@ -1,4 +1,4 @@
-"""What to say where MXNet is missing, or cannot be imported."""
+"""Checks that MXNet is installed and can be imported, with a message that says what to install."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import importlib.util
 
 from herringbone_contract.errors import ParallelError
 
-# The first that has no more `numpy.bool`, which MXNet asks for when it is imported.
+# The first release of numpy without `numpy.bool`, which MXNet needs when it is imported.
 _TOO_NEW = (1, 24)
 
 
 def require_mxnet() -> None:
-    """Raise `ParallelError` unless there is an MXNet, and a numpy that it can use."""
+    """Raise `ParallelError` unless MXNet and a numpy that it supports are installed."""
     if importlib.util.find_spec("mxnet") is None:
         raise ParallelError(
             "MXNet is not installed in the Python of this rank: add `mxnet==1.9.1` and `numpy<1.24` to the job's"
@@ -21,6 +21,6 @@ def require_mxnet() -> None:
     numpy = importlib.metadata.version("numpy")
     if tuple(int(part) for part in numpy.split(".")[:2]) >= _TOO_NEW:
         raise ParallelError(
-            f"numpy {numpy}: MXNet's last release, 1.9.1, needs one older than 1.24: pip install 'numpy<1.24', which is"
-            " there for Python 3.10 and 3.11"
+            f"numpy {numpy}: MXNet's last release, 1.9.1, needs one older than 1.24: pip install 'numpy<1.24', which"
+            " exists for Python 3.10 and 3.11"
         )

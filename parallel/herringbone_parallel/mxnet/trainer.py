@@ -1,4 +1,4 @@
-"""Gluon's trainer, stepping by the averages of all ranks' gradients."""
+"""Gluon's trainer, with steps by the averages of all ranks' gradients."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class DistributedTrainer(mx.gluon.Trainer):
         loss.backward()
         trainer.step(len(batch))                # this rank's own batch
 
-    Ranks have batches of the same size, or their averages are not those of the joint batch. MXNet computes in the
-    background: sums of the last layers travel while the first ones are still computed. `allreduce_grads` and `update`
-    may be called apart, to clip gradients in between. Raises `ParallelError` for arguments that it cannot serve, and in
-    the first two steps, on all ranks, when their gradients or weights differ.
+    Give all ranks batches of the same size; otherwise the average is not that of the joint batch. MXNet computes in the
+    background: the last layers' gradients are summed while those of the first layers are still being computed. You may
+    call `allreduce_grads` and `update` separately, to clip gradients in between. Raises `ParallelError` for unsupported
+    arguments and, in the first two steps and on all ranks, if the ranks' gradients or weights differ.
     """
 
     def __init__(
@@ -46,16 +46,17 @@ class DistributedTrainer(mx.gluon.Trainer):
         optimizer_params: dict[str, Any] | None = None,
         compression: str | None = Compression.none,
         gradient_predivide_factor: float = 1.0,
-        prefix: str | None = None,  # noqa: ARG002 - the order of calls tells trainers apart
+        prefix: str | None = None,  # noqa: ARG002 - the order of calls identifies trainers
         **others: Any,
     ) -> None:
         refuse(gradient_predivide_factor, others, "hvd.DistributedTrainer")
         self._engine, self._wire = engine(), compression
         self._reduction: Reduction | None = None
+        # Without a key-value store, Gluon calls `_allreduce_grads` and leaves the sums to this class.
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
 
     def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
-        """Average the gradients over all ranks, and update the parameters; `batch_size` is this rank's."""
+        """Average the gradients over all ranks and update the parameters; `batch_size` is this rank's batch."""
         self._refuse_stale(ignore_stale_grad)
         super().step(batch_size, ignore_stale_grad)
 
@@ -65,10 +66,11 @@ class DistributedTrainer(mx.gluon.Trainer):
         super().update(batch_size, ignore_stale_grad)
 
     def _allreduce_grads(self) -> None:
-        """Gluon's own place for sums over workers."""
+        """Average the gradients; Gluon calls this method to sum over workers."""
         if self._engine.size == 1:
             return
         if self._reduction is None:
+            # In the first step rather than in `__init__`, because parameters may get their shapes from the first batch.
             trained = [parameter for parameter in self._params if parameter.grad_req != "null"]
             self._reduction = Reduction(self._engine, trained, self._wire)
         self._reduction()
@@ -76,32 +78,34 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _refuse_stale(self, ignored: bool) -> None:
         if ignored and self._engine.size > 1:
             raise ParallelError(
-                "ignore_stale_grad=True: ranks that leave out other parameters would end with other weights; give those"
-                " that are not trained grad_req='null'"
+                "ignore_stale_grad=True: ranks that skip different parameters would end with different weights; set"
+                " grad_req='null' for parameters that are not trained"
             )
 
 
 class Reduction:
-    """The averages of the gradients of the same parameters in every step."""
+    """Averages the gradients of the same parameters in every step."""
 
     def __init__(self, engine: Engine, parameters: Sequence[Any], wire: str | None) -> None:
         self._engine, self._parameters, self._wire = engine, parameters, wire
         specs = [_spec(parameter) for parameter in parameters]
-        # As a backward computes them, the last layers first.
+        # A backward computes the last layers' gradients first.
         order = range(len(specs) - 1, -1, -1)
         self._buckets = cut(specs, [np.dtype(spec.dtype) for spec in specs], order, cost=session.cost())
         lines = [f"{spec.name}: {spec.dtype} {list(spec.shape)}" for spec in specs]
         self._comparison = Comparison("\n".join(lines), self._weights, _REMEDY)
 
     def __call__(self) -> None:
-        """Put the averages in the place of the gradients."""
+        """Replace the gradients by their averages."""
         self._comparison.before_sum(self._engine)
-        under_way = []
+        sums = []
         for bucket in self._buckets:
             flat = bucket.fill([self._gradient(member) for member in bucket.members])
+            # Only fp32 can travel in 16 bits; other types travel unchanged.
             wire = self._wire if bucket.element == "float32" else None
-            under_way.append((bucket, flat, self._engine.all_reduce(flat, op="average", wire=wire)))
-        for bucket, flat, handle in under_way:
+            # Fetching waits for MXNet; buckets that have been submitted travel meanwhile.
+            sums.append((bucket, flat, self._engine.all_reduce(flat, op="average", wire=wire)))
+        for bucket, flat, handle in sums:
             handle.wait()
             self._store(bucket, flat)
 
@@ -118,11 +122,11 @@ class Reduction:
 
 
 def refuse(predivide_factor: float, others: dict[str, Any], what: str) -> None:
-    """Raise `ParallelError` for Horovod's arguments that are not served."""
+    """Raise `ParallelError` for Horovod's unsupported arguments."""
     if predivide_factor != 1.0:
         raise ParallelError(
-            f"gradient_predivide_factor={predivide_factor}: sums are divided once, after they are taken in fp32;"
-            " leave it out"
+            f"gradient_predivide_factor={predivide_factor}: sums are computed in fp32 and then divided"
+            " once; leave it out"
         )
     if unknown := sorted(name for name, value in others.items() if value):
         raise ParallelError(f"{what} has no {', '.join(unknown)} here; see docs/mxnet.md")
@@ -130,6 +134,6 @@ def refuse(predivide_factor: float, others: dict[str, Any], what: str) -> None:
 
 def _spec(parameter: Any) -> Spec:
     data = data_of(parameter)
-    # Gluon numbers blocks of a kind through a process, also those that only one rank makes.
+    # Gluon numbers the blocks of a kind within a process, so a block that only one rank makes would shift the numbers.
     name = re.sub(r"\d+", "", parameter.name)
     return Spec(name, element_of(data), tuple(data.shape))

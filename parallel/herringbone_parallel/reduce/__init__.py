@@ -1,5 +1,5 @@
-"""Sums over all ranks that move half the bytes: buffers are cut over servers, each of which adds up its part.
+"""Sums over all ranks with half of the traffic: buffers are cut into parts, and each server sums one part.
 
-The public names are in `api`. This package imports no framework; `herringbone_parallel.torch` and the other adaptors
-bring theirs.
+The public names are in `api`. This package imports no framework; the adaptors, such as `herringbone_parallel.torch`,
+do.
 """

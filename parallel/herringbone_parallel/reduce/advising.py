@@ -1,4 +1,4 @@
-"""The advice that rank 0 says once in a job's log: about the links that were measured and the model that runs."""
+"""Advice that rank 0 logs once per job, for the links that were measured and the model that runs."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from herringbone_parallel.core.sums.simulate import Sum
 from herringbone_parallel.reduce.elements import Element
 from herringbone_parallel.reduce.engine import Engine
 
-# The first step makes what later ones use again.
-_SEEN = 3
+# The first step allocates memory that later ones reuse, so a later step is timed.
+_TIMED_STEP = 3
 
 
 class Step(NamedTuple):
-    """What was seen of a step: its gradients in the order in which they were final, and the seconds of its parts.
+    """One timed step: its gradients in the order in which they became final, and the seconds of its parts.
 
-    `element` is the type of the most of them.
+    `element` is the element type of most gradients.
     """
 
     gradients: Sequence[Sum]
@@ -34,13 +34,14 @@ class Step(NamedTuple):
     element: str
 
 
-class Starts:
-    """Sees a step where only the starts and ends of its sums are seen: the third one, then calls `done` with it.
+class SumObserver:
+    """Times the third step by the starts and ends of its sums, then calls `done` with it.
 
-        starts = Starts([bucket.size for bucket in buckets], "float32", done)
-        starts.started(0) ... starts.ended() ... starts.started(0)
+        observer = SumObserver([bucket.size for bucket in buckets], "float32", done)
+        observer.started(0) ... observer.ended() ... observer.started(0)
 
-    `sizes` are in bytes, in the order of the starts.
+    `sizes` are in bytes, in the order of the starts. `torch` has an observer of single gradients; a traced function of
+    TensorFlow shows its sums only.
     """
 
     def __init__(
@@ -56,29 +57,31 @@ class Starts:
         self._ended = 0.0
 
     def started(self, number: int) -> None:
-        """A bucket is on its way; number 0 is a step's first."""
-        if self._steps > _SEEN:
+        """Note the start of a bucket's sum; number 0 is the first of a step."""
+        if self._steps > _TIMED_STEP:
             return
         now = self._clock()
         if number == 0:
             self._steps += 1
-            if self._steps > _SEEN and len(self._started) == len(self._sizes):
+            # A step that raised halfway has fewer starts than buckets and is ignored.
+            if self._steps > _TIMED_STEP and len(self._started) == len(self._sizes):
                 self._done(step_of(self._sizes, self._element, self._started, self._ended, now))
             self._started = []
         self._started.append(now)
 
     def ended(self) -> None:
-        """A sum is back; the last one of a step counts."""
-        self._ended = self._clock() if self._steps <= _SEEN else self._ended
+        """Note the end of a sum; the last one of a step counts."""
+        self._ended = self._clock() if self._steps <= _TIMED_STEP else self._ended
 
 
 def step_of(sizes: Sequence[int], element: str, started: Sequence[float], ended: float, following: float) -> Step:
-    """Return the step whose sums started then, where the last was back at `ended` and the next step began. Pure.
+    """Return the step whose sums started at these times, until `following`, the start of the next step. Pure.
 
     >>> step_of([8, 4], "float32", started=[2.0, 3.0], ended=4.5, following=8.0)[:3]
     ([Sum(size=8, ready_s=2.0), Sum(size=4, ready_s=3.0)], 1.5, 3.0)
 
-    All but the wait for sums counts as computing, two thirds of it as the backward.
+    `ended` is the end of the last sum. All time except the wait for sums counts as computing, two thirds of that as the
+    backward.
     """
     compute_s = following - started[0] - max(0.0, ended - started[-1])
     backward_s = max(compute_s * 2 / 3, 1e-6)
@@ -87,15 +90,18 @@ def step_of(sizes: Sequence[int], element: str, started: Sequence[float], ended:
     return Step(gradients, max(0.0, compute_s - backward_s), backward_s, element)
 
 
-def begin(engine: Engine, cost: Cost, step: Step, write: Callable[[str], object] | None = None) -> threading.Thread:
-    """Say the advice for this step, from a thread: to simulate a large model on slow links takes a second or two."""
-    thread = threading.Thread(target=_say, args=(engine, cost, step, write or _print), name="herringbone-advice")
+def log_advice(
+    engine: Engine, cost: Cost, step: Step, write: Callable[[str], object] | None = None
+) -> threading.Thread:
+    """Start a thread that writes the advice for this step to standard error, or with `write`."""
+    # A thread, because simulating a large model on slow links takes a second or two.
+    thread = threading.Thread(target=_log, args=(engine, cost, step, write or _print), name="herringbone-advice")
     thread.start()
     return thread
 
 
 def lines(engine: Engine, cost: Cost, step: Step) -> tuple[str, ...]:
-    """Return the advice, none where the links are too fast for their rate to show in what was measured."""
+    """Return the lines of advice; none if the links are too fast for their rate to show in the measurement."""
     try:
         cluster = cluster_of(engine.topology.hosts, len(engine.settings.servers), cost)
         predictor = Predictor(step.gradients, forward_s=step.forward_s, backward_s=step.backward_s)
@@ -106,18 +112,18 @@ def lines(engine: Engine, cost: Cost, step: Step) -> tuple[str, ...]:
 
 
 def cluster_of(hosts: int, helpers: int, cost: Cost) -> Cluster:
-    """Return the hosts of a job with the links that follow from what its sums cost. Pure.
+    """Return the hosts of a job, with the links that follow from the cost of its sums. Pure.
 
     >>> cluster_of(4, 0, Cost(alpha_s=0.002, beta_s=0.75)).link
     HostLink(bytes_per_s=2.0, latency_s=0.001, message_s=0.0, duplex=1.0)
 
-    What sums cost inside the hosts is a part of it.
+    The cost includes the sums inside the hosts.
     """
     link = host_link(cost, share=busiest_share(hosts, helpers)) if hosts > 1 else HostLink(1.0)
     return Cluster(hosts, link, helpers=helpers)
 
 
-def _say(engine: Engine, cost: Cost, step: Step, write: Callable[[str], object]) -> None:
+def _log(engine: Engine, cost: Cost, step: Step, write: Callable[[str], object]) -> None:
     for line in lines(engine, cost, step):
         write(f"herringbone: {line}\n")
 

@@ -10,6 +10,17 @@ from herringbone_parallel.reduce.collectives import agree, all_gather, barrier, 
 from herringbone_parallel.reduce.engine import Engine, Handle, Stats
 from herringbone_parallel.reduce.join.join import join
 from herringbone_parallel.reduce.join.settings import Settings
-from herringbone_parallel.reduce.subset import join_part
+from herringbone_parallel.reduce.subsets import join_subset
 
-__all__ = ["Engine", "Handle", "Settings", "Stats", "agree", "all_gather", "barrier", "broadcast", "join", "join_part"]
+__all__ = [
+    "Engine",
+    "Handle",
+    "Settings",
+    "Stats",
+    "agree",
+    "all_gather",
+    "barrier",
+    "broadcast",
+    "join",
+    "join_subset",
+]

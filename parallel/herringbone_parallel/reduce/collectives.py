@@ -1,4 +1,4 @@
-"""Broadcast, gather, barrier and agreement, as sums of integers: adding zeros changes no bit."""
+"""Broadcast, gather, barrier and agreement, built from sums of integers: adding zeros changes no bit."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from herringbone_parallel.reduce.engine import Engine
 
 
 def broadcast(engine: Engine, array: Array, root: int = 0, timeout: float | None = None) -> None:
-    """Give all ranks the root's array, in place; whatever its type, its bits are not touched.
+    """Give all ranks the root's array, in place and bit by bit, whatever its type.
 
-    It costs what a sum of that size costs. Raises `ParallelError` for a root that is no rank, or an array that is
+    It costs as much as a sum of that size. Raises `ParallelError` for a root that is no rank, and for an array that is
     not contiguous.
     """
     if not 0 <= root < engine.size:
         raise ParallelError(f"root {root}: ranks are 0 to {engine.size - 1}")
     if not array.flags.c_contiguous:
-        raise ParallelError("the array of a broadcast is contiguous: it is filled in place")
+        raise ParallelError("the array of a broadcast must be contiguous, because it is filled in place")
+    # As bytes: a sum of floats would turn -0.0 into 0.0 and could change the bits of NaNs.
     data = array.reshape(-1).view(np.uint8)
     if engine.rank != root:
         data[:] = 0
@@ -28,7 +29,7 @@ def broadcast(engine: Engine, array: Array, root: int = 0, timeout: float | None
 
 
 def all_gather(engine: Engine, data: bytes, timeout: float | None = None) -> list[bytes]:
-    """Return what each rank gave, in the order of ranks; each may give another length.
+    """Return the bytes of each rank, in the order of ranks; their lengths may differ.
 
     >>> all_gather(engine, b"spam")         # doctest: +SKIP
     [b'spam', b'spam']
@@ -36,6 +37,7 @@ def all_gather(engine: Engine, data: bytes, timeout: float | None = None) -> lis
     sizes = np.zeros(engine.size, np.int64)
     sizes[engine.rank] = len(data)
     engine.all_reduce(sizes).wait(timeout)
+    # Each rank fills its part of one array, and the others add zeros to it.
     ends = np.cumsum(sizes)
     joined = np.zeros(int(ends[-1]), np.uint8)
     joined[ends[engine.rank] - len(data) : ends[engine.rank]] = np.frombuffer(data, np.uint8)
@@ -44,17 +46,18 @@ def all_gather(engine: Engine, data: bytes, timeout: float | None = None) -> lis
 
 
 def barrier(engine: Engine, timeout: float | None = None) -> None:
-    """Wait until all ranks are here."""
+    """Wait until all ranks have called it."""
     engine.all_reduce(np.zeros(1, np.uint8)).wait(timeout)
 
 
 def agree(engine: Engine, what: str, value: str, timeout: float | None = None) -> None:
-    """Check that all ranks have the same value; raises `ParallelError`, on all of them, naming two that do not.
+    """Check that all ranks have the same value; otherwise raises `ParallelError` on all of them, naming two ranks.
 
         agree(engine, "the parameters", "\\n".join(f"{name} {shape} {dtype}" for ...))
 
-    Lists are compared line by line, so that the message can show the first line that differs.
+    Values are compared line by line, so that the message can show the first line that differs.
     """
+    # Digests first: whole values travel only if they differ.
     digest = hashlib.sha256(value.encode()).digest()
     digests = all_gather(engine, digest, timeout)
     if len(set(digests)) == 1:
@@ -65,6 +68,6 @@ def agree(engine: Engine, what: str, value: str, timeout: float | None = None) -
     line = next((i for i, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b), min(len(ours), len(theirs)))
     shown = [lines[line] if line < len(lines) else "nothing more" for lines in (ours, theirs)]
     raise ParallelError(
-        f"ranks disagree on {what}: at place {line}, {engine.topology.label(0)} has {shown[0]!r} and "
+        f"ranks disagree on {what}: at position {line}, {engine.topology.label(0)} has {shown[0]!r} and "
         f"{engine.topology.label(other)} has {shown[1]!r}"
     )

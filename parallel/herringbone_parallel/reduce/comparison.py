@@ -1,4 +1,4 @@
-"""Whether all ranks have the same weights and gradients, told by digests: what does not differ need not be sent."""
+"""Compares the weights and gradients of all ranks by digests, so that equal arrays need not be sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from herringbone_parallel.reduce.engine import Engine
 
 
 def digest(arrays: Sequence[Array]) -> bytes:
-    """Return 32 bytes that differ when a bit of the arrays does.
+    """Return a digest of 32 bytes of all bits of the arrays.
 
     >>> digest([np.zeros(2)]) == digest([np.zeros(2)]) != digest([np.ones(2)])
     True
@@ -26,15 +26,16 @@ def digest(arrays: Sequence[Array]) -> bytes:
 
 
 def are_equal(engine: Engine, arrays: Sequence[Array]) -> bool:
-    """Say whether all ranks have the same values; all of them ask."""
+    """Return True if all ranks have the same values; all ranks call it."""
     return len(set(all_gather(engine, digest(arrays)))) == 1
 
 
 class Comparison:
-    """What ranks compare before they sum the same gradients again and again: once what the gradients are, once weights.
+    """Compares the ranks' gradients and weights, once each, before they sum the same gradients in every step.
 
-    `weights` reads them; `remedy` says how to make them equal. They are compared before the second sum: scripts may
-    broadcast them after their first step, when the optimizer's variables are there too.
+    `gradients` describes the gradients, `weights` returns the weights, `remedy` tells the user how to make them equal.
+    Weights are compared before the second sum, because scripts may broadcast them after their first step, when the
+    optimizer's variables exist, too.
     """
 
     def __init__(self, gradients: str, weights: Callable[[], Sequence[Array]], remedy: str) -> None:

@@ -1,7 +1,7 @@
-"""The element types that can be summed, and the arithmetic of 16-bit ones.
+"""The element types that can be summed, and the arithmetic of 16-bit types.
 
-Those are widened to fp32, added, and rounded to the nearest, ties to even.
-Codes are those of the wire and of the native core (`native/reduce.h`).
+16-bit floats are widened to fp32, added, and rounded to the nearest value, ties to even. The codes are those of the
+wire and of the native core (`native/reduce.h`). `native/sums.c` does the same arithmetic with the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 class Element(IntEnum):
-    """What a buffer consists of.
+    """The type of a buffer's elements.
 
     >>> Element.named("bfloat16").size
     2
@@ -34,26 +34,27 @@ class Element(IntEnum):
 
     @property
     def size(self) -> int:
-        """Bytes of one element."""
+        """The bytes of one element."""
         return self.stored.itemsize
 
     @property
     def stored(self) -> np.dtype[Any]:
-        """How numpy sees the bytes; it has no bfloat16, whose bits it sees as `uint16`."""
+        """The numpy type of the bytes; numpy has no bfloat16, so its bits are a `uint16`."""
         return _STORED[self]
 
     @property
     def summed(self) -> np.dtype[Any]:
-        """What sums are taken in: fp32 for 16-bit floats."""
+        """The numpy type in which sums are computed: fp32 for 16-bit floats."""
         return np.dtype(np.float32) if self in (Element.FLOAT16, Element.BFLOAT16) else self.stored
 
     @property
     def is_float(self) -> bool:
+        """True for floating-point types."""
         return self <= Element.FLOAT64
 
     @classmethod
     def named(cls, name: str) -> Element:
-        """Return the type of that numpy or torch name; `fp16` and `bf16` are the names of the wire's settings."""
+        """Return the type of a numpy or torch name, or of a `wire` setting: `fp16`, `bf16`. Raises `ParallelError`."""
         key = {"fp16": "FLOAT16", "bf16": "BFLOAT16", "fp32": "FLOAT32"}.get(name, name.upper())
         if key not in cls.__members__:
             known = ", ".join(member.name.lower() for member in cls)
@@ -73,39 +74,42 @@ _STORED: dict[Element, np.dtype[Any]] = {
 
 
 def widen(stored: Array, element: Element) -> Array:
-    """Return the values as what sums are taken in. Pure.
+    """Return the values in the type in which sums are computed. Pure.
 
     >>> widen(np.array([0x3F80], np.uint16), Element.BFLOAT16)
     array([1.], dtype=float32)
     """
     if element is Element.BFLOAT16:
+        # A bfloat16 is the upper half of an fp32.
         return (stored.astype(np.uint32) << 16).view(np.float32)
     return stored.astype(element.summed, copy=False)
 
 
 def narrow(summed: Array, element: Element) -> Array:
-    """Return sums as they are stored, rounded to the nearest, ties to even; NaN stays NaN. Pure.
+    """Return sums in the stored type, rounded to the nearest value, ties to even; NaN stays NaN. Pure.
 
     >>> hex(narrow(np.array([1.0], np.float32), Element.BFLOAT16)[0])
     '0x3f80'
     """
     if element is Element.BFLOAT16:
         bits = summed.view(np.uint32)
+        # Adding just under half of the last kept bit, or exactly half if that bit is odd, rounds ties to even.
         rounded = ((bits + (0x7FFF + ((bits >> 16) & 1))) >> 16).astype(np.uint16)
-        # Rounding could carry a NaN's bits over into an infinity: it keeps its upper half, made quiet.
+        # Rounding could carry a NaN's bits over into an infinity. A NaN keeps its upper half, with the quiet bit set.
         return np.where(np.isnan(summed), (bits >> 16).astype(np.uint16) | 0x40, rounded).astype(np.uint16)
     with np.errstate(over="ignore"):
         return summed.astype(element.stored, copy=False)
 
 
 def total(sources: list[tuple[Array, Element]], divisor: int) -> Array:
-    """Return the sum of what the members gave, taken in their order, divided by `divisor`. Pure.
+    """Return the sum of the members' values, in the order of members, divided by `divisor`. Pure.
 
     >>> total([(np.float32([1, 2]), Element.FLOAT32), (np.float32([3, 4]), Element.FLOAT32)], 2)
     array([2., 3.], dtype=float32)
     """
     first, *others = sources
-    # Infinities of opposite signs make a NaN here as they do in training on one process: no warning, no error.
+    # The fixed order gives the same bits on every rank and in every run: floating-point addition is not associative.
+    # Infinities of opposite signs make a NaN without a warning, as in a training in one process.
     with np.errstate(all="ignore"):
         result = widen(*first).copy()
         for other in others:

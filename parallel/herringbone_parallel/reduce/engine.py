@@ -1,4 +1,4 @@
-"""What the framework adaptors use: sums over all ranks, in place, in the background, in the order of submission."""
+"""The engine that the framework adaptors use: it sums buffers over all ranks, in place and in the background."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OPS = ("sum", "average")
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What an engine did so far: per connection, connections refused while joining, seconds that `wait` took."""
+    """The work of an engine so far: buffers, traffic per connection, refused connections, seconds spent in `wait`."""
 
     core: str
     buffers: int
@@ -39,17 +39,20 @@ class Stats:
 
     @property
     def sent_bytes(self) -> int:
+        """The bytes sent over all connections."""
         return sum(link.sent_bytes for link in self.links)
 
     @property
     def received_bytes(self) -> int:
+        """The bytes received over all connections."""
         return sum(link.received_bytes for link in self.links)
 
 
-class Held(Protocol):
-    """What an engine needs for as long as its core runs: shared memory, rails."""
+class Resource(Protocol):
+    """Something that an engine needs as long as its core runs: shared memory, rails."""
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Release it."""
 
 
 class Engine:
@@ -59,8 +62,8 @@ class Engine:
         for handle in handles:
             handle.wait()
 
-    Every rank submits the same buffers in the same order. A buffer is neither read nor written by its owner until its
-    handle is done. Once a process of the job is lost, every call raises the same `ParallelError`.
+    Every rank submits the same buffers in the same order. Do not read or write a buffer before its handle is done. Once
+    a process of the job is lost, every call raises the same `ParallelError`. All methods may be called from any thread.
     """
 
     def __init__(
@@ -69,7 +72,7 @@ class Engine:
         core: str,
         settings: Settings,
         topology: Topology,
-        held: Sequence[Held],
+        resources: Sequence[Resource],
         window: Window,
         refused: int,
     ) -> None:
@@ -77,16 +80,18 @@ class Engine:
         self.local_rank, self.local_size = config.local, config.locals
         self.topology = topology
         self.settings = settings
-        self._config, self._held, self._refused = config, tuple(held), refused
+        self._config, self._resources, self._refused = config, tuple(resources), refused
         self._window = window
         self._core_name = core
         self._core = cores.make(core, config)
-        # A process that ends without a word would look like one that was lost.
+        # Closes the core also when the script ends without `close`: a process that ends without LEAVE looks lost.
         self._leave = weakref.finalize(self, _close, self._core, os.getpid())
         self._process = os.getpid()
+        # Guards `_window`, `_alive`, `_callbacks`, `_watcher`, and the order of submissions.
         self._lock = threading.Lock()
-        # What a handle stands for stays in memory until it is done, also when nobody keeps the handle.
-        self._kept: dict[int, object] = {}
+        # The core has only addresses: these references keep the buffers alive until they are done, also if the caller
+        # drops the handle.
+        self._alive: dict[int, object] = {}
         self._buffers = 0
         self._waited = 0.0
         self._callbacks: dict[int, list[Callable[[Handle], None]]] = {}
@@ -106,13 +111,13 @@ class Engine:
             engine.all_reduce(np.ones(1_000, np.float32)).wait()
             engine.all_reduce(tensor.data_ptr(), tensor.numel(), "bfloat16", op="average").wait()
 
-        An address needs `count` and `dtype`, and whoever gives it keeps the memory until the handle is done. `wire`,
-        "fp16" or "bf16", is how fp32 travels between hosts in this call; sums are fp32 always. Sums have the same bits
-        on all ranks. Raises `ParallelError` for what cannot be summed, and once the engine has stopped.
+        An address needs `count` and `dtype`; keep its memory until the handle is done. `wire`, "fp16" or "bf16", is the
+        format in which fp32 travels between hosts in this call; sums are always computed in fp32. All ranks get the
+        same bits. Raises `ParallelError` for a buffer that cannot be summed, and after the engine has stopped.
         """
         if os.getpid() != self._process:
-            raise ParallelError("this process was forked from a rank: the rank's connections are not for it to use")
-        address, count, element = _parts(buffer, count, dtype)
+            raise ParallelError("this process was forked from a rank: it cannot use the rank's connections")
+        address, count, element = _locate(buffer, count, dtype)
         if op not in OPS:
             raise ParallelError(f"op {op!r}: it is one of {', '.join(OPS)}")
         if op == "average" and not element.is_float:
@@ -128,16 +133,16 @@ class Engine:
             )
             number = self._core.submit(submission)
             self._buffers = number + 1
-            # Nearly in order: what is done behind one that is not is let go with that one.
-            while self._kept and self._core.done(oldest := next(iter(self._kept))):
-                del self._kept[oldest]
-            self._kept[number] = buffer
+            # Buffers end nearly in order, so looking at the oldest ones is enough, and costs little per submission.
+            while self._alive and self._core.done(oldest := next(iter(self._alive))):
+                del self._alive[oldest]
+            self._alive[number] = buffer
         return Handle(self, number)
 
     def suit(self, cost: Cost) -> None:
-        """Have buffers from now on travel in chunks for links on which sums cost this.
+        """Choose the window for links on which sums have this cost, for all later buffers.
 
-        All ranks call it between the same two buffers. What the user has set stays.
+        All ranks call it between the same two buffers. A window that the user has set stays.
         """
         config = self._config
         if config.members == 1 or self.settings.window is not None or not cost.beta_s:
@@ -147,32 +152,33 @@ class Engine:
 
     @property
     def window(self) -> Window:
-        """The chunks that may be under way to a server."""
+        """The chunks that may be in flight to one server."""
         return self._window
 
     def stats(self) -> Stats:
-        """Return what has been done so far."""
+        """Return the statistics so far."""
         return Stats(self._core_name, self._buffers, tuple(self._core.counts()), self._refused, self._waited)
 
     @property
     def failure(self) -> str | None:
-        """Why this engine stopped, or None."""
+        """The reason for which this engine stopped, or None."""
         return self._core.failure()
 
     def close(self) -> None:
-        """Leave: what is summed reaches everybody first. Buffers that are not done never will be."""
+        """Leave the other ranks after the submitted sums. A buffer that is not done then never will be."""
         self._leave()
         if self._watcher is not None:
             self._watcher.join()
-        for held in self._held:
-            held.close()
-        self._held = ()
+        # After the core, whose I/O thread reads the shared memory and sends over the rails.
+        for resource in self._resources:
+            resource.close()
+        self._resources = ()
 
     def __enter__(self) -> Engine:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Who fails does not take its leave: the others would complain of that before the failure is known.
+        # After an exception the rank does not leave: the others would report the early leave instead of the failure.
         if kind is None:
             self.close()
 
@@ -190,6 +196,7 @@ class Engine:
         raise TimeoutError(f"buffer {number} is not summed after {timeout} s: a rank has not submitted it yet")
 
     def done(self, number: int) -> bool:
+        """See `Handle.done`."""
         return self._core.done(number)
 
     def call_back(self, handle: Handle, callback: Callable[[Handle], None]) -> None:
@@ -199,19 +206,22 @@ class Engine:
             if self._watcher is None:
                 self._watcher = threading.Thread(target=self._watch, name="herringbone-callbacks", daemon=True)
                 self._watcher.start()
-            # One that is done already will not wake the watcher again.
+            # The core does not notify the watcher again of a buffer that is done already.
             late = self._callbacks.pop(handle.number) if self._core.done(handle.number) else []
         for call in late:
             call(handle)
 
     def _watch(self) -> None:
+        """Run the callbacks of buffers that are done; the body of the watcher thread."""
         poll = select.poll()
         poll.register(self._core.completions(), select.POLLIN)
         while True:
+            # Before the callbacks are taken: a core that ends after this line wakes the poll below.
             ended = self._core.ended()
             with self._lock:
                 ready = [number for number in self._callbacks if ended or self._core.done(number)]
                 calls = [(number, self._callbacks.pop(number)) for number in sorted(ready)]
+            # Without the lock: a callback may submit the next buffer.
             for number, callbacks in calls:
                 for callback in callbacks:
                     callback(Handle(self, number))
@@ -223,16 +233,16 @@ class Engine:
 
     def _wire(self, element: Element, wire: str | None) -> Element:
         if wire is not None:
-            asked = Element.named(wire)
-            if asked not in (element, Element.FLOAT16, Element.BFLOAT16) or element is not Element.FLOAT32:
+            wire_element = Element.named(wire)
+            if wire_element not in (element, Element.FLOAT16, Element.BFLOAT16) or element is not Element.FLOAT32:
                 raise ParallelError(f"{element.name.lower()} on a wire of {wire}: only float32 travels as fp16 or bf16")
-            return asked
-        set_for_all = self.settings.wire
-        return set_for_all if set_for_all is not None and element is Element.FLOAT32 else element
+            return wire_element
+        default = self.settings.wire
+        return default if default is not None and element is Element.FLOAT32 else element
 
 
 class Handle:
-    """A sum under way."""
+    """A sum in progress."""
 
     __slots__ = ("_engine", "number")
 
@@ -247,21 +257,25 @@ class Handle:
         self._engine.wait(self.number, timeout)
 
     def done(self) -> bool:
-        """Whether the sum is in place."""
+        """Return True if the sum is in place."""
         return self._engine.done(self.number)
 
     def add_callback(self, callback: Callable[[Handle], None]) -> None:
-        """Call back once the sum is in place or never will be, as `wait` tells: from a thread of its, or at once."""
+        """Call `callback` once the sum is in place or has failed; `wait` then returns or raises at once.
+
+        The call comes from a thread of the engine, or at once if the sum is in place already.
+        """
         self._engine.call_back(self, callback)
 
 
 def _close(core: Core, process: int) -> None:
-    """Close a core in the process that made it: a forked child has no thread to wait for."""
+    """Close a core in the process that made it: a forked child has no copy of the I/O thread to wait for."""
     if os.getpid() == process:
         core.close()
 
 
-def _parts(buffer: Array | int, count: int | None, dtype: str | None) -> tuple[int, int, Element]:
+def _locate(buffer: Array | int, count: int | None, dtype: str | None) -> tuple[int, int, Element]:
+    """Return the address, the number of elements and the element type of a buffer."""
     if isinstance(buffer, int):
         if count is None or dtype is None:
             raise ParallelError("an address needs `count` and `dtype`")
@@ -271,7 +285,7 @@ def _parts(buffer: Array | int, count: int | None, dtype: str | None) -> tuple[i
     if not isinstance(buffer, np.ndarray):
         raise ParallelError(f"a buffer is a numpy array or an address, not {type(buffer).__name__}")
     if not buffer.flags.c_contiguous or not buffer.flags.writeable:
-        raise ParallelError("a buffer is contiguous and writeable: the sum is put in its place")
+        raise ParallelError("a buffer is contiguous and writeable, because the sum replaces its values")
     if count is not None and count != buffer.size:
         raise ParallelError(f"count {count} for an array of {buffer.size} elements")
     element = Element.named(dtype or buffer.dtype.name)

@@ -1,10 +1,10 @@
-"""Gradients that travel together: one flat buffer each, in which every gradient has its place.
+"""Fuses gradients into buckets: flat buffers that are summed as a whole, with an offset for each gradient.
 
     buckets = cut(specs, dtypes, order=[2, 1, 0], cost=cost)
     flat = buckets[0].fill(gradients)           # summed in place by the engine
     buckets[0].pieces(flat)                     # its parts, in the gradients' shapes
 
-Gradients are numpy arrays here, which share their memory with a framework's tensors where that framework can.
+Gradients are numpy arrays here. They share memory with a framework's tensors if that framework supports it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from herringbone_parallel.core.sums.links import Cost
 
 Array = npt.NDArray[Any]
 
-# TensorFlow takes an array over without a copy when it starts at a multiple of this.
+# TensorFlow takes over an array without a copy if the array starts at a multiple of this.
 _ALIGN_BYTES = 64
+# The first bucket if the user has set a size: small, so that the network starts early.
+_FIRST_BYTES = 1 << 20
 
 
 def _references(arrays: Sequence[Array]) -> list[int]:
     return [sys.getrefcount(array) for array in arrays]
 
 
-# What that says of an array that is in a list and nowhere else; it is not the same in every release of Python.
+# The reference count of an array that is in one list only, which differs between releases of Python.
 _FREE = _references([np.zeros(0)])[0]
 
 
 class Spec(NamedTuple):
-    """What ranks must agree on of a gradient: its variable's name, the type of its elements, its shape."""
+    """The properties of a gradient that all ranks must agree on: its variable's name, its element type, its shape."""
 
     name: str
     dtype: str
@@ -42,7 +44,7 @@ class Spec(NamedTuple):
 
 
 class Bucket:
-    """Some of the gradients, by their numbers, all of one type, and the buffers they travel in."""
+    """Some of the gradients, by their numbers, all of one type, and the buffers in which they travel."""
 
     def __init__(self, members: Sequence[int], specs: Sequence[Spec], dtype: np.dtype[Any]) -> None:
         self.members = tuple(members)
@@ -59,25 +61,23 @@ class Bucket:
         self._owned: list[Array] = []
 
     def fill(self, gradients: Sequence[Array]) -> Array:
-        """Copy this bucket's gradients, given in the order of `members`, into a buffer that nobody else uses."""
+        """Copy this bucket's gradients, in the order of `members`, into a buffer that nothing else uses; return it."""
         flat = self._buffer()
         for gradient, offset, count in zip(gradients, self._offsets, self._counts, strict=True):
             flat[offset : offset + count] = gradient.reshape(-1)
         return flat
 
     def pieces(self, flat: Array) -> list[Array]:
-        """Return each gradient's part of the buffer, in its shape; the buffer lives on in them."""
+        """Return each gradient's part of the buffer, in its shape; the parts keep the buffer alive."""
         return [
             flat[offset : offset + count].reshape(shape)
             for offset, count, shape in zip(self._offsets, self._counts, self._shapes, strict=True)
         ]
 
     def _buffer(self) -> Array:
-        """Return a buffer of zeros or of old sums: fresh memory costs as much as a copy, so it is used again.
-
-        A piece that the framework still holds counts as a reference to the memory it lies in. The gaps between
-        gradients stay zero for ever.
-        """
+        """Return a buffer of zeros or of old sums; the gaps between gradients are always zero."""
+        # Fresh memory costs as much as a copy, because the kernel clears each page at its first use. So buffers are
+        # reused once the framework has dropped all pieces, each of which counts as a reference to the buffer's memory.
         for owned, references in zip(self._owned, _references(self._owned), strict=True):
             if references == _FREE:
                 return self._aligned(owned)
@@ -86,7 +86,7 @@ class Bucket:
 
     @property
     def allocated_bytes(self) -> int:
-        """What this bucket's buffers take: two of them as a rule, as a framework lets go of the last sums late."""
+        """The bytes of this bucket's buffers: usually two, because a framework drops old pieces late."""
         return sum(owned.nbytes for owned in self._owned)
 
     def _aligned(self, owned: Array) -> Array:
@@ -104,8 +104,8 @@ def cut(
 ) -> list[Bucket]:
     """Cut the gradients into buckets, in the `order` in which they become ready.
 
-    Sizes follow from what sums cost, unless `most_bytes` says them. How long the backward takes is not known when a
-    function is traced; it is taken to be as long as the sums.
+    Sizes follow from the cost of sums, or are `most_bytes`. The time of the backward is not known when a function is
+    traced; it is assumed to be the time of all sums.
     """
     if not order:
         return []
@@ -113,11 +113,7 @@ def cut(
     kinds = [(specs[member].dtype, size) for member, size in zip(order, sizes, strict=True)]
     if most_bytes is None:
         ready_s = final_times(sizes, backward_s=cost.seconds(sum(sizes)))
-        found = plan_buckets(kinds, ready_s=ready_s, cost=cost)
+        buckets = plan_buckets(kinds, ready_s=ready_s, cost=cost)
     else:
-        found = cut_buckets(kinds, first_bytes=min(_FIRST_BYTES, most_bytes), most_bytes=most_bytes)
-    return [Bucket([order[place] for place in bucket], specs, dtypes[order[bucket[0]]]) for bucket in found]
-
-
-# Where the user says how large: small, so that the network has something to do early.
-_FIRST_BYTES = 1 << 20
+        buckets = cut_buckets(kinds, first_bytes=min(_FIRST_BYTES, most_bytes), most_bytes=most_bytes)
+    return [Bucket([order[index] for index in bucket], specs, dtypes[order[bucket[0]]]) for bucket in buckets]

@@ -1,6 +1,6 @@
-"""What Horovod's names mean in every framework: who this process is, what becomes of values, objects to share.
+"""Horovod's names that are the same for all frameworks: ranks, operations, compression, objects.
 
-Ranks of one job trust each other, and so unpickle what another one has sent.
+Ranks of one job trust each other, so they unpickle each other's objects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def init() -> None:
 
 
 def shutdown() -> None:
-    """Part from the other ranks; runs by itself at the end of the script."""
+    """Leave the other ranks; runs by itself at the end of the script."""
     global _engine
     if _engine is not None:
         _engine = None
@@ -37,7 +37,7 @@ def shutdown() -> None:
 
 
 def is_initialized() -> bool:
-    """Say whether `init` has run, and `shutdown` has not."""
+    """Return True between `init` and `shutdown`."""
     return _engine is not None
 
 
@@ -69,7 +69,7 @@ def local_rank() -> int:
 
 
 class Op(Enum):
-    """What becomes of the ranks' values."""
+    """The operations that combine the ranks' values."""
 
     AVERAGE = "average"
     SUM = "sum"
@@ -81,31 +81,32 @@ Average, Sum, Min, Max = Op.AVERAGE, Op.SUM, Op.MIN, Op.MAX
 
 
 def chosen_op(average: bool | None, op: Op | None) -> Op:
-    """Return what a call asks for; `average=False` is a sum, as in old scripts. Raises `ParallelError`."""
+    """Return the operation of a call; `average=False` is a sum, as in old scripts. Raises `ParallelError` for both."""
     if average is not None and op is not None:
-        raise ParallelError("hvd.allreduce: `average` and `op` say the same; give one of them")
+        raise ParallelError("hvd.allreduce: `average` and `op` have the same meaning; give one of them")
     if op is not None and not isinstance(op, Op):
         raise ParallelError(f"hvd.allreduce(op={op!r}): it is hvd.Average, hvd.Sum, hvd.Min or hvd.Max")
     return op or (Op.SUM if average is False else Op.AVERAGE)
 
 
 class Compression:
-    """How fp32 travels between hosts: as it is, or as fp16; sums are fp32 either way."""
+    """The format in which fp32 travels between hosts: unchanged, or fp16; sums are fp32 either way."""
 
     none = None
     fp16 = "fp16"
 
 
 def barrier() -> None:
-    """Wait until all ranks are here."""
+    """Wait until all ranks have called it."""
     _barrier(engine())
 
 
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:  # noqa: ARG001
-    """Return the root's object, of any type that pickle takes; ranks of one job trust each other."""
+    """Return the root's object, of any type that pickle supports."""
     is_root = engine().rank == root_rank
     data = np.frombuffer(pickle.dumps(obj), np.uint8).copy() if is_root else np.empty(0, np.uint8)
     length = np.array([len(data)], np.int64)
+    # The length first, because the other ranks have to allocate the array.
     _broadcast(engine(), length, root_rank)
     if not is_root:
         data = np.empty(int(length[0]), np.uint8)
@@ -114,5 +115,5 @@ def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = Non
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:  # noqa: ARG001
-    """Return the objects of all ranks; ranks of one job trust each other."""
+    """Return the objects of all ranks, in the order of ranks."""
     return [pickle.loads(data) for data in all_gather(engine(), pickle.dumps(obj))]  # noqa: S301  same trust domain

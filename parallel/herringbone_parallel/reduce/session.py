@@ -1,4 +1,4 @@
-"""This process's engine: joined by whichever surface needs it first, shared by all, closed when the last one leaves."""
+"""The engine of this process, which all libraries share: the first one joins, the last one closes it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from herringbone_parallel.reduce.join.join import join
 from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.probing import measure
 
+# Guards all members below. `current` reads `_engine` without it: reading one reference is atomic.
 _lock = threading.Lock()
 _settings: Settings | None = None
 _engine: Engine | None = None
@@ -26,8 +27,9 @@ def enter() -> Engine:
         engine.all_reduce(gradients, op="average").wait()
         leave()
 
-    A rank has one engine, as all its sums keep one order. The environment is read the first time only: the job's token
-    may come through a pipe. Raises `ParallelError` outside a launched rank, and when the ranks do not find each other.
+    A rank has one engine, because all its sums need one order. Only the first call reads the environment, because the
+    job's token may come through a pipe. Raises `ParallelError` outside a launched rank, and if ranks do not find each
+    other.
     """
     global _settings, _engine, _holders
     with _lock:
@@ -40,7 +42,7 @@ def enter() -> Engine:
 
 
 def current() -> Engine:
-    """Return the engine that this process has joined with; raises `ParallelError` before `enter`."""
+    """Return the engine of this process; raises `ParallelError` before `enter`."""
     if _engine is None:
         raise ParallelError(
             "this rank has not joined the others yet: call init_process_group('smddp'), or hvd.init(), first"
@@ -49,14 +51,14 @@ def current() -> Engine:
 
 
 def settings() -> Settings:
-    """Return what this process has joined with: the job's token can be read only once."""
+    """Return the settings with which this process joined; the job's token cannot be read a second time."""
     current()
     assert _settings is not None
     return _settings
 
 
 def cost() -> Cost:
-    """Return what sums cost between these ranks; the first call measures it, and all ranks make it together."""
+    """Return the cost of sums between these ranks; all ranks make the first call, which measures, together."""
     global _cost
     if _cost is None:
         _cost = measure(current())
@@ -64,7 +66,7 @@ def cost() -> Cost:
 
 
 def leave() -> None:
-    """Give the engine back; the last one to do so closes it."""
+    """Return the engine; the last holder closes it."""
     global _holders
     with _lock:
         _holders = max(0, _holders - 1)
@@ -73,8 +75,9 @@ def leave() -> None:
 
 
 def _end() -> None:
-    """Close the engine, also of a script that ends without having left."""
+    """Close the engine; also runs at the end of a script that has not left."""
     global _engine, _cost, _holders
+    # Take the engine under the lock, close it without: closing waits for other processes.
     with _lock:
         engine, _engine, _cost, _holders = _engine, None, None, 0
     if engine is not None:

@@ -1,4 +1,4 @@
-"""Ranks and servers of a small job, in the threads of this process or processes of their own: no launcher."""
+"""Ranks and servers of a small job without a launcher: in threads of this process, or in processes of their own."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.server import Server
 
 if native.library() is None:
-    # A tree that was not installed: compile as an editable install does.
+    # A source tree without an installation: compile the core as an editable installation does.
     build.main([])
     native.library.cache_clear()
 KINDS = ("native", "python", "mixed") if native.library() else ("python",)
 
 
 def kinds_of(kind: str, count: int) -> list[str]:
-    """Which core each of `count` processes has; "mixed" alternates."""
+    """Return the core of each of `count` processes; "mixed" alternates."""
     return [("native", "python")[index % 2] if kind == "mixed" else kind for index in range(count)]
 
 
@@ -46,7 +46,7 @@ class World:
     servers: list[Server]
 
     def run(self, work: Callable[[Engine], Any]) -> list[Any]:
-        """Do the same on every rank at once; return what each returned."""
+        """Run `work` on all ranks at once; return each rank's result."""
         with ThreadPoolExecutor(len(self.engines)) as pool:
             return list(pool.map(work, self.engines))
 
@@ -58,17 +58,18 @@ class World:
 
 @pytest.fixture
 def world() -> Iterator[Callable[..., World]]:
-    """Makes a `World` of ranks on `hosts` (one name per rank) and `helpers` servers."""
-    made: list[World] = []
+    """Yield a function that makes a `World` of ranks on `hosts` (one name per rank) and `helpers` servers."""
+    worlds: list[World] = []
 
     def make(hosts: Sequence[str], helpers: int = 0, kind: str = "python", **settings: Any) -> World:
         world = start(hosts, helpers, kind, **settings)
-        made.append(world)
+        worlds.append(world)
         return world
 
     yield make
-    for world in made:
+    for world in worlds:
         world.close()
+    # A thread that survives `close` would keep its connections.
     assert not [thread for thread in threading.enumerate() if thread.name == "herringbone-reduce"]
 
 
@@ -81,17 +82,20 @@ def start(hosts: Sequence[str], helpers: int = 0, kind: str = "python", **settin
     port = ReservedPort()
     number = port.number
     port.release()
-    common = {"size": len(hosts), "meet": ("127.0.0.1", number), "token": token, "servers": addresses, **settings}
+    common = {"size": len(hosts), "rendezvous": ("127.0.0.1", number), "token": token, "servers": addresses, **settings}
 
-    def one(rank: int) -> Engine:
+    def join_rank(rank: int) -> Engine:
         return join(Settings(**{"rank": rank, "host": hosts[rank], "core": cores[helpers + rank], **common}))
 
     with ThreadPoolExecutor(len(hosts)) as pool:
-        return World(list(pool.map(one, range(len(hosts)))), servers)
+        return World(list(pool.map(join_rank, range(len(hosts)))), servers)
 
 
 class Job:
-    """Processes of ranks and servers; the token goes to each through a pipe."""
+    """Processes of ranks and servers; each gets the token through a pipe.
+
+    `prefixes` holds a command for each rank in which it runs, such as `ip netns exec`.
+    """
 
     def __init__(
         self,
@@ -99,8 +103,8 @@ class Job:
         hosts: Sequence[str],
         helpers: int,
         kind: str,
-        meet: str = "127.0.0.1",
-        inside: Sequence[Sequence[str]] = (),
+        address: str = "127.0.0.1",
+        prefixes: Sequence[Sequence[str]] = (),
     ) -> None:
         cores = kinds_of(kind, helpers + len(hosts))
         token = secrets.token_bytes(16).hex().encode()
@@ -110,11 +114,13 @@ class Job:
             self._start("herringbone_parallel.reduce.server", [], token, cores[i], {ReduceVariable.HOST: f"helper-{i}"})
             for i in range(helpers)
         ]
-        where = [json.loads(server.stdout.readline())["port"] for server in self.servers]
+        ports = [json.loads(server.stdout.readline())["port"] for server in self.servers]
         common = {
             RankVariable.WORLD_SIZE: str(len(hosts)),
-            ReduceVariable.MEET: f"{meet}:{port.number}",
-            ReduceVariable.SERVERS: ",".join(f"helper-{i}=127.0.0.1:{there}" for i, there in enumerate(where)),
+            ReduceVariable.MEET: f"{address}:{port.number}",
+            ReduceVariable.SERVERS: ",".join(
+                f"helper-{i}=127.0.0.1:{server_port}" for i, server_port in enumerate(ports)
+            ),
         }
         self.ranks = [
             self._start(
@@ -123,7 +129,7 @@ class Job:
                 token,
                 cores[helpers + rank],
                 {**common, RankVariable.RANK: str(rank), ReduceVariable.HOST: host},
-                inside[rank] if inside else (),
+                prefixes[rank] if prefixes else (),
             )
             for rank, host in enumerate(hosts)
         ]
@@ -134,15 +140,20 @@ class Job:
         arguments: list[str],
         token: bytes,
         core: str,
-        own: dict[str, str],
-        inside: Sequence[str] = (),
+        variables: dict[str, str],
+        prefix: Sequence[str] = (),
     ) -> Any:
         reads, writes = os.pipe()
         os.write(writes, token)
         os.close(writes)
-        environment = {**os.environ, "HERRINGBONE_REDUCE": core, ReduceVariable.TOKEN_FILE: f"/dev/fd/{reads}", **own}
+        environment = {
+            **os.environ,
+            "HERRINGBONE_REDUCE": core,
+            ReduceVariable.TOKEN_FILE: f"/dev/fd/{reads}",
+            **variables,
+        }
         process = subprocess.Popen(
-            [*inside, sys.executable, "-m", module, *arguments],
+            [*prefix, sys.executable, "-m", module, *arguments],
             env=environment,
             pass_fds=[reads],
             stdout=subprocess.PIPE,
@@ -152,18 +163,21 @@ class Job:
         return process
 
     def expect(self, rank: int, at: str) -> dict[str, Any]:
+        """Return the rank's next line, which must report the event `at`."""
         line = self.ranks[rank].stdout.readline()
-        said = json.loads(line) if line else {}
-        assert said.get("at") == at, (rank, line)
-        return said
+        report = json.loads(line) if line else {}
+        assert report.get("at") == at, (rank, line)
+        return report
 
-    def running(self) -> None:
+    def wait_until_running(self) -> None:
+        """Wait until all ranks have joined and summed a few buffers."""
         for rank in range(len(self.ranks)):
             self.expect(rank, "joined")
         for rank in range(len(self.ranks)):
             self.expect(rank, "running")
 
     def end(self) -> None:
+        """Kill all processes."""
         for process in [*self.ranks, *self.servers]:
             process.kill()
             process.stdout.close()
@@ -174,10 +188,10 @@ class Job:
 def job() -> Iterator[Any]:
     jobs: list[Job] = []
 
-    def make(work: str, hosts: Sequence[str], helpers: int = 0, kind: str = KINDS[0], **where: Any) -> Job:
-        jobs.append(Job(work, hosts, helpers, kind, **where))
+    def make(work: str, hosts: Sequence[str], helpers: int = 0, kind: str = KINDS[0], **network: Any) -> Job:
+        jobs.append(Job(work, hosts, helpers, kind, **network))
         return jobs[-1]
 
     yield make
-    for one in jobs:
-        one.end()
+    for started in jobs:
+        started.end()

@@ -1,4 +1,4 @@
-"""Ranks as processes of their own, for tests that kill, stop or delay them; run by `test_faults.py`.
+"""A rank as a process of its own, for tests that kill, stop or delay it; `test_faults.py` starts it.
 
 Usage: python -m tests.parallel.reduce.ranks WORK, with a rank's environment. Prints lines of JSON: {"at": ...}.
 """
@@ -19,28 +19,29 @@ from herringbone_parallel.reduce.join.join import join
 from herringbone_parallel.reduce.join.settings import Settings
 
 
-def say(**what: object) -> None:
-    print(json.dumps(what), flush=True)
+def report(**event: object) -> None:
+    """Print an event for the test."""
+    print(json.dumps(event), flush=True)
 
 
 def rounds(engine: Engine) -> None:
-    """Sum again and again until something happens."""
+    """Sum until an error ends it."""
     data = np.ones(100_000, np.float32)
     for number in range(1_000_000):
         data[:] = 1
         engine.all_reduce(data).wait(60)
         assert (data == engine.size).all()
         if number == 3:
-            say(at="running")
+            report(at="running")
 
 
 def busy(engine: Engine) -> None:
-    """Compute for longer than a silence may last; the I/O thread answers meanwhile."""
+    """Compute for longer than a process may be silent; the I/O thread answers meanwhile."""
     end = time.monotonic() + 4.5
     while time.monotonic() < end:
         sum(range(10_000))
     barrier(engine, 30)
-    say(at="done")
+    report(at="done")
 
 
 WORKS: dict[str, Callable[[Engine], None]] = {"rounds": rounds, "busy": busy}
@@ -48,15 +49,15 @@ WORKS: dict[str, Callable[[Engine], None]] = {"rounds": rounds, "busy": busy}
 
 def main() -> None:
     engine = join(Settings.from_environment())
-    say(at="joined")
+    report(at="joined")
     try:
         WORKS[sys.argv[1]](engine)
     except ParallelError as error:
-        say(at="failed", message=str(error), again=engine.failure, time=time.time())
+        report(at="failed", message=str(error), again=engine.failure, time=time.time())
         try:
             engine.all_reduce(np.ones(1, np.float32))
         except ParallelError as second:
-            say(at="refused", message=str(second))
+            report(at="refused", message=str(second))
     finally:
         engine.close()
 

@@ -1,4 +1,4 @@
-"""What is made of sums of integers: broadcast, gather, barrier, agreement."""
+"""The collectives that are built from sums of integers: broadcast, gather, barrier, agreement."""
 
 import numpy as np
 import pytest
@@ -33,7 +33,7 @@ def test_ranks_that_differ_are_named_on_all(world):
 
     (message,) = set(world("aab").run(work))
     assert message == (
-        "ranks disagree on the parameters: at place 1, rank 0 on a has 'linear 0' and rank 2 on b has 'linear 1'"
+        "ranks disagree on the parameters: at position 1, rank 0 on a has 'linear 0' and rank 2 on b has 'linear 1'"
     )
 
 

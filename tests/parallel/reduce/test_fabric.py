@@ -1,4 +1,4 @@
-"""Rails over libfabric, by its provider "tcp" on the loopback interface: the same bits, and the same faults."""
+"""Rails over libfabric's provider "tcp" on the loopback interface: the same bits and the same errors as over TCP."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ class Pair:
         self.lifelines: list[socket.socket] = []
 
     def connect(self, one: int, other: int, tag: int | None = None) -> tuple[socket.socket, socket.socket]:
-        """Return both ends; with a `tag`, the first end marks what it sends with that instead of the right one."""
+        """Return both ends; with `tag`, the first end tags its messages with that instead of the agreed tag."""
         offers = [self.relays[one].offer(), self.relays[other].offer()]
-        told = dict(offers[1], tag=offers[1]["tag"] if tag is None else tag)
-        here, there = socket.socketpair()
-        self.lifelines += [here.dup(), there.dup()]
-        first = self.relays[one].carry(here, offers[0], told)
-        second = self.relays[other].carry(there, offers[1], offers[0])
+        second_offer = dict(offers[1], tag=offers[1]["tag"] if tag is None else tag)
+        near, far = socket.socketpair()
+        self.lifelines += [near.dup(), far.dup()]
+        first = self.relays[one].carry(near, offers[0], second_offer)
+        second = self.relays[other].carry(far, offers[1], offers[0])
         for end in (first, second):
             end.settimeout(10)
         return first, second
@@ -62,8 +62,8 @@ class Pair:
         for relay in self.relays:
             relay.start()
 
-    def lose(self) -> None:
-        """End the lifelines, as the end of a process does."""
+    def cut_lifelines(self) -> None:
+        """Shut the lifelines down, as the end of a process does."""
         for lifeline in self.lifelines:
             lifeline.shutdown(socket.SHUT_RDWR)
 
@@ -79,9 +79,9 @@ class Pair:
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
-    made = Pair()
-    yield made
-    made.close()
+    relays = Pair()
+    yield relays
+    relays.close()
 
 
 def read_all(end: socket.socket) -> bytes:
@@ -115,7 +115,7 @@ def test_bytes_arrive_in_order_both_ways_and_end(pair):
     other.close()
 
 
-def test_what_was_sent_before_a_close_arrives(pair):
+def test_bytes_sent_before_a_close_arrive(pair):
     one, other = pair.connect(0, 1)
     pair.start()
     one.sendall(b"last words")
@@ -124,17 +124,17 @@ def test_what_was_sent_before_a_close_arrives(pair):
     other.close()
 
 
-def test_who_does_not_know_the_tag_reaches_nobody(pair):
-    """The endpoint itself lets everybody in; only what is marked as was agreed in private is received."""
-    stranger, aim = pair.connect(0, 1, tag=12345)
+def test_messages_without_the_agreed_tag_are_not_received(pair):
+    """Anyone can send to an endpoint, which receives only messages with the tag that both ends agreed on in private."""
+    stranger, receiver = pair.connect(0, 1, tag=12345)
     pair.start()
     stranger.sendall(b"x" * 32)
-    aim.settimeout(0.3)
+    receiver.settimeout(0.3)
     with pytest.raises(TimeoutError):
-        aim.recv(1)
-    pair.lose()
+        receiver.recv(1)
+    pair.cut_lifelines()
     stranger.close()
-    aim.close()
+    receiver.close()
 
 
 def test_a_connection_ends_with_its_lifeline(pair):
@@ -142,7 +142,7 @@ def test_a_connection_ends_with_its_lifeline(pair):
     pair.start()
     one.sendall(b"x")
     assert other.recv(1) == b"x"
-    pair.lose()
+    pair.cut_lifelines()
     assert read_all(one) == b""
     assert read_all(other) == b""
     one.close()
@@ -150,9 +150,9 @@ def test_a_connection_ends_with_its_lifeline(pair):
 
 
 def test_a_relay_that_was_not_started_ends_what_it_has():
-    made = Pair()
-    one, other = made.connect(0, 1)
-    made.close()
+    relays = Pair()
+    one, other = relays.connect(0, 1)
+    relays.close()
     assert (one.recv(1), other.recv(1)) == (b"", b"")
     one.close()
     other.close()
@@ -190,7 +190,7 @@ def sum_of_ones(engine):
 
 
 @pytest.mark.parametrize(
-    ("hosts", "helpers", "victim", "blow", "named"),
+    ("hosts", "helpers", "victim", "signal_number", "named"),
     [
         ("abc", 0, 1, signal.SIGKILL, "rank 1 on b is gone"),
         ("ab", 1, -1, signal.SIGKILL, "the server on helper-0 is gone"),
@@ -198,24 +198,24 @@ def sum_of_ones(engine):
     ],
     ids=["killed", "server killed", "stopped"],
 )
-def test_a_lost_process_is_named_on_every_rank(job, monkeypatch, hosts, helpers, victim, blow, named):
+def test_a_lost_process_is_named_on_every_rank(job, monkeypatch, hosts, helpers, victim, signal_number, named):
     monkeypatch.setenv("HERRINGBONE_REDUCE_RAILS", *TCP)
     running = job("rounds", hosts, helpers, "native")
-    running.running()
+    running.wait_until_running()
     began = time.time()
-    os.kill((running.servers[0] if victim < 0 else running.ranks[victim]).pid, blow)
+    os.kill((running.servers[0] if victim < 0 else running.ranks[victim]).pid, signal_number)
     for rank in range(len(hosts)):
         if rank != victim:
-            said = running.expect(rank, "failed")
-            assert named in said["message"], said
-            assert said["time"] - began < NOTICED_SECONDS
+            report = running.expect(rank, "failed")
+            assert named in report["message"], report
+            assert report["time"] - began < NOTICED_SECONDS
 
 
-def test_a_server_hears_that_it_is_to_end(job, monkeypatch):
-    """libfabric takes SIGTERM over while it looks for its providers, and the server ended without its last words."""
+def test_a_server_handles_sigterm(job, monkeypatch):
+    """Regression: libfabric handles SIGTERM while it looks for providers, and the server ended without statistics."""
     monkeypatch.setenv("HERRINGBONE_REDUCE_RAILS", *TCP)
     running = job("rounds", "ab", 1, "native")
-    running.running()
+    running.wait_until_running()
     (server,) = running.servers
     server.send_signal(signal.SIGTERM)
     assert json.loads(server.stdout.readline())["host"] == "helper-0"
@@ -227,7 +227,7 @@ def test_a_provider_that_is_not_here_is_named_with_those_that_are():
         Rails(["fabric:nosuch"], "127.0.0.1")
 
 
-def test_a_library_that_is_not_there_is_said():
+def test_a_missing_library_is_named():
     with pytest.raises(ParallelError, match=r"rail 'fabric:tcp': libfabric cannot be loaded: libnowhere.so: cannot"):
         Relay(FabricRail("tcp", None), "127.0.0.1", "libnowhere.so")
     with pytest.raises(ParallelError, match="is no libfabric"):
@@ -242,8 +242,8 @@ def test_a_helper_without_the_provider_says_so_before_ranks_come():
 def test_ranks_on_different_networks_are_named():
     port = ReservedPort()
     port.release()
-    meet = "127.0.0.1", port.number
-    for error in errors_of(settings(0, meet, rails=TCP), settings(1, meet)):
+    rendezvous = "127.0.0.1", port.number
+    for error in errors_of(settings(0, rendezvous, rails=TCP), settings(1, rendezvous)):
         assert "ranks disagree on the networks of their rails: tcp on rank 0,  on rank 1" in error
 
 
@@ -253,7 +253,7 @@ def test_a_helper_on_another_network_is_named():
             Rails(TCP, "127.0.0.1").carry(connection, {"rail": 0}, None)
         with pytest.raises(ParallelError, match="the rails of the other end are libfabric's, those here are not"):
             Rails((), "127.0.0.1").carry(connection, None, {"rail": 0})
-    with pytest.raises(ParallelError, match="the other end uses its rail 1, there are 1 here"):
+    with pytest.raises(ParallelError, match="the other end uses its rail 1, but there are 1 here"):
         Rails(TCP, "127.0.0.1").answer({"rail": 1})
 
 

@@ -1,4 +1,4 @@
-"""A process that is lost is named on every rank within seconds; one that only computes is waited for."""
+"""Every rank names a lost process within seconds, and waits for a rank that only computes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTICED_SECONDS = 5.0
 
 
 @pytest.mark.parametrize(
-    ("hosts", "helpers", "victim", "blow", "named", "kind"),
+    ("hosts", "helpers", "victim", "signal_number", "named", "kind"),
     [
         ("abc", 3, 1, signal.SIGKILL, "rank 1 on b is gone", KINDS[0]),
         ("abc", 3, 1, signal.SIGKILL, "rank 1 on b is gone", KINDS[-1]),
@@ -31,23 +31,23 @@ NOTICED_SECONDS = 5.0
     ],
     ids=["killed", "killed, mixed", "killed, of one host", "server killed", "stopped", "server stopped"],
 )
-def test_a_lost_process_is_named_on_every_rank(job, hosts, helpers, victim, blow, named, kind):
+def test_a_lost_process_is_named_on_every_rank(job, hosts, helpers, victim, signal_number, named, kind):
     running = job("rounds", hosts, helpers, kind)
-    running.running()
+    running.wait_until_running()
     process = running.servers[0] if victim < 0 else running.ranks[victim]
     began = time.time()
-    process.send_signal(blow)
+    process.send_signal(signal_number)
     for rank in range(len(hosts)):
         if rank != victim:
-            said = running.expect(rank, "failed")
-            assert named in said["message"]
-            assert said["time"] - began < NOTICED_SECONDS
-            assert running.expect(rank, "refused")["message"] == said["message"] == said["again"]
+            report = running.expect(rank, "failed")
+            assert named in report["message"]
+            assert report["time"] - began < NOTICED_SECONDS
+            assert running.expect(rank, "refused")["message"] == report["message"] == report["again"]
 
 
 @pytest.fixture
 def two_hosts() -> Iterator[list[list[str]]]:
-    """Two network namespaces with a cable between them, 10.78.0.1 and 10.78.0.2; how a command runs in each."""
+    """Yield the command prefixes of two network namespaces, 10.78.0.1 and 10.78.0.2, with a cable between them."""
     if os.geteuid() != 0 or shutil.which("ip") is None:
         pytest.skip("network namespaces need root and `ip` (iproute2)")
     names = [f"hbtest{os.getpid()}{side}" for side in "ab"]
@@ -66,14 +66,14 @@ def two_hosts() -> Iterator[list[list[str]]]:
 
 
 def test_a_cut_cable_is_noticed_at_both_ends(job, two_hosts):
-    running = job("rounds", "ab", meet="10.78.0.1", inside=two_hosts)
-    running.running()
+    running = job("rounds", "ab", address="10.78.0.1", prefixes=two_hosts)
+    running.wait_until_running()
     began = time.time()
     subprocess.run([*two_hosts[1], "ip", "link", "set", "eth0", "down"], check=True)
     for rank, other in enumerate(["rank 1 on b", "rank 0 on a"]):
-        said = running.expect(rank, "failed")
-        assert f"{other} stopped answering" in said["message"]
-        assert said["time"] - began < NOTICED_SECONDS
+        report = running.expect(rank, "failed")
+        assert f"{other} stopped answering" in report["message"]
+        assert report["time"] - began < NOTICED_SECONDS
 
 
 def test_a_rank_that_computes_is_waited_for(job):
@@ -141,8 +141,8 @@ def test_a_rank_that_leaves_early_is_named(world, kind):
     ranks.run(work)
 
 
-def test_who_fails_does_not_take_its_leave(world):
-    """The others complained of the leave before the failure was reported, and were blamed for it."""
+def test_a_rank_that_raises_does_not_leave_in_order(world):
+    """Regression: the others reported the early leave before the failure was known, and were blamed for it."""
     ranks = world("ab")
     with pytest.raises(ZeroDivisionError), ranks.engines[0]:
         raise ZeroDivisionError
@@ -151,7 +151,7 @@ def test_who_fails_does_not_take_its_leave(world):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_rank_that_closes_at_once_still_takes_part(world, kind):
-    """It said goodbye with its last chunks unsent, and the others waited for them for ever."""
+    """Regression: the rank left with its last chunks unsent, and the others waited for them forever."""
     ranks = world("abc", 1, kind)
 
     def work(engine):

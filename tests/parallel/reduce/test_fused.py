@@ -1,4 +1,4 @@
-"""Buckets of gradients: where each lies, and memory that is used again."""
+"""Buckets of gradients: offsets, shapes, and the reuse of memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_gradients_come_back_in_their_shapes_and_each_starts_a_cache_line() -> N
     for piece, gradient in zip(pieces, given, strict=True):
         np.testing.assert_array_equal(piece, gradient * 2)
     assert [piece.ctypes.data % 64 for piece in pieces[:2]] == [0, 0]
-    # What lies between gradients is zero, however often the buffer is summed.
+    # Gaps between gradients are zero, however often the buffer is summed.
     assert flat.sum() == 2 * (7 + 15)
 
 

@@ -1,4 +1,4 @@
-"""How ranks and servers find each other, and who is refused."""
+"""The rendezvous of ranks and servers, and the connections that they refuse."""
 
 import contextlib
 import os
@@ -18,7 +18,7 @@ from herringbone_parallel.core.sums.credits import Window
 from herringbone_parallel.reduce.cores.messages import VERSION
 from herringbone_parallel.reduce.elements import Element
 from herringbone_parallel.reduce.join.join import join
-from herringbone_parallel.reduce.join.listener import Door, call, listen
+from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
 from herringbone_parallel.reduce.join.rails import addresses_of, rail_of
 from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.join.topology import Topology
@@ -29,39 +29,47 @@ TOKEN = b"right"
 
 
 @pytest.fixture
-def meet():
+def rendezvous():
     port = ReservedPort()
     port.release()
     return "127.0.0.1", port.number
 
 
-def settings(rank, meet, **more):
-    given = {"rank": rank, "size": 2, "host": f"host-{rank}", "meet": meet, "token": TOKEN, "join_timeout": 5.0, **more}
-    return Settings(**given)
+def settings(rank, rendezvous, **more):
+    values = {
+        "rank": rank,
+        "size": 2,
+        "host": f"host-{rank}",
+        "rendezvous": rendezvous,
+        "token": TOKEN,
+        "join_timeout": 5.0,
+        **more,
+    }
+    return Settings(**values)
 
 
 def errors_of(*ranks):
-    """Join all at once; return what each raised."""
+    """Join all ranks at once; return each one's error message, or None."""
 
-    def one(given):
+    def join_one(settings):
         try:
-            with join(given):
+            with join(settings):
                 return None
         except ParallelError as error:
             return str(error)
 
     with ThreadPoolExecutor(len(ranks)) as pool:
-        return list(pool.map(one, ranks))
+        return list(pool.map(join_one, ranks))
 
 
-def test_ranks_that_do_not_come_are_named(meet):
-    (error,) = errors_of(settings(0, meet, size=4, join_timeout=0.5))
-    assert error == "ranks 1, 2, 3 did not come to 127.0.0.1 in 0.5 s"
+def test_missing_ranks_are_named(rendezvous):
+    (error,) = errors_of(settings(0, rendezvous, size=4, join_timeout=0.5))
+    assert error == "ranks 1, 2, 3 did not connect to 127.0.0.1 within 0.5 s"
 
 
-def test_a_rank_with_another_token_is_refused_and_counted(meet):
-    zero, one = errors_of(settings(0, meet, join_timeout=1.5), settings(1, meet, token=b"wrong"))
-    assert "rank 1 did not come" in zero
+def test_a_rank_with_another_token_is_refused_and_counted(rendezvous):
+    zero, one = errors_of(settings(0, rendezvous, join_timeout=1.5), settings(1, rendezvous, token=b"wrong"))
+    assert "rank 1 did not connect" in zero
     assert "1 connections without the job's token were refused" in zero
     assert "the two ends have different tokens" in one
 
@@ -78,19 +86,19 @@ def test_a_rank_with_another_token_is_refused_and_counted(meet):
         ({"size": 3}, "their number: 2 on rank 0, 3 on rank 1"),
     ],
 )
-def test_settings_that_differ_are_named_on_both(meet, other, named):
-    for error in errors_of(settings(0, meet), settings(1, meet, **other)):
+def test_settings_that_differ_are_named_on_both(rendezvous, other, named):
+    for error in errors_of(settings(0, rendezvous), settings(1, rendezvous, **other)):
         assert f"ranks disagree on {named}" in error
 
 
-def test_two_ranks_of_one_number(meet):
-    _, one, two = errors_of(settings(0, meet, size=3, join_timeout=1.0), *[settings(1, meet, size=3)] * 2)
-    assert "rank 1 came twice, from host-1 and from host-1" in f"{one}{two}"
+def test_two_ranks_of_one_number(rendezvous):
+    _, one, two = errors_of(settings(0, rendezvous, size=3, join_timeout=1.0), *[settings(1, rendezvous, size=3)] * 2)
+    assert "rank 1 connected twice, from host-1 and from host-1" in f"{one}{two}"
 
 
-def test_a_server_that_is_not_there_is_named(meet):
-    gone = (ReduceServer("algo-9", "127.0.0.1", meet[1] + 1),)
-    zero, one = errors_of(*(settings(rank, meet, servers=gone, join_timeout=0.5) for rank in (0, 1)))
+def test_a_server_that_is_not_there_is_named(rendezvous):
+    missing_server = (ReduceServer("algo-9", "127.0.0.1", rendezvous[1] + 1),)
+    zero, one = errors_of(*(settings(rank, rendezvous, servers=missing_server, join_timeout=0.5) for rank in (0, 1)))
     for error in (zero, one):
         assert "the server on algo-9 cannot be reached at ('127.0.0.1'," in error
 
@@ -99,7 +107,7 @@ def test_a_server_refuses_and_counts_strangers():
     server = Server("algo-3", listen("127.0.0.1"), TOKEN, "python")
     try:
         with pytest.raises(ParallelError, match="different tokens"):
-            call(("127.0.0.1", server.port), "it", b"wrong", {}, time.monotonic() + 5)
+            connect(("127.0.0.1", server.port), "it", b"wrong", {}, time.monotonic() + 5)
         with socket.create_connection(("127.0.0.1", server.port)) as stranger:
             stranger.sendall(b"GET / HTTP/1.1\r\n\r\n" + b"x" * 64)
             stranger.settimeout(5)
@@ -111,13 +119,13 @@ def test_a_server_refuses_and_counts_strangers():
             time.sleep(0.01)
         assert server.stats()["refused"] == 2
         with pytest.raises(ParallelError, match="'member'"):
-            call(("127.0.0.1", server.port), "it", TOKEN, {}, time.monotonic() + 5)
+            connect(("127.0.0.1", server.port), "it", TOKEN, {}, time.monotonic() + 5)
     finally:
         server.close()
 
 
-def test_a_door_proves_itself_too():
-    """Whoever listens at the right place without the token learns nothing of it and is found out."""
+def test_an_acceptor_proves_itself_too():
+    """A process that listens at the right address without the token learns nothing about it, and is refused."""
     impostor = listen("127.0.0.1")
 
     def answer():
@@ -129,18 +137,18 @@ def test_a_door_proves_itself_too():
     answering = threading.Thread(target=answer)
     answering.start()
     with pytest.raises(ParallelError, match="it does not know this job's token"):
-        call(impostor.getsockname()[:2], "it", TOKEN, {}, time.monotonic() + 5)
+        connect(impostor.getsockname()[:2], "it", TOKEN, {}, time.monotonic() + 5)
     answering.join()
 
 
-def test_what_a_visit_raises_is_told_to_the_caller():
-    def visit(connection, hello):
+def test_an_error_of_admit_is_sent_to_the_caller():
+    def admit(connection, hello):
         raise ParallelError(f"no {hello['what']} today")
 
-    door = Door([listen("127.0.0.1")], TOKEN, visit)
+    acceptor = Acceptor([listen("127.0.0.1")], TOKEN, admit)
     with pytest.raises(ParallelError, match="no tea today"):
-        call(("127.0.0.1", door.port), "it", TOKEN, {"what": "tea"}, time.monotonic() + 5)
-    door.close()
+        connect(("127.0.0.1", acceptor.port), "it", TOKEN, {"what": "tea"}, time.monotonic() + 5)
+    acceptor.close()
 
 
 def test_rails_are_chosen_by_name(world):
@@ -173,11 +181,11 @@ def test_settings_come_from_the_environment(tmp_path):
         "HERRINGBONE_REDUCE_SERVERS": "algo-3=10.0.0.5:7601",
         "HERRINGBONE_REDUCE": "python",
     }
-    given = Settings.from_environment(environment)
-    assert (given.rank, given.size, given.host, given.meet) == (1, 2, "algo-1", ("fd00::1", 7601))
-    assert (given.wire, given.rails, given.core) == (Element.BFLOAT16, ("eth0", "eth1"), "python")
-    assert given.servers == (ReduceServer("algo-3", "10.0.0.5", 7601),)
-    assert "token" not in repr(given)
+    values = Settings.from_environment(environment)
+    assert (values.rank, values.size, values.host, values.rendezvous) == (1, 2, "algo-1", ("fd00::1", 7601))
+    assert (values.wire, values.rails, values.core) == (Element.BFLOAT16, ("eth0", "eth1"), "python")
+    assert values.servers == (ReduceServer("algo-3", "10.0.0.5", 7601),)
+    assert "token" not in repr(values)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +265,7 @@ def test_a_wait_can_end_before_the_sum(world):
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_forked_child_leaves_the_rank_alone(world, kind):
-    """A process forked by a data loader said goodbye for its rank, and waited for a thread that it has not."""
+    """Regression: a process forked by a data loader left in its rank's name, and waited for a thread that it lacks."""
     ranks = world("ab", kind=kind)
     engine = ranks.engines[0]
     child = os.fork()

@@ -1,4 +1,4 @@
-"""1,000 random buffers, of every type, size and order: the same bits on all ranks, in all cores, near fp64's."""
+"""1,000 random buffers of every type, size and order: the same bits on all ranks and in all cores, close to fp64."""
 
 import hashlib
 
@@ -8,15 +8,15 @@ import pytest
 from herringbone_parallel.reduce.elements import Element, narrow, widen
 from tests.parallel.reduce.conftest import KINDS
 
-PLACES = [("ab", 2), ("abc", 0), ("abcd", 2), ("aab", 1), ("aaa", 0)]
-BUFFERS = 200  # x 5 places
-# Half a unit in the last place of each format.
+LAYOUTS = [("ab", 2), ("abc", 0), ("abcd", 2), ("aab", 1), ("aaa", 0)]
+BUFFERS = 200  # x 5 layouts
+# Half a unit in the last layout of each format.
 ROUNDING = {Element.FLOAT32: 2**-24, Element.FLOAT16: 2**-11, Element.BFLOAT16: 2**-8, Element.FLOAT64: 2**-53}
 
 
-def drawn(place, number):
-    """What buffer `number` is: its type, size, op and wire."""
-    rng = np.random.default_rng([PLACES.index(place), number])
+def draw(layout, number):
+    """Return the type, size, op and wire of buffer `number`."""
+    rng = np.random.default_rng([LAYOUTS.index(layout), number])
     element = list(Element)[rng.integers(len(Element))]
     size = int(
         rng.choice([rng.integers(1, 64), rng.integers(64, 3_000), rng.integers(3_000, 60_000)], p=[0.3, 0.5, 0.2])
@@ -26,25 +26,25 @@ def drawn(place, number):
     return element, size, op, wire
 
 
-def content(place, number, rank):
-    element, size, _, _ = drawn(place, number)
-    rng = np.random.default_rng([PLACES.index(place), number, rank])
+def content(layout, number, rank):
+    element, size, _, _ = draw(layout, number)
+    rng = np.random.default_rng([LAYOUTS.index(layout), number, rank])
     if element.is_float:
         return narrow(rng.standard_normal(size).astype(element.summed), element)
     return rng.integers(0, 100, size).astype(element.stored)
 
 
-def run(place, ranks):
+def run(layout, ranks):
     """Sum all buffers on all ranks, many at once; return each rank's results."""
 
     def work(engine):
-        buffers = [content(place, number, engine.rank) for number in range(BUFFERS)]
+        buffers = [content(layout, number, engine.rank) for number in range(BUFFERS)]
         handles = []
         for number, buffer in enumerate(buffers):
-            element, _, op, wire = drawn(place, number)
+            element, _, op, wire = draw(layout, number)
             handles.append(engine.all_reduce(buffer, dtype=element.name.lower(), op=op, wire=wire))
             if number % 7 == engine.rank:
-                handles[-1].wait(60)  # ranks wait at different places
+                handles[-1].wait(60)  # ranks wait at different times
         for handle in reversed(handles):
             handle.wait(60)
         return buffers
@@ -52,26 +52,26 @@ def run(place, ranks):
     return ranks.run(work)
 
 
-@pytest.mark.parametrize("place", PLACES, ids=str)
-def test_any_buffer(world, place):
-    hosts, helpers = place
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_any_buffer(world, layout):
+    hosts, helpers = layout
     digests = set()
     for kind in KINDS:
-        for results in run(place, world(hosts, helpers, kind)):
+        for results in run(layout, world(hosts, helpers, kind)):
             digests.add(hashlib.sha256(b"".join(result.tobytes() for result in results)).hexdigest())
     assert len(digests) == 1, "all ranks and all cores have the same bits"
     for number, result in enumerate(results):
-        element, _, op, wire = drawn(place, number)
-        given = np.array(
-            [widen(content(place, number, rank), element).astype(np.float64) for rank in range(len(hosts))]
+        element, _, op, wire = draw(layout, number)
+        contributions = np.array(
+            [widen(content(layout, number, rank), element).astype(np.float64) for rank in range(len(hosts))]
         )
-        expected, magnitude = given.sum(axis=0), np.abs(given).sum(axis=0)
+        expected, magnitude = contributions.sum(axis=0), np.abs(contributions).sum(axis=0)
         if not element.is_float:
             np.testing.assert_array_equal(result, expected.astype(np.int64).astype(element.stored))
             continue
         divisor = len(hosts) if op == "average" else 1
         on_wire = Element.named(wire) if wire else element
-        # Each addition rounds, and on the way into and out of 16 bits each value does.
+        # Each addition rounds, and so does each conversion to 16 bits.
         error = len(hosts) * ROUNDING[Element.FLOAT32 if element.size < 8 else element] + 3 * ROUNDING[on_wire]
         np.testing.assert_array_less(
             np.abs(widen(result, element) - expected / divisor),
@@ -81,7 +81,7 @@ def test_any_buffer(world, place):
 
 @pytest.mark.parametrize("wire", [None, "fp16", "bf16"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_number_passes_through(world, kind, wire):
+def test_nan_and_infinity_pass_through(world, kind, wire):
     def work(engine):
         data = np.ones(500, np.float32)
         if engine.rank == 1:

@@ -6,7 +6,7 @@ import pytest
 from tests.parallel.reduce.conftest import KINDS
 
 # (host of each rank, helpers)
-PLACES = {
+LAYOUTS = {
     "one rank": ("a", 0),
     "one host": ("aaa", 0),
     "hosts": ("abc", 0),
@@ -19,17 +19,19 @@ PLACES = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("place", PLACES)
-def test_all_ranks_get_the_same_sum(world, place, kind):
-    hosts, helpers = PLACES[place]
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_ranks_get_the_same_sum(world, layout, kind):
+    hosts, helpers = LAYOUTS[layout]
     sizes = [1, 5_000, 0, 300_001]
 
     def work(engine):
-        given = [np.random.default_rng([engine.rank, size]).standard_normal(size).astype(np.float32) for size in sizes]
-        handles = [engine.all_reduce(buffer, op="average") for buffer in given]
+        buffers = [
+            np.random.default_rng([engine.rank, size]).standard_normal(size).astype(np.float32) for size in sizes
+        ]
+        handles = [engine.all_reduce(buffer, op="average") for buffer in buffers]
         for handle in handles:
             handle.wait(20)
-        return given
+        return buffers
 
     sums = world(hosts, helpers, kind).run(work)
     for index, size in enumerate(sizes):

@@ -1,4 +1,4 @@
-"""What goes over the network: as many bytes as theory says, and a server's memory does not grow with the buffers."""
+"""The bytes on the network equal the theory, and a server's memory does not grow with the buffers."""
 
 import json
 import os
@@ -23,22 +23,22 @@ COUNT = 500_000
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("hosts", "helpers"), [("abcd", 4), ("abcd", 2), ("abc", 0), ("aabb", 2)])
-def test_each_host_sends_what_theory_says(world, kind, hosts, helpers):
+def test_each_host_sends_as_many_bytes_as_predicted(world, kind, hosts, helpers):
     ranks = world(hosts, helpers, kind)
 
     def work(engine):
         before = engine.stats().sent_bytes
         engine.all_reduce(np.ones(COUNT, np.float32)).wait(20)
-        # A rank has its own sums before it has sent all that it took for others.
+        # A rank may have its own sums before it has sent all sums to the others.
         barrier(engine, 20)
         return engine.stats().sent_bytes - before
 
     sent = ranks.run(work)
-    places = sorted(set(hosts))
-    by_host = [sum(bytes for bytes, host in zip(sent, hosts, strict=True) if host == place) for place in places]
-    expected = busiest_share(len(places), helpers) * COUNT * 4
-    # Headers of small chunks are half a percent, and those between ranks of one host count here too.
-    within = 0.01 if len(places) == len(hosts) else 0.015
+    names = sorted(set(hosts))
+    by_host = [sum(bytes for bytes, host in zip(sent, hosts, strict=True) if host == name) for name in names]
+    expected = busiest_share(len(names), helpers) * COUNT * 4
+    # Headers of small chunks are half a percent; headers between ranks of one host are counted, too.
+    within = 0.01 if len(names) == len(hosts) else 0.015
     assert max(by_host) == pytest.approx(expected, rel=within)
     assert min(by_host) == pytest.approx(expected, rel=within)
 

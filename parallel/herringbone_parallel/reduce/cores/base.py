@@ -1,4 +1,4 @@
-"""What every core that moves buffers offers and is told when it is made; there are two, `native` and `fallback`."""
+"""The interface and the configuration of a core, which moves and sums buffers: see `native` and `python_core`."""
 
 from __future__ import annotations
 
@@ -10,27 +10,30 @@ from typing import Protocol
 from herringbone_parallel.reduce.cores.cut import Lane
 from herringbone_parallel.reduce.elements import Element
 
-# Chunks may be smaller than the largest: so many times as many of them are a window at most.
+# A window may hold this many times more chunks than it holds largest ones, because small shards use small chunks.
 _SMALLER = 8
 
 
 class Role(IntEnum):
-    """Who is at the other end of a connection; codes are those of the native core."""
+    """The kind of process at the other end of a connection; codes are those of the native core."""
 
-    HELPER = 0  # a server that sums what this rank pushes
-    PEER = 1  # the rank of the same lane on another host (to a helper: any rank): pushes, and sums where it has a shard
-    LOCAL = 2  # a rank of the same host; elements travel through shared memory
+    HELPER = 0  # a server that sums the chunks that this rank pushes
+    PEER = (
+        1  # the rank of the same lane on another host, or any rank if this process is a helper: pushes, sums its shard
+    )
+    LOCAL = 2  # a rank of the same host, whose elements travel through shared memory
 
 
 @dataclass(frozen=True, slots=True)
 class LinkSpec:
-    """A connection that has been authenticated, as a core takes it over.
+    """An authenticated connection that a core takes over.
 
-    `index` counts helpers, hosts or local ranks, by role. For LOCAL, `outbox` is the address of the slots in the
-    other's memory that this rank writes its chunks to (0: it carries no lane), `inbox` that of those it is given.
+    `index` counts helpers, hosts or local ranks, depending on the role. For LOCAL, this rank writes its chunks to the
+    address `outbox` in the other rank's arena, and finds the other's chunks at `inbox` in its own. An address of 0
+    means that the arena's owner carries no lane.
     """
 
-    descriptor: int
+    descriptor: int  # belongs to the core, which closes it
     role: Role
     index: int
     label: str
@@ -38,31 +41,32 @@ class LinkSpec:
     inbox: int = 0
 
 
-def in_turn(links: Sequence[LinkSpec], start: int) -> tuple[LinkSpec, ...]:
-    """Return the links in their order, from another one on: hosts that all began with the first would meet there."""
+def rotated(links: Sequence[LinkSpec], start: int) -> tuple[LinkSpec, ...]:
+    """Return the links in their order, beginning with another one, so that not all hosts send to the same one first."""
     start %= max(1, len(links))
     return (*links[start:], *links[:start])
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `chunks` chunks at once, in a ring of so many bytes."""
+    """The bytes of a ring, and the largest number of chunks in it at once."""
 
     ring: int
     chunks: int
 
     @classmethod
     def of(cls, size: int, chunks: int) -> Limit:
-        """Return the limit for so many bytes in at least so many chunks."""
+        """Return the limit for `size` bytes in at least `chunks` chunks."""
         return cls(size, chunks * _SMALLER)
 
 
 @dataclass(frozen=True, slots=True)
 class CoreConfig:
-    """One core's place and limits. `member` is the host's number, -1 for a helper; times are in seconds.
+    """One core's position and limits. `member` is the host's number, -1 for a helper; times are in seconds.
 
-    No chunk is larger than `chunk_bytes`. `limit` is what may be under way between a worker and a server at most,
-    `local_limit` the same between ranks of a host. `links` stand in the order in which they are sent to.
+    `members` counts hosts, `locals` the ranks of this host, `local` is this rank's number among them. No chunk exceeds
+    `chunk_bytes`. `limit` bounds the chunks in flight between a worker and a server, `local_limit` those between ranks
+    of a host. The core sends to `links` in their order.
     """
 
     label: str
@@ -73,26 +77,27 @@ class CoreConfig:
     locals: int
     lanes: int
     ranks: int
+    # Equal in all processes that share a ring, because each of them computes the positions in it.
     chunk_bytes: int
     limit: Limit
     local_limit: Limit
     silence: float
     late: float
-    links: tuple[LinkSpec, ...] = field(default=())
+    links: tuple[LinkSpec, ...] = field(default=())  # in the order in which the core sends
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A flat buffer to be summed in place: its address, its elements, how they travel and how they are cut.
+    """A flat buffer to be summed in place: its address, its elements, their format on the wire, and the cut.
 
-    `chunk` is how many elements the largest chunk has, `window` how many bytes may be under way to a server.
+    `chunk` is the number of elements in the largest chunk, `window` the number of bytes in flight to one server.
     """
 
     address: int
     count: int
     element: Element
     wire: Element
-    divisor: int
+    divisor: int  # of the last sum; 1 does not divide
     chunk: int
     window: int
     lanes: tuple[Lane, ...]
@@ -100,7 +105,7 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class LinkCount:
-    """What went over one connection so far; bytes count headers and, for ranks of one host, not the shared memory."""
+    """The traffic of one connection so far; bytes include headers, and exclude elements in shared memory."""
 
     label: str
     sent_bytes: int
@@ -110,28 +115,31 @@ class LinkCount:
 
 
 class Core(Protocol):
-    """One I/O thread and its connections."""
+    """One I/O thread and its connections; the methods may be called from any thread."""
 
     def submit(self, submission: Submission) -> int:
-        """Take a buffer over and return its number; buffers are numbered in order, from 0."""
+        """Take over a buffer and return its number; buffers are numbered in order, from 0."""
 
     def wait(self, sequence: int, timeout: float | None) -> bool:
-        """Wait until the buffer's sum is in place; return whether it is. Returns at once after a failure."""
+        """Wait until the buffer's sum is in place; return True if it is. Returns at once after a failure."""
 
     def done(self, sequence: int) -> bool:
-        """Whether the sum is in place."""
+        """Return True if the sum is in place."""
 
     def failure(self) -> str | None:
-        """Why this core stopped, or None."""
+        """Return the reason for which this core stopped, or None."""
 
     def counts(self) -> list[LinkCount]:
-        """What went over each connection."""
+        """Return the traffic of each connection."""
 
     def completions(self) -> int:
-        """A descriptor that becomes readable when a buffer is done or the core stops; its reader empties it."""
+        """Return a descriptor that becomes readable when a buffer is done or the core stops; its reader empties it."""
 
     def ended(self) -> bool:
-        """Whether the I/O thread has ended: after a failure, or when everybody left."""
+        """Return True if the I/O thread has ended: after a failure, or when all processes have left."""
 
     def close(self) -> None:
-        """Leave in good order: what was submitted and summed reaches everybody. Waits 2 seconds at most."""
+        """Leave in good order: submitted buffers are summed, and their sums reach all ranks.
+
+        Waits at most 2 seconds for the sums, and 2 more for the other processes to acknowledge the leave.
+        """

@@ -1,10 +1,11 @@
-"""How a buffer is cut: a lane for each rank of a host, in a lane a shard for each server, in a shard chunks.
+"""Cuts a buffer into lanes (one for each rank of a host), lanes into shards (one for each server), shards into chunks.
 
     buffer   |<------ lane 0 ------>|<------ lane 1 ------>|      lane j is carried to the servers by local rank j
     lane 0   |<- shard 0 ->|<- shard 1 ->|<- shard 2 ->|          shard s is summed by server s
-    shard 0  |c0|c1|c2|c3|..                                      a chunk is what one message carries
+    shard 0  |c0|c1|c2|c3|..                                      one message carries one chunk
 
-The chunks of a lane have an order that all ranks agree on without a word: chunk 0 of each shard, then chunk 1 of each.
+All ranks compute the same cut and the same order of chunks without any message: chunk 0 of each shard of a lane, then
+chunk 1 of each shard, and so on.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from functools import lru_cache
 from herringbone_parallel.core.sums.credits import Window, choose_chunk
 from herringbone_parallel.core.sums.shards import Shard, shard_map
 
-# Lanes and shards start at multiples of this many elements, so that no two of them share a cache line.
+# Lanes and shards start at multiples of this many elements, so that no two of them share a cache line of 64 bytes.
 ALIGN = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """`count` elements of the buffer from `offset` on: chunk `number` of the shard at place `shard` of its lane."""
+    """Chunk `number` of shard `shard` of a lane: `count` elements of the buffer, beginning with element `offset`."""
 
     shard: int
     number: int
@@ -32,6 +33,7 @@ class Chunk:
 Lane = tuple[Shard, ...]
 
 
+# Cached, because a training submits buffers of the same sizes in every step.
 @lru_cache(maxsize=256)
 def cut_lanes(count: int, lanes: int, hosts: int, helpers: int, message: int) -> tuple[Lane, ...]:
     """Return each lane's shards, their offsets counted from the buffer's start. Pure.
@@ -39,7 +41,8 @@ def cut_lanes(count: int, lanes: int, hosts: int, helpers: int, message: int) ->
     >>> cut_lanes(256, lanes=2, hosts=1, helpers=0, message=1)
     ((Shard(server=0, offset=0, count=128),), (Shard(server=0, offset=128, count=128),))
 
-    Servers of a lane are the helpers, then its rank on each host. A lone host has one server, its own rank.
+    The servers of a lane are the helpers, then the lane's rank on each host. On a lone host, the rank itself is the
+    server.
     """
     return tuple(
         tuple(
@@ -51,15 +54,16 @@ def cut_lanes(count: int, lanes: int, hosts: int, helpers: int, message: int) ->
 
 
 def most_elements(lanes: tuple[Lane, ...], wire_size: int, window: Window, hosts: int) -> int:
-    """Return the elements of the largest chunks of a buffer that was cut in these lanes. Pure."""
+    """Return the number of elements of the largest chunk of a buffer with these lanes. Pure."""
     if hosts == 1:
+        # Nothing crosses a network, so no chunk needs to be small.
         return window.chunk_bytes // wire_size
     largest = max((shard.count for lane in lanes for shard in lane), default=0)
     return choose_chunk(largest * wire_size, most=window.chunk_bytes, message=window.message) // wire_size
 
 
 def chunks_of(lane: Lane, elements: int) -> tuple[Chunk, ...]:
-    """Return a lane's chunks of at most `elements` each, in the order that all ranks agree on. Pure.
+    """Return a lane's chunks of at most `elements` elements, in the order in which all ranks process them. Pure.
 
     >>> [(chunk.offset, chunk.count) for chunk in chunks_of((Shard(0, 0, 256), Shard(1, 256, 128)), 128)]
     [(0, 128), (256, 64), (128, 128), (320, 64)]
@@ -67,24 +71,27 @@ def chunks_of(lane: Lane, elements: int) -> tuple[Chunk, ...]:
     rounds = max((-(-shard.count // elements) for shard in lane), default=0)
     sizes = [chunk_elements(shard.count, rounds, elements) for shard in lane]
     return tuple(
-        Chunk(place, turn, shard.offset + turn * size, min(size, shard.count - turn * size))
-        for turn in range(rounds)
-        for place, (shard, size) in enumerate(zip(lane, sizes, strict=True))
-        if turn * size < shard.count
+        Chunk(index, number, shard.offset + number * size, min(size, shard.count - number * size))
+        for number in range(rounds)
+        for index, (shard, size) in enumerate(zip(lane, sizes, strict=True))
+        if number * size < shard.count
     )
 
 
 def chunk_elements(count: int, rounds: int, most: int) -> int:
     """Return the size of the chunks of a shard of `count` elements in a lane whose largest has `rounds` chunks. Pure.
 
-    Every shard is cut in as many chunks: servers with a third of the work get a third of the bytes in every round trip,
-    and all end together. With chunks of one size the small shards were done early, and the links half idle then.
+    Every shard is cut into the same number of chunks: a server with a third of the work gets a third of the bytes in
+    every round trip, and all shards end together. With chunks of equal size, small shards end early, and then half of
+    the links are idle.
     """
-    each = -(-count // rounds)
-    return min(most, -(-each // ALIGN) * ALIGN)
+    # Rounded up to whole units, so that chunks start at cache lines, too.
+    elements = -(-count // rounds)
+    return min(most, -(-elements // ALIGN) * ALIGN)
 
 
 def _slices(count: int, lanes: int) -> tuple[Shard, ...]:
+    # Lanes consist of whole units of ALIGN elements; only the last unit may be partial.
     units = -(-count // ALIGN)
     ends = [min(count, units * (lane + 1) // lanes * ALIGN) for lane in range(lanes)]
     return tuple(

@@ -1,4 +1,4 @@
-"""The compiled core (`native/`), called through ctypes; structures are those of `native/reduce.h`."""
+"""Calls the compiled core (`native/`) through ctypes; the structures mirror those of `native/reduce.h`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from herringbone_parallel.reduce.cores.base import CoreConfig, LinkCount, Submis
 from herringbone_parallel.reduce.cores.cut import Lane
 
 _ABI = 3
-# A wait in C hears no signal: it comes back to Python this often, where Ctrl-C is seen.
+# Python handles Ctrl-C only between its own instructions, so a wait in C returns to Python this often.
 _SLICE_SECONDS = 0.2
 
 
@@ -58,8 +58,8 @@ class _Count(Structure):
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """Return the compiled library, or None where there is none that fits."""
-    # Not above: `python -m` runs that module, and must not find it imported.
+    """Return the compiled library, or None if there is none for this system and this version."""
+    # Imported here: `python -m` warns if the module that it runs has been imported before.
     from herringbone_parallel.reduce.build import LIBRARY
 
     path = Path(__file__).parents[1] / LIBRARY
@@ -68,11 +68,12 @@ def library() -> ctypes.CDLL | None:
     try:
         found = ctypes.CDLL(str(path))
     except OSError:
-        return None  # of another system or C library: an image's, mounted elsewhere
+        return None  # compiled for another system or C library: a package folder that is mounted into an image
     found.hb_abi.restype = c_int
     if found.hb_abi() != _ABI:
         return None
     handle = c_void_p
+    # Without declared types, ctypes passes pointers as 32-bit integers.
     for name, result, arguments in (
         ("hb_new", handle, [POINTER(_Config)]),
         ("hb_submit", c_int64, [handle, POINTER(_Submission)]),
@@ -97,13 +98,14 @@ def _cut(lanes: tuple[Lane, ...]) -> ctypes.Array[_Shard]:
 
 
 class NativeCore:
-    """One I/O thread in C; see `core.Core` for what its methods promise."""
+    """One I/O thread in C; `base.Core` documents the methods."""
 
     def __init__(self, config: CoreConfig) -> None:
         found = library()
         assert found is not None
         self._library = found
         self._process = os.getpid()
+        # `hb_counts` fills its array in this order.
         self._labels = [link.label for link in config.links]
         specs = (_LinkSpec * len(config.links))(
             *(
@@ -128,6 +130,7 @@ class NativeCore:
         numbers = how.address, how.count, how.element, how.wire, how.divisor, how.chunk, how.window, 0
         given = _Submission(*numbers, cut, len(cut))
         number = int(self._library.hb_submit(self._core, byref(given)))
+        # Negative after a failure or after `close`.
         if number < 0:
             raise ParallelError(self.failure() or "the engine is closed")
         return number
@@ -167,7 +170,7 @@ class NativeCore:
         self._library.hb_close(self._core)
 
     def __del__(self) -> None:
-        # Not in `close`: handles ask a closed core too.
+        # Not in `close`: handles still query a closed core. A forked child must not close its parent's connections.
         if getattr(self, "_core", None) is not None and self._process == os.getpid():
             self._library.hb_close(self._core)
             self._library.hb_free(self._core)

@@ -1,22 +1,26 @@
-"""Where chunks lie in memory that is used again and again: one behind the other, none across the end.
+"""Positions of chunks in a ring of memory that is reused: one chunk behind the other, none across the end.
 
-Whoever writes chunks, sums them or gives them back walks along by the same sizes, and so finds the same places.
+All users of a ring (the writer of chunks, their summing server, the receiver that frees them) advance cursors of their
+own by the same sizes, so all of them compute the same positions and no position needs to travel.
 """
 
 from __future__ import annotations
 
 from herringbone_parallel.reduce.cores.base import Limit
 
-# Chunks start at multiples of this.
+# Chunks start at multiples of a cache line, so that two processes never write to the same line.
 _LINE = 64
 
 
-class Place:
-    """A walk along a ring: how many chunks it has passed, and where the last one ends, counted without a turn.
+class RingCursor:
+    """A cursor in a ring. `number` counts the chunks that it has passed.
 
-    >>> place = Place(Limit(ring=256, chunks=8))
-    >>> place.next(100), place.next(100), place.next(100), place.number
+    >>> cursor = RingCursor(Limit(ring=256, chunks=8))
+    >>> cursor.next(100), cursor.next(100), cursor.next(100), cursor.number
     (0, 128, 0, 3)
+
+    `end` is the end of the last chunk, as a number that never wraps: the difference of two cursors is the number of
+    bytes between them.
     """
 
     def __init__(self, limit: Limit) -> None:
@@ -24,25 +28,27 @@ class Place:
         self.number = self.end = 0
 
     def next(self, size: int) -> int:
-        """Return where the next chunk, of `size` bytes, begins, and step behind it."""
-        at, self.end = self._following(size)
+        """Return the start of the next chunk, of `size` bytes, and step behind it."""
+        start, self.end = self._following(size)
         self.number += 1
-        return at
+        return start
 
     def peek(self, size: int) -> int:
-        """Return where the next chunk would begin."""
+        """Return the start of the next chunk without stepping."""
         return self._following(size)[0]
 
-    def is_free(self, freed: Place, size: int) -> bool:
-        """Whether the next chunk's place is free, where all that `freed` has passed are."""
+    def is_free(self, freed: RingCursor, size: int) -> bool:
+        """Return True if the next chunk overwrites none that `freed` has not passed."""
+        # An empty ring takes any chunk, also when padding before the ring's end would exceed its size.
         if self.number == freed.number:
             return True
         end = self._following(size)[1]
         return end - freed.end <= self._limit.ring and self.number - freed.number < self._limit.chunks
 
     def _following(self, size: int) -> tuple[int, int]:
-        at = self.end % self._limit.ring
+        start = self.end % self._limit.ring
         end = self.end
-        if at + size > self._limit.ring:
-            at, end = 0, end + self._limit.ring - at
-        return at, end + -(-size // _LINE) * _LINE
+        if start + size > self._limit.ring:
+            # A chunk must be contiguous: skip the rest of the ring, and count the skipped bytes as used.
+            start, end = 0, end + self._limit.ring - start
+        return start, end + -(-size // _LINE) * _LINE

@@ -1,4 +1,4 @@
-"""Messages over one non-blocking socket, both ways, without a copy of what they carry."""
+"""Sends and receives messages over one non-blocking socket, without copying their bodies."""
 
 from __future__ import annotations
 
@@ -10,73 +10,81 @@ from itertools import islice
 
 from herringbone_parallel.reduce.cores.base import Limit, LinkCount, LinkSpec, Role
 from herringbone_parallel.reduce.cores.messages import LAYOUT, Header, Kind
-from herringbone_parallel.reduce.cores.ring import Place
+from herringbone_parallel.reduce.cores.ring import RingCursor
 
-# How many messages one turn of the loop takes from one connection before the others have theirs.
-_TURN = 16
+# One turn of the loop takes at most so many messages from a connection, so that a fast one does not starve the others.
+_MESSAGES_PER_TURN = 16
 _CHUNKS = (Kind.PUSH, Kind.SUM)
 
 
 class Stream:
-    """The messages of one connection.
+    """The messages of one connection. Only the I/O thread uses it.
 
-    `place` tells where the bytes behind a header go, `take` gets the header once they are there. What is queued by
-    `send` must not change until it is on its way. Raises `OSError` when the connection is gone.
+    `destination` returns the memory for the body behind a header; `deliver` gets the header once the body has arrived
+    there. A body given to `send` must not change until it has been sent. Raises `OSError` when the connection is lost.
     """
 
     def __init__(
         self,
         spec: LinkSpec,
         limit: Limit,
-        place: Callable[[Stream, Header], memoryview],
-        take: Callable[[Stream, Header, memoryview], None],
+        destination: Callable[[Stream, Header], memoryview],
+        deliver: Callable[[Stream, Header, memoryview], None],
     ) -> None:
         family = socket.AF_UNIX if spec.role is Role.LOCAL else socket.AF_INET
         self.socket = socket.socket(family, socket.SOCK_STREAM, fileno=spec.descriptor)
         self.socket.setblocking(False)
         self.spec = spec
-        self.heard = self.spoke = time.monotonic()
-        # Of this link's chunks: pushed by this side, and back as sums.
-        self.pushed, self.returned = Place(limit), Place(limit)
-        # Once the other side has left: how many buffers it took part in.
-        self.left: int | None = None
-        self.answered = False
-        self._place, self._take = place, take
-        self._queue: deque[tuple[memoryview, bool]] = deque()  # with whether it begins a message
+        self.received_s = self.sent_s = time.monotonic()
+        # The chunks that this side has pushed, and those whose sums have returned: the difference is the window in use.
+        self.pushed, self.returned = RingCursor(limit), RingCursor(limit)
+        # After the other side's LEAVE: the number of buffers in which it took part.
+        self.left_after: int | None = None
+        # True after the other side has answered this side's LEAVE with LEFT.
+        self.acknowledged = False
+        self._destination, self._deliver = destination, deliver
+        # Each part with a flag: True for a header, which begins a message.
+        self._queue: deque[tuple[memoryview, bool]] = deque()
+        # The receiving state: `_header` is None while a header is read into `_head`; `_target` is the memory that is
+        # still missing, of the header or of the body.
         self._head = memoryview(bytearray(LAYOUT.size))
         self._header: Header | None = None
         self._target = self._head
         self._body = self._head[:0]
+        # [bytes, chunks]
         self._sent = [0, 0]
         self._received = [0, 0]
 
     @property
     def pending(self) -> bool:
-        """Whether something waits to be sent."""
+        """True if messages wait to be sent."""
         return bool(self._queue)
 
     def send(self, header: Header, body: memoryview | bytes = b"") -> None:
+        """Queue a message; `flush` sends it."""
         self._sent[1] += header.kind in _CHUNKS
         self._queue.append((memoryview(header.pack()), True))
         if len(body):
             self._queue.append((memoryview(body).cast("B"), False))
 
     def drop(self) -> None:
-        """Forget what is queued, but for the message that is half on its way."""
-        rest = list(self._queue)
-        begun = 1 if rest and (not rest[0][1] or len(rest[0][0]) < LAYOUT.size) else 0
-        if begun and len(rest) > 1 and not rest[1][1]:
-            begun = 2
-        self._queue = deque(rest[:begun])
+        """Discard the queued messages, except for one that is partly sent: the other side could not parse the next."""
+        parts = list(self._queue)
+        partly_sent = 1 if parts and (not parts[0][1] or len(parts[0][0]) < LAYOUT.size) else 0
+        # A header that is partly sent takes its body along.
+        if partly_sent and len(parts) > 1 and not parts[1][1]:
+            partly_sent = 2
+        self._queue = deque(parts[:partly_sent])
 
     def flush(self) -> None:
-        """Send what the system takes now."""
+        """Send as many queued bytes as the system takes now."""
         while self._queue:
             try:
+                # One system call for several headers and bodies.
                 sent = self.socket.sendmsg([part for part, _ in islice(self._queue, 16)])
             except BlockingIOError:
                 return
-            self.spoke = time.monotonic()
+            self.sent_s = time.monotonic()
             self._sent[0] += sent
             while sent and sent >= len(self._queue[0][0]):
                 sent -= len(self._queue.popleft()[0])
@@ -84,9 +92,9 @@ class Stream:
                 self._queue[0] = (self._queue[0][0][sent:], self._queue[0][1])
 
     def receive(self) -> None:
-        """Take what has come, up to one turn's worth; an orderly end of the connection is a `ConnectionError` too."""
+        """Receive up to one turn's messages. Raises `ConnectionError` also when the other side has closed in order."""
         messages = 0
-        while messages < _TURN:
+        while messages < _MESSAGES_PER_TURN:
             if self._target:
                 try:
                     received = self.socket.recv_into(self._target)
@@ -94,29 +102,30 @@ class Stream:
                     return
                 if not received:
                     raise ConnectionError("the connection was closed")
-                self.heard = time.monotonic()
+                self.received_s = time.monotonic()
                 self._received[0] += received
                 self._target = self._target[received:]
             if not self._target:
                 messages += self._advance()
 
     def _advance(self) -> bool:
-        """A header or a body is complete; return whether that completes a message."""
+        """Handle a complete header or body; return True if that completes a message."""
         if self._header is None:
             self._header = Header.unpack(bytes(self._head))
-            self._body = self._place(self, self._header)[: self._header.length]
+            # The body goes straight to its final memory: a slot of a server, or the buffer of the user.
+            self._body = self._destination(self, self._header)[: self._header.length]
             self._target = self._body
             if self._body:
                 return False
         header, self._header, self._target = self._header, None, self._head
         self._received[1] += header.kind in _CHUNKS
-        self._take(self, header, self._body)
+        self._deliver(self, header, self._body)
         return True
 
     def finish(self) -> bool:
-        """Send the rest, then read until the other side has closed too; return whether nothing is left to do.
+        """Send the rest, then read until the other side has closed, too; return True if nothing is left to do.
 
-        A connection closed with bytes unread is reset, and what was sent last is lost with it.
+        If a process closes a connection with unread bytes, the kernel resets it, and the last sent bytes are lost.
         """
         try:
             self.flush()
@@ -132,7 +141,9 @@ class Stream:
         return True
 
     def count(self) -> LinkCount:
+        """Return the traffic so far; any thread may call it."""
         return LinkCount(self.spec.label, self._sent[0], self._received[0], self._sent[1], self._received[1])
 
     def close(self) -> None:
+        """Close the socket."""
         self.socket.close()

@@ -1,4 +1,4 @@
-"""The part of a server: a slot for each member's chunk, and the sum once all have come, in the order of the members."""
+"""The receiving side of a server: a slot for each member's chunk, until all members' chunks have arrived."""
 
 from __future__ import annotations
 
@@ -8,28 +8,31 @@ from collections.abc import Sequence
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.cores.base import Limit
 from herringbone_parallel.reduce.cores.messages import Header
-from herringbone_parallel.reduce.cores.ring import Place
+from herringbone_parallel.reduce.cores.ring import RingCursor
 
 
 class Slots:
-    """What the members of a sum have given: `limit` of each at most.
+    """The chunks that the members of a sum have contributed, at most `limit` of each member.
 
-    A member pushes what takes a chunk's place only when it has that chunk's sum, so that the place is free again by
-    then, and memory is bounded whatever the size of the buffers. `memories[m]` is the ring of member m's chunks, None
-    for the member that this process is: its chunk is read from its buffer.
+    `memories[m]` is the ring that holds member m's chunks, or None for this process itself, whose chunks are read from
+    its buffer. A member reuses a chunk's place only after it has received that chunk's sum. By then this process has
+    passed the place, so memory is bounded whatever the size of the buffers.
     """
 
     def __init__(self, memories: Sequence[memoryview | None], labels: Sequence[str], limit: Limit) -> None:
         self._memories, self._labels, self._limit = memories, labels, limit
+        # Chunk n of every member uses entry n modulo `limit.chunks`.
         self._headers: list[list[Header | None]] = [[None] * len(memories) for _ in range(limit.chunks)]
+        # This process itself is not counted: the flow checks that its own part is ready.
         self._others = sum(memory is not None for memory in memories)
-        self._came = [0] * limit.chunks
+        self._arrived_counts = [0] * limit.chunks
         self._waiting_since: float | None = None
-        self.summed = Place(limit)
-        self._arrived = [Place(limit) for _ in memories]
+        # One cursor for the sums, and one for each member's arrivals: members run ahead of the sums independently.
+        self.summed = RingCursor(limit)
+        self._arrived = [RingCursor(limit) for _ in memories]
 
     def slot(self, member: int, size: int) -> memoryview:
-        """Return where a member's next chunk goes. Raises `ParallelError` for one that is not due."""
+        """Return the memory for a member's next chunk. Raises `ParallelError` if the member exceeds its window."""
         arrived = self._arrived[member]
         if not arrived.is_free(self.summed, size):
             raise ParallelError(f"{self._labels[member]} pushed more than its window of {self._limit.ring} bytes")
@@ -42,28 +45,30 @@ class Slots:
         return memory[start : start + size]
 
     def arrive(self, member: int, size: int, header: Header) -> None:
-        """A member's next chunk is there. Raises `ParallelError` for one that is not due."""
+        """Record that a member's next chunk has arrived. Raises `ParallelError` if the member exceeds its window."""
+        # Chunks in shared memory arrive without a call of `slot`, so the window is checked here, too.
         self.slot(member, size)
         number = self._arrived[member].number % self._limit.chunks
         self._arrived[member].next(size)
         self._headers[number][member] = header
-        self._came[number] += 1
+        self._arrived_counts[number] += 1
 
     def complete(self) -> bool:
-        """Whether all other members have given the next chunk."""
-        return self._came[self._number] == self._others
+        """Return True if all other members have contributed the next chunk."""
+        return self._arrived_counts[self._number] == self._others
 
     @property
     def _number(self) -> int:
         return self.summed.number % self._limit.chunks
 
     def check(self, own: Header | None) -> Header:
-        """Return the next chunk's header. Raises `ParallelError` where members are not at the same chunk."""
+        """Return the next chunk's header. Raises `ParallelError` if members contributed different chunks."""
         headers = [own if header is None else header for header in self._headers[self._number]]
         first = headers[0]
         assert first is not None
         for member, header in enumerate(headers):
             assert header is not None
+            # Summing different chunks would silently add unrelated elements.
             if not header.same_chunk(first):
                 raise ParallelError(
                     f"ranks do not sum the same buffers: {self._labels[0]} gave {first.describe()}, "
@@ -73,20 +78,25 @@ class Slots:
         return first
 
     def advance(self, size: int) -> int:
-        """The next chunk is about to be summed; return where it lies in each member's ring."""
+        """Step behind the next chunk, which is about to be summed; return its start in each member's ring."""
+        # The entry is free for the chunk that comes `limit.chunks` later.
         self._headers[self._number] = [None] * len(self._memories)
-        self._came[self._number] = 0
+        self._arrived_counts[self._number] = 0
         self._waiting_since = None
         return self.summed.next(size)
 
     def missing(self, own: bool, late: float) -> str | None:
-        """Return who keeps the others waiting for longer than `late` seconds; `own`: this process does not."""
+        """Return the members that keep the others waiting for more than `late` seconds, or None.
+
+        `own` is True if this process has contributed its part of the next chunk.
+        """
         headers = self._headers[self._number]
         absent = [
             label
             for label, header, memory in zip(self._labels, headers, self._memories, strict=True)
             if header is None and not (memory is None and own)
         ]
+        # If nobody has contributed, nobody waits: the script computes.
         if not absent or len(absent) == len(headers):
             self._waiting_since = None
             return None

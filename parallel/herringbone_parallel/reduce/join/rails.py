@@ -1,4 +1,4 @@
-"""What connections to other hosts are spread over, by name: network interfaces, or networks that libfabric reaches."""
+"""The rails of a process: named network interfaces, or networks of libfabric, over which its connections are spread."""
 
 from __future__ import annotations
 
@@ -12,68 +12,74 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.join.fabric import FabricRail, Relay, fabric_rails
 
 _SIOCGIFADDR = 0x8915
+# Prefixes that Linux gives RDMA devices, as opposed to network interfaces.
 _RDMA = ("efa", "rdmap", "ibp", "mlx5_")
 
 
 class Rails:
-    """The rails of one process, opened; `names` are `Settings.rails`, `way_out` its address without any.
+    """The open rails of one process; `names` are `Settings.rails`, `address` is the one to use without any.
 
         rails = Rails(("eth0", "eth1"), "10.0.0.5")
-        rails.addresses                                  # where to listen
-        rails.source(server=3, rank=1)                   # where to call from
-        own = rails.offer(server=3, rank=1)              # None, but over libfabric: goes with the first words
-        connection = rails.carry(connection, own, theirs)
+        rails.addresses                                  # the addresses to listen at
+        rails.source(server=3, rank=1)                   # the address to connect from
+        offer = rails.offer(server=3, rank=1)            # travels with the hello; None without libfabric
+        connection = rails.carry(connection, offer, their_offer)
 
-    Raises `ParallelError` for what is not there. Over libfabric the door is at `way_out`.
+    Raises `ParallelError` for an unknown rail. With rails of libfabric the process still listens at `address`: TCP
+    connections carry the handshake and then serve as lifelines.
     """
 
-    def __init__(self, names: Sequence[str], way_out: str) -> None:
+    def __init__(self, names: Sequence[str], address: str) -> None:
         fabrics = fabric_rails(names)
+        # With libfabric, TCP carries only handshakes and lifelines, so one address is enough.
         self._interfaces = () if fabrics else addresses_of(names)
-        self._relays = tuple(Relay(rail, _bound_to(rail, way_out)) for rail in fabrics)
-        self.addresses = self._interfaces or (way_out,)
+        self._relays = tuple(Relay(rail, _bound_to(rail, address)) for rail in fabrics)
+        self.addresses = self._interfaces or (address,)
 
     def source(self, server: int, rank: int) -> str | None:
-        """Return the address to call a server from; None: the system chooses."""
+        """Return the local address from which to connect to a server; None lets the system choose."""
         return self._interfaces[rail_of(server, rank, len(self._interfaces))] if self._interfaces else None
 
     def offer(self, server: int, rank: int) -> dict[str, Any] | None:
-        """Return what the other end must know to use libfabric; None where connections are sockets."""
+        """Return the data that the other end needs to use libfabric; None if connections are sockets."""
         return self._offer(rail_of(server, rank, len(self._relays))) if self._relays else None
 
     def answer(self, theirs: object) -> dict[str, Any] | None:
-        """Return the offer that goes with the other end's."""
+        """Return the offer that answers the other end's, on the same rail."""
         if not self._relays or not isinstance(theirs, dict):
             return None
         rail = int(theirs["rail"])
         if not 0 <= rail < len(self._relays):
-            raise ParallelError(f"the other end uses its rail {rail}, there are {len(self._relays)} here: name as many")
+            raise ParallelError(
+                f"the other end uses its rail {rail}, but there are {len(self._relays)} here: name as many on both"
+            )
         return self._offer(rail)
 
     def carry(self, connection: socket.socket, own: dict[str, Any] | None, theirs: object) -> socket.socket:
-        """Return what the core is to use: the connection itself, or what libfabric has instead."""
+        """Return the socket that the core is to use: the connection itself, or one that libfabric carries."""
         if own is None and theirs is None:
             return connection
         if own is None:
-            raise ParallelError("the rails of the other end are libfabric's, those here are not: name the same")
+            raise ParallelError("the rails of the other end are libfabric's, those here are not: name the same on both")
         return self._relays[int(own["rail"])].carry(connection, own, theirs)
 
     def start(self) -> None:
-        """Begin to carry; called once all connections are there."""
+        """Start to move bytes; call it once all connections are made, because a running relay accepts no more."""
         for relay in self._relays:
             relay.start()
 
     def close(self) -> None:
-        """Call it after the cores: what they sent last is carried still."""
+        """Close all rails; call it after the cores have closed, so that their last messages still travel."""
         for relay in self._relays:
             relay.close()
 
     def _offer(self, rail: int) -> dict[str, Any]:
+        # The number tells the other end which of its own rails to use.
         return {"rail": rail, **self._relays[rail].offer()}
 
 
 def addresses_of(rails: Sequence[str]) -> tuple[str, ...]:
-    """Return each interface's IPv4 address; raises `ParallelError` for one that is unknown or has none.
+    """Return each interface's IPv4 address; raises `ParallelError` for an interface that is unknown or has none.
 
     >>> addresses_of(["lo"])
     ('127.0.0.1',)
@@ -82,14 +88,16 @@ def addresses_of(rails: Sequence[str]) -> tuple[str, ...]:
 
 
 def rail_of(server: int, rank: int, rails: int) -> int:
-    """Return which rail the connection between a rank and a server uses: each has its share. Pure."""
+    """Return the rail of the connection between a rank and a server, so that all rails get their share. Pure."""
+    # The sum spreads a rank's servers over the rails as well as a server's ranks.
     return (server + rank) % rails
 
 
-def _bound_to(rail: FabricRail, way_out: str) -> str:
-    """Return the address for a provider that has the network's own: of its interface, if it names one."""
+def _bound_to(rail: FabricRail, address: str) -> str:
+    """Return the address for a provider with IP addresses: the named interface's, or the default one."""
     if rail.domain is None:
-        return way_out
+        return address
+    # A domain that is no interface is an RDMA device, which has no IP address to bind to.
     return _address(rail.domain) if rail.domain in _interfaces() else ""
 
 
@@ -98,17 +106,21 @@ def _interfaces() -> list[str]:
 
 
 def _address(name: str) -> str:
-    known = _interfaces()
-    if name not in known:
+    interfaces = _interfaces()
+    if name not in interfaces:
         hint = (
             ": it looks like an RDMA device, which libfabric reaches: 'fabric:efa', 'fabric:verbs'"
             if name.startswith(_RDMA)
             else ""
         )
-        raise ParallelError(f"rail {name!r} is no network interface of this host{hint}. It has: {', '.join(known)}")
+        raise ParallelError(
+            f"rail {name!r} is no network interface of this host{hint}. It has: {', '.join(interfaces)}"
+        )
+    # The standard library has no call for an interface's address; the kernel answers this request on any IPv4 socket.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
         except OSError as error:
             raise ParallelError(f"rail {name!r} has no IPv4 address: {error}") from None
+    # `struct ifreq`: 16 bytes of name, then a sockaddr_in whose address is behind 4 bytes of family and port.
     return socket.inet_ntoa(answer[20:24])

@@ -1,4 +1,9 @@
-"""Where ranks learn of each other: all come to rank 0, say who they are, and get the list of all."""
+"""The rendezvous of a job's ranks: each rank sends its address to rank 0 and gets the addresses of all ranks.
+
+[1] rank n  -> rank 0    RankInfo: host, listening addresses, settings that must be equal
+[2] rank 0               waits for all ranks, compares their settings
+[3] rank 0  -> rank n    Roster: all RankInfos in the order of ranks, or the error that stops all of them
+"""
 
 from __future__ import annotations
 
@@ -12,65 +17,73 @@ from typing import Any
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.join import handshake
-from herringbone_parallel.reduce.join.listener import Door, call, listen
+from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
 from herringbone_parallel.reduce.join.settings import Settings
+
+# Rank 0 waits until the deadline and then names the ranks that are missing; the others wait longer for that message.
+_EXTRA_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Attendee:
-    """One rank, as it tells the others: its host, where it listens, and what must be the same on all.
+class RankInfo:
+    """One rank's message to the others.
 
-    `addresses` are (address, port), one for each rail; `local` is the path of its socket for ranks of its host;
-    `called` is the number that messages give it, None if it is `rank`.
+    `addresses` holds one (address, port) per rail, `local_path` the path of its Unix socket for ranks of the same host.
+    `agreed` holds the settings that must be equal on all ranks. Messages call the rank `job_rank`, or `rank` if that is
+    None.
     """
 
     rank: int
     size: int
     host: str
     addresses: tuple[tuple[str, int], ...]
-    local: str
+    local_path: str
     agreed: Mapping[str, Any]
-    called: int | None = None
+    job_rank: int | None = None
 
     @classmethod
-    def of(cls, message: Mapping[str, Any]) -> Attendee:
+    def of(cls, message: Mapping[str, Any]) -> RankInfo:
+        """Read the info from a decoded JSON message."""
         addresses = tuple((str(address), int(port)) for address, port in message["addresses"])
         return cls(**{**message, "addresses": addresses})
 
 
 @dataclass(frozen=True)
 class Roster:
-    """All ranks in their order, and a name for this meeting that no other one has."""
+    """All ranks in their order. `session` is a random name that no other rendezvous has."""
 
     session: str
-    ranks: tuple[Attendee, ...]
+    ranks: tuple[RankInfo, ...]
 
 
-def meet(settings: Settings, own: Attendee, listener: socket.socket | None) -> tuple[Roster, int]:
-    """Wait until all ranks are there; return who they are, and how many connections rank 0 refused.
+def exchange(settings: Settings, info: RankInfo, listener: socket.socket | None) -> tuple[Roster, int]:
+    """Wait for all ranks; return the roster, and the number of connections that rank 0 refused.
 
-    `listener` is rank 0's socket at `settings.meet`, None elsewhere. Raises `ParallelError` naming the ranks that did
-    not come in `settings.join_timeout`, or that differ in what all must agree on.
+    `listener` is rank 0's socket at `settings.rendezvous`, and None on other ranks. Raises `ParallelError` naming the
+    ranks that did not connect within `settings.join_timeout` seconds, or a setting that differs.
     """
-    until = time.monotonic() + settings.join_timeout
+    deadline = time.monotonic() + settings.join_timeout
     if listener is not None:
-        return _hold(settings, own, listener, until)
-    # Rank 0 names who did not come: it is given longer than it waits itself.
-    connection, answer = call(settings.meet, "rank 0", settings.token, asdict(own), until, more=5.0)
+        return _serve(settings, info, listener, deadline)
+    connection, answer = connect(
+        settings.rendezvous, "rank 0", settings.token, asdict(info), deadline, extra_seconds=_EXTRA_SECONDS
+    )
+    # The roster is complete, so this connection has no further use.
     connection.close()
-    return Roster(answer["session"], tuple(map(Attendee.of, answer["ranks"]))), 0
+    return Roster(answer["session"], tuple(map(RankInfo.of, answer["ranks"]))), 0
 
 
-def differences(ranks: Sequence[Attendee]) -> str | None:
-    """Return what keeps these ranks from working together, or None. Pure.
+def differences(ranks: Sequence[RankInfo]) -> str | None:
+    """Return the first setting on which these ranks disagree, as a message, or None. Pure.
 
-    >>> differences([Attendee(0, 2, "a", (), "", {"window": 4}), Attendee(1, 2, "b", (), "", {"window": 8})])
+    >>> differences([RankInfo(0, 2, "a", (), "", {"window": 4}), RankInfo(1, 2, "b", (), "", {"window": 8})])
     'ranks disagree on window: 4 on rank 0, 8 on rank 1'
     """
     if len({rank.size for rank in ranks}) > 1:
         return "ranks disagree on their number: " + ", ".join(f"{rank.size} on rank {rank.rank}" for rank in ranks)
     first = ranks[0]
     for rank in ranks[1:]:
+        # Sorted, because the order of a set varies between runs.
         for name in sorted({*first.agreed, *rank.agreed}):
             ours, theirs = first.agreed.get(name), rank.agreed.get(name)
             if ours != theirs:
@@ -78,43 +91,55 @@ def differences(ranks: Sequence[Attendee]) -> str | None:
     return None
 
 
-def _hold(settings: Settings, own: Attendee, listener: socket.socket, until: float) -> tuple[Roster, int]:
-    came: dict[int, Attendee] = {own.rank: own}
+def _serve(settings: Settings, info: RankInfo, listener: socket.socket, deadline: float) -> tuple[Roster, int]:
+    """Collect all ranks' infos on rank 0, and answer all of them with the roster or with an error."""
+    arrived: dict[int, RankInfo] = {info.rank: info}
     connections: list[socket.socket] = []
+    # Guards `arrived` and `connections`, which the acceptor's threads fill.
     changed = threading.Condition()
 
-    def visit(connection: socket.socket, hello: dict[str, Any]) -> None:
-        rank = Attendee.of(hello)
+    def admit(connection: socket.socket, hello: dict[str, Any]) -> None:
+        rank = RankInfo.of(hello)
         with changed:
-            if rank.rank in came:
-                raise ParallelError(f"rank {rank.rank} came twice, from {came[rank.rank].host} and from {rank.host}")
-            came[rank.rank] = rank
+            if rank.rank in arrived:
+                raise ParallelError(
+                    f"rank {rank.rank} connected twice, from {arrived[rank.rank].host} and from {rank.host}"
+                )
+            arrived[rank.rank] = rank
+            # The connection stays open until rank 0 answers all ranks together.
             connections.append(connection)
             changed.notify_all()
 
-    door = Door([listener], settings.token, visit)
+    acceptor = Acceptor([listener], settings.token, admit)
     try:
         with changed:
-            changed.wait_for(lambda: len(came) >= settings.size, until - time.monotonic())
-            absent = sorted(set(range(settings.size)) - set(came))
-        ranks = tuple(came[rank] for rank in sorted(came))
-        wrong = differences(ranks)
-        if wrong is None and absent:
-            refused = f"; {door.refused} connections without the job's token were refused" if door.refused else ""
-            wrong = f"{_list(absent)} did not come to {settings.meet[0]} in {settings.join_timeout:g} s{refused}"
+            changed.wait_for(lambda: len(arrived) >= settings.size, deadline - time.monotonic())
+            absent = sorted(set(range(settings.size)) - set(arrived))
+        # Sorted, because ranks arrive in any order.
+        ranks = tuple(arrived[rank] for rank in sorted(arrived))
+        # A difference explains more than an absence: a rank with another `size` makes ranks look absent.
+        error = differences(ranks)
+        if error is None and absent:
+            refused = (
+                f"; {acceptor.refused} connections without the job's token were refused" if acceptor.refused else ""
+            )
+            address, timeout = settings.rendezvous[0], settings.join_timeout
+            error = f"{_list(absent)} did not connect to {address} within {timeout:g} s{refused}"
+        # The random session tells connections of this job apart from those of another one at a reused address.
         roster = Roster(secrets.token_hex(8), ranks)
-        answer = {"error": wrong} if wrong else asdict(roster)
+        answer = {"error": error} if error else asdict(roster)
         for connection in connections:
-            # Who is gone again is noticed when it does not answer its next call.
+            # A rank that has died since is not an error here: the ranks that connect to it next will name it.
             try:
                 handshake.send(connection, answer)
             except OSError:
                 continue
-        if wrong:
-            raise ParallelError(wrong)
-        return roster, door.refused
+        # Rank 0 fails with the same error as the others.
+        if error:
+            raise ParallelError(error)
+        return roster, acceptor.refused
     finally:
-        door.close()
+        acceptor.close()
         for connection in connections:
             connection.close()
 
@@ -125,5 +150,5 @@ def _list(ranks: Sequence[int]) -> str:
 
 
 def rank_zero(settings: Settings) -> socket.socket | None:
-    """Return the socket that rank 0 listens at; None on other ranks."""
-    return listen(*settings.meet) if settings.rank == 0 else None
+    """Return rank 0's listening socket at the rendezvous; None on other ranks."""
+    return listen(*settings.rendezvous) if settings.rank == 0 else None

@@ -1,4 +1,4 @@
-"""What a rank must know to join the others, and where the environment says it."""
+"""The settings with which a rank joins the others, and the environment variables that hold them."""
 
 from __future__ import annotations
 
@@ -14,37 +14,40 @@ from herringbone_contract.reduce_servers import ReduceServer, decode
 from herringbone_parallel.core.sums.credits import Window
 from herringbone_parallel.reduce.elements import Element
 
-# "python" or "native"; absent: native where there is a compiled core.
+# "python" or "native". By default: native, if there is a compiled core.
 CORE_VARIABLE = "HERRINGBONE_REDUCE"
 _WIRES = (Element.FLOAT16, Element.BFLOAT16)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """One rank's place in the job; `join(Settings.from_environment())` is the usual use.
+    """One rank's settings; `join(Settings.from_environment())` is the usual use.
 
-    `meet` is where rank 0 listens. `wire`, fp16 or bf16, is how fp32 travels between hosts unless a call says
-    otherwise. Without a `window` one is chosen that a switch's queue holds. `rails` are named as `rails.Rails` says.
-    `message` is the cost of one more message in elements (`core.shards.shard_map`). After `silence` seconds without a
-    sign of life a process counts as lost; one that computes is waited for, for `late` seconds. `called` is the number
-    that messages give this rank, if not `rank`.
+    - `rendezvous`: the address and port at which rank 0 listens.
+    - `wire`: fp16 or bf16, the format in which fp32 travels between hosts unless a call says otherwise.
+    - `rails`: names as `rails.Rails` reads them.
+    - `window`: by default, one that fits into a switch's queue.
+    - `message`: the cost of one more message, in elements (`core.sums.shards.shard_map`).
+    - `silence`: seconds without any message after which a process counts as lost.
+    - `late`: seconds for which the others wait for a rank that answers but does not submit its buffer.
+    - `job_rank`: the number that messages use for this rank, if it is not `rank`.
     """
 
     rank: int
     size: int
     host: str
-    meet: tuple[str, int]
-    token: bytes = field(repr=False)
+    rendezvous: tuple[str, int]
+    token: bytes = field(repr=False)  # a secret: it must not appear in a log
     servers: tuple[ReduceServer, ...] = ()
     wire: Element | None = None
     rails: tuple[str, ...] = ()
     core: str | None = None
     window: Window | None = None
     message: int = 1024
-    silence: float = 3.5
+    silence: float = 3.5  # cores send a sign of life every half second
     late: float = 1800.0
     join_timeout: float = 120.0
-    called: int | None = None
+    job_rank: int | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:
@@ -55,62 +58,68 @@ class Settings:
             raise ParallelError(f"{CORE_VARIABLE}={self.core}: it is python or native, or left out")
         if not self.token:
             raise ParallelError(f"the job's token is empty: {ReduceVariable.TOKEN_FILE} names a file that holds it")
+        # Chunks hold whole multiples of 64 elements (`cores.cut.ALIGN`), and an element has up to 8 bytes.
         if self.window is not None and self.window.chunk_bytes % 512:
             raise ParallelError(f"a chunk of {self.window.chunk_bytes} bytes: it is a multiple of 512")
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> Settings:
-        """Read what the launcher has set (`ReduceVariable`). Raises `ParallelError` for what is missing or malformed.
+        """Read the launcher's variables (`ReduceVariable`). Raises `ParallelError` for a missing or malformed one.
 
-        The token's file is read once: it may be a pipe.
+        Reads the token's file once: it may be a pipe.
         """
         wire = environment.get(ReduceVariable.WIRE)
-        address, _, port = _need(environment, ReduceVariable.MEET).rpartition(":")
+        # An IPv6 address has colons, so the port is behind the last one.
+        address, _, port = _require(environment, ReduceVariable.MEET).rpartition(":")
         if not address or not port.isdecimal():
             raise ParallelError(f"{ReduceVariable.MEET}={environment[ReduceVariable.MEET]}: it is ADDRESS:PORT")
         return cls(
             rank=_number(environment, RankVariable.RANK),
             size=_number(environment, RankVariable.WORLD_SIZE),
             host=host_name(environment),
-            meet=(address, int(port)),
+            rendezvous=(address, int(port)),
             token=read_token(environment),
             servers=decode(environment.get(ReduceVariable.SERVERS, "")),
             wire=Element.named(wire) if wire else None,
             rails=rails_of(environment),
+            # An empty variable counts as unset.
             core=environment.get(CORE_VARIABLE) or None,
         )
 
 
 def host_name(environment: Mapping[str, str]) -> str:
-    """Return what this host is called: as the job calls it, else as its system does."""
+    """Return this host's name: its name in the job, else its name in its system."""
+    # The name in the job comes first, because several hosts of a job may run on one machine.
     return environment.get(ReduceVariable.HOST) or environment.get("SM_CURRENT_HOST") or socket.gethostname()
 
 
 def rails_of(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the rails that the environment names, none as a rule."""
+    """Return the names of the rails in the environment; usually there are none."""
     return tuple(name for name in environment.get(ReduceVariable.RAILS, "").split(",") if name)
 
 
 def read_token(environment: Mapping[str, str]) -> bytes:
     """Read the job's token from the file that the environment names."""
-    path = _need(environment, ReduceVariable.TOKEN_FILE)
+    path = _require(environment, ReduceVariable.TOKEN_FILE)
     try:
+        # A file that was written with an editor ends in a newline.
         return Path(path).read_bytes().strip()
     except OSError as error:
         raise ParallelError(f"{ReduceVariable.TOKEN_FILE}={path} cannot be read: {error}") from None
 
 
-def _need(environment: Mapping[str, str], name: str) -> str:
+def _require(environment: Mapping[str, str], name: str) -> str:
     value = environment.get(name)
     if not value:
         raise ParallelError(
-            f"{name} is not set: ranks of a job that Herringbone launched have it; a program started by hand sets it"
+            f"{name} is not set: Herringbone's launcher sets it for the ranks of a job; set it yourself if you start"
+            " the program by hand"
         )
     return value
 
 
 def _number(environment: Mapping[str, str], name: str) -> int:
-    value = _need(environment, name)
+    value = _require(environment, name)
     if not value.isdecimal():
         raise ParallelError(f"{name}={value}: it is a number")
     return int(value)

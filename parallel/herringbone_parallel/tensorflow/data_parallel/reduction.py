@@ -26,7 +26,7 @@ import numpy as np
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.reduce.advising import Starts
+from herringbone_parallel.reduce.advising import SumObserver
 from herringbone_parallel.reduce.comparison import Comparison
 from herringbone_parallel.reduce.engine import Engine, Handle
 from herringbone_parallel.reduce.fused import Array, Bucket, Spec
@@ -93,7 +93,7 @@ class Reduction:
         comparison: Comparison,
         *,
         op: str,
-        starts: Starts | None = None,
+        starts: SumObserver | None = None,
     ) -> None:
         self._engine, self._buckets, self._comparison, self._op = engine, tuple(buckets), comparison, op
         self._running = RunningSums()

@@ -12,7 +12,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.sums.aggregation import Aggregation, aggregation
 from herringbone_parallel.core.sums.links import Cost
 from herringbone_parallel.reduce import session
-from herringbone_parallel.reduce.advising import Starts, begin
+from herringbone_parallel.reduce.advising import SumObserver, log_advice
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.fused import Bucket
 from herringbone_parallel.reduce.probing import measure
@@ -35,13 +35,13 @@ class State:
     # True once a step is timed for the advice. Rank 0 times the first gradients of the job.
     observed: bool = False
 
-    def observe(self, buckets: Sequence[Bucket]) -> Starts | None:
+    def observe(self, buckets: Sequence[Bucket]) -> SumObserver | None:
         """Return a timer for one of the first steps of these buckets, the first time; afterwards None."""
         if self.observed or self.engine.rank or not buckets:
             return None
         self.observed = True
         sizes = [bucket.count * bucket.dtype.itemsize for bucket in buckets]
-        return Starts(sizes, buckets[0].element, partial(begin, self.engine, self.cost))
+        return SumObserver(sizes, buckets[0].element, partial(log_advice, self.engine, self.cost))
 
 
 _state: State | None = None

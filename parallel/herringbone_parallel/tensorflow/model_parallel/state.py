@@ -22,7 +22,7 @@ from herringbone_parallel.core import launch
 from herringbone_parallel.core.grid import Grid
 from herringbone_parallel.reduce import session
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.subset import join_part
+from herringbone_parallel.reduce.subsets import join_subset
 
 # Model parallelism uses three files of the data-parallel library: `state`, `gradients` and `variables`. They sum over
 # the replicas of a partition as they sum over the ranks of a data-parallel job. The data-parallel library imports
@@ -226,7 +226,7 @@ def _join_replicas(settings: ResolvedModelParallel, grid: Grid, rank: int) -> En
         data_parallel.init()
     if grid.world_size == 1 or (grid.data == 1 and not settings.horovod):
         return None
-    engine = join_part(session.current(), grid.group("D", rank))
+    engine = join_subset(session.current(), grid.group("D", rank))
     data_parallel.serve(engine)
     return engine if grid.data > 1 else None
 

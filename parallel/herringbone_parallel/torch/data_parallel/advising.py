@@ -1,4 +1,4 @@
-"""One step of a DistributedDataParallel as rank 0 sees it: what the advice for its sums follows from."""
+"""Times one step of a DistributedDataParallel model on rank 0, for the advice about its sums."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from herringbone_parallel.core.sums.simulate import Sum
 from herringbone_parallel.reduce.advising import Step
 from herringbone_parallel.torch.data_parallel.aggregation import after_backward
 
-# The first step makes what later ones use again, the second one has its buckets moved by torch.
-_SEEN = 3
+# The first step allocates memory that later ones reuse, and torch rebuilds its buckets in the second one.
+_TIMED_STEP = 3
 
 Mark = Any
 
@@ -26,29 +26,35 @@ class Clock:
     """The processor's clock."""
 
     def mark(self) -> Mark:
+        """Return the current time."""
         return time.perf_counter()
 
     def seconds(self, since: Mark, until: Mark) -> float:
+        """Return the seconds between two marks."""
         return float(until - since)
 
 
 class CudaClock(Clock):
-    """The clock of a device's stream, as its work is only begun when Python goes on. Never run on CUDA."""
+    """The clock of a device's stream: Python continues before the device has done its work. Never run on CUDA."""
 
     def mark(self) -> Mark:
+        """Return an event behind all work that is queued now."""
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
 
     def seconds(self, since: Mark, until: Mark) -> float:
+        """Wait for the later event; return the seconds between both."""
         until.synchronize()
         return float(since.elapsed_time(until)) / 1e3
 
 
-class Observer:
-    """Times the third step that sums, and calls `done` with what was seen; then it is gone.
+class GradientObserver:
+    """Times the third step that sums over the ranks, gradient by gradient; then calls `done` with it.
 
-    Observer(model, Clock(), done)
+        GradientObserver(model, Clock(), done)
+
+    All hooks are removed afterwards, so later steps cost nothing.
     """
 
     def __init__(self, model: DistributedDataParallel, clock: Clock, done: Callable[[Step], object]) -> None:
@@ -56,11 +62,11 @@ class Observer:
         self._parameters = [parameter for parameter in model.module.parameters() if parameter.requires_grad]
         self._passes = self._sums = 0
         self._forward: tuple[Mark, Mark] | None = None
-        self._began: Mark = None
-        self._final: list[tuple[nn.Parameter, Mark]] = []
+        self._backward_start: Mark = None
+        self._final_marks: list[tuple[nn.Parameter, Mark]] = []
         self._hooks: list[Any] = [
             model.register_forward_pre_hook(self._before_forward),
-            # Before an aggregation's, which makes a pass that is withheld look like any other.
+            # Registered before the aggregator's hook, which hides that a pass is withheld from synchronization.
             model.register_forward_hook(self._after_forward),
         ]
 
@@ -75,37 +81,38 @@ class Observer:
         if not model.require_backward_grad_sync:
             return
         self._sums += 1
-        if self._sums < _SEEN:
+        if self._sums < _TIMED_STEP:
             self._passes = 0
             return
+        # Hooks on gradients slow a backward down, so they exist only in the step that is timed.
         for hook in self._hooks:
             hook.remove()
-        self._hooks = [parameter.register_hook(partial(self._is_final, parameter)) for parameter in self._parameters]
+        self._hooks = [parameter.register_hook(partial(self._note_final, parameter)) for parameter in self._parameters]
         for tensor in _find_tensors(output):  # type: ignore[no-untyped-call]
             if tensor.requires_grad:
-                self._hooks.append(tensor.register_hook(self._begin))
+                self._hooks.append(tensor.register_hook(self._start_backward))
 
-    def _begin(self, _: torch.Tensor) -> None:
-        if self._began is None:
-            self._began = self._clock.mark()
+    def _start_backward(self, _: torch.Tensor) -> None:
+        if self._backward_start is None:
+            self._backward_start = self._clock.mark()
             after_backward(self._end)
 
-    def _is_final(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
-        self._final.append((parameter, self._clock.mark()))
+    def _note_final(self, parameter: nn.Parameter, _: torch.Tensor) -> None:
+        self._final_marks.append((parameter, self._clock.mark()))
 
     def _end(self) -> None:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        final, self._final = self._final, []
+        final, self._final_marks = self._final_marks, []
         if final and self._forward is not None:
-            self._done(seen(self._clock, self._forward, self._began, final, self._passes))
+            self._done(step_of(self._clock, self._forward, self._backward_start, final, self._passes))
 
 
-def seen(
+def step_of(
     clock: Clock, forward: tuple[Mark, Mark], began: Mark, final: list[tuple[nn.Parameter, Mark]], passes: int
 ) -> Step:
-    """Return the step that these marks tell of; of several passes that are summed at once, the last one was timed."""
+    """Return the step with these marks. If several passes are summed together, the last of them was timed."""
     ready_s = [clock.seconds(began, mark) for _, mark in final]
     sizes = [parameter.numel() * parameter.element_size() for parameter, _ in final]
     forward_s, backward_s = clock.seconds(*forward), max(*ready_s, 1e-6)
@@ -113,5 +120,5 @@ def seen(
         gradients=[Sum(size, at) for size, at in zip(sizes, ready_s, strict=True)],
         forward_s=passes * forward_s + (passes - 1) * backward_s,
         backward_s=backward_s,
-        element=str(max(final, key=lambda one: one[0].numel())[0].dtype).removeprefix("torch."),
+        element=str(max(final, key=lambda pair: pair[0].numel())[0].dtype).removeprefix("torch."),
     )

@@ -1,4 +1,4 @@
-"""What ranks must have alike before they add up gradients: the parameters, and, for the same result, their values."""
+"""Checks that all ranks have the same parameters, and whether those have the same values."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 def require_alike(engine: Engine, parameters: Iterable[tuple[str, nn.Parameter]]) -> None:
-    """Raise `ParallelError` on all ranks, naming the first parameter that two of them do not have alike."""
+    """Raise `ParallelError` on all ranks if their parameters differ, naming the first one that does."""
     agree(engine, "the model's parameters", description(parameters))
 
 
 def description(parameters: Iterable[tuple[str, nn.Parameter]]) -> str:
-    """Return a line for each parameter: name, shape, type, whether it is trained. Pure.
+    """Return one line per parameter: its name, shape and type, and a note if it is not trained. Pure.
 
     >>> description([("weight", nn.Parameter(torch.zeros(2, 3)))])
     'weight: 2x3 float32'
@@ -33,16 +33,17 @@ def description(parameters: Iterable[tuple[str, nn.Parameter]]) -> str:
 
 
 def are_equal(engine: Engine, tensors: Named) -> bool:
-    """Say whether all ranks hold the same values, bit by bit: then there is nothing to broadcast."""
+    """Return True if all ranks have the same values, bit by bit; then nothing needs to be broadcast."""
     return len(set(all_gather(engine, digest(tensors)))) == 1
 
 
 def digest(tensors: Named) -> bytes:
-    """Return 16 bytes that stand for names, shapes, types and values of the tensors. Pure."""
-    found = hashlib.blake2b(digest_size=16)
+    """Return a digest of 16 bytes of the tensors' names, shapes, types and values. Pure."""
+    result = hashlib.blake2b(digest_size=16)
     for name, tensor in tensors:
-        found.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
+        result.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
         if tensor.layout is torch.strided:
+            # Viewed as bytes, because numpy has no bfloat16.
             dense = tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu()
-            found.update(dense.numpy().data)
-    return found.digest()
+            result.update(dense.numpy().data)
+    return result.digest()

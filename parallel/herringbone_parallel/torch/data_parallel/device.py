@@ -1,6 +1,6 @@
-"""Where buckets lie, and how they get to the memory of the host and back: a CUDA device, or that memory itself.
+"""Copies buckets between the memory of a CUDA device, in which they are, and the memory of the host.
 
-The second stands in for the first, so that whoever stages never asks which it is, and tests run anywhere.
+`HostMemory` stands in for a device, so that `staging` has one code path and its tests run without CUDA.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ _POLL_SECONDS = 50e-6
 
 
 class Device(Protocol):
-    """The streams of one rank: one for what leaves the device, one for what lands on it."""
+    """The streams of one rank: one for data that leaves the device, one for data that lands on it."""
 
     def leaving(self, tensor: torch.Tensor, /) -> AbstractContextManager[object]:
-        """Work inside is done once what the caller has begun with the tensor is done."""
+        """Run the work in the `with` block after all work that the caller has queued for the tensor."""
 
     def landing(self, *tensors: torch.Tensor) -> AbstractContextManager[object]:
-        """Work inside has nothing to wait for, and uses these tensors."""
+        """Run the work in the `with` block independently of the caller's stream; it uses these tensors."""
 
-    def copy_out(self, part: torch.Tensor, lost: Wait) -> tuple[torch.Tensor, Wait]:
-        """Begin a copy to the host's memory; return it, and what waits until it is there.
+    def copy_out(self, part: torch.Tensor, raise_lost: Wait) -> tuple[torch.Tensor, Wait]:
+        """Start a copy to the host's memory; return it, and a function that waits for it.
 
-        While it waits it calls `lost`, which raises when there is nothing to wait for any more.
+        While that function waits, it calls `raise_lost`, which raises when a rank is lost and the copy may never come.
         """
 
     def future(self, tensor: torch.Tensor, /) -> Any:
-        """Return a future whose value stands for work on the tensor's device."""
+        """Return a future whose completion includes the work on the tensor's device."""
 
 
 class Cuda:
-    """Pinned memory and two streams of each device. Never run on CUDA: no device was there."""
+    """Pinned memory, and two streams per device. Never run on CUDA: no device was available."""
 
     def __init__(self) -> None:
-        # Made when a tensor comes: scripts choose their rank's device after they have joined, too.
+        # Created with the first tensor: a script may choose its rank's device after it has joined.
         self._streams: dict[torch.device, tuple[Any, Any]] = {}
 
     def _of(self, device: torch.device) -> tuple[Any, Any]:
@@ -49,51 +49,60 @@ class Cuda:
 
     @contextmanager
     def leaving(self, tensor: torch.Tensor) -> Iterator[None]:
+        """Run the work in the `with` block on the first stream, behind the caller's stream."""
         out, _ = self._of(tensor.device)
         out.wait_stream(torch.cuda.current_stream(tensor.device))
         with torch.cuda.stream(out):
-            # The allocator must not hand the bucket's memory out before this stream is through.
+            # The allocator must not reuse the bucket's memory before this stream has finished with it.
             tensor.record_stream(out)
             yield
 
     @contextmanager
     def landing(self, *tensors: torch.Tensor) -> Iterator[None]:
-        # Not the stream of what leaves: a gather there would hold up scatters that another rank has already begun.
+        """Run the work in the `with` block on the second stream."""
+        # A stream of its own: on the first one, a gather that waits for the network would delay scatters that other
+        # ranks have started already.
         _, back = self._of(tensors[0].device)
         with torch.cuda.stream(back):
             for tensor in tensors:
                 tensor.record_stream(back)
             yield
 
-    def copy_out(self, part: torch.Tensor, lost: Wait) -> tuple[torch.Tensor, Wait]:
+    def copy_out(self, part: torch.Tensor, raise_lost: Wait) -> tuple[torch.Tensor, Wait]:
+        """Copy to pinned memory, without which the copy would not run in the background."""
         staged = torch.empty(part.numel(), dtype=part.dtype, pin_memory=True)
         staged.copy_(part, non_blocking=True)
         copied = self._of(part.device)[0].record_event()
 
         def wait() -> None:
-            # Not `synchronize`: a scatter before it may wait for a rank that is gone.
+            # Not `synchronize`, which would wait forever behind a scatter with a rank that is lost.
             while not copied.query():
-                lost()
+                raise_lost()
                 time.sleep(_POLL_SECONDS)
 
         return staged, wait
 
     def future(self, tensor: torch.Tensor) -> Any:
-        # With the device, so that its completion stands for the work of a stream.
+        """Return a future of that device."""
+        # With its device, a future records the current stream when it completes, and a waiting stream waits for that.
         return torch.futures.Future(devices=[tensor.device])
 
 
-class Memory:
-    """The host's memory, in the place of a device: there are no streams, and a copy is there at once."""
+class HostMemory:
+    """The host's memory in the role of a device: there are no streams, and copies are complete at once."""
 
     def leaving(self, _: torch.Tensor) -> AbstractContextManager[object]:
+        """Do nothing: the tensor is complete."""
         return nullcontext()
 
     def landing(self, *_: torch.Tensor) -> AbstractContextManager[object]:
+        """Do nothing."""
         return nullcontext()
 
-    def copy_out(self, part: torch.Tensor, lost: Wait) -> tuple[torch.Tensor, Wait]:
-        return part.clone(), lost
+    def copy_out(self, part: torch.Tensor, raise_lost: Wait) -> tuple[torch.Tensor, Wait]:
+        """Copy at once."""
+        return part.clone(), raise_lost
 
     def future(self, _: torch.Tensor) -> Any:
+        """Return a future without a device."""
         return torch.futures.Future()

@@ -1,4 +1,4 @@
-"""The functions of SMDDP v1: those of torch.distributed that it had, on the ranks that the launcher started.
+"""The functions of SMDDP v1, which are a part of torch.distributed's, for ranks that a launcher started.
 
 import smdistributed.dataparallel.torch.distributed as dist
 
@@ -28,7 +28,7 @@ __all__ = [
 
 
 class ReduceOp:
-    """What `all_reduce` does with the ranks' values."""
+    """The operations of `all_reduce`."""
 
     SUM = dist.ReduceOp.SUM
     AVERAGE = dist.ReduceOp.AVG
@@ -37,37 +37,40 @@ class ReduceOp:
 
 
 class group:  # noqa: N801  v1's name
-    """`group.WORLD` is all ranks, the only group that v1 had; groups of `torch.distributed.new_group` are taken too."""
+    """`group.WORLD` is all ranks, the only group of v1; groups of `torch.distributed.new_group` work, too."""
 
     WORLD = None
 
 
 def is_available() -> bool:
-    """Say whether this process was launched as a rank of a job with the data-parallel library."""
+    """Return True if this process was launched as a rank of a distributed job."""
     return dist.is_available() and RankVariable.RANK in os.environ
 
 
 def init_process_group(
     backend: str | None = None, init_method: str | None = None, timeout: timedelta | None = None, **others: Any
 ) -> None:
-    """Join the other ranks, as the launcher has laid them out; no argument is needed.
+    """Join the other ranks of the job; no argument is needed.
 
-    `backend` may be "smddp", or what carries the other collectives here: "nccl" with CUDA devices, "gloo" without.
-    Raises `ParallelError` for anything else, and for an `init_method` other than "env://": the launcher has decided.
+    `backend` may be "smddp", or the backend of the other collectives on this host: "nccl" with CUDA devices, "gloo"
+    without. Raises `ParallelError` for another backend, and for an `init_method` other than "env://", because the
+    launcher has chosen the rendezvous.
     """
-    here = "nccl" if torch.cuda.is_available() else "gloo"
-    if backend not in (None, NAME, here):
-        raise ParallelError(f"init_process_group({backend!r}): on this host it is {NAME!r}, {here!r}, or left out")
+    local_backend = "nccl" if torch.cuda.is_available() else "gloo"
+    if backend not in (None, NAME, local_backend):
+        raise ParallelError(
+            f"init_process_group({backend!r}): on this host it is {NAME!r}, {local_backend!r}, or left out"
+        )
     if init_method not in (None, "env://"):
         raise ParallelError(
-            f"init_process_group(init_method={init_method!r}): the ranks meet where the launcher says; leave it out"
+            f"init_process_group(init_method={init_method!r}): the launcher chooses the rendezvous; leave it out"
         )
     install()
     dist.init_process_group(NAME, timeout=timeout, **others)
 
 
 def is_initialized() -> bool:
-    """Say whether this rank has joined the others."""
+    """Return True if this rank has joined the others."""
     return dist.is_initialized()
 
 
@@ -111,10 +114,10 @@ def all_to_all_single(
     group: Any = group.WORLD,
     async_op: bool = False,
 ) -> Any:
-    """Send each rank its part of `input`, and put the parts that come from each into `output`."""
+    """Send each rank its part of `input`, and collect the parts from all ranks in `output`."""
     return dist.all_to_all_single(output, input, output_split_sizes, input_split_sizes, group, async_op)
 
 
 def barrier(group: Any = group.WORLD, async_op: bool = False) -> Any:
-    """Wait until all ranks are here."""
+    """Wait until all ranks have called it."""
     return dist.barrier(group, async_op)

@@ -1,11 +1,11 @@
-"""Horovod's names for PyTorch, as far as example scripts use them: `import horovod.torch as hvd`.
+"""Horovod's names for PyTorch that example scripts use: `import horovod.torch as hvd`.
 
     hvd.init()
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
 
-Horovod 0.28.1 cannot be built for current frameworks. In the ranks of a job these names are there when the real package
-is not; what they cannot do they refuse.
+Horovod 0.28.1 cannot be built for current frameworks. In the ranks of a job these names exist if the real package is
+not installed. Unsupported arguments raise an error.
 """
 
 from herringbone_parallel.reduce.horovod import (

@@ -1,4 +1,4 @@
-"""What makes a training of few large steps as good as one of many small ones, for PyTorch.
+"""Recipes for PyTorch with which few large steps train as well as many small ones.
 
     from herringbone_parallel.torch.recipes.api import LARS, Schedule, scale_learning_rate, weight_groups
 
@@ -6,9 +6,9 @@
     schedule = Schedule(length=epochs, warmup=5, decay="polynomial", power=2)
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule.by_steps(steps_per_epoch))
 
-Each piece stands alone, and works on any number of ranks. What torch has is torch's: `RAdam`, label smoothing
+Each recipe works by itself, and on any number of ranks. Use torch for the rest: `RAdam`, label smoothing
 (`CrossEntropyLoss(label_smoothing=0.1)`), clipping (`clip_grad_norm_`: after DDP's sums all ranks have the same
-gradients; a pipeline's ranks take `smp.clip_grad_norm_`).
+gradients; ranks of a pipeline use `smp.clip_grad_norm_`).
 """
 
 from herringbone_parallel.core.recipes.large_batch import (

@@ -1,4 +1,4 @@
-"""BatchNorm on many ranks: how long its running statistics remember, and the same ones on all ranks for evaluation."""
+"""BatchNorm on many ranks: momentum for a larger batch, and equal running statistics on all ranks for evaluation."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from herringbone_parallel.core.recipes.large_batch import scale_batch_norm_momen
 
 
 def tune_batch_norm(model: nn.Module, *, batch: int, base_batch: int) -> None:
-    """Give the model's BatchNorm layers the momentum that fits fewer, larger steps.
+    """Set the momentum of the model's BatchNorm layers for fewer, larger steps.
 
         tune_batch_norm(model, batch=rank_batch * ranks, base_batch=256)
 
-    Both are the examples, of all ranks, between two updates of a rank's running statistics. A layer updates them in
-    every forward, also where several forwards make one step; on many ranks each sees few of them. A layer with
-    `momentum=None` averages everything it sees, and stays as it is.
+    `batch` and `base_batch` count the examples of all ranks between two updates of a rank's running statistics. A layer
+    updates its statistics in every forward, even if several forwards make one step. A layer with `momentum=None`
+    averages all examples, and stays unchanged.
     """
     for layer in _layers(model):
         if layer.momentum is not None:
@@ -27,16 +27,17 @@ def tune_batch_norm(model: nn.Module, *, batch: int, base_batch: int) -> None:
 
 @torch.no_grad()
 def average_batch_norm(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Give all ranks the running statistics of what all of them have seen: one sum for the whole model.
+    """Give all ranks the running statistics of all ranks' examples, with one sum for the whole model.
 
         average_batch_norm(model)           # every rank, before it evaluates or saves
         model.eval()
 
-    Means are averaged; a variance is that of the ranks' examples together, each rank's counting the same. One process
-    alone has nothing to do. Raises `ParallelError` where the ranks' models differ.
+    Means are averaged. A variance becomes the variance of all ranks' examples together, with equal weights for the
+    ranks. A lone process does nothing. Raises `ParallelError` if the ranks' models differ.
     """
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return
+    # Layers with `track_running_stats=False` have no statistics.
     statistics = [
         (layer.running_mean, layer.running_var)
         for layer in _layers(model)
@@ -45,7 +46,7 @@ def average_batch_norm(model: nn.Module, group: dist.ProcessGroup | None = None)
     if not statistics:
         return
     means = [mean.double() for mean, _ in statistics]
-    # In double precision: a variance is a difference of squares here.
+    # In double precision: the variance below is a small difference of large squares.
     squares = [variance.double() + mean.double().square() for mean, variance in statistics]
     together = torch.cat([tensor.flatten() for tensor in (*means, *squares)])
     _require_one_size(together.numel(), together.device, group)
@@ -62,6 +63,7 @@ def _layers(model: nn.Module) -> list[_BatchNorm]:
 
 
 def _require_one_size(size: int, device: torch.device, group: dist.ProcessGroup | None) -> None:
+    # The maximum of -size is minus the smallest size, so one all-reduce finds both extremes.
     extremes = torch.tensor([size, -size], device=device)
     dist.all_reduce(extremes, dist.ReduceOp.MAX, group=group)
     most, least = extremes[0].item(), -extremes[1].item()

@@ -1,4 +1,4 @@
-"""The same weights on all ranks without sending them: each makes them from the same seed, and a digest is compared."""
+"""Equal weights on all ranks without a broadcast: each rank creates them from one seed, and digests are compared."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ _BYTES = 8
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Draw random numbers from `seed` in the `with` block, and go on afterwards as if there had been none.
+    """Draw random numbers from `seed` in the `with` block, and restore the generators afterwards.
 
         with seeded(1):
             model = ResNet()            # the same on every rank
         require_equal(model)
 
-    Torch's generators of the processor and of the current CUDA device: a script whose ranks have seeds of their own,
-    for dropout or augmentation, keeps them.
+    It covers torch's generators of the processor and of the current CUDA device. Seeds that differ between ranks, for
+    dropout or augmentation, stay in effect after the block.
     """
+    # By default, `fork_rng` would save the generators of all devices.
     devices = [torch.cuda.current_device()] if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
@@ -34,25 +35,27 @@ def seeded(seed: int) -> Iterator[None]:
 
 @torch.no_grad()
 def require_equal(model: nn.Module, group: dist.ProcessGroup | None = None) -> None:
-    """Raise `ParallelError` on all ranks, with the first name, where their parameters or buffers are not the same bits.
+    """Raise `ParallelError` on all ranks if their parameters or buffers differ in any bit, naming the first that does.
 
-    Eight bytes a tensor are exchanged. Nothing is asked of one process alone.
+    The ranks exchange eight bytes per tensor. A lone process checks nothing.
     """
     if not dist.is_initialized() or dist.get_world_size(group) == 1:
         return
     tensors = model.state_dict()
-    mine = torch.tensor([len(tensors), *(_number(name, tensor) for name, tensor in tensors.items())])
+    digests = torch.tensor([len(tensors), *(_number(name, tensor) for name, tensor in tensors.items())])
     device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
-    counts = _gather(mine[:1].to(device), group)
+    # The counts first: a gather needs tensors of the same size on all ranks.
+    counts = _gather(digests[:1].to(device), group)
     if len({int(count) for count in counts}) > 1:
         raise ParallelError(f"the ranks' models have {[int(count) for count in counts]} tensors, in the order of ranks")
-    everyones = torch.stack(_gather(mine.to(device), group))
-    differs = (everyones != everyones[0]).any(dim=0)
+    all_digests = torch.stack(_gather(digests.to(device), group))
+    differs = (all_digests != all_digests[0]).any(dim=0)
     if not differs.any():
         return
-    place = int(differs.nonzero()[0])
-    name = list(tensors)[place - 1]
-    others = [rank for rank, digest in enumerate(everyones[:, place]) if digest != everyones[0, place]]
+    # The first element is the number of tensors.
+    position = int(differs.nonzero()[0])
+    name = list(tensors)[position - 1]
+    others = [rank for rank, digest in enumerate(all_digests[:, position]) if digest != all_digests[0, position]]
     raise ParallelError(
         f"the ranks do not start from the same weights: {name} on rank {', '.join(map(str, others))} is not rank 0's."
         " Make the model inside `with seeded(seed)`, with the same settings, and load the same checkpoint on every rank"
@@ -60,10 +63,10 @@ def require_equal(model: nn.Module, group: dist.ProcessGroup | None = None) -> N
 
 
 def _number(name: str, tensor: torch.Tensor) -> int:
-    """Return a number that stands for a tensor's name, shape, type and values. Pure."""
-    found = hashlib.blake2b(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode(), digest_size=_BYTES)
-    found.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().data)
-    return int.from_bytes(found.digest(), "little", signed=True)
+    """Return a digest of a tensor's name, shape, type and values as a number. Pure."""
+    result = hashlib.blake2b(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode(), digest_size=_BYTES)
+    result.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).cpu().numpy().data)
+    return int.from_bytes(result.digest(), "little", signed=True)
 
 
 def _gather(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""LAMB: Adam in which each layer's step is in proportion to its weights."""
+"""LAMB: Adam with steps in proportion to the weights of each layer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class LAMB(MultiTensorOptimizer):
 
         r = Adam's direction, corrected for the bias of its first steps: m / (sqrt(v) + eps)
         u = r + weight_decay w
-        w = w - lr (|w| / |u|) u              for each layer; without the ratio where `adapt` is False
+        w = w - lr (|w| / |u|) u              for each layer; without the ratio if `adapt` is False
 
     Settings may differ between parameter groups. Source: You et al., arXiv 1904.00962, algorithm 2.
     """
@@ -43,36 +43,39 @@ class LAMB(MultiTensorOptimizer):
         super().__init__(params, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay, "adapt": adapt})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; raises `ParallelError` for parameters in 16 bits."""
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         require_full_precision(group["params"], "LAMB")
-        # By this word torch knows that a loaded count of steps belongs on the parameter's device.
+        # With this key, torch moves a loaded count of steps to the parameter's device, where the fused kernel needs it.
         group["fused"] = all(is_fused(parameter.device) for parameter in group["params"])
 
     def _update(self, group: dict[str, Any], weights: Tensors) -> None:
         updates = self._direction(group, weights)
+        # `updates` is -u: Adam gives -r.
         if group["weight_decay"]:
             torch._foreach_add_(updates, weights, alpha=-group["weight_decay"])
         rate = float(group["lr"])
         if group["adapt"]:
-            found = ratios(weights, updates, lambda w, u: w / u)
-            torch._foreach_mul_(updates, [rate * ratio for ratio in found])
+            layer_ratios = ratios(weights, updates, lambda w, u: w / u)
+            torch._foreach_mul_(updates, [rate * ratio for ratio in layer_ratios])
             torch._foreach_add_(weights, updates)
         else:
             torch._foreach_add_(weights, updates, alpha=rate)
 
     def _direction(self, group: dict[str, Any], weights: Tensors) -> Tensors:
-        """Return -r: where torch's own Adam, at a rate of 1, would go from zero."""
+        """Return -r: the step of torch's own Adam from zero weights, at a rate of 1."""
         for weight in weights:
             if not self.state[weight]:
-                where = weight.device if group["fused"] else None
+                device = weight.device if group["fused"] else None
                 self.state[weight] = {
-                    "step": torch.zeros((), device=where),
+                    "step": torch.zeros((), device=device),
                     "exp_avg": torch.zeros_like(weight, memory_format=torch.preserve_format),
                     "exp_avg_sq": torch.zeros_like(weight, memory_format=torch.preserve_format),
                 }
         states = [self.state[weight] for weight in weights]
         direction = [torch.empty_like(weight, memory_format=torch.preserve_format) for weight in weights]
+        # Adam adds its step to the weights that it gets, so they start from zero.
         torch._foreach_zero_(direction)
         adam(
             direction,

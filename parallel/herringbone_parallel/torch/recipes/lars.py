@@ -1,4 +1,4 @@
-"""LARS: SGD with momentum in which each layer's step is in proportion to its weights."""
+"""LARS: SGD with momentum, with steps in proportion to the weights of each layer."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class LARS(MultiTensorOptimizer):
 
         optimizer = LARS(weight_groups(model, weight_decay=5e-5), lr=3.2)
 
-        ratio    = trust |w| / (|g| + weight_decay |w|)      for each layer; 1 where `adapt` is False
+        ratio    = trust |w| / (|g| + weight_decay |w|)      for each layer; 1 if `adapt` is False
         velocity = momentum velocity + lr ratio (g + weight_decay w)
         w        = w - velocity
 
-    The learning rate is part of the velocity, so that a step of the past keeps the length that it had when the rate
-    changes. Settings may differ between parameter groups. Source: You et al., arXiv 1708.03888, algorithm 1.
+    The learning rate is part of the velocity, so that past steps keep their length when the rate changes. Settings may
+    differ between parameter groups. Source: You et al., arXiv 1708.03888, algorithm 1.
     """
 
     def __init__(
@@ -45,20 +45,22 @@ class LARS(MultiTensorOptimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group; raises `ParallelError` for parameters in 16 bits."""
         super().add_param_group(param_group)
         require_full_precision(self.param_groups[-1]["params"], "LARS")
 
     def _update(self, group: dict[str, Any], weights: Tensors) -> None:
         gradients = [weight.grad for weight in weights if weight.grad is not None]
         decay, rate = group["weight_decay"], float(group["lr"])
+        # g + weight_decay w, for all layers in one call.
         scaled = list(torch._foreach_add(gradients, weights, alpha=decay))
         if group["adapt"]:
             trust = group["trust"]
-            found = ratios(weights, gradients, lambda w, g: trust * w / (g + decay * w))
-            torch._foreach_mul_(scaled, [rate * ratio for ratio in found])
+            layer_ratios = ratios(weights, gradients, lambda w, g: trust * w / (g + decay * w))
+            torch._foreach_mul_(scaled, [rate * ratio for ratio in layer_ratios])
         else:
             torch._foreach_mul_(scaled, rate)
-        # What is left is torch's own SGD at a rate of 1.
+        # `scaled` includes the rate, so the rest is torch's own SGD at a rate of 1.
         velocities = [self.state[weight].get("velocity") for weight in weights]
         sgd(
             weights,
@@ -73,5 +75,6 @@ class LARS(MultiTensorOptimizer):
             nesterov=False,
             maximize=False,
         )
+        # torch's SGD has put the velocities of the first step into the list.
         for weight, velocity in zip(weights, velocities, strict=True):
             self.state[weight]["velocity"] = velocity

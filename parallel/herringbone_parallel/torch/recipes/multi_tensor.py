@@ -1,7 +1,7 @@
-"""What LARS and LAMB share: all layers of a group at once, and a ratio of norms for each of them.
+"""The common part of LARS and LAMB: operations on all layers of a group at once, and a ratio of norms for each layer.
 
-An operation on a list of tensors is a few kernels, whatever the number of layers. The ratios of all layers come to the
-host in one copy, as torch's list operations take a number per tensor from there.
+An operation on a list of tensors is a few kernels, whatever the number of layers. The ratios of all layers are copied
+to the host in one copy, because torch's list operations expect one number per tensor there.
 """
 
 from __future__ import annotations
@@ -15,49 +15,50 @@ from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 from herringbone_contract.errors import ParallelError
 
 Tensors = list[torch.Tensor]
-# On a processor what one operation writes should still be in the cache when the next one reads it. A device with
-# launches to pay for takes everything at once.
+# On a processor, the results of one operation should still be in the cache when the next one reads them. On a device,
+# each launch costs time, so one list holds everything.
 _CPU_BYTES = 4 << 20
 
 
 def is_fused(device: torch.device) -> bool:
-    """Say whether torch updates parameters on this device in one pass; on a processor it does since 2.4."""
+    """Return True if torch updates parameters on this device in one pass; on a processor it does since 2.4."""
     return device.type in _get_fused_kernels_supported_devices()
 
 
 def require_full_precision(parameters: Iterable[torch.Tensor], optimizer: str) -> None:
-    """Raise `ParallelError` for parameters whose updates would be lost in rounding."""
+    """Raise `ParallelError` for parameters in 16 bits, whose updates would be lost in rounding."""
     for parameter in parameters:
         if parameter.dtype not in (torch.float32, torch.float64):
             raise ParallelError(
                 f"{optimizer}: a parameter of {tuple(parameter.shape)} is {parameter.dtype}; its steps are smaller than"
-                " what that tells apart. Keep parameters in float32 and compute in less: recipes.Precision"
+                " its precision. Keep parameters in float32 and compute in 16 bits: recipes.Precision"
             )
 
 
 def batches(parameters: Iterable[torch.Tensor]) -> Iterator[Tensors]:
-    """Cut those that have a gradient into lists for one round of operations: of one device and type each."""
+    """Yield lists of the parameters with a gradient, for one round of operations each: of one device and one type."""
     kinds: dict[tuple[torch.device, torch.dtype], Tensors] = {}
     for parameter in parameters:
         if parameter.grad is None:
             continue
         if parameter.grad.is_sparse:
             raise ParallelError(f"a gradient of {tuple(parameter.shape)} is sparse: LARS and LAMB need the whole norm")
+        # List operations need tensors of one device and one type.
         kinds.setdefault((parameter.device, parameter.dtype), []).append(parameter)
     for (device, _), tensors in kinds.items():
-        yield from _cached(tensors) if device.type == "cpu" else [tensors]
+        yield from _cache_sized(tensors) if device.type == "cpu" else [tensors]
 
 
-def _cached(tensors: Tensors) -> Iterator[Tensors]:
+def _cache_sized(tensors: Tensors) -> Iterator[Tensors]:
     batch: Tensors = []
-    held = 0
+    batch_bytes = 0
     for tensor in tensors:
         size = tensor.numel() * tensor.element_size()
-        if batch and held + size > _CPU_BYTES:
+        if batch and batch_bytes + size > _CPU_BYTES:
             yield batch
-            batch, held = [], 0
+            batch, batch_bytes = [], 0
         batch.append(tensor)
-        held += size
+        batch_bytes += size
     if batch:
         yield batch
 
@@ -65,25 +66,27 @@ def _cached(tensors: Tensors) -> Iterator[Tensors]:
 def ratios(
     weights: Tensors, updates: Tensors, formula: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 ) -> list[float]:
-    """Return `formula(norms of the weights, norms of the updates)`, 1 where one of the norms is 0.
+    """Return `formula(norms of the weights, norms of the updates)` for each layer, and 1 if one of its norms is 0.
 
     The formula gets two vectors with an element for each layer.
     """
-    of_weights = torch.stack(torch._foreach_norm(weights))
-    of_updates = torch.stack(torch._foreach_norm(updates))
-    both = (of_weights > 0) & (of_updates > 0)
-    found: list[float] = torch.where(both, formula(of_weights, of_updates), 1.0).tolist()
-    return found
+    weight_norms = torch.stack(torch._foreach_norm(weights))
+    update_norms = torch.stack(torch._foreach_norm(updates))
+    # A layer of zeros, as biases often start, would otherwise never move, or divide by zero.
+    both = (weight_norms > 0) & (update_norms > 0)
+    layer_ratios: list[float] = torch.where(both, formula(weight_norms, update_norms), 1.0).tolist()
+    return layer_ratios
 
 
 class MultiTensorOptimizer(torch.optim.Optimizer):
-    """An optimizer that updates whole lists of parameters, those of `batches`."""
+    """An optimizer that updates whole lists of parameters, which `batches` yields."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Update the parameters that have a gradient; return what `closure` does, if there is one."""
+        """Update the parameters that have a gradient; return the result of `closure`, if there is one."""
         loss = None
         if closure is not None:
+            # `step` runs without gradients, but a closure computes them.
             with torch.enable_grad():
                 loss = closure()
         for group in self.param_groups:

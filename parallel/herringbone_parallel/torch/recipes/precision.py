@@ -1,4 +1,4 @@
-"""Arithmetic in 16 bits with weights and updates in 32: torch's autocast, and its scaler where the range is short."""
+"""Arithmetic in 16 bits, with weights and updates in 32: torch's autocast, and its gradient scaler for fp16."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ KINDS: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, 
 
 
 class Precision:
-    """How a script computes, by the name that a hyperparameter gives.
+    """The precision in which a script computes, by a name such as a hyperparameter has.
 
         precision = Precision("bf16", device)
         with precision.autocast():
@@ -20,10 +20,11 @@ class Precision:
         precision.backward(loss)
         precision.step(optimizer)
 
-    Parameters stay in fp32: they are the master weights, and autocast makes the 16-bit copies that are computed with.
-    What travels between hosts has a setting of its own, `wire` of the `distribution` dict. With fp16 the loss is
-    scaled, and a step in which a gradient is not finite is skipped: on all ranks, as they have the same gradients after
-    DDP's sums. Needs torch 2.3. Raises `ParallelError` for an unknown name, and for what the device cannot do.
+    Parameters stay in fp32: they are the master weights, and autocast makes 16-bit copies for the computation. The
+    format between hosts has a setting of its own, `wire` of the `distribution` dict. With fp16 the loss is scaled, and
+    a step in which a gradient is not finite is skipped. All ranks skip the same steps, because they have the same
+    gradients after DDP's sums. Needs torch 2.3. Raises `ParallelError` for an unknown name, and for a precision that
+    the device does not support.
     """
 
     def __init__(self, name: str, device: torch.device | str) -> None:
@@ -36,10 +37,11 @@ class Precision:
                 "precision 'fp16' on this processor: it has no instructions for fp16 (AVX512-FP16, AMX-FP16 or Arm's),"
                 " and torch would emulate them or refuse. Use 'bf16' or 'fp32' here, or a CUDA device"
             )
+        # bf16 has the range of fp32 and needs no scaling; a disabled scaler passes everything through.
         self.scaler = torch.amp.GradScaler(self._device, enabled=name == "fp16")
 
     def autocast(self) -> Any:
-        """Return a context in which what can be is computed in 16 bits."""
+        """Return a context in which torch computes in 16 bits where that is safe."""
         return torch.autocast(self._device, self._kind, enabled=self._kind is not torch.float32)
 
     def backward(self, loss: torch.Tensor) -> None:
@@ -47,12 +49,13 @@ class Precision:
         self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def clip(self, optimizer: torch.optim.Optimizer, parameters: Any, max_norm: float) -> torch.Tensor:
-        """Scale the gradients to a norm of at most `max_norm`, between `backward` and `step`; return what it was."""
+        """Scale the gradients to a norm of at most `max_norm`, between `backward` and `step`; return the old norm."""
+        # The norm is that of the unscaled gradients.
         self.scaler.unscale_(optimizer)
         return torch.nn.utils.clip_grad_norm_(parameters, max_norm)
 
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Update the parameters."""
+        """Update the parameters, unless a gradient is not finite."""
         self.scaler.step(optimizer)
         self.scaler.update()
 

@@ -1,4 +1,4 @@
-"""Which parameters have weight decay and a step length of their own: matrices, and not what shifts or scales."""
+"""Groups of parameters with and without weight decay: matrices have it, biases and scales have not."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ def weight_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]
 
         optimizer = LAMB(weight_groups(model, weight_decay=0.01), lr=2e-3)
 
-    Biases and the vectors of normalisation layers (one dimension or none) have no weight decay, and `adapt` is False
-    for them: LARS and LAMB leave their steps as they are. Source: Goyal et al., arXiv 1706.02677, 5.3.
+    Biases and the vectors of normalisation layers (one dimension or none) have no weight decay. `adapt` is False for
+    them, so LARS and LAMB do not change the length of their steps. Source: Goyal et al., arXiv 1706.02677, 5.3.
     """
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    # Weights of linear and convolution layers have two dimensions or more.
     groups = [
         {"params": [p for p in trained if p.ndim > 1], "weight_decay": weight_decay, "adapt": True},
         {"params": [p for p in trained if p.ndim <= 1], "weight_decay": 0.0, "adapt": False},

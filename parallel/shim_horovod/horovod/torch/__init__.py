@@ -1,6 +1,6 @@
-"""`import horovod.torch as hvd` in a launched rank, where the real package is not installed.
+"""Horovod's import path `horovod.torch` for launched ranks without the real package.
 
-The folder above has no `__init__.py`: a real `horovod` package, wherever it lies, comes before it.
+The parent folder has no `__init__.py`, so a real `horovod` package anywhere on the path takes precedence.
 """
 
 from herringbone_parallel.torch.horovod.api import *  # noqa: F403

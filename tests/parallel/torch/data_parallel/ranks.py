@@ -1,4 +1,4 @@
-"""Ranks as a launcher starts them for the data-parallel library: processes with the contract's variables."""
+"""Ranks of the data-parallel library as a launcher starts them: processes with the contract's variables."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ def _serve(connection: Any, environment: dict[str, str]) -> None:
     import torch
 
     torch.set_num_threads(1)
-    # Of the objects of all imports, a collection would take longer than most tests.
+    # Freeze the objects of all imports: a collection over them would take longer than most tests.
     gc.freeze()
-    while (order := connection.recv()) is not None:
-        port, function, args = order
-        # A port a run: who comes early must not meet the store of the run before.
+    while (call := connection.recv()) is not None:
+        port, function, args = call
+        # A new port for each run: a rank that is early must not connect to the store of the last run.
         os.environ["MASTER_PORT"] = str(port)
         try:
             connection.send((True, function(*args)))
-        except BaseException:  # noqa: BLE001  the test hears of it
+        except BaseException:  # noqa: BLE001  the test gets the traceback
             connection.send((False, traceback.format_exc()))
         finally:
             part()
@@ -34,7 +34,7 @@ def _serve(connection: Any, environment: dict[str, str]) -> None:
 
 
 def part() -> None:
-    """Leave what a function has joined, also one that failed."""
+    """Leave the groups that a function has joined, even if it failed."""
     import torch.distributed as dist
 
     from herringbone_parallel.torch.horovod import api as horovod
@@ -62,21 +62,22 @@ class JobRanks:
         }  # fmt: skip
         self.processes, self._connections = [], []
         for rank in range(count):
-            here, there = PROCESSES.Pipe()
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank), **environment}
-            process = PROCESSES.Process(target=_serve, args=(there, own), daemon=True)
+            near, far = PROCESSES.Pipe()
+            variables = {"RANK": str(rank), "LOCAL_RANK": str(rank), **environment}
+            process = PROCESSES.Process(target=_serve, args=(far, variables), daemon=True)
             process.start()
-            there.close()
+            far.close()
             self.processes.append(process)
-            self._connections.append(here)
+            self._connections.append(near)
 
     def start(self, function: Callable[..., Any], *args: Any) -> None:
+        """Start the function on all ranks."""
         port = free_port()
         for connection in self._connections:
             connection.send((port, function, args))
 
     def answer(self, rank: int, limit: float = 60) -> tuple[bool, Any]:
-        """Return whether that rank returned, and what, or its traceback, or that it died or is silent."""
+        """Return True and the rank's result, or False and its traceback, "died" or "silent"."""
         connection = self._connections[rank]
         try:
             return connection.recv() if connection.poll(limit) else (False, "silent")
@@ -84,9 +85,11 @@ class JobRanks:
             return False, "died"
 
     def answers(self, limit: float = 60) -> list[tuple[bool, Any]]:
+        """Return the answers of all ranks."""
         return [self.answer(rank, limit) for rank in range(self.count)]
 
     def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """Run the function on all ranks; return their results, or raise with their tracebacks."""
         self.start(function, *args)
         answers = self.answers()
         failed = [f"rank {rank}:\n{text}" for rank, (well, text) in enumerate(answers) if not well]
@@ -95,12 +98,13 @@ class JobRanks:
         return [result for _, result in answers]
 
     def ended(self, rank: int, limit: float = 30) -> int | None:
-        """Let that rank's process end, and return its exit code; None when it does not."""
+        """End that rank's process; return its exit code, or None if it does not end."""
         self._connections[rank].send(None)
         self.processes[rank].join(limit)
         return self.processes[rank].exitcode
 
     def close(self) -> None:
+        """Kill all processes."""
         for process in self.processes:
             process.kill()
             process.join()

@@ -1,4 +1,4 @@
-"""The advice that a job says once, and what it follows from."""
+"""The advice that a job logs once, and the timed step on which it is based."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from herringbone_parallel.reduce.advising import Step
-from herringbone_parallel.torch.data_parallel.advising import Clock, Observer
+from herringbone_parallel.torch.data_parallel.advising import Clock, GradientObserver
 from tests.parallel.torch.data_parallel.ranks import JobRanks
 from tests.parallel.torch.data_parallel.test_ddp import join
 
@@ -20,28 +20,28 @@ def step(net: nn.Module) -> None:
     net(torch.ones(2, 4)).sum().backward()
 
 
-def hear_advice(steps: int) -> str:
+def logged_advice(steps: int) -> str:
     join()
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
-        for _ in range(2):  # a second model says nothing of its own
+    log = io.StringIO()
+    with contextlib.redirect_stderr(log):
+        for _ in range(2):  # a second model logs nothing
             net = DistributedDataParallel(nn.Linear(4, 4))
             for _ in range(steps):
                 step(net)
         for thread in threading.enumerate():
             if thread.name == "herringbone-advice":
                 thread.join()
-    return said.getvalue()
+    return log.getvalue()
 
 
-def test_rank_0_says_it_once_in_the_third_step(pair: JobRanks) -> None:
+def test_rank_0_logs_advice_once_in_the_third_step(pair: JobRanks) -> None:
     line = "herringbone: One host: gradients are summed in its memory, and nothing crosses a network.\n"
-    assert pair.run(hear_advice, 4) == [line, ""]
-    assert pair.run(hear_advice, 2) == ["", ""]
+    assert pair.run(logged_advice, 4) == [line, ""]
+    assert pair.run(logged_advice, 2) == ["", ""]
 
 
 class Ticks(Clock):
-    """Each mark is a second after the one before."""
+    """A clock whose marks are one second apart."""
 
     def __init__(self) -> None:
         self._marks = 0
@@ -52,11 +52,11 @@ class Ticks(Clock):
 
 
 def observe(withheld: int) -> list[Step]:
-    """Train on batches of which so many are added up before each that is summed."""
+    """Train with `withheld` backwards that are added up before each one that is summed; return the timed steps."""
     join()
     net = DistributedDataParallel(nn.Sequential(nn.Linear(4, 3, bias=False), nn.Linear(3, 2, bias=False)))
     seen: list[Step] = []
-    Observer(net, Ticks(), seen.append)
+    GradientObserver(net, Ticks(), seen.append)
     for _ in range(5):
         with net.no_sync():
             for _ in range(withheld):
@@ -67,11 +67,11 @@ def observe(withheld: int) -> list[Step]:
 
 def test_a_step_is_seen_gradient_by_gradient(pair: JobRanks) -> None:
     for seen in pair.run(observe, 0):
-        (found,) = seen
-        assert [(one.size, one.ready_s) for one in found.gradients] == [(24, 1.0), (48, 2.0)]
-        assert (found.forward_s, found.backward_s, found.element) == (1.0, 2.0, "float32")
+        (timed,) = seen
+        assert [(gradient.size, gradient.ready_s) for gradient in timed.gradients] == [(24, 1.0), (48, 2.0)]
+        assert (timed.forward_s, timed.backward_s, timed.element) == (1.0, 2.0, "float32")
 
 
 def test_passes_that_are_not_summed_count_as_computing(pair: JobRanks) -> None:
     for seen in pair.run(observe, 2):
-        assert [(found.forward_s, found.backward_s) for found in seen] == [(3 * 1.0 + 2 * 2.0, 2.0)]
+        assert [(timed.forward_s, timed.backward_s) for timed in seen] == [(3 * 1.0 + 2 * 2.0, 2.0)]

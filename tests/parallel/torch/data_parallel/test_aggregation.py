@@ -1,4 +1,4 @@
-"""`aggregation_frequency`: the script of one batch a step, unchanged, makes the steps of larger batches."""
+"""`aggregation_frequency`: an unchanged script with one batch per step makes the steps of larger batches."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def batches(rank: int) -> list[torch.Tensor]:
 
 
 def train(every: int, optimizer_name: str, settings: dict[str, Any]) -> tuple[list[torch.Tensor], list[bool], int]:
-    """One batch a step, as the script would; returns the weights, which backwards left gradients, and the sums."""
+    """Train one batch per step; return the weights, the backwards that left gradients, and the number of sums."""
     os.environ["HERRINGBONE_AGGREGATION_FREQUENCY"] = str(every)
     try:
         install()
@@ -46,7 +46,7 @@ def train(every: int, optimizer_name: str, settings: dict[str, Any]) -> tuple[li
     left = []
     for batch in batches(dist.get_rank()):
         output = model(batch)
-        optimizer.zero_grad()  # between forward and backward: the place where it could do harm
+        optimizer.zero_grad()  # between forward and backward, where it could delete added gradients
         output.square().mean().backward()
         left.append(all(parameter.grad is not None for parameter in model.parameters()))
         optimizer.step()
@@ -54,13 +54,13 @@ def train(every: int, optimizer_name: str, settings: dict[str, Any]) -> tuple[li
 
 
 def joined(every: int, ranks: int, optimizer_name: str, times: int = 1) -> list[torch.Tensor]:
-    """The same steps in one process, on batches `every` x `ranks` times as large."""
+    """Make the same steps in one process, on batches `every` x `ranks` times as large."""
     model = net()
     optimizer = OPTIMIZERS[optimizer_name](model.parameters())
-    given = [batches(rank) for rank in range(ranks)]
+    batches_of_rank = [batches(rank) for rank in range(ranks)]
     for start in range(0, 6, every):
         optimizer.zero_grad()
-        batch = torch.cat([own[start + i] for own in given for i in range(every)])
+        batch = torch.cat([rank_batches[start + i] for rank_batches in batches_of_rank for i in range(every)])
         (times * model(batch).square().mean()).backward()
         optimizer.step()
     return [p.detach() for p in model.parameters()]
@@ -121,7 +121,7 @@ def test_a_scaler_waits_for_gradients_and_keeps_one_scale_meanwhile(lone: JobRan
 
 
 def train_with_no_sync() -> list[torch.Tensor]:
-    """The user adds up pairs himself, and the job adds up two of those."""
+    """Add up pairs with `no_sync` in the script, while the job adds up two of those."""
     os.environ["HERRINGBONE_AGGREGATION_FREQUENCY"] = "2"
     install()
     dist.init_process_group("smddp")

@@ -1,4 +1,4 @@
-"""`init_process_group("smddp")`: sums by the engine, everything else by torch's own group."""
+"""`init_process_group("smddp")`: the engine sums, and torch's own groups do everything else."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def every_collective() -> dict[str, Any]:
 
 
 def test_sums_and_averages_of_floats_are_the_engines_and_the_rest_is_gloos(pair: JobRanks) -> None:
-    for found in pair.run(every_collective):
-        assert found == {
+    for results in pair.run(every_collective):
+        assert results == {
             "names": ("smddp", True),
             "summed": [3.0, 6.0],
             "mean": [1.5, 3.0],
@@ -77,11 +77,11 @@ def test_sums_and_averages_of_floats_are_the_engines_and_the_rest_is_gloos(pair:
 def unusual_tensors() -> list[Any]:
     rank = join()
     kinds = [torch.float16, torch.bfloat16, torch.float64]
-    found: list[Any] = []
+    results: list[Any] = []
     for kind in kinds:
         tensor = torch.ones(3, dtype=kind) * (rank + 1)
         dist.all_reduce(tensor)
-        found.append((str(tensor.dtype), tensor.tolist()))
+        results.append((str(tensor.dtype), tensor.tolist()))
     columns = torch.arange(6.0).reshape(2, 3).t()
     dist.all_reduce(columns)
     empty = torch.empty(0)
@@ -92,7 +92,7 @@ def unusual_tensors() -> list[Any]:
     dist.all_reduce(sparse)
     future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
     return [
-        *found,
+        *results,
         columns.tolist(),
         empty.tolist(),
         str(odd.tolist()),
@@ -102,8 +102,8 @@ def unusual_tensors() -> list[Any]:
 
 
 def test_types_layouts_and_values_that_are_unusual(pair: JobRanks) -> None:
-    for found in pair.run(unusual_tensors):
-        assert found == [
+    for results in pair.run(unusual_tensors):
+        assert results == [
             ("torch.float16", [3.0] * 3), ("torch.bfloat16", [3.0] * 3), ("torch.float64", [3.0] * 3),
             [[0.0, 6.0], [2.0, 8.0], [4.0, 10.0]], [], "[nan, inf, 2.0]", [1.0, 1.0], 2.0,
         ]  # fmt: skip
@@ -147,5 +147,7 @@ def contradict_the_launcher() -> str:
 
 
 def test_a_rank_that_contradicts_the_launcher_is_refused(pair: JobRanks) -> None:
-    said = pair.run(contradict_the_launcher)[1]
-    assert said.startswith("init_process_group(rank=0, world_size=1), but the job's launcher made this process rank 1")
+    message = pair.run(contradict_the_launcher)[1]
+    assert message.startswith(
+        "init_process_group(rank=0, world_size=1), but the job's launcher made this process rank 1"
+    )

@@ -1,4 +1,4 @@
-"""torch's own DistributedDataParallel on `smddp`: what it does without being told, and that the result is gloo's."""
+"""torch's DistributedDataParallel on `smddp`: its extensions, and results equal to gloo's."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def join(backend: str = "smddp") -> int:
 
 
 def train(backend: str, seeds: tuple[int, int], kind: torch.dtype, **settings: Any) -> list[torch.Tensor]:
-    """Five steps on a batch of this rank's own; returns the weights."""
+    """Train five steps on this rank's own batches; return the weights."""
     rank = join(backend)
     net = DistributedDataParallel(model(seeds[rank]).to(kind), **settings)
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -47,7 +47,7 @@ def train(backend: str, seeds: tuple[int, int], kind: torch.dtype, **settings: A
 
 
 def alone(kind: torch.dtype) -> list[torch.Tensor]:
-    """The same in one process: the mean of both ranks' gradients."""
+    """Train the same steps in one process, with the mean of both ranks' gradients."""
     nets = [model().to(kind) for _ in range(2)]
     optimizers = [torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9) for net in nets]
     for step in range(5):
@@ -125,9 +125,9 @@ def describe_parameters(change: str) -> str:
     ],
 )
 def test_models_that_differ_are_named_on_every_rank(pair: JobRanks, change: str, named: str) -> None:
-    for said in pair.run(describe_parameters, change):
-        assert "the model's parameters" in said
-        assert named in said
+    for message in pair.run(describe_parameters, change):
+        assert "the model's parameters" in message
+        assert named in message
 
 
 def buckets_of(settings: dict[str, Any]) -> tuple[list[int], int]:
@@ -191,7 +191,7 @@ def test_no_sync_sends_nothing_and_adds_up(pair: JobRanks) -> None:
 
 
 def train_uneven() -> float:
-    """Rank 1 has one batch more; torch's reducer then holds sums that nobody else does."""
+    """Give rank 1 one batch more than rank 0; its last sums run in rank 0's `join`."""
     rank = join()
     net = DistributedDataParallel(nn.Linear(1, 1, bias=False))
     optimizer = torch.optim.SGD(net.parameters(), lr=1.0)

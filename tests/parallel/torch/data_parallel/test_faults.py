@@ -1,4 +1,4 @@
-"""Ranks that die, stop or leave too early: every other rank hears which, in seconds, and none hangs."""
+"""If a rank dies or stops, every other rank raises an error that names it within seconds, and none hangs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trio(tmp_path: Path) -> Iterator[JobRanks]:
 
 
 def train_until(ready: Path, what: str) -> tuple[str, str]:
-    """Train until another rank is lost; returns what this one heard."""
+    """Train until another rank is lost; return the type and the text of this rank's error."""
     install()
     dist.init_process_group("smddp")
     rank = dist.get_rank()
@@ -45,7 +45,7 @@ def train_until(ready: Path, what: str) -> tuple[str, str]:
     return "nothing", ""
 
 
-# In a backward torch has no other error than RuntimeError. The first of a broadcast's ranks does not wait in it.
+# torch's C++ code raises only RuntimeError in a backward. The first rank of a broadcast does not wait in it.
 @pytest.mark.parametrize(
     ("how", "what", "kinds"),
     [

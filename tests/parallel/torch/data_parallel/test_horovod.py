@@ -1,4 +1,4 @@
-"""Horovod's names for PyTorch, as its example scripts use them."""
+"""Horovod's names for PyTorch, as Horovod's example scripts use them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def every_operation() -> dict[str, Any]:
     rank = hvd.rank()
     mine = torch.tensor([1.0, 2.0]) * (rank + 1)
     handle = hvd.allreduce_async_(torch.full((2,), float(rank)), op=hvd.Sum)
-    found = {
+    results = {
         "place": (rank, hvd.size(), hvd.local_rank(), hvd.local_size(), hvd.is_initialized()),
         "mean": hvd.allreduce(mine, name="loss").tolist(),
         "sum": hvd.allreduce(mine, average=False).tolist(),
@@ -40,12 +40,12 @@ def every_operation() -> dict[str, Any]:
     }
     hvd.barrier()
     hvd.shutdown()
-    return found
+    return results
 
 
 def test_operations_on_tensors_and_objects(pair: JobRanks) -> None:
-    for rank, found in enumerate(pair.run(every_operation)):
-        assert found == {
+    for rank, results in enumerate(pair.run(every_operation)):
+        assert results == {
             "place": (rank, 2, rank, 2, True),
             "mean": [1.5, 3.0],
             "sum": [3.0, 6.0],
@@ -66,7 +66,7 @@ def test_operations_on_tensors_and_objects(pair: JobRanks) -> None:
 
 
 def train(passes: int, compression: str | None) -> list[torch.Tensor]:
-    """As Horovod's MNIST example does it: other weights on each rank, made equal; four steps."""
+    """Train four steps like Horovod's MNIST example, from weights that differ until they are broadcast."""
     hvd.init()
     torch.manual_seed(hvd.rank())
     model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 3))
@@ -150,12 +150,12 @@ def test_unused_parameters_count_as_zero_and_sparse_gradients_are_made_dense(pai
 
 
 def mistakes() -> list[str]:
-    said = []
+    messages = []
 
     def refused(call: Any) -> None:
         with pytest.raises(ParallelError) as error:
             call()
-        said.append(str(error.value))
+        messages.append(str(error.value))
 
     refused(hvd.rank)
     hvd.init()
@@ -172,13 +172,13 @@ def mistakes() -> list[str]:
     refused(lambda: hvd.allreduce(torch.ones(1), average=True, op=hvd.Sum))
     refused(lambda: hvd.allreduce(model.weight))
     hvd.shutdown()
-    return said
+    return messages
 
 
 def test_mistakes_are_named(lone: JobRanks) -> None:
-    said = lone.run(mistakes)[0]
+    messages = lone.run(mistakes)[0]
     for text, words in zip(
-        said,
+        messages,
         [
             "hvd.init() has not been called",
             "call step() or synchronize() first",

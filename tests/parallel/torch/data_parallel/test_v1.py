@@ -1,4 +1,4 @@
-"""The surface of SMDDP v1, as its own examples use it."""
+"""The functions and the model wrapper of SMDDP v1, as AWS's examples use them."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def every_function() -> dict[str, Any]:
 
 
 def test_every_function_of_v1(pair: JobRanks) -> None:
-    for rank, found in enumerate(pair.run(every_function)):
-        assert found == {
+    for rank, results in enumerate(pair.run(every_function)):
+        assert results == {
             "place": (rank, 2, rank, True),
             "mean": 0.5,
             "most": 1.0,
@@ -66,7 +66,7 @@ def test_v1s_distributed_data_parallel_averages_and_has_no_sync(pair: JobRanks) 
 
 
 def refusals() -> list[str]:
-    said = []
+    messages = []
     for call in (
         lambda: DistributedDataParallel(torch.nn.Linear(1, 1)),
         lambda: dist.init_process_group("mpi"),
@@ -74,11 +74,11 @@ def refusals() -> list[str]:
     ):
         with pytest.raises(ParallelError) as refused:
             call()
-        said.append(str(refused.value))
-    return said
+        messages.append(str(refused.value))
+    return messages
 
 
-def test_what_would_be_ignored_is_refused(lone: JobRanks) -> None:
+def test_arguments_without_effect_are_refused(lone: JobRanks) -> None:
     before, backend, method = lone.run(refusals)[0]
     assert "init_process_group(): call that first" in before
     assert "init_process_group('mpi'): on this host it is 'smddp', 'gloo', or left out" in backend

@@ -1,4 +1,4 @@
-"""What failed is heard by whoever waits, however it waits."""
+"""Every way to wait for a failed sum raises its error."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.data_parallel.work import KEEPS_WORKS, sum_work
 
-needs_works = pytest.mark.skipif(not KEEPS_WORKS, reason="this torch would lose a work of ours")
+needs_works = pytest.mark.skipif(not KEEPS_WORKS, reason="this torch loses works that Python defines")
 
 
 class Sum:
-    """A handle of the engine's whose sum ends when the test says so."""
+    """A handle of the engine whose sum ends when the test calls `end`."""
 
     def __init__(self, failure: str | None = None) -> None:
         self.failure, self.ended = failure, []
@@ -33,8 +33,8 @@ class Sum:
 
 @needs_works
 @pytest.mark.parametrize("how", ["wait", "synchronize", "future"])
-def test_a_failed_sum_is_never_taken_for_a_sum(how):
-    """torch's own work of a future returned True from `wait`, and all_reduce its caller's own numbers."""
+def test_a_failed_sum_raises(how):
+    """Regression: torch's own work returned True from `wait`, and all_reduce left the caller's own numbers in place."""
     handle = Sum("rank 1 on b is gone")
     work = sum_work(handle, torch.zeros(3))
     handle.end()

@@ -1,4 +1,4 @@
-"""LARS and LAMB beside the same formulas written layer by layer."""
+"""LARS and LAMB compared with the same formulas written layer by layer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def network() -> nn.Module:
 
 
 def gradients(model: nn.Module, step: int) -> None:
-    """Made, not computed: a bias before BatchNorm has a gradient of mere rounding, which Adam would make a step of."""
+    """Set random gradients: a computed one of a bias before BatchNorm is only rounding, which Adam would amplify."""
     torch.manual_seed(step)
     for parameter in model.parameters():
         parameter.grad = torch.randn_like(parameter) * 0.1
 
 
 class LayerByLayer:
-    """The algorithms as their papers have them; `rate` and the state of a layer are plain numbers and tensors."""
+    """The algorithms as in their papers, layer by layer, with plain numbers and tensors as state."""
 
     def __init__(self, model: nn.Module, rule: Callable[..., None]) -> None:
         self.layers = [(parameter, {}) for parameter in model.parameters()]
@@ -89,9 +89,9 @@ def test_many_layers_at_once_are_as_one_after_the_other(
     ours, plain = make(model), LayerByLayer(other, rule)
     for step in range(6):
         rate = RATE / (step + 1)
-        for each in (model, other):
-            gradients(each, step)
-            each[4].weight.grad = None if step == 2 else each[4].weight.grad
+        for copied in (model, other):
+            gradients(copied, step)
+            copied[4].weight.grad = None if step == 2 else copied[4].weight.grad
         for group in ours.param_groups:
             group["lr"] = rate
         ours.step()
@@ -110,9 +110,9 @@ def test_a_resumed_training_goes_on_bit_by_bit(make: Any, rule: Any) -> None:
     other = copy.deepcopy(model)
     resumed = make(other)
     resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for each, own in ((model, optimizer), (other, resumed)):
-        gradients(each, 3)
-        own.step()
+    for trained, stepper in ((model, optimizer), (other, resumed)):
+        gradients(trained, 3)
+        stepper.step()
     for weight, expected in zip(other.parameters(), model.parameters(), strict=True):
         assert torch.equal(weight, expected)
 
@@ -120,7 +120,7 @@ def test_a_resumed_training_goes_on_bit_by_bit(make: Any, rule: Any) -> None:
 @BOTH
 def test_operators_do_not_grow_with_the_number_of_layers(make: Any, rule: Any) -> None:
     def calls(layers: int) -> int:
-        """List operations of one step; each is a few launches on a device, whatever the length of its lists."""
+        """Count the list operations of one step; each is a few launches, whatever the length of its lists."""
         parameters = [nn.Parameter(torch.ones(4, 4)) for _ in range(layers)]
         for parameter in parameters:
             parameter.grad = torch.ones_like(parameter)
@@ -157,7 +157,7 @@ def test_a_closure_is_called_with_gradients_on() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [LARS, LAMB])
-def test_what_cannot_be_is_refused(optimizer: Any) -> None:
+def test_unsupported_parameters_are_refused(optimizer: Any) -> None:
     weight = nn.Parameter(torch.ones(2, 2))
     with pytest.raises(ParallelError, match="with a learning rate of -1"):
         optimizer([weight], lr=-1)

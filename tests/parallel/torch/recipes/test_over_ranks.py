@@ -1,4 +1,4 @@
-"""What ranks agree on: running statistics before an evaluation, and the weights to start from."""
+"""Recipes over ranks: equal running statistics before an evaluation, and equal initial weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TWO = {"partitions": 1, "replicas": 2, "ddp": True}
 
 
 def averaged() -> list[list[float]]:
-    """Each rank sees half of the examples in one forward; with momentum 1 the statistics are of those alone."""
+    """Average statistics of ranks that each see half of the examples; with momentum 1 only that forward counts."""
     layers = nn.Sequential(nn.BatchNorm1d(3, momentum=1.0), nn.BatchNorm1d(3, momentum=1.0, affine=False))
     torch.manual_seed(0)
     examples = torch.randn(40, 3) * torch.tensor([1.0, 5.0, 0.1]) + torch.tensor([0.0, 100.0, -3.0])
@@ -48,14 +48,14 @@ def test_models_that_differ_are_named(ranks: Ranks) -> None:
     assert all("build the same model" in text for text in ranks.run(different_sizes, dict(TWO)))
 
 
-def begin(seed_apart: bool) -> str:
+def create_model(seed_apart: bool) -> str:
     rank = dist.get_rank()
     torch.manual_seed(rank)
     with seeded(7 + (rank if seed_apart else 0)):
         model = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 4))
-    own = torch.randn(1).item()
+    number = torch.randn(1).item()
     torch.manual_seed(rank)
-    assert own == torch.randn(1).item()
+    assert number == torch.randn(1).item()
     try:
         require_equal(model)
     except ParallelError as error:
@@ -64,16 +64,16 @@ def begin(seed_apart: bool) -> str:
 
 
 def test_a_seed_gives_all_ranks_the_same_weights_and_leaves_them_their_own_numbers(ranks: Ranks) -> None:
-    assert ranks.run(begin, dict(TWO), False) == ["equal", "equal"]
+    assert ranks.run(create_model, dict(TWO), False) == ["equal", "equal"]
 
 
 def test_weights_that_differ_are_named_on_all_ranks(ranks: Ranks) -> None:
-    answers = ranks.run(begin, dict(TWO), True)
+    answers = ranks.run(create_model, dict(TWO), True)
     assert answers[0] == answers[1]
     assert "1.weight on rank 1 is not rank 0's" in answers[0]
 
 
-def test_one_process_alone_has_nothing_to_agree_on() -> None:
+def test_a_lone_process_checks_nothing() -> None:
     layer = nn.BatchNorm1d(3)
     average_batch_norm(layer)
     require_equal(layer)

@@ -1,3 +1,5 @@
+"""`Precision`: arithmetic in 16 bits with weights in 32."""
+
 from __future__ import annotations
 
 import pytest
@@ -13,14 +15,14 @@ def train(kind: str) -> tuple[nn.Linear, torch.dtype]:
     torch.manual_seed(0)
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    how = Precision(kind, "cpu")
+    precision_setting = Precision(kind, "cpu")
     for _ in range(5):
         optimizer.zero_grad()
-        with how.autocast():
+        with precision_setting.autocast():
             output = model(torch.ones(4, 8))
-        how.backward(output.float().square().mean())
-        how.clip(optimizer, model.parameters(), 1.0)
-        how.step(optimizer)
+        precision_setting.backward(output.float().square().mean())
+        precision_setting.clip(optimizer, model.parameters(), 1.0)
+        precision_setting.step(optimizer)
     return model, output.dtype
 
 
@@ -30,7 +32,7 @@ def test_arithmetic_is_in_16_bits_and_weights_are_in_32() -> None:
     assert (plain_kind, half_kind) == (torch.float32, torch.bfloat16)
     assert half.weight.dtype == torch.float32
     assert torch.allclose(half.weight, plain.weight, atol=0.02)
-    # Updates smaller than what bfloat16 tells apart are not lost.
+    # Updates below the precision of bfloat16 are not lost.
     assert not torch.equal(half.weight, half.weight.bfloat16().float())
 
 
@@ -38,16 +40,16 @@ def test_fp16_scales_the_loss_and_skips_what_is_not_finite(monkeypatch: pytest.M
     monkeypatch.setattr(precision, "_computes_fp16", lambda: True)
     weight = nn.Parameter(torch.ones(1))
     optimizer = torch.optim.SGD([weight], lr=0.5)
-    how = Precision("fp16", "cpu")
-    how.backward((weight * 1e35).sum())
-    how.step(optimizer)
-    assert (weight.item(), how.scaler.get_scale()) == (1, 2**15)
+    precision_setting = Precision("fp16", "cpu")
+    precision_setting.backward((weight * 1e35).sum())
+    precision_setting.step(optimizer)
+    assert (weight.item(), precision_setting.scaler.get_scale()) == (1, 2**15)
     optimizer.zero_grad()
-    how.backward((weight * 1e-9).sum())
+    precision_setting.backward((weight * 1e-9).sum())
     assert weight.grad.item() == pytest.approx(2**15 * 1e-9)
 
 
-def test_what_cannot_be_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_precisions_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precision, "_computes_fp16", lambda: False)
     with pytest.raises(ParallelError, match=r"precision 'fp16' on this processor: .* Use 'bf16' or 'fp32' here"):
         Precision("fp16", "cpu")

@@ -31,8 +31,8 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.join import handshake
-from herringbone_parallel.reduce.join.join import way_out
-from herringbone_parallel.reduce.join.listener import Door, call, listen
+from herringbone_parallel.reduce.join.join import local_address
+from herringbone_parallel.reduce.join.listener import Acceptor, listen
 from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key, Kind, Message, parts, receive
 
@@ -324,7 +324,7 @@ def connect(engine: Engine, settings: Settings) -> Transport:
 
     # A short name: the path of a local socket is limited to about 100 bytes.
     folder = Path(tempfile.mkdtemp(prefix="hb-mail-"))
-    listener = listen(way_out(settings))
+    listener = listen(local_address(settings))
     local = socket.socket(socket.AF_UNIX)
     local.bind(str(folder / "s"))
     local.listen(64)
@@ -333,7 +333,7 @@ def connect(engine: Engine, settings: Settings) -> Transport:
     addresses = [_RankAddress(*json.loads(data)) for data in all_gather(engine, json.dumps(own_address).encode())]
     nonce = addresses[0].nonce
     # The acceptor starts after the exchange, because `accept` reads the nonce. Until then the kernel queues callers.
-    acceptor = Door([listener, local], settings.token, accept)
+    acceptor = Acceptor([listener, local], settings.token, accept)
     until = time.monotonic() + _CONNECT_SECONDS
     connections: dict[int, socket.socket] = {}
     try:
@@ -341,7 +341,7 @@ def connect(engine: Engine, settings: Settings) -> Transport:
             peer = addresses[rank]
             target = peer.local_path if peer.host == settings.host else (peer.address, peer.port)
             hello = {"meeting": nonce, "rank": settings.rank}
-            connections[rank], _ = call(target, f"rank {rank} on {peer.host}", settings.token, hello, until)
+            connections[rank], _ = connect_to(target, f"rank {rank} on {peer.host}", settings.token, hello, until)
         with changed:
             higher = set(range(settings.rank + 1, settings.size))
             changed.wait_for(lambda: higher <= set(accepted), until - time.monotonic())

@@ -1,3 +1,3 @@
-"""`smdistributed.dataparallel.torch.distributed`, the surface of SMDDP v1, under AWS's import path."""
+"""SMDDP v1's functions, under AWS's import path `smdistributed.dataparallel.torch.distributed`."""
 
 from herringbone_parallel.torch.data_parallel.distributed import *  # noqa: F403

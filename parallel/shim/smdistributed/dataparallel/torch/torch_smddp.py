@@ -1,4 +1,4 @@
-"""Importing this makes `torch.distributed.init_process_group("smddp")` possible, as AWS's library does."""
+"""Registers the backend "smddp" of torch.distributed when it is imported, as AWS's library does."""
 
 from herringbone_parallel.torch.data_parallel.api import install
 

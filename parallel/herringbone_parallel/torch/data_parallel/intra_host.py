@@ -1,4 +1,4 @@
-"""The ranks of one host, which sum among themselves first, so that the host's sum crosses the network once.
+"""Sums among the ranks of one host, so that the host's sum crosses the network only once.
 
 rank 0 of 2   |a0|a1|  --scatter-->  |a0+b0|  --network-->  |s0|  --gather-->  |s0|s1|
 rank 1 of 2   |b0|b1|                |a1+b1|                |s1|               |s0|s1|
@@ -14,15 +14,16 @@ from torch._C._distributed_c10d import AllgatherOptions, ReduceScatterOptions
 _SCATTER, _GATHER = ReduceScatterOptions(), AllgatherOptions()
 
 
-class Inside:
-    """Scatters and gathers over two groups of the host's ranks, NCCL's where the tensors are on devices.
+class IntraHost:
+    """Scatters and gathers among the ranks of a host, over two process groups: NCCL's for tensors on devices.
 
-        inside = Inside(scatters, gathers, size=8)
-        part = inside.scatter(bucket)              # this rank's eighth of the host's sum, padded
-        inside.gather(part, bucket)
+        intra_host = IntraHost(scatters, gathers, size=8)
+        part = intra_host.scatter(bucket)              # this rank's eighth of the host's sum, padded
+        intra_host.gather(part, bucket)
 
-    Two groups, as ranks do not begin gathers, which wait for the network, between the same two scatters. Sums are made
-    in the tensor's own type, as the groups make them. Never run on NCCL: no CUDA device was there.
+    Collectives of one group run in one order on all ranks. A gather waits for the network, and ranks start it at
+    different points between two scatters, so gathers need a group of their own. The groups sum in the tensor's own
+    type. Never run on NCCL: no CUDA device was available.
     """
 
     def __init__(self, scatters: Any, gathers: Any, size: int) -> None:
@@ -30,14 +31,15 @@ class Inside:
         self.size = size
 
     def scatter(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return this rank's slice of the sum over the host's ranks; all are as long, the last padded with zeros."""
+        """Return this rank's slice of the sum over the host's ranks. All slices have one length, padded with zeros."""
         flat = self._flat(tensor)
         part = flat.new_empty(flat.numel() // self.size)
         self._scatters._reduce_scatter_base(part, flat, _SCATTER).wait()
         return part
 
     def gather(self, part: torch.Tensor, tensor: torch.Tensor) -> None:
-        """Put all ranks' slices together, in the place of the tensor that was scattered."""
+        """Replace a tensor that was scattered by the slices of all ranks."""
+        # If the slices fill the tensor exactly, gather into it; padding or gaps need a tensor in between.
         fits = tensor.is_contiguous() and tensor.numel() == part.numel() * self.size
         flat = tensor.detach().view(-1) if fits else part.new_empty(part.numel() * self.size)
         self._gathers._allgather_base(flat, part, _GATHER).wait()
@@ -45,7 +47,9 @@ class Inside:
             tensor.detach().copy_(flat[: tensor.numel()].view(tensor.shape))
 
     def shutdown(self) -> None:
+        """End both groups."""
         for group in (self._scatters, self._gathers):
+            # Not every release of torch gives all groups a `shutdown`.
             if hasattr(group, "shutdown"):
                 group.shutdown()
 
