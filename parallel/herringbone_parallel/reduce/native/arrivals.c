@@ -42,7 +42,7 @@ static int expect_sum(struct core *core, struct link *link, struct chunk *due) {
     return 0;
 }
 
-uint8_t *arrivals_place(struct core *core, struct link *link) {
+uint8_t *arrivals_destination(struct core *core, struct link *link) {
     const struct header *header = &link->header;
     /* In 64 bits: a forged number of elements must not wrap around to a length that fits. */
     uint64_t bytes = (uint64_t)header->elements * element_size(header->wire);

@@ -8,7 +8,7 @@
 #define LEAST_UNDER_WAY 3
 
 /* Callback of a link: return where the elements behind a header go; NULL: they are not due. */
-uint8_t *arrivals_place(struct core *core, struct link *link);
+uint8_t *arrivals_destination(struct core *core, struct link *link);
 /* Callback of a link: a chunk, or the sum of one, is complete. */
 void arrivals_take(struct core *core, struct link *link);
 /* Stop if a member of a sum keeps the others waiting for too long. */

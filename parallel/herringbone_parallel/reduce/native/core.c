@@ -58,7 +58,11 @@ static void take_control(struct core *core, struct link *link) {
     }
 }
 
-const struct link_callbacks core_callbacks = {.place = arrivals_place, .take = arrivals_take, .control = take_control};
+const struct link_callbacks core_callbacks = {
+    .destination = arrivals_destination,
+    .take = arrivals_take,
+    .control = take_control,
+};
 
 /* The connection of a link ended: an error, unless the other side had said that it would leave. */
 static void lose(struct core *core, struct link *link) {

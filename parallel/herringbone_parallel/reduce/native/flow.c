@@ -84,12 +84,12 @@ static void push(struct core *core, struct link *link) {
 }
 
 /* Sum the chunk that all members have given, and send the sum to those that are other processes. */
-static const uint8_t *sum_and_send(struct core *core, struct header header, const struct chunk *own) {
+static const uint8_t *sum_and_send(struct core *core, struct header header, const struct chunk *own_chunk) {
     struct slots *slots = &core->served;
     uint32_t offset = slots_advance(slots, header.length);
     for (int member = 0; member < slots->members; member++)
         core->sources[member] = member == slots->own_member
-                                    ? (struct source){chunk_data(own), (int)own->buffer->element}
+                                    ? (struct source){chunk_data(own_chunk), (int)own_chunk->buffer->element}
                                     : (struct source){slots->rings[member] + offset, header.wire};
     /* The result is sent without a copy and stays until then: a member pushes the chunk that will take this place only
      * after it has received this sum. */
@@ -105,26 +105,27 @@ static void serve(struct core *core) {
     struct slots *slots = &core->served;
     int is_member = slots->own_member >= 0;
     while (core->serves && !core->stopping && slots_complete(slots)) {
-        struct chunk own;
+        struct chunk own_chunk;
         struct header own_header;
         if (is_member) {
-            if (!cursor_peek(core, &core->serve_cursor, &own) || own.number >= own.shard->ready) return;
-            own_header = chunk_header(&own, PUSH, 0);
+            if (!cursor_peek(core, &core->serve_cursor, &own_chunk)) return;
+            if (own_chunk.number >= own_chunk.shard->ready) return;
+            own_header = chunk_header(&own_chunk, PUSH, 0);
         }
         const struct header *agreed = slots_check(core, slots, is_member ? &own_header : NULL);
         if (!agreed) return;
         struct header header = *agreed; /* a copy: the sum empties the slot */
         header.kind = SUM;
         header.length = header.elements * element_size(header.wire);
-        const uint8_t *result = sum_and_send(core, header, &own);
+        const uint8_t *result = sum_and_send(core, header, &own_chunk);
         if (!is_member) continue;
         /* All ranks take the elements that went over the wire, so that they have the same bits. */
         if (header.wire == header.element)
-            memcpy(chunk_data(&own), result, header.length);
+            memcpy(chunk_data(&own_chunk), result, header.length);
         else
-            widen((float *)chunk_data(&own), result, header.wire, header.elements);
+            widen((float *)chunk_data(&own_chunk), result, header.wire, header.elements);
         cursor_advance(&core->serve_cursor);
-        buffer_chunk_final(core, &own);
+        buffer_chunk_final(core, &own_chunk);
     }
 }
 

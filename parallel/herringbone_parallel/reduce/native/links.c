@@ -137,7 +137,7 @@ static void begin(struct core *core, struct link *link) {
     } else if (!header->length) {
         complete(core, link);
     } else if (carries_chunk(header)) {
-        link->body = core->callbacks->place(core, link);
+        link->body = core->callbacks->destination(core, link);
     } else if (header->kind == ABORT && header->length <= MAX_REASON_BYTES) {
         free(link->abort_reason);
         link->abort_reason = calloc(1, header->length + 1); /* the text's terminating zero is not sent */

@@ -7,7 +7,7 @@
 /* The calls from a link to the layers above. The I/O thread makes them once `link->header` is complete. */
 struct link_callbacks {
     /* Return where the elements behind a PUSH or SUM header go; NULL: they are not due. */
-    uint8_t *(*place)(struct core *core, struct link *link);
+    uint8_t *(*destination)(struct core *core, struct link *link);
     /* A PUSH or SUM is complete. */
     void (*take)(struct core *core, struct link *link);
     /* Another message is complete. */

@@ -20,10 +20,10 @@
 #define MAX_DESCRIPTORS 256
 #define RING_BYTES 4096
 
-static atomic_int calls_left; /* how many calls succeed before one fails */
+static atomic_int calls_before_failure; /* calls that succeed before one fails */
 static atomic_int allocated;  /* blocks of memory; the core's thread frees some */
 
-static int fails(void) { return atomic_fetch_sub(&calls_left, 1) == 0; }
+static int fails(void) { return atomic_fetch_sub(&calls_before_failure, 1) == 0; }
 
 static void *counted(void *block) {
     if (block) atomic_fetch_add(&allocated, 1);
@@ -90,9 +90,9 @@ static struct hb_core *start(int succeeding, int *ends) {
                                .silence = 60,
                                .late = 60,
                                .specs = specs};
-    atomic_store(&calls_left, succeeding);
+    atomic_store(&calls_before_failure, succeeding);
     struct hb_core *core = hb_new(&config);
-    atomic_store(&calls_left, -1); /* no call fails from here on */
+    atomic_store(&calls_before_failure, -1); /* no call fails from here on */
     return core;
 }
 

@@ -81,11 +81,11 @@ static int forward(struct hb_fabric *fabric, struct stream *stream) {
 }
 
 /* Post receives, and write slots that have come to the core; return 1 if anything moved. */
-static int give(struct hb_fabric *fabric, struct stream *stream) {
+static int deliver(struct hb_fabric *fabric, struct stream *stream) {
     struct lf_ep *endpoint = fabric->provider.endpoint;
     int moved = 0;
-    /* Slots are received, given to the core and posted again in one order, which is the order of the bytes. */
-    while (stream->posted < stream->given + SLOTS && !stream->peer_ended) {
+    /* Slots are received, delivered to the core and posted again in one order, which is the order of the bytes. */
+    while (stream->posted < stream->delivered + SLOTS && !stream->peer_ended) {
         struct slot *slot = &stream->in[stream->posted % SLOTS];
         slot->progress = UNDER_WAY;
         ssize_t result = endpoint->tagged->recv(endpoint, slot->data, SLOT_BYTES, stream->descriptor, stream->peer,
@@ -94,26 +94,27 @@ static int give(struct hb_fabric *fabric, struct stream *stream) {
         if (result < 0) return relay_end(fabric, stream), 1;
         stream->posted++;
     }
-    while (stream->given < stream->posted && !stream->peer_ended) {
-        struct slot *slot = &stream->in[stream->given % SLOTS];
+    while (stream->delivered < stream->posted && !stream->peer_ended) {
+        struct slot *slot = &stream->in[stream->delivered % SLOTS];
         if (slot->progress != DONE || (!stream->writable && !stream->core_is_deaf)) break;
         if (slot->length == 0) {
             stream->peer_ended = 1;
             shutdown(stream->fd, SHUT_WR);
         } else if (stream->core_is_deaf) {
             /* Drop the bytes, and go on receiving: the sender must not wait for ever. */
-            stream->given_bytes = slot->length;
+            stream->delivered_bytes = slot->length;
         } else {
-            ssize_t written = send(stream->fd, slot->data + stream->given_bytes, slot->length - stream->given_bytes,
+            uint32_t remaining = slot->length - stream->delivered_bytes;
+            ssize_t written = send(stream->fd, slot->data + stream->delivered_bytes, remaining,
                                    MSG_DONTWAIT | MSG_NOSIGNAL);
-            if (written > 0) stream->given_bytes += (uint32_t)written;
+            if (written > 0) stream->delivered_bytes += (uint32_t)written;
             if (written < 0 && errno == EAGAIN) stream->writable = 0;
             if (written < 0 && errno != EAGAIN && errno != EINTR) stream->core_is_deaf = 1;
         }
         moved = 1;
-        if (stream->given_bytes < slot->length) continue;
-        stream->given++;
-        stream->given_bytes = 0;
+        if (stream->delivered_bytes < slot->length) continue;
+        stream->delivered++;
+        stream->delivered_bytes = 0;
     }
     return moved;
 }
@@ -194,7 +195,7 @@ void *relay_run(void *argument) {
         for (size_t i = 0; i < fabric->count; i++) {
             struct stream *stream = fabric->streams[i];
             if (stream->closed) continue;
-            moved |= give(fabric, stream);
+            moved |= deliver(fabric, stream);
             if (!stream->closed) moved |= forward(fabric, stream);
             if (stream->closed) continue;
             stuck |= stream->sent < stream->filled;

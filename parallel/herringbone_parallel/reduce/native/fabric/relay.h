@@ -50,8 +50,8 @@ struct stream {
     uint64_t filled;         /* [relay] slots filled by the core so far; `out[filled % SLOTS]` is the next one */
     uint64_t sent;           /* [relay] slots of `filled` that the endpoint took */
     uint64_t posted;         /* [relay] receives that were posted so far */
-    uint64_t given;          /* [relay] slots of `posted` that were given to the core */
-    uint32_t given_bytes;    /* [relay] bytes of the slot that is being given to the core */
+    uint64_t delivered;      /* [relay] slots of `posted` that were delivered to the core */
+    uint32_t delivered_bytes; /* [relay] bytes of the slot that is being delivered to the core */
     uint32_t watched;        /* [relay] events that epoll reports for `fd` */
     int readable, writable;  /* [relay] epoll reported so, and no call has failed with EAGAIN since */
     int core_ended;          /* [relay] the core sends no more */
