@@ -62,10 +62,10 @@ def test_resnet_has_the_same_losses_on_any_number_of_ranks(tmp_path: Path, monke
 def test_squad_has_the_same_losses_and_answers_on_any_number_of_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submit, made = load("bert_squad", "submit", monkeypatch), load("bert_squad", "made", monkeypatch)
+    submit, questions = load("bert_squad", "submit", monkeypatch), load("bert_squad", "questions", monkeypatch)
     data = {name: str(tmp_path / name) for name in ("training", "test")}
-    made.write(Path(data["training"]), paragraphs=200, seed=1)
-    made.write(Path(data["test"]), paragraphs=10, seed=2)
+    questions.write(Path(data["training"]), paragraphs=200, seed=1)
+    questions.write(Path(data["test"]), paragraphs=10, seed=2)
     found, scores = {}, {}
     for hosts in (1, 2, 4):
         settings = {**submit.TINY, "steps": 50}

@@ -1,4 +1,4 @@
-"""The examples' own modules, as a job's script imports them."""
+"""A fixture that imports the examples' modules as a job's script does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], ModuleType]]:
-    """Imports `module("resnet_imagenet/src", "images")`, and forgets it and its neighbours afterwards."""
+    """Import modules, as in `module("resnet_imagenet/src", "images")`. Unload all modules of examples afterwards."""
     before = set(sys.modules)
 
     def load(folder: str, name: str) -> ModuleType:

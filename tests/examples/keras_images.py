@@ -1,4 +1,4 @@
-"""What `examples/keras_resnet` makes of images, in a Python with TensorFlow: prints it as JSON."""
+"""Print the images of `examples/keras_resnet` as JSON. Run this file in a Python with TensorFlow."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def written(folder: Path, name: str, content: bytes) -> Path:
     return path
 
 
-def said(attempt: Callable[[], Any]) -> str:
+def message_of(attempt: Callable[[], Any]) -> str:
     try:
         attempt()
     except (images.DataError, tf.errors.OpError) as error:
@@ -51,8 +51,8 @@ def main(folder: Path) -> None:
         "halved": [list(halved.shape), round(float(tf.reduce_mean(halved)), 2)],
         "crops": [bool((cropped[0] == cropped[1]).all()), bool((cropped[0] == cropped[2]).all())],
         "png": [list(same.shape), bool(np.allclose(same[0, ..., 0], shades / 255, atol=1e-6))],
-        "mixed": said(lambda: list(images.Images(folder / "mixed", size=16).batches([0, 1], 2))),
-        "broken": said(lambda: images.Images(folder / "broken", size=16)),
+        "mixed": message_of(lambda: list(images.Images(folder / "mixed", size=16).batches([0, 1], 2))),
+        "broken": message_of(lambda: images.Images(folder / "broken", size=16)),
     }
     print(json.dumps(answers))
 

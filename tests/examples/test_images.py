@@ -1,4 +1,4 @@
-"""examples/resnet_imagenet: images from folders and shards, and what is wrong with them."""
+"""examples/resnet_imagenet: images from folders and shards, and the errors for wrong data."""
 
 from __future__ import annotations
 
@@ -56,9 +56,9 @@ def test_shards_are_read_where_their_images_lie(tmp_path: Path, images: ModuleTy
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"1.pgm": b"", "2.cls": b"1"}, r"a.tar: 1 has no .cls beside it"),
-        ({"2.cls": b"1"}, r"a.tar: 2 has no image beside it"),
-        ({"1.pgm": b"", "1.cls": b"cat"}, r"a.tar: 1.cls is b'cat', and has to be the number of a class"),
+        ({"1.pgm": b"", "2.cls": b"1"}, r"a.tar: 1 has no .cls file"),
+        ({"2.cls": b"1"}, r"a.tar: 2 has no image"),
+        ({"1.pgm": b"", "1.cls": b"cat"}, r"a.tar: 1.cls contains b'cat'; it must be the number of a class"),
         ({}, "no images, neither"),
     ],
 )
@@ -75,20 +75,22 @@ def test_the_test_split_has_the_classes_of_the_training(tmp_path: Path, images: 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(picture(1))
     classes = images.Images(tmp_path / "train", size=4).classes
-    # The only folder of the test, and still the second class.
+    # "dog" is the only folder of the test split, but the second class of the training split.
     assert images.Images(tmp_path / "test", size=4, classes=classes).labels.tolist() == [1]
     (tmp_path / "test" / "cow").mkdir()
-    with pytest.raises(images.DataError, match=r"test/cow: no class of the training, which has cat, dog"):
+    with pytest.raises(images.DataError, match=r"test/cow is not a class of the training split, which has cat, dog"):
         images.find(tmp_path / "test", classes)
     shard(tmp_path / "a.tar", {"1.pgm": picture(0), "1.cls": b"2"})
-    with pytest.raises(images.DataError, match=r"a.tar: 1.pgm is of class 2, and the training has classes 0 to 1"):
+    with pytest.raises(
+        images.DataError, match=r"a.tar: 1.pgm is of class 2, but the training split has classes 0 to 1"
+    ):
         images.find(tmp_path, classes)
 
 
 def test_a_shard_that_cannot_be_read_in_place_is_named(tmp_path: Path, images: ModuleType) -> None:
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("1.pgm"))
-    with pytest.raises(images.DataError, match=r"a.tar: no tar, or cut short, or compressed"):
+    with pytest.raises(images.DataError, match=r"a.tar is not a tar file, or truncated, or compressed"):
         images.find(tmp_path)
 
 
