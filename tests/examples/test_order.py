@@ -36,7 +36,7 @@ def test_batches_that_do_not_fit_are_refused(module: Load) -> None:
     order = module("common", "common.order")
     with pytest.raises(ValueError, match="50 examples do not fill a global batch of 64"):
         order.Order(50, global_batch=64, rank_batch=8, ranks=1, seed=1)
-    with pytest.raises(Exception, match="cannot be built of 3 ranks x 8 examples"):
+    with pytest.raises(Exception, match="cannot be made of 3 ranks x 8 examples"):
         order.Order(500, global_batch=64, rank_batch=8, ranks=3, seed=1)
 
 
