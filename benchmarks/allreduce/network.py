@@ -1,7 +1,7 @@
-"""Emulated hosts: a network namespace each, on a bridge in a namespace of its own, with capped links. Root only.
+"""Emulated hosts: one network namespace per host, connected by a bridge, with limited links. Needs root.
 
-A Docker host filters bridged frames in the root namespace, hence the bridge has one of its own. Both ends of each link
-are capped by tbf (burst 64 KB, queue 1 MB), as a port of a switch and a network card would; neighbours are static.
+The bridge has its own namespace, because Docker filters bridged frames in the root namespace. tbf limits both ends of
+each link (burst 64 KB, queue 1 MB), like a network card and a port of a switch. Neighbour entries are static.
 """
 
 from __future__ import annotations
@@ -19,13 +19,15 @@ def ip(*arguments: str) -> str:
 
 @dataclass(frozen=True)
 class Traffic:
+    """Bytes sent and received by a host, and packets dropped on its link."""
+
     sent: int
     received: int
     dropped: int
 
 
 class Network:
-    """`hosts` namespaces with `mbit` both ways each; `close` removes them.
+    """`hosts` namespaces, with links of `mbit` in each direction. `close` removes them.
 
     with Network(hosts=8, mbit=200) as network:
         subprocess.run([*network.inside(0), "ping", network.address(1)])
@@ -34,11 +36,11 @@ class Network:
     def __init__(self, hosts: int, mbit: float) -> None:
         self._name = f"hb{os.getpid()}"
         self._hosts, self._mbit = hosts, mbit
-        self._made: list[str] = []
+        self._namespaces: list[str] = []
 
     def __enter__(self) -> Network:
         try:
-            self._make()
+            self._create()
         except BaseException:
             self.close()
             raise
@@ -48,14 +50,14 @@ class Network:
         self.close()
 
     def close(self) -> None:
-        while self._made:
-            subprocess.run(["ip", "netns", "del", self._made.pop()], check=False, capture_output=True)
+        while self._namespaces:
+            subprocess.run(["ip", "netns", "del", self._namespaces.pop()], check=False, capture_output=True)
 
     def namespace(self, host: int) -> str:
         return f"{self._name}-h{host}"
 
     def inside(self, host: int) -> list[str]:
-        """What goes before a command for it to run on that host."""
+        """Return the prefix that runs a command on this host."""
         return ["ip", "netns", "exec", self.namespace(host)]
 
     @staticmethod
@@ -63,10 +65,10 @@ class Network:
         return f"10.77.0.{host + 1}"
 
     def traffic(self, host: int) -> Traffic:
-        """What the host has sent and received so far, and what the queues at both ends of its link dropped."""
-        own = self._counters(self.namespace(host), "eth0")
+        """Return the host's sent and received bytes, and the packets dropped at both ends of its link, so far."""
+        counters = self._counters(self.namespace(host), "eth0")
         dropped = self._drops(self.namespace(host), "eth0") + self._drops(self._bridge, f"p{host}")
-        return Traffic(own["tx"]["bytes"], own["rx"]["bytes"], dropped)
+        return Traffic(counters["tx"]["bytes"], counters["rx"]["bytes"], dropped)
 
     @property
     def _bridge(self) -> str:
@@ -77,10 +79,10 @@ class Network:
 
     def _drops(self, namespace: str, device: str) -> int:
         command = ["tc", "-n", namespace, "-s", "-j", "qdisc", "show", "dev", device]
-        shown = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        return sum(int(entry.get("drops", 0)) for entry in json.loads(shown))
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        return sum(int(entry.get("drops", 0)) for entry in json.loads(output))
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         self._namespace(self._bridge)
         ip("-n", self._bridge, "link", "add", "br0", "type", "bridge", "stp_state", "0")
         ip("-n", self._bridge, "link", "set", "br0", "up")
@@ -90,12 +92,13 @@ class Network:
         for host in range(self._hosts):
             for other in range(self._hosts):
                 if other != host:
-                    where = ["neigh", "replace", self.address(other), "lladdr", _mac(other), "dev", "eth0"]
-                    ip("-n", self.namespace(host), *where, "nud", "permanent")
+                    # Static entries: an ARP request in a timed step would cost a round trip.
+                    entry = ["neigh", "replace", self.address(other), "lladdr", _mac(other), "dev", "eth0"]
+                    ip("-n", self.namespace(host), *entry, "nud", "permanent")
 
     def _namespace(self, name: str) -> None:
         ip("netns", "add", name)
-        self._made.append(name)
+        self._namespaces.append(name)
         ip("-n", name, "link", "set", "lo", "up")
 
     def _link(self, host: int) -> None:
@@ -105,9 +108,9 @@ class Network:
         ip("-n", inner, "link", "set", "eth0", "address", _mac(host))
         ip("-n", inner, "addr", "add", f"{self.address(host)}/24", "dev", "eth0")
         for namespace, device in ((inner, "eth0"), (self._bridge, outer)):
-            cap = ["root", "tbf", "rate", f"{self._mbit}mbit", "burst", "64kb", "limit", "1mb"]
+            limit = ["root", "tbf", "rate", f"{self._mbit}mbit", "burst", "64kb", "limit", "1mb"]
             subprocess.run(
-                ["tc", "-n", namespace, "qdisc", "add", "dev", device, *cap], check=True, capture_output=True
+                ["tc", "-n", namespace, "qdisc", "add", "dev", device, *limit], check=True, capture_output=True
             )
             ip("-n", namespace, "link", "set", device, "up")
 

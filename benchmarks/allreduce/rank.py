@@ -1,6 +1,6 @@
-"""One rank of one method, told by run.py over a socket of this machine what to sum and when.
+"""One rank of one method. run.py starts each sum with a JSON line over a Unix socket; the rank answers with its times.
 
-Usage: python rank.py METHOD RANK, with where everything is in the environment. Prints nothing: results go back as JSON.
+Usage: python rank.py METHOD RANK; run.py sets addresses in the environment.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def ours(*_: int) -> Reduce:
     from herringbone_parallel.reduce.probing import measure
 
     engine = join(Settings.from_environment())
-    measure(engine)  # as the adaptors do: chunks and windows suit the links from then on
+    measure(engine)  # as the adaptors do: the engine fits its chunks and windows to the measured links
     return lambda array: engine.all_reduce(array).wait(120)
 
 
@@ -54,7 +54,7 @@ def main() -> None:
     method = sys.argv[1]
     rank = int(os.environ["OMPI_COMM_WORLD_RANK"] if method == "mpi_ring" else sys.argv[2])
     size = int(os.environ["WORLD_SIZE"])
-    # Connecting before a framework is imported tells run.py that the process lives.
+    # Connect before the import of a framework, which takes seconds: run.py waits for each rank's connection.
     control = socket.socket(socket.AF_UNIX)
     control.connect(os.environ["CONTROL"])
     lines = control.makefile("r")
@@ -63,21 +63,21 @@ def main() -> None:
     control.sendall(b"{}\n")
     small = np.zeros(1, np.float32)
     for line in lines:
-        order = json.loads(line)
-        count = order["count"]
+        request = json.loads(line)
+        count = request["count"]
         array = np.random.default_rng(rank).standard_normal(count).astype(np.float32)
-        reduce(small)
+        reduce(small)  # a barrier: all ranks start the timed sum together
         began, cpu = time.perf_counter(), time.process_time()
         reduce(array)
         result = {"seconds": time.perf_counter() - began, "cpu": time.process_time() - cpu}
         result["digest"] = hashlib.sha256(array.tobytes()).hexdigest()
-        if order["check"]:
+        if request["check"]:
             result["error"], result["root"] = error_of(array, count, size)
         control.sendall(json.dumps(result).encode() + b"\n")
 
 
 def error_of(array: np.ndarray[Any, Any], count: int, size: int) -> tuple[float, float]:
-    """Return the largest difference to the sum in fp64, and the root mean square of that sum."""
+    """Return the largest difference to the sum in fp64, and the root mean square of the fp64 sum."""
     exact = np.zeros(count)
     for rank in range(size):
         exact += np.random.default_rng(rank).standard_normal(count).astype(np.float32)

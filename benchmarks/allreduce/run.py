@@ -1,8 +1,9 @@
-"""An all-reduce on emulated hosts with capped links: ours, gloo, Open MPI's ring; interleaved in one run. Root only.
+"""Time an all-reduce on emulated hosts with limited links: ours, gloo and Open MPI's ring, in turn. Needs root.
 
 Usage: python benchmarks/allreduce/run.py --workers 4 --helpers 4 --mbit 200 --mb 25 [--repeats 5] [--wire fp16]
-The last line is JSON. `*_s` are medians over the repeats of the slowest rank's seconds; `bound_s` is what theory says
-for this many helpers on links of 0.951 x the cap; `sent_bytes_max` is from the interface counter of the busiest worker.
+The last line is JSON. `*_s` are medians over the repeats of the slowest rank's seconds. `bound_s` is the theoretical
+minimum for these workers and helpers on links of 0.951 x the limit. `sent_bytes_max` is the interface counter of the
+busiest worker.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from world import OPENMPI, World, ours_helpers
 
 from herringbone_parallel.core.sums.shards import busiest_share
 
-# Of the cap, what a TCP stream carries here; measured, as the bounds of the literature have it.
+# The share of the limit that a TCP stream carries on these links: a measured value.
 GOODPUT = 0.951
 
 
@@ -35,11 +36,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--helpers", type=int, default=4)
     parser.add_argument("--mbit", type=float, default=200)
     parser.add_argument("--mb", type=float, default=25, help="gradient, in MB of fp32")
-    parser.add_argument("--wire", choices=["fp16", "bf16"], help="ours: 16 bits on the wire, fp32 sums")
+    parser.add_argument("--wire", choices=["fp16", "bf16"], help="ours: send 16 bits per number, and sum in fp32")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--core", choices=["native", "python"], default="native")
     parser.add_argument("--openmpi", type=Path, default=OPENMPI, help="folder with bin/mpirun and lib/libmpi.so.40")
-    parser.add_argument("--only", choices=["ours", "gloo", "mpi_ring"], action="append", help="leave the others out")
+    parser.add_argument(
+        "--only",
+        choices=["ours", "gloo", "mpi_ring"],
+        action="append",
+        help="measure only this method; may be repeated",
+    )
     return parser.parse_args()
 
 
@@ -56,7 +62,7 @@ def measure(
             workers = list(zip(before, after, strict=True))[: arguments.workers]
             step["sent"] = max(new.sent - old.sent for old, new in workers)
             step["dropped"] = sum(new.dropped - old.dropped for old, new in zip(before, after, strict=True))
-            if repeat:  # the first one grows windows and buffers
+            if repeat:  # in the first step TCP windows and buffers grow
                 steps[method].append(step)
                 row = {key: value for key, value in step.items() if key != "digests"}
                 print(json.dumps({"method": method, **row}), file=sys.stderr, flush=True)
@@ -70,7 +76,7 @@ def measure(
 def main() -> int:
     arguments = parse()
     if os.geteuid() != 0:
-        print("benchmarks/allreduce needs root: it makes network namespaces", file=sys.stderr)
+        print("benchmarks/allreduce needs root to create network namespaces", file=sys.stderr)
         return 1
     for name in ("ip", "tc"):
         if shutil.which(name) is None:
@@ -78,7 +84,7 @@ def main() -> int:
             return 1
     methods = arguments.only or ["ours", "gloo", "mpi_ring"]
     if "mpi_ring" in methods and not arguments.openmpi.exists():
-        missing = f"mpi_ring needs Open MPI in {arguments.openmpi}: see README.md, or name --only ours --only gloo"
+        missing = f"mpi_ring needs Open MPI in {arguments.openmpi}: see README.md, or give --only ours --only gloo"
         print(missing, file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

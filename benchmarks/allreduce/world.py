@@ -1,4 +1,4 @@
-"""The processes of one method, one on each emulated host, and what they are told."""
+"""The processes of one method, one on each emulated host, and the requests to them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _environment(method: str, network: Network, arguments: argparse.Namespace) -
 
 
 def _token_pipe(token: bytes) -> int:
-    """A pipe that gives the token once: it is in no file and in no argument."""
+    """Return a pipe with the token. A pipe can be read once only, unlike a file or an argument."""
     reads, writes = os.pipe()
     os.write(writes, token)
     os.close(writes)
@@ -44,11 +44,11 @@ def _token_pipe(token: bytes) -> int:
 
 
 class Helper:
-    """The server on one helper host."""
+    """The reduction server on one helper host. `endpoint` is complete after `__enter__`."""
 
     def __init__(self, network: Network, host: int, arguments: argparse.Namespace, token: bytes) -> None:
         pipe = _token_pipe(token)
-        self.where = f"helper-{host}={network.address(host)}"
+        self.endpoint = f"helper-{host}={network.address(host)}"
         environment = {
             **_environment("ours", network, arguments),
             "HERRINGBONE_REDUCE_HOST": f"helper-{host}",
@@ -66,7 +66,7 @@ class Helper:
 
     def __enter__(self) -> Helper:
         assert self.process.stdout is not None
-        self.where += f":{json.loads(self.process.stdout.readline())['port']}"
+        self.endpoint += f":{json.loads(self.process.stdout.readline())['port']}"
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -80,7 +80,7 @@ def ours_helpers(network: Network, arguments: argparse.Namespace, token: bytes) 
 
 
 class World:
-    """All ranks of a method; between steps they wait for a line and use no processor."""
+    """All ranks of a method. Between steps they block on their socket, and use no processor time."""
 
     def __init__(
         self,
@@ -132,11 +132,11 @@ class World:
                 process.wait()
 
     def step(self, count: int, check: bool) -> dict[str, Any]:
-        """Sum once; return the slowest rank's seconds, processor seconds, and the digests of all ranks' sums."""
+        """Run one sum. Return the slowest rank's seconds, processor seconds, and the digests of all ranks' sums."""
         cpu, sleeps = self._servers()
-        order = json.dumps({"count": count, "check": check}).encode() + b"\n"
+        request = json.dumps({"count": count, "check": check}).encode() + b"\n"
         for control, _ in self._controls.values():
-            control.sendall(order)
+            control.sendall(request)
         answers = []
         for _, lines in self._controls.values():
             line = lines.readline()
@@ -155,21 +155,25 @@ class World:
         return result
 
     def _start_each(self, environment: dict[str, str]) -> None:
-        servers = ",".join(helper.where for helper in self._helpers)
+        servers = ",".join(helper.endpoint for helper in self._helpers)
         for rank in range(self._arguments.workers):
             pipe = _token_pipe(self._token)
-            own = {
+            variables = {
                 "RANK": str(rank),
                 "HERRINGBONE_REDUCE_HOST": f"host-{rank}",
                 "HERRINGBONE_REDUCE_TOKEN_FILE": f"/dev/fd/{pipe}",
                 "HERRINGBONE_REDUCE_SERVERS": servers,
             }
             command = [*self._network.inside(rank), sys.executable, str(HERE / "rank.py"), self._method, str(rank)]
-            self._processes.append(subprocess.Popen(command, env=environment | own, pass_fds=[pipe]))
+            self._processes.append(subprocess.Popen(command, env=environment | variables, pass_fds=[pipe]))
             os.close(pipe)
 
     def _start_mpi(self, environment: dict[str, str]) -> None:
-        """Open MPI starts its daemons by an agent that enters the namespace of the host it is given by address."""
+        """Start mpirun on the first host.
+
+        Open MPI starts its daemons through a launch agent. Ours maps the host's address to its namespace and enters it.
+        Each daemon gets a host name of its own, because Open MPI merges nodes with equal names.
+        """
         agent = self._folder / "agent"
         cases = "".join(
             f"{self._network.address(host)}) enter='{' '.join(self._network.inside(host))}' ;;\n"
@@ -188,7 +192,7 @@ class World:
             "btl_tcp_if_include": network,
             "coll": "^han,adapt",
             "coll_tuned_use_dynamic_rules": "1",
-            "coll_tuned_allreduce_algorithm": "4",  # the ring: its own choice is half as fast
+            "coll_tuned_allreduce_algorithm": "4",  # the ring; Open MPI's default choice is half as fast
         }
         command = [*self._network.inside(0), "unshare", "--uts", "sh", "-c", 'hostname h-1; exec "$@"', "sh"]
         command += [
@@ -214,7 +218,7 @@ class World:
         self._processes.append(subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL))
 
     def _servers(self) -> tuple[float, int]:
-        """Processor seconds of all helpers so far, and how often they went to sleep."""
+        """Return the processor seconds of all helpers so far, and the number of times that they went to sleep."""
         nanoseconds = sleeps = 0
         for helper in self._helpers:
             for thread in Path(f"/proc/{helper.process.pid}/task").iterdir():

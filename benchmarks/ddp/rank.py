@@ -1,6 +1,6 @@
-"""One rank of run.py: the same step with DistributedDataParallel on `smddp`, on gloo, and without any sum, in turn.
+"""One rank of run.py: time the same step with DistributedDataParallel on `smddp`, on gloo, and without sums, in turn.
 
-Usage: python rank.py MODEL REPEATS, with where everything is in the environment. Rank 0 prints JSON.
+Usage: python rank.py MODEL REPEATS; run.py sets addresses in the environment. Rank 0 prints JSON.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from herringbone_parallel.reduce import session
 from herringbone_parallel.torch.data_parallel.api import install
 
-# DistributedDataParallel's own 25 MiB, and the sizes that do better on models this small.
+# DistributedDataParallel's default of 25 MiB, and two sizes that are faster for models this small.
 GLOO_BUCKETS_MB = (25, 4, 1)
 
 
@@ -34,9 +34,10 @@ def step_of(model: Any, loss: Callable[[Any], torch.Tensor], optimizer: torch.op
 
 
 def variants(name: str) -> tuple[dict[str, Callable[[], Any]], Any]:
+    """Return the functions to time, by name, and the model of `ours`. A function may return its own time."""
     rank = dist.get_rank()
     gloo = dist.new_group(backend="gloo")
-    found: dict[str, Callable[[], Any]] = {}
+    functions: dict[str, Callable[[], Any]] = {}
     models = {}
     for variant, group, settings in (
         ("ours", None, {}),
@@ -45,28 +46,29 @@ def variants(name: str) -> tuple[dict[str, Callable[[], Any]], Any]:
         net, loss = build(name, rank)
         models[variant] = DistributedDataParallel(net, process_group=group, **settings)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)
-        found[variant] = step_of(models[variant], loss, optimizer)
+        functions[variant] = step_of(models[variant], loss, optimizer)
     net, loss = build(name, rank)
-    # No sum: torch's own module, with the reducer asleep.
-    found["plain"] = step_of(net, loss, torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9))
+    # "plain" is a step without sums: the bare module, while the engine's threads sleep.
+    functions["plain"] = step_of(net, loss, torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9))
     count = sum(parameter.numel() for parameter in net.parameters())
     flat = torch.zeros(count)
     engine = session.current()
-    found["sum"] = lambda: engine.all_reduce(flat.data_ptr(), count, "float32", op="average").wait()
-    found["gloo_sum"] = lambda: dist.all_reduce(flat, group=gloo)
+    functions["sum"] = lambda: engine.all_reduce(flat.data_ptr(), count, "float32", op="average").wait()
+    functions["gloo_sum"] = lambda: dist.all_reduce(flat, group=gloo)
 
-    found["backward"] = lambda: backward(loss(net))
-    return found, models["ours"]
+    functions["backward"] = lambda: backward(loss(net))
+    return functions, models["ours"]
 
 
 def backward(value: torch.Tensor) -> float:
+    """Return the seconds of a backward pass. Its forward must not count, so the caller has run it before."""
     began = time.perf_counter()
     value.backward()
     return time.perf_counter() - began
 
 
 def readiness(net: torch.nn.Module, value: torch.Tensor) -> list[tuple[int, float]]:
-    """Return each gradient's bytes and when it is final, in seconds from the start of a backward, in that order."""
+    """Return the bytes of each gradient, and the seconds from the start of a backward until it is final, in order."""
     final: list[tuple[int, float]] = []
     began = time.perf_counter()
     hooks = [
@@ -89,16 +91,16 @@ def main() -> None:
     steps, ours = variants(name)
     seconds: dict[str, list[float]] = {variant: [] for variant in steps}
     for repeat in range(repeats + 3):
-        # Each is first in turn, and none always follows the same one.
+        # Rotate the order: each variant is first in turn, so that none always has cold caches.
         order = list(steps)[repeat % len(steps) :] + list(steps)[: repeat % len(steps)]
         for variant in order:
             dist.barrier()
             began = time.perf_counter()
-            inner = steps[variant]()
-            taken = inner if isinstance(inner, float) else time.perf_counter() - began
-            slowest = torch.tensor([taken], dtype=torch.float64)
+            result = steps[variant]()
+            elapsed = result if isinstance(result, float) else time.perf_counter() - began
+            slowest = torch.tensor([elapsed], dtype=torch.float64)
             dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
-            if repeat >= 3:  # the first ones rebuild buckets and grow windows
+            if repeat >= 3:  # in the first rounds DDP rebuilds its buckets, and TCP windows grow
                 seconds[variant].append(slowest.item())
     if dist.get_rank() == 0:
         size = sum(parameter.numel() * parameter.element_size() for parameter in ours.parameters())

@@ -1,12 +1,15 @@
-"""A full training step: stock DistributedDataParallel on `smddp` and on gloo, in turn in one run.
+"""Time a full training step of unmodified DistributedDataParallel on `smddp` and on gloo, in turn in one run.
 
 Usage: python benchmarks/ddp/run.py --model conv|bert [--repeats 30]                 two ranks of this machine
        python benchmarks/ddp/run.py --model conv --mbit 200 [--ranks 2] [--helpers 2]     on emulated hosts; root only
 
-The last line is JSON: medians in seconds of the slowest rank. `ours_over_gloo` is the median of the ratios step by
-step, `best_gloo` gloo with the best of its bucket sizes. With `--mbit`, `overlap` is the part of a lone sum's time that
-a step hides, `ceiling` what a backward of that length could hide, `reachable` what it could with gradients that are
-final when they are: no sum begins before there is one.
+The last line is JSON with medians of the slowest rank, in seconds:
+
+- `ours_over_gloo`: the median of the ratios of each round.
+- `best_gloo`: the bucket size with which gloo is fastest.
+- `overlap` (with `--mbit`): the part of a lone sum's time that a step hides.
+- `ceiling` (with `--mbit`): the part that a backward of this length could hide.
+- `reachable` (with `--mbit`): the ceiling, given that no sum can start before its gradients are final.
 """
 
 from __future__ import annotations
@@ -36,14 +39,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--model", choices=["conv", "bert"], default="conv")
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--ranks", type=int, default=2)
-    parser.add_argument("--helpers", type=int, default=0, help="with --mbit: helper hosts beside the ranks'")
-    parser.add_argument("--mbit", type=float, help="emulated hosts, a rank each, with links of this capacity")
+    parser.add_argument(
+        "--helpers", type=int, default=0, help="with --mbit: helper hosts in addition to the ranks' hosts"
+    )
+    parser.add_argument("--mbit", type=float, help="emulate hosts of one rank each, with links of this capacity")
     parser.add_argument("--core", choices=["native", "python"], default="native")
     return parser.parse_args()
 
 
 def token_pipe(token: bytes) -> int:
-    """A pipe that gives the token once: it is in no file and in no argument."""
+    """Return a pipe with the token. A pipe can be read once only, unlike a file or an argument."""
     reads, writes = os.pipe()
     os.write(writes, token)
     os.close(writes)
@@ -51,7 +56,7 @@ def token_pipe(token: bytes) -> int:
 
 
 class Job:
-    """The ranks, and the servers on helper hosts; leaving the `with` block ends what is still there."""
+    """The ranks, and the servers on helper hosts. The end of the `with` block kills the remaining processes."""
 
     def __init__(self, arguments: argparse.Namespace, network: Network | None) -> None:
         self._arguments, self._network = arguments, network
@@ -68,19 +73,19 @@ class Job:
             process.wait()
 
     def run(self) -> dict[str, Any]:
-        """Return what rank 0 prints."""
+        """Start all processes and return rank 0's results."""
         servers = ",".join(self._helper(index) for index in range(self._arguments.helpers))
         ranks = [self._rank(rank, servers) for rank in range(self._arguments.ranks)]
-        said, _ = ranks[0].communicate()
+        output, _ = ranks[0].communicate()
         if any(process.wait(30) for process in ranks):
-            sys.exit("a rank failed; it has said why above")
-        return json.loads(said.splitlines()[-1])  # type: ignore[no-any-return]
+            sys.exit("a rank failed; its error is above")
+        return json.loads(output.splitlines()[-1])  # type: ignore[no-any-return]
 
     def _start(self, host: int, command: list[str], **environment: str) -> subprocess.Popen[str]:
-        inside = [] if self._network is None else self._network.inside(host)
+        prefix = [] if self._network is None else self._network.inside(host)
         pipe = token_pipe(self._token)
         process = subprocess.Popen(
-            [*inside, sys.executable, *command],
+            [*prefix, sys.executable, *command],
             env={
                 **os.environ,
                 "OMP_NUM_THREADS": "1",
@@ -97,7 +102,7 @@ class Job:
         return process
 
     def _helper(self, index: int) -> str:
-        assert self._network is not None, "helpers need hosts"
+        assert self._network is not None, "helpers need emulated hosts"
         host = self._arguments.ranks + index
         address = self._network.address(host)
         process = self._start(
@@ -129,9 +134,10 @@ class Job:
         )
 
 
-def summary(found: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
-    seconds, ready = found.pop("seconds"), found.pop("ready")
-    median = {variant: statistics.median(taken) for variant, taken in seconds.items()}
+def summary(results: dict[str, Any], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the last line's content from rank 0's results."""
+    seconds, ready = results.pop("seconds"), results.pop("ready")
+    median = {variant: statistics.median(values) for variant, values in seconds.items()}
     best = min((variant for variant in median if variant.startswith("gloo_") and variant != "gloo_sum"), key=median.get)
 
     def ratio(other: str) -> float:
@@ -143,7 +149,7 @@ def summary(found: dict[str, Any], arguments: argparse.Namespace) -> dict[str, A
         "ours_over_gloo": ratio("gloo_25"),
         "best_gloo": best,
         "ours_over_best_gloo": ratio(best),
-        **found,
+        **results,
         "ranks": arguments.ranks,
         "helpers": arguments.helpers,
         "mbit": arguments.mbit,
@@ -159,9 +165,9 @@ def summary(found: dict[str, Any], arguments: argparse.Namespace) -> dict[str, A
 
 
 def overlaps(seconds: dict[str, list[float]], step: str, lone: str, prefix: str) -> dict[str, float]:
-    """Return what part of a lone sum a step hides, what it could at most, and their ratio: medians over the rounds."""
+    """Return the part of a lone sum that a step hides, the part that it could hide, and their ratio: medians."""
     rounds = list(zip(seconds[step], seconds["plain"], seconds["backward"], seconds[lone], strict=True))
-    hidden = [1 - (taken - plain) / alone for taken, plain, _, alone in rounds]
+    hidden = [1 - (step_s - plain) / alone for step_s, plain, _, alone in rounds]
     ceiling = [min(1.0, backward / alone) for _, _, backward, alone in rounds]
     return {
         f"{prefix}overlap": round(statistics.median(hidden), 3),
@@ -171,10 +177,10 @@ def overlaps(seconds: dict[str, list[float]], step: str, lone: str, prefix: str)
 
 
 def reachable_part(passes: list[list[tuple[int, float]]], sum_s: float) -> float:
-    """Return the part of a backward during which the links could be at work: the median over some passes.
+    """Return the part of a backward during which the links can be busy: the median over some passes.
 
-    Each pass has the bytes of each gradient and when it was final. However they are cut into buckets, the last sum is
-    back no earlier than each gradient and all behind it take from when that one is final.
+    Each pass has the bytes of each gradient, and the time at which the gradient was final. With any buckets, the sums
+    cannot end before the time at which a gradient is final plus the time to sum it and all later gradients.
     """
     parts = []
     for final in passes:
@@ -183,7 +189,7 @@ def reachable_part(passes: list[list[tuple[int, float]]], sum_s: float) -> float
         for size, ready_s in final:
             end_s = max(end_s, ready_s + sum_s * left / total)
             left -= size
-        # Hidden is what does not come after the backward: 1 - (end - backward) / sum, of at most backward / sum.
+        # The hidden part is 1 - (end - backward) / sum. Its ceiling is backward / sum. Return their ratio.
         parts.append((sum_s - (end_s - backward_s)) / min(backward_s, sum_s))
     return statistics.median(parts)
 
@@ -192,10 +198,10 @@ def main() -> int:
     arguments = parse()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     if arguments.helpers and arguments.mbit is None:
-        print("--helpers needs --mbit: helpers are hosts of their own", file=sys.stderr)
+        print("--helpers needs --mbit, because each helper is an emulated host", file=sys.stderr)
         return 1
     if arguments.mbit is not None and (os.geteuid() != 0 or not all(map(shutil.which, ("ip", "tc")))):
-        print("--mbit needs root, and `ip` and `tc` (Debian: iproute2): it makes network namespaces", file=sys.stderr)
+        print("--mbit needs root, `ip` and `tc` (Debian: iproute2) to create network namespaces", file=sys.stderr)
         return 1
     with contextlib.ExitStack() as stack:
         hosts = arguments.ranks + arguments.helpers

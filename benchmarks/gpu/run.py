@@ -1,9 +1,9 @@
-"""Sums of tensors on CUDA devices: `smddp`, and NCCL in turn in the same run, between emulated hosts of this machine.
+"""Time sums of tensors on CUDA devices with `smddp` and NCCL, in turn, between emulated hosts of this machine.
 
 Usage: python benchmarks/gpu/run.py [--hosts 2] [--per-host 4] [--mb 1 4 25 100] [--repeats 20]
 
-The last line is JSON: for each size the medians in seconds of the slowest rank, and the largest difference of the sums
-as a part of the largest value. Without a CUDA device it refuses.
+The last line is JSON: for each size the slowest rank's medians in seconds, and the largest difference of the two sums,
+relative to the largest value. Without a CUDA device the benchmark exits with 1.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PORTS = (7601, 7602)
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hosts", type=int, default=2)
-    parser.add_argument("--per-host", type=int, help="ranks of a host, a device each; default: all devices, shared out")
+    parser.add_argument("--per-host", type=int, help="ranks per host, with one device each (default: all devices)")
     parser.add_argument("--mb", type=float, nargs="+", default=[1.0, 4.0, 25.0, 100.0])
     parser.add_argument("--repeats", type=int, default=20)
     return parser.parse_args()
@@ -37,7 +37,7 @@ def parse() -> argparse.Namespace:
 def start(arguments: argparse.Namespace, rank: int, token: bytes) -> subprocess.Popen[str]:
     host, local = divmod(rank, arguments.per_host)
     meet, master = _PORTS
-    # In no file and in no argument: the token is given once.
+    # The token goes through a pipe, so that no file and no argument has it.
     reads, writes = os.pipe()
     os.write(writes, token)
     os.close(writes)
@@ -52,7 +52,8 @@ def start(arguments: argparse.Namespace, rank: int, token: bytes) -> subprocess.
             "MASTER_ADDR": "127.0.0.1",
             "MASTER_PORT": str(master),
             "GLOO_SOCKET_IFNAME": "lo",
-            # To NCCL, too, these are hosts: nothing but sockets is between them, and they may share a device.
+            # NCCL treats ranks with different ids as ranks of different hosts: it uses sockets between them, and two
+            # of them may share a device.
             "NCCL_HOSTID": f"host-{host}",
             "NCCL_SOCKET_IFNAME": "lo",
             "HERRINGBONE_REDUCE_MEET": f"127.0.0.1:{meet}",
@@ -67,9 +68,9 @@ def start(arguments: argparse.Namespace, rank: int, token: bytes) -> subprocess.
     return process
 
 
-def summary(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def summary(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
-    for size in found:
+    for size in results:
         ours, nccl = (statistics.median(size[method]) for method in ("smddp", "nccl"))
         row = {"mb": size["mb"], "ours_s": round(ours, 6), "nccl_s": round(nccl, 6)}
         rows.append({**row, "nccl_over_ours": round(nccl / ours, 3), "difference": size["difference"]})
@@ -81,30 +82,30 @@ def main() -> int:
     devices = torch.cuda.device_count()
     if not devices:
         print(
-            "no CUDA device is here, and NCCL runs on nothing else; benchmarks/allreduce and benchmarks/ddp measure"
-            " sums between processors",
+            "this machine has no CUDA device, which NCCL needs; benchmarks/allreduce and benchmarks/ddp measure sums on"
+            " CPUs",
             file=sys.stderr,
         )
         return 1
     arguments.per_host = arguments.per_host or max(1, devices // arguments.hosts)
     if arguments.per_host > devices:
-        print(f"--per-host {arguments.per_host}: a device each, and there are {devices}", file=sys.stderr)
+        print(f"--per-host {arguments.per_host} needs as many devices, but there are {devices}", file=sys.stderr)
         return 1
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     token = secrets.token_hex(16).encode()
     ranks: list[subprocess.Popen[str]] = []
     try:
         ranks += [start(arguments, rank, token) for rank in range(arguments.hosts * arguments.per_host)]
-        said, _ = ranks[0].communicate()
+        output, _ = ranks[0].communicate()
         if any(process.wait(60) for process in ranks):
-            sys.exit("a rank failed; it has said why above")
+            sys.exit("a rank failed; its error is above")
     finally:
         for process in ranks:
             process.kill()
             process.wait()
-    where = {"device": torch.cuda.get_device_name(0), "devices": devices, "torch": torch.__version__}
+    machine = {"device": torch.cuda.get_device_name(0), "devices": devices, "torch": torch.__version__}
     shape = {"hosts": arguments.hosts, "per_host": arguments.per_host, "repeats": arguments.repeats}
-    print(json.dumps({**where, **shape, "sums": summary(json.loads(said.splitlines()[-1]))}))
+    print(json.dumps({**machine, **shape, "sums": summary(json.loads(output.splitlines()[-1]))}))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How long `fit()` takes around the user's script, against the floor: the bare interpreter, the bare mpirun.
+"""Measure the time that `fit()` adds around the user's script, and compare with the bare interpreter and mpirun.
 
 Usage: python benchmarks/launch/run.py [--repeats 10]. The last line is JSON: medians in seconds.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 
 from herringbone import Estimator
 
-# Prints two lines and notes when. The notes go to a file: bare mpirun cuts and mixes the lines of its ranks.
+# The script writes its times to a file, because bare mpirun splits and mixes the lines of its ranks.
 SCRIPT = """
 import os, time
 first = time.time()
@@ -38,8 +38,8 @@ Times = tuple[float, float]
 
 def around(stamps: Path, action: Callable[[], object]) -> Times:
     """Return the time to the ranks' latest first line, and the time from their latest last line to the end."""
-    for old in stamps.iterdir():
-        old.unlink()
+    for stamp in stamps.iterdir():
+        stamp.unlink()
     start = time.time()
     action()
     end = time.time()
@@ -60,9 +60,8 @@ def fitted(estimator: Estimator) -> Callable[[], object]:
 
 
 def mpirun() -> list[str]:
-    beside = Path(sys.executable).parent / "mpirun"
-    found = shutil.which("mpirun") or str(beside)
-    return [found, "-n", "2", "--map-by", ":OVERSUBSCRIBE"]
+    program = shutil.which("mpirun") or str(Path(sys.executable).parent / "mpirun")
+    return [program, "-n", "2", "--map-by", ":OVERSUBSCRIBE"]
 
 
 def measure(folder: Path, repeats: int) -> dict[str, list[Times]]:
@@ -78,10 +77,10 @@ def measure(folder: Path, repeats: int) -> dict[str, list[Times]]:
         "mpi": fitted(Estimator(**shared, distribution=MPI)),
     }
     times: dict[str, list[Times]] = {name: [] for name in cases}
-    for counted in range(-1, repeats):
+    for repeat in range(-1, repeats):
         for name, case in cases.items():
             pair = around(stamps, case)
-            if counted >= 0:
+            if repeat >= 0:  # the first round fills the file cache and writes byte code
                 times[name].append(pair)
     return times
 

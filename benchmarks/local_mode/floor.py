@@ -1,8 +1,8 @@
-"""What containers and mpirun cost by themselves: the `docker` command, and nothing of ours or the peer's.
+"""The time of containers and mpirun alone: the `docker` command, without our code or the peer's.
 
 1x1      docker run IMAGE python hello.py
-2x2mpi   a network and two containers, started at the same time; mpirun in the first one starts its daemon in the second
-         one by a pipe between the two, which is quicker than any ssh; all of it is removed
+2x2mpi   a network and two containers, which start at the same time. mpirun in the first container starts its daemon in
+         the second one through a pipe, which is faster than ssh. The end removes everything.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
-# mpirun's remote-launch agent: hands the daemon's command line to the other container, and stays until that is done.
+# mpirun's launch agent, which stands in for ssh: send the daemon's command to the other container, wait for its end.
 AGENT = 'shift; printf "%s\\n" "$*" >/floor/start; read done </floor/end'
-# mpirun looks the other container's name up, which has an address from its start on.
+# mpirun resolves the other container's name, which fails before that container has started.
 FIRST = "read up </floor/up; "
-# Opened for both, a pipe blocks nobody: mpirun may have left without waiting for its agent.
+# `1<>` opens the pipe for reading and writing, which never blocks: mpirun may exit without waiting for its agent.
 SECOND = 'echo up >/floor/up; read command </floor/start; eval "$command"; echo done 1<>/floor/end'
 MPIRUN = (
     "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_ALLOW_RUN_AS_ROOT=1 "
@@ -28,12 +28,12 @@ Listen = Callable[[list[str]], None]
 
 
 def alone(image: str, script: Path, listen: Listen) -> None:
-    """Run the script in one container; `listen` runs a command and hears its lines."""
+    """Run the script in one container. `listen` runs a command and records its lines."""
     listen(["docker", "run", "--rm", "--volume", f"{script}:/hello.py:ro", image, "python", "/hello.py"])
 
 
 def mpi(image: str, script: Path, folder: Path, listen: Listen) -> None:
-    """Run the script on two hosts of two ranks; `folder` is empty, and both containers see it."""
+    """Run the script on two hosts of two ranks. `folder` must be empty; both containers mount it."""
     for name in ("up", "start", "end"):
         os.mkfifo(folder / name)
     (folder / "agent").write_text(AGENT)

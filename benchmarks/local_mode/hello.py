@@ -1,4 +1,4 @@
-"""The user's script: each rank says when it is there, and when it leaves."""
+"""The user's script: each rank prints its first and its last line."""
 
 import os
 

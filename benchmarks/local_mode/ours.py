@@ -1,4 +1,4 @@
-"""One job of ours in a fresh Python. Usage: ours.py IMAGE SCRIPT HOSTS RANKS_PER_HOST"""
+"""Run one job of ours in a new Python process. Usage: ours.py IMAGE SCRIPT HOSTS RANKS_PER_HOST"""
 
 import sys
 import time

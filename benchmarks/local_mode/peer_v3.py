@@ -1,4 +1,4 @@
-"""One job of `sagemaker` 3.x in its own local container mode. Usage: peer_v3.py IMAGE SCRIPT"""
+"""Run one job of `sagemaker` 3.x in its local container mode. Usage: peer_v3.py IMAGE SCRIPT"""
 
 import sys
 import tempfile

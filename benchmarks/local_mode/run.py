@@ -1,4 +1,4 @@
-"""How long a trivial job takes in containers: ours, the peer's two SDKs, and what Docker and mpirun need by themselves.
+"""Time a trivial job in containers: our SDK, the peer's two SDKs, and Docker and mpirun alone.
 
 Usage: python benchmarks/local_mode/run.py [--repeats 5] [--without-peers]. The last line is JSON: medians in seconds.
 """
@@ -30,24 +30,24 @@ sys.path.insert(0, str(ROOT))
 from tests.interop import peer  # noqa: E402 - found on the path of the line above
 
 SCRIPT = HERE / "hello.py"
-# Hosts and ranks of each.
+# Hosts, and ranks per host.
 CASES = {"1x1": (1, 1), "2x2mpi": (2, 2)}
 MEASURES = ("first_line", "total", "process")
 PEERS = ("peer_v2", "peer_v3")
 NO_MPI = "cannot run: it names the network interface ethwe, containers have eth0, and mpirun refuses a second name"
-# Of the peer's 2x2mpi a warm-up would cost half a minute and show nothing.
+# The peer sleeps 30 s after an MPI job, so a warm-up would cost half a minute for little benefit.
 NO_WARM_UP = ("peer_v2", "2x2mpi")
 
 
 @dataclass
-class Ear:
-    """Hears a command's lines, and notes when each came."""
+class LineRecorder:
+    """Records the output lines of a command, with the time of each line."""
 
     environ: Mapping[str, str]
     lines: list[tuple[float, str]] = field(default_factory=list)
 
     def listen(self, command: list[str]) -> None:
-        """Run a command to its end. Raises `SystemExit` with what it said when it fails."""
+        """Run a command to its end. Raises `SystemExit` with its last lines if it fails."""
         with subprocess.Popen(
             command,
             env=self.environ,
@@ -59,26 +59,26 @@ class Ear:
             assert process.stdout is not None
             self.lines += [(time.time(), line) for line in process.stdout]
         if process.returncode:
-            said = "".join(line for _, line in self.lines[-40:])
-            raise SystemExit(f"{' '.join(command)} failed with {process.returncode}:\n{said}")
+            output = "".join(line for _, line in self.lines[-40:])
+            raise SystemExit(f"{' '.join(command)} failed with {process.returncode}:\n{output}")
 
     def mark(self, word: str) -> float:
-        """Return the time that a driver printed behind a word of its own."""
+        """Return the time that a driver printed as `word time`."""
         return next(float(line.split()[1]) for _, line in self.lines if line.startswith(f"{word} "))
 
     def first_line(self, ranks: int) -> float:
-        """Return when the first line of the last rank came."""
-        seen = {
-            rank: at
-            for at, line in reversed(self.lines)
+        """Return the time at which the last rank printed its first line."""
+        # Reversed, so that a rank's earliest line is the one that stays in the dict.
+        first_lines = {
+            rank: time_s
+            for time_s, line in reversed(self.lines)
             for rank in range(ranks)
             if f"first line of rank {rank}" in line
         }
-        if len(seen) < ranks:
-            raise SystemExit(
-                f"{len(seen)} of {ranks} ranks were heard:\n{''.join(line for _, line in self.lines[-40:])}"
-            )
-        return max(seen.values())
+        if len(first_lines) < ranks:
+            output = "".join(line for _, line in self.lines[-40:])
+            raise SystemExit(f"only {len(first_lines)} of {ranks} ranks printed a first line:\n{output}")
+        return max(first_lines.values())
 
 
 Times = dict[str, float]
@@ -86,44 +86,44 @@ Runner = Callable[[str], Times]
 
 
 def drive(command: list[str], environ: Mapping[str, str], case: str) -> Times:
-    """Run one job in a fresh Python."""
+    """Run one job in a new Python process."""
     hosts, ranks = CASES[case]
-    ear = Ear({**environ, "PYTHONUNBUFFERED": "1"})
+    recorder = LineRecorder({**environ, "PYTHONUNBUFFERED": "1"})
     start = time.time()
-    ear.listen(command)
+    recorder.listen(command)
     end = time.time()
-    fit = ear.mark("fit")
-    first = ear.first_line(hosts * ranks)
-    return {"first_line": first - fit, "total": ear.mark("done") - fit, "process": end - start}
+    fit = recorder.mark("fit")
+    first = recorder.first_line(hosts * ranks)
+    return {"first_line": first - fit, "total": recorder.mark("done") - fit, "process": end - start}
 
 
 def bare(image: str, case: str) -> Times:
-    """Do the same with the `docker` command alone."""
+    """Run the script with the `docker` command alone."""
     hosts, ranks = CASES[case]
-    ear = Ear(os.environ)
+    recorder = LineRecorder(os.environ)
     start = time.time()
     if hosts == 1:
-        floor.alone(image, SCRIPT, ear.listen)
+        floor.alone(image, SCRIPT, recorder.listen)
     else:
         with tempfile.TemporaryDirectory() as folder:
-            floor.mpi(image, SCRIPT, Path(folder), ear.listen)
+            floor.mpi(image, SCRIPT, Path(folder), recorder.listen)
     total = time.time() - start
-    return {"first_line": ear.first_line(hosts * ranks) - start, "total": total, "process": total}
+    return {"first_line": recorder.first_line(hosts * ranks) - start, "total": total, "process": total}
 
 
-def two_of_the_peer(compose: Path, image: str, stack: ExitStack) -> dict[tuple[str, str], Runner]:
-    """Return the runs of the peer's two SDKs: 2.x wants its toolkit in the image, 3.x needs nothing there."""
+def peer_runners(compose: Path, image: str, stack: ExitStack) -> dict[tuple[str, str], Runner]:
+    """Return the runners of the peer's two SDKs. 2.x needs its toolkit in the image, 3.x runs in our image."""
     for version in (2, 3):
         if not peer.python(version).exists():
             raise SystemExit(
-                f"{peer.python(version)} is not there: run benchmarks/local_mode/setup, or give --without-peers"
+                f"{peer.python(version)} is missing: run benchmarks/local_mode/setup, or give --without-peers"
             )
-    made = subprocess.run([ROOT / "tests/interop/setup"], check=True, stdout=subprocess.PIPE, text=True)
+    setup = subprocess.run([ROOT / "tests/interop/setup"], check=True, stdout=subprocess.PIPE, text=True)
     environ = stack.enter_context(peer.surroundings(compose))
 
     def second(case: str) -> Times:
         job: dict[str, object] = {
-            "image_uri": made.stdout.strip(),
+            "image_uri": setup.stdout.strip(),
             "script": str(SCRIPT),
             "instance_count": CASES[case][0],
         }
@@ -138,7 +138,7 @@ def two_of_the_peer(compose: Path, image: str, stack: ExitStack) -> dict[tuple[s
 
 
 def runners(arguments: argparse.Namespace, stack: ExitStack) -> dict[tuple[str, str], Runner]:
-    """Return who runs which case."""
+    """Return the runners by name and case."""
     home = stack.enter_context(tempfile.TemporaryDirectory())
     environ = {**os.environ, "HERRINGBONE_HOME": f"{home}/home"}
 
@@ -147,73 +147,73 @@ def runners(arguments: argparse.Namespace, stack: ExitStack) -> dict[tuple[str, 
         command = [sys.executable, str(HERE / "ours.py"), arguments.image, str(SCRIPT), str(hosts), str(ranks)]
         return drive(command, environ, case)
 
-    found: dict[tuple[str, str], Runner] = {}
+    result: dict[tuple[str, str], Runner] = {}
     for case in CASES:
-        found |= {("ours", case): ours, ("floor", case): partial(bare, arguments.image)}
+        result |= {("ours", case): ours, ("floor", case): partial(bare, arguments.image)}
     if arguments.without_peers:
-        return found
+        return result
     try:
         compose = peer.compose()
     except LookupError as error:
-        raise SystemExit(f"{error}, or leave the peer out with --without-peers") from error
-    return found | two_of_the_peer(compose, arguments.image, stack)
+        raise SystemExit(f"{error}, or omit the peer with --without-peers") from error
+    return result | peer_runners(compose, arguments.image, stack)
 
 
-def measure(found: Mapping[tuple[str, str], Runner], repeats: int) -> dict[tuple[str, str], list[Times]]:
-    """Run all in turn, each time beginning with another; the first round is not counted."""
-    order = list(found)
+def measure(cases: Mapping[tuple[str, str], Runner], repeats: int) -> dict[tuple[str, str], list[Times]]:
+    """Run all cases in turn. Each round starts with another case; the first round does not count."""
+    order = list(cases)
     times: dict[tuple[str, str], list[Times]] = {key: [] for key in order}
-    for turn in range(-1, repeats):
-        for key in order[turn:] + order[:turn] if turn > 0 else order:
-            if turn < 0 and key == NO_WARM_UP:
+    for repeat in range(-1, repeats):
+        for key in order[repeat:] + order[:repeat] if repeat > 0 else order:
+            if repeat < 0 and key == NO_WARM_UP:
                 continue
-            print(f"{'warm-up' if turn < 0 else turn + 1}: {' '.join(key)}", file=sys.stderr)
-            measured = found[key](key[1])
-            if turn >= 0:
+            print(f"{'warm-up' if repeat < 0 else repeat + 1}: {' '.join(key)}", file=sys.stderr)
+            measured = cases[key](key[1])
+            if repeat >= 0:
                 times[key].append(measured)
     return times
 
 
 def summary(times: Mapping[tuple[str, str], list[Times]]) -> dict[str, object]:
-    """Print a table; return the medians by name and case, and the ratios that are aimed at."""
+    """Print a table. Return the medians by name and case, and the ratios that have targets."""
     result: dict[str, dict[str, float | None]] = {}
     print(f"{'':18}" + "".join(f"{measure:>24}" for measure in MEASURES) + "   (seconds: median [min max])")
-    for (who, case), runs in times.items():
+    for (name, case), runs in times.items():
         cells = ""
         for measure in MEASURES:
             values = [run[measure] for run in runs]
-            result.setdefault(f"{who}_{measure}_s", dict.fromkeys(CASES))[case] = round(statistics.median(values), 3)
+            result.setdefault(f"{name}_{measure}_s", dict.fromkeys(CASES))[case] = round(statistics.median(values), 3)
             cells += f"{f'{statistics.median(values):.2f} [{min(values):.2f} {max(values):.2f}]':>24}"
-        print(f"{who + ' ' + case:18}{cells}")
+        print(f"{name + ' ' + case:18}{cells}")
     ratios: dict[str, object] = {
         f"{measure}_over_floor": {case: over(times, "ours", "floor", case, measure) for case in CASES}
         for measure in MEASURES[:2]
     }
-    if any(who in PEERS for who, _ in times):
+    if any(name in PEERS for name, _ in times):
         ratios["process_over_best_peer"] = {
-            case: max(over(times, "ours", who, case, "process") for who, its in times if its == case and who in PEERS)
+            case: max(over(times, "ours", other, case, "process") for other in PEERS if (other, case) in times)
             for case in CASES
         }
         ratios["peer_v3_2x2mpi"] = NO_MPI
     return {**result, **ratios}
 
 
-def over(times: Mapping[tuple[str, str], list[Times]], who: str, other: str, case: str, measure: str) -> float:
-    """Return the median of the rounds' ratios: what else the machine does bears on both of a round."""
-    pairs = zip(times[who, case], times[other, case], strict=True)
-    return round(statistics.median(one[measure] / two[measure] for one, two in pairs), 2)
+def over(times: Mapping[tuple[str, str], list[Times]], name: str, other: str, case: str, measure: str) -> float:
+    """Return the median of the rounds' ratios. Other work on the machine slows both runs of a round."""
+    pairs = zip(times[name, case], times[other, case], strict=True)
+    return round(statistics.median(run[measure] / reference[measure] for run, reference in pairs), 2)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--image", help="an image of ours; the newest PyTorch one for CPUs by default")
+    parser.add_argument("--image", help="an image of ours (default: the newest PyTorch image for CPUs)")
     parser.add_argument("--without-peers", action="store_true")
     arguments = parser.parse_args()
     if arguments.image is None:
         arguments.image = find(find_engine(os.environ, Path.home()), framework="pytorch", device="cpu")
         if arguments.image is None:
-            raise SystemExit("no image of ours: herringbone images build pytorch")
+            raise SystemExit("there is no PyTorch image of ours: run `herringbone images build pytorch`")
     print(f"image: {arguments.image}", file=sys.stderr)
     with ExitStack() as stack:
         times = measure(runners(arguments, stack), arguments.repeats)

@@ -1,9 +1,9 @@
-"""A step of LARS and LAMB for all layers at once, beside a loop over the layers and torch's fused AdamW.
+"""Time a step of our LARS and LAMB, and compare with a loop over the layers and with torch's fused AdamW.
 
 Usage: python benchmarks/optimizers/run.py [--model resnet50|bert-large] [--device cpu|cuda] [--repeats 7] [--threads 1]
 
-Only parameters and made gradients: no model runs. The last line is JSON: ratios of the medians, and how many operators
-(on CUDA: kernels) a step launches, as torch's profiler counts them.
+The benchmark has parameters and random gradients only; no model runs. The last line is JSON: ratios of the medians, and
+the number of operators (on CUDA: kernels) that a step launches, as counted by torch's profiler.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from herringbone_parallel.torch.recipes.api import LAMB, LARS
 
 
 class Loop:
-    """The formulas layer by layer, each as few operators as plain torch has for it."""
+    """An optimizer that updates layer by layer, with as few torch operators as possible."""
 
     def __init__(self, weights: list[torch.Tensor], kind: str) -> None:
         self._kind = kind
@@ -57,7 +57,7 @@ class Loop:
 
 
 def seconds(step: Callable[[], object], device: str) -> float:
-    """Time one step. On a processor it is this process's own time: other work on the machine does not count."""
+    """Time one step. On a CPU, return the process's CPU time, which does not count other work on the machine."""
     if device == "cuda":
         torch.cuda.synchronize()
         begun = time.perf_counter()
@@ -70,7 +70,7 @@ def seconds(step: Callable[[], object], device: str) -> float:
 
 
 def launches(step: Callable[[], object], device: str) -> int:
-    """Count what one step launches: kernels on CUDA, operators called from Python on a processor."""
+    """Count the launches of one step: kernels on CUDA, operators called from Python on a CPU."""
     if device == "cuda":
         with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as trace:
             step()
@@ -87,7 +87,7 @@ def main() -> None:
     parser.add_argument("--model", choices=sorted(shapes.MODELS), default="resnet50")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--threads", type=int, default=1, help="of torch, on a processor")
+    parser.add_argument("--threads", type=int, default=1, help="torch's threads on a CPU")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
@@ -103,17 +103,17 @@ def main() -> None:
         "lamb_loop": lambda: Loop(weights, "lamb").step,
         "lamb": lambda: LAMB(weights, lr=0.001, weight_decay=0.01).step,
     }
-    found: dict[str, float] = {}
+    medians: dict[str, float] = {}
     counts: dict[str, int] = {}
     for name, make in makers.items():
-        # One at a time, so that the states of one only are in memory; the first step makes them.
+        # One optimizer at a time, to hold only one optimizer's state in memory. The first step creates the state.
         step = make()
         step()
-        found[name] = statistics.median(seconds(step, arguments.device) for _ in range(arguments.repeats))
+        medians[name] = statistics.median(seconds(step, arguments.device) for _ in range(arguments.repeats))
         counts[name] = launches(step, arguments.device)
-        print(f"{name:<10} {1000 * found[name]:8.1f} ms {counts[name]:6} launches", flush=True)
+        print(f"{name:<10} {1000 * medians[name]:8.1f} ms {counts[name]:6} launches", flush=True)
     ratios = {
-        f"{name}_over_{other}": found[name] / found[against]
+        f"{name}_over_{other}": medians[name] / medians[against]
         for name in ("lars", "lamb")
         for other, against in (("loop", f"{name}_loop"), ("adamw", "adamw"))
     }

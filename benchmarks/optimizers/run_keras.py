@@ -1,9 +1,9 @@
-"""A step of LARS and LAMB for Keras, beside the same layer by layer, as Keras goes, and beside its SGD and Adam.
+"""Time a step of our LARS and LAMB for Keras, and compare with updates layer by layer, and with Keras's SGD and Adam.
 
 Usage: python benchmarks/optimizers/run_keras.py [--model resnet50|bert-large] [--repeats 7]
 
-Only variables and made gradients, in a `tf.function` on one thread: no model runs. The last line is JSON: ratios of the
-medians, in the process's own time, and how many operations a step has.
+The benchmark has variables and random gradients only, in a `tf.function` on one thread; no model runs. The last line is
+JSON: ratios of the medians of the process's CPU time, and the number of operations of a step.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from herringbone_parallel.tensorflow.recipes.api import LAMB, LARS
 
 
 class LarsByLayer(keras.optimizers.SGD):
-    """LARS as one would write it for Keras: an update of one variable after the other."""
+    """LARS as a usual Keras optimizer, which updates one variable after the other."""
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        of_weight, of_gradient = (ops.sqrt(ops.sum(ops.square(each))) for each in (variable, gradient))
+        of_weight, of_gradient = (ops.sqrt(ops.sum(ops.square(tensor))) for tensor in (variable, gradient))
         ratio = 0.001 * of_weight / (of_gradient + 1e-4 * of_weight)
         ratio = ops.where(ops.logical_and(of_weight > 0, of_gradient > 0), ratio, 1.0)
         super().update_step(ratio * (gradient + 1e-4 * variable), variable, learning_rate)
 
 
 def step_of(optimizer: Any, weights: list[Any], gradients: list[Any]) -> tuple[Callable[[], Any], int]:
-    """Return a step, traced and made once, and how many operations it has."""
+    """Return a step that is traced and has run once, and the number of its operations."""
     optimizer.build(weights)
-    step = tf.function(lambda *given: optimizer.apply_gradients(zip(given, weights, strict=True)))
+    step = tf.function(lambda *inputs: optimizer.apply_gradients(zip(inputs, weights, strict=True)))
     traced = step.get_concrete_function(*gradients)
     traced(*gradients)
     return lambda: traced(*gradients), len(traced.graph.get_operations())
@@ -56,9 +56,9 @@ def main() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     keras.utils.set_random_seed(0)
-    given = shapes.MODELS[arguments.model]()
-    weights = [keras.Variable(0.05 * tf.random.normal(shape), name="kernel") for shape in given]
-    gradients = [0.01 * tf.random.normal(shape) for shape in given]
+    model_shapes = shapes.MODELS[arguments.model]()
+    weights = [keras.Variable(0.05 * tf.random.normal(shape), name="kernel") for shape in model_shapes]
+    gradients = [0.01 * tf.random.normal(shape) for shape in model_shapes]
     makers: dict[str, Callable[[], Any]] = {
         "sgd": lambda: keras.optimizers.SGD(0.1, momentum=0.9),
         "lars_loop": lambda: LarsByLayer(0.1, momentum=0.9),
@@ -67,13 +67,13 @@ def main() -> None:
         "lamb_loop": lambda: keras.optimizers.Lamb(0.001, weight_decay=0.01),
         "lamb": lambda: LAMB(0.001, weight_decay=0.01),
     }
-    found: dict[str, float] = {}
+    medians: dict[str, float] = {}
     counts: dict[str, int] = {}
     for name, make in makers.items():
         step, counts[name] = step_of(make(), weights, gradients)
-        found[name] = statistics.median(seconds(step) for _ in range(arguments.repeats))
-        print(f"{name:<10} {1000 * found[name]:8.1f} ms {counts[name]:6} operations", flush=True)
-    ratios = {f"{name}_over_loop": found[name] / found[f"{name}_loop"] for name in ("lars", "lamb")}
+        medians[name] = statistics.median(seconds(step) for _ in range(arguments.repeats))
+        print(f"{name:<10} {1000 * medians[name]:8.1f} ms {counts[name]:6} operations", flush=True)
+    ratios = {f"{name}_over_loop": medians[name] / medians[f"{name}_loop"] for name in ("lars", "lamb")}
     print(json.dumps({"model": arguments.model, "parameters": len(weights), **ratios, "operations": counts}))
 
 

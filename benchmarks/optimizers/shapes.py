@@ -1,4 +1,4 @@
-"""The parameters of two models, as shapes."""
+"""The shapes of the parameters of two models."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ Shape = tuple[int, ...]
 
 
 def resnet50() -> list[Shape]:
-    """161 tensors, 25.6 million numbers."""
+    """Return the shapes of ResNet-50: 161 tensors with 25.6 million numbers."""
     shapes: list[Shape] = [(64, 3, 7, 7), (64,), (64,)]
     inputs = 64
     for width, depth in ((64, 3), (128, 4), (256, 6), (512, 3)):
-        for place in range(depth):
+        for index in range(depth):
             convolutions: list[Shape] = [(width, inputs, 1, 1), (width, width, 3, 3), (4 * width, width, 1, 1)]
-            if place == 0:
+            if index == 0:
                 convolutions.append((4 * width, inputs, 1, 1))
             for shape in convolutions:
                 shapes += [shape, (shape[0],), (shape[0],)]
@@ -21,7 +21,7 @@ def resnet50() -> list[Shape]:
 
 
 def bert_large() -> list[Shape]:
-    """398 tensors, 336 million numbers, the heads of its pre-training among them."""
+    """Return the shapes of BERT-large with its pretraining heads: 398 tensors with 336 million numbers."""
     width, words = 1024, 30522
     shapes: list[Shape] = [(words, width), (512, width), (2, width), (width,), (width,)]
     for _ in range(24):

@@ -1,4 +1,4 @@
-"""How long the ranks of a pipeline are idle, against theory and the simulator; stages sleep, so they need no cores.
+"""Measure the idle time of a pipeline's ranks, and compare with theory and the simulator. Stages sleep, not compute.
 
 Usage: python benchmarks/pipeline/bubble.py [--partitions 2 4 8] [--microbatches 4 8 32] [--pipelines interleaved
        simple zero_bubble] [--forward-ms 50] [--repeats 5] [--timelines FOLDER]
@@ -31,16 +31,16 @@ from herringbone_parallel.core.pipeline.trace import Event, read_trace, side_by_
 
 MARGIN = 0.02
 ROWS, WIDTH = 4, 256
-# Of which half is for the gradients of parameters.
+# Half of a backward computes the gradients of parameters.
 BACKWARD_OVER_FORWARD = 2
 WARM_UP, WARM_UP_FORWARD_S = 2, 0.001
 CALIBRATION_MICROBATCHES, CALIBRATION_REPEATS = 4, 5
-# A stage that had its message for longer than this, or waited for it longer, tells which of both it was.
+# Calibration only uses stages whose message came clearly before or clearly after the rank was free.
 LONGEST_MESSAGE_S = 0.005
 
 
 class Step(NamedTuple):
-    """One measured step: when it was called and had returned, by rank, and what the ranks ran, by one clock."""
+    """One measured step: the times of each rank's call and return, and the ranks' events, by one clock."""
 
     called_s: list[float]
     returned_s: list[float]
@@ -48,12 +48,12 @@ class Step(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """From rank 0's call, with which the pipeline begins to fill, to the last rank's return."""
+        """Seconds from rank 0's call, at which the pipeline starts to fill, to the last rank's return."""
         return max(self.returned_s) - self.called_s[0]
 
 
 class _Rest(torch.autograd.Function):
-    """Hands on its input, and its gradient on the way back, and takes its time for each."""
+    """Returns its input in forward and its gradient in backward, and sleeps in both."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, stage: Stage, takes_s: float) -> torch.Tensor:
@@ -72,7 +72,7 @@ def _rest(result: torch.Tensor, seconds: float) -> torch.Tensor:
 
 
 class Stage(nn.Module):
-    """Takes `forward_s` in its forward, and in its backward as long for its input and once more for its parameter."""
+    """A stage that sleeps `forward_s` in forward, and in backward `forward_s` each for its input and its parameter."""
 
     def __init__(self, forward_s: float) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Stage(nn.Module):
 
 
 def run_steps(partitions: int, microbatches: int, forward_s: float, repeats: int) -> list[tuple[float, float]]:
-    """On a rank: run the steps; return when each was called and when it had returned."""
+    """Run the steps on a rank. Return the times of each step's call and return."""
     stages = []
     for rank in range(partitions):
         with smp.partition(rank):
@@ -97,19 +97,18 @@ def run_steps(partitions: int, microbatches: int, forward_s: float, repeats: int
         model.backward(loss)
         return loss
 
-    # The first stage, too, has an input that needs a gradient: all stages are alike.
+    # The first stage's input needs a gradient too, so that all stages take the same time.
     inputs = torch.ones(microbatches * ROWS, WIDTH, requires_grad=True)
-    found = []
+    times = []
     for count in range(WARM_UP + repeats):
         if count == WARM_UP:
             stages[smp.pp_rank()].forward_s = forward_s
         dist.barrier()
         called_s = time.monotonic()
         train(inputs)
-        found.append((called_s, time.monotonic()))
-    # Writes the timeline.
-    smp.shutdown()
-    return found[WARM_UP:]
+        times.append((called_s, time.monotonic()))
+    smp.shutdown()  # writes the timeline
+    return times[WARM_UP:]
 
 
 def measure(ranks: Ranks, pipeline: str, shape: tuple[int, int], forward_s: float, repeats: int) -> list[Step]:
@@ -129,7 +128,10 @@ def measure(ranks: Ranks, pipeline: str, shape: tuple[int, int], forward_s: floa
 
 
 def work_of(step: Step) -> list[Event]:
-    """Return the stretches in which a stage ran, by their start: a microbatch also runs to find that it must wait."""
+    """Return the events in which a stage ran, by their start.
+
+    A microbatch has short events too, in which it runs only until it must wait. Keep the longest event of each phase.
+    """
     longest: dict[tuple[int, str, int], Event] = {}
     for event in sorted(step.events, key=lambda event: event.end_s - event.start_s):
         longest[event[:3]] = event
@@ -137,7 +139,7 @@ def work_of(step: Step) -> list[Event]:
 
 
 class Calibration(NamedTuple):
-    """What a short run tells: the stages with what the runtime takes before each, a message, and the step's ends."""
+    """The costs in a short run: stages with the runtime's overhead, a message, and the step's start and end."""
 
     stages: list[Segment]
     link: Link
@@ -145,10 +147,10 @@ class Calibration(NamedTuple):
 
 
 def calibrate(steps: list[Step], forward_s: float) -> Calibration:
-    """Read the costs off a few steps.
+    """Derive the costs from a few steps.
 
-    A stretch that its rank could have begun earlier, had it been free, began late by what the runtime takes between two
-    of them. One that found its rank free began late by that and a message.
+    - An event whose input was there before its rank was free is late by the runtime's overhead between two events.
+    - An event whose rank was free before its input was there is late by that overhead and one message.
     """
     ranks = len(steps[0].called_s)
     seconds: dict[tuple[int, str], list[float]] = defaultdict(list)
@@ -169,18 +171,18 @@ def calibrate(steps: list[Step], forward_s: float) -> Calibration:
                 between[event.phase].append(event.start_s - free_s)
             elif able_s > free_s + LONGEST_MESSAGE_S:
                 waited.append((event.phase, event.start_s - able_s))
-    taken = {what: statistics.median(values) for what, values in between.items()}
-    median = {key: statistics.median(values) + taken[key[1]] for key, values in seconds.items()}
+    overhead = {phase: statistics.median(values) for phase, values in between.items()}
+    median = {key: statistics.median(values) + overhead[key[1]] for key, values in seconds.items()}
     stages = [
         Segment(rank, median[rank, "forward"], median[rank, "backward"], weight_s=forward_s) for rank in range(ranks)
     ]
-    message_s = statistics.median(value - taken[what] for what, value in waited)
-    # The first of the stages now includes what the runtime takes before it.
-    return Calibration(stages, Link(latency_s=max(0.0, message_s)), statistics.median(around) - taken["forward"])
+    message_s = statistics.median(value - overhead[phase] for phase, value in waited)
+    # The first stage already includes the overhead before it.
+    return Calibration(stages, Link(latency_s=max(0.0, message_s)), statistics.median(around) - overhead["forward"])
 
 
 def _needed(event: Event, ranks: int) -> tuple[int, str, int]:
-    """Return the rank, phase and microbatch of the work whose result the event needed."""
+    """Return the rank, phase and microbatch of the event whose result this event needed."""
     if event.phase == "forward":
         return event.rank - 1, "forward", event.microbatch
     if event.rank == ranks - 1:
@@ -189,13 +191,13 @@ def _needed(event: Event, ranks: int) -> tuple[int, str, int]:
 
 
 def theory_of(pipeline: str, shape: tuple[int, int]) -> float:
-    """Return the idle part with a runtime that takes no time; what is not `zero_bubble` has a formula."""
+    """Return the idle fraction for a runtime without overhead: a formula, or the simulator for `zero_bubble`."""
     partitions, microbatches = shape
     if pipeline != "zero_bubble":
         return (partitions - 1) / (microbatches + partitions - 1)
     stages = [Segment(rank, 1, BACKWARD_OVER_FORWARD, weight_s=1) for rank in range(partitions)]
-    found = simulate([stages] * microbatches, pipeline=pipeline, active=partitions + 2)
-    return 1 - microbatches * (1 + BACKWARD_OVER_FORWARD) / found.step_s
+    simulation = simulate([stages] * microbatches, pipeline=pipeline, active=partitions + 2)
+    return 1 - microbatches * (1 + BACKWARD_OVER_FORWARD) / simulation.step_s
 
 
 def compare(
@@ -205,7 +207,7 @@ def compare(
     measured_s = statistics.median(step.seconds for step in steps)
     predicted_s = predicted.step_s + around_s
     theory = theory_of(pipeline, shape)
-    # All that is not sleep counts as idle, what the runtime takes too.
+    # All time without sleep counts as idle, also the runtime's overhead.
     work_s = microbatches * (1 + BACKWARD_OVER_FORWARD) * forward_s
     idle = 1 - work_s / measured_s
     return {
@@ -215,7 +217,7 @@ def compare(
         "idle": round(idle, 4),
         "theory": round(theory, 4),
         "step_s": round(measured_s, 4),
-        # What the runtime adds to each of the m + p - 1 pairs of a forward and a backward that follow each other.
+        # The critical path has m + p - 1 pairs of a forward and a backward: this is the overhead of each pair.
         "overhead_ms": round(1e3 * (measured_s - work_s / (1 - theory)) / (microbatches + partitions - 1), 2),
         "predicted_s": round(predicted_s, 4),
         "predicted_over_measured": round(predicted_s / measured_s, 4),
@@ -233,7 +235,7 @@ def line(case: dict[str, Any], seconds: list[float]) -> str:
 
 
 def write_timelines(folder: Path, name: str, step: Step, predicted: Simulation) -> None:
-    """Write both timelines, the real one from zero, and print them side by side."""
+    """Write both timelines, shift the real one to start at zero, and print them side by side."""
     start = step.called_s[0]
     real = [event._replace(start_s=event.start_s - start, end_s=event.end_s - start) for event in step.events]
     simulated = [event for rank in predicted.events for event in rank]
@@ -269,7 +271,9 @@ def main() -> None:
     parser.add_argument(
         "--pipelines", nargs="+", choices=["interleaved", "simple", "zero_bubble"], default=["interleaved", "simple"]
     )
-    parser.add_argument("--forward-ms", type=float, default=50.0, help="a stage's forward; its backward is twice that")
+    parser.add_argument(
+        "--forward-ms", type=float, default=50.0, help="time of a stage's forward; its backward takes twice as long"
+    )
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--timelines", type=Path, help="an existing folder for Chrome traces of each case")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Real ranks for benchmarks: processes of this machine that join as one job, run a function, part, and join again."""
+"""Ranks for benchmarks: processes of this machine that form a job, run a function, and leave the job, repeatedly."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _serve(rank: int, connection: Any) -> None:
     import herringbone_parallel.torch.model_parallel.api as smp
 
     torch.set_num_threads(1)
-    while (order := connection.recv()) is not None:
-        function, size, port, parameters, arguments = order
+    while (request := connection.recv()) is not None:
+        function, size, port, parameters, arguments = request
         os.environ.update(
             RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size),
             MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo",
@@ -30,29 +30,29 @@ def _serve(rank: int, connection: Any) -> None:
         try:
             smp.init()
             connection.send((True, function(*arguments)))
-        except Exception:  # noqa: BLE001  the parent shows it
+        except Exception:  # noqa: BLE001  the parent prints the traceback
             connection.send((False, traceback.format_exc()))
         finally:
             smp.shutdown()
 
 
 class Ranks:
-    """Up to `count` processes, each with one thread of torch, that run module-level functions as ranks 0, 1, ...
+    """Up to `count` processes with one torch thread each, which run module-level functions as ranks 0, 1, ...
 
         with Ranks(2) as ranks:
             answers = ranks.run(function, {"partitions": 2, "microbatches": 4}, 7)
 
-    `run` returns what each rank returned, and exits with a rank's traceback when one raised.
+    `run` returns the results of all ranks. If a rank raises, `run` exits with its traceback.
     """
 
     def __init__(self, count: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._workers = []
         for rank in range(count):
-            here, there = context.Pipe()
-            process = context.Process(target=_serve, args=(rank, there), daemon=True)
+            connection, child_connection = context.Pipe()
+            process = context.Process(target=_serve, args=(rank, child_connection), daemon=True)
             process.start()
-            self._workers.append((process, here))
+            self._workers.append((process, connection))
 
     def __enter__(self) -> Ranks:
         return self
@@ -66,6 +66,7 @@ class Ranks:
                 process.kill()
 
     def run(self, function: Callable[..., Any], parameters: dict[str, Any], *arguments: Any) -> list[Any]:
+        """Form a job of `partitions` ranks with these parameters, and call `function(*arguments)` on each rank."""
         workers = self._workers[: parameters["partitions"]]
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
@@ -77,7 +78,7 @@ class Ranks:
             if not connection.poll(_ANSWER_SECONDS):
                 raise SystemExit(f"rank {rank} of {len(workers)} gave no answer within {_ANSWER_SECONDS} s")
             answers.append(connection.recv())
-        failed = [f"rank {rank}:\n{text}" for rank, (fine, text) in enumerate(answers) if not fine]
-        if failed:
-            raise SystemExit("\n".join(failed))
+        failures = [f"rank {rank}:\n{text}" for rank, (succeeded, text) in enumerate(answers) if not succeeded]
+        if failures:
+            raise SystemExit("\n".join(failures))
         return [answer for _, answer in answers]

@@ -1,4 +1,4 @@
-"""A training step split over processes: ours, `torch.distributed.pipelining`, and one process, interleaved in one run.
+"""Time a training step split over processes: ours, `torch.distributed.pipelining`, and one process, in turn.
 
 Usage: python benchmarks/pipeline/run.py --partitions 2 --microbatches 8 --pipeline interleaved [--repeats 15]
 The last line is JSON: medians in seconds, `efficiency` = single / (partitions x ours), `theory` = m / (m + p - 1).
@@ -42,12 +42,13 @@ def ours(partitions: int, kept: workload.Kept | None) -> tuple[Callable[[], floa
 
     inputs, target = workload.data()
 
-    own: list[nn.Parameter] = []
+    # The rank owns its parameters only after the first step, in which the model is partitioned.
+    parameters: list[nn.Parameter] = []
 
     def step() -> float:
-        forget(own)
+        forget(parameters)
         loss = train(inputs, target).reduce_mean().item()
-        own[:] = own or model.local_parameters()
+        parameters[:] = parameters or model.local_parameters()
         return loss
 
     return step, module
@@ -61,10 +62,10 @@ def theirs(arguments: argparse.Namespace, rank: int, kept: workload.Kept | None)
     schedule = THEIRS[arguments.pipeline](stage, arguments.microbatches, loss_fn=workload.loss_of)
     inputs, target = workload.data()
 
-    own = list(part.parameters())
+    parameters = list(part.parameters())
 
     def step() -> None:
-        forget(own)
+        forget(parameters)
         schedule.step(*((inputs,) if rank == 0 else ()), target=target if rank == arguments.partitions - 1 else None)
 
     return step, part
@@ -74,18 +75,18 @@ def single(microbatches: int) -> Callable[[], Any]:
     model = workload.build()
     inputs, target = workload.data()
 
-    own = list(model.parameters())
+    parameters = list(model.parameters())
 
     def step() -> None:
-        forget(own)
-        for part, wanted in zip(inputs.chunk(microbatches), target.chunk(microbatches), strict=True):
-            (workload.loss_of(model(part), wanted) / microbatches).backward()
+        forget(parameters)
+        for part, part_target in zip(inputs.chunk(microbatches), target.chunk(microbatches), strict=True):
+            (workload.loss_of(model(part), part_target) / microbatches).backward()
 
     return step
 
 
 def forget(parameters: Iterable[nn.Parameter]) -> None:
-    """Drop the gradients of this process, as an optimizer's `zero_grad` does."""
+    """Drop these gradients, as an optimizer's `zero_grad` does."""
     for parameter in parameters:
         parameter.grad = None
 
@@ -123,11 +124,11 @@ def run_rank(rank: int, port: int, arguments: argparse.Namespace, answers: Any) 
     cases["single"] = single(arguments.microbatches) if rank == 0 else lambda: None
     times: dict[str, list[float]] = {name: [] for name in cases}
     names = list(cases)
-    for counted in range(-2, arguments.repeats):
-        # Each goes first in turn: the one after `single` finds cold caches, and a rank that had been idle.
-        for name in names[counted % len(names) :] + names[: counted % len(names)]:
+    for repeat in range(-2, arguments.repeats):
+        # Each case is first in turn: the case after `single` has cold caches, and a rank that was idle.
+        for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
             seconds = timed(cases[name])
-            if counted >= 0:
+            if repeat >= 0:
                 times[name].append(seconds)
     answers.put((rank, times, kept.peak))
 
@@ -149,10 +150,10 @@ def main() -> None:
     ]
     for process in ranks:
         process.start()
-    found = sorted(answers.get() for _ in ranks)
+    results = sorted(answers.get() for _ in ranks)
     for process in ranks:
         process.join()
-    times = found[0][1]
+    times = results[0][1]
     median = {name: statistics.median(values) for name, values in times.items()}
     for name, values in times.items():
         print(f"{name:8} {median[name]:.4f} s  [{min(values):.4f} {max(values):.4f}]")
@@ -167,7 +168,7 @@ def main() -> None:
                 "ours_over_torch": round(statistics.median(pairs), 3),
                 "efficiency": round(median["single"] / (p * median["ours"]), 3),
                 "theory": round(m / (m + p - 1), 3),
-                "peak_activation_bytes": [peak for _, _, peak in found],
+                "peak_activation_bytes": [peak for _, _, peak in results],
             }
         )
     )

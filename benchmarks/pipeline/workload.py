@@ -1,4 +1,4 @@
-"""The model both runtimes train: transformer blocks, cut in equal contiguous parts; and what autograd keeps of it."""
+"""The model that both runtimes train: transformer blocks in equal contiguous parts. Counts autograd's saved bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ BLOCKS, WIDTH, HEADS, TOKENS, BATCH = 8, 256, 4, 64, 16
 
 
 class Kept:
-    """Counts the bytes of tensors that autograd saves for backward, parameters left out; `peak` is the most at once."""
+    """Counts the bytes of the tensors that autograd saves for backward, without parameters. `peak` is the maximum.
+
+    `_lock` guards all members: microbatches run in several threads, and finalizers run in any of them.
+    """
 
     def __init__(self) -> None:
         self.peak = 0
@@ -60,7 +63,7 @@ class _Holder:
 
 
 class Block(nn.Module):
-    """One transformer block; with a `kept`, what its forward saves is counted."""
+    """One transformer block. With `kept`, it counts the tensors that its forward saves."""
 
     def __init__(self, kept: Kept | None = None) -> None:
         super().__init__()
@@ -75,7 +78,7 @@ class Block(nn.Module):
 
 
 def build(kept: Kept | None = None) -> nn.Sequential:
-    """Return the whole model, the same weights at every call."""
+    """Return the whole model, with the same weights in every call."""
     torch.manual_seed(0)
     model = nn.Sequential(*(Block(kept) for _ in range(BLOCKS)))
     if kept is not None:

@@ -1,4 +1,4 @@
-"""One rank of the benchmark: times its part of the pipeline's steps, and rank 0 the same steps in one process."""
+"""One rank of run.py: time its part of the pipeline's steps. Rank 0 also times the same steps in one process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Block(keras.layers.Layer):
 
 
 class Workload(NamedTuple):
-    """Layers of a kind, and the shape of a batch."""
+    """The kind and number of layers, and the shape of a batch."""
 
     layer: Callable[[int], Any]
     layers: int
@@ -46,7 +46,7 @@ def dense(width: int) -> Any:
     return keras.layers.Dense(width, activation="relu")
 
 
-# Of the large one a stage takes more than 50 ms per microbatch.
+# A stage of `large` takes more than 50 ms per microbatch.
 WORKLOADS = {
     "small": Workload(dense, 8, (512, 1024)),
     "large": Workload(dense, 8, (4096, 1024)),
@@ -79,7 +79,7 @@ def gradients_of(model: Any) -> Callable[..., Any]:
 
 
 class Spent(NamedTuple):
-    """What a step took: seconds until all ranks had ended; of this rank alone, processor time and page faults."""
+    """The costs of a step: seconds until all ranks have ended, and this rank's processor time and page faults."""
 
     seconds: float
     cpu_s: float
@@ -98,7 +98,7 @@ def timed(step: Callable[[], Any]) -> Spent:
 
 
 def peak() -> int:
-    """Return the most memory that this process has had, in bytes."""
+    """Return the peak memory of this process, in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
@@ -120,16 +120,16 @@ def main() -> None:
 
     ours()
     ours()
-    # A step's memory is known before the other model is there.
+    # Read the step's peak memory before rank 0 builds the second model.
     peak_bytes = peak()
-    whole = build(keras.Model, workload, lambda place: nullcontext())  # noqa: ARG005
+    whole = build(keras.Model, workload, lambda partition: nullcontext())  # noqa: ARG005
     one = gradients_of(whole)
 
     @tf.function
     def single() -> Any:
         total: Any = None
-        for part, wanted in zip(tf.split(inputs, microbatches), tf.split(target, microbatches), strict=True):
-            gradients, _ = one(part, wanted)
+        for part, part_target in zip(tf.split(inputs, microbatches), tf.split(target, microbatches), strict=True):
+            gradients, _ = one(part, part_target)
             total = gradients if total is None else [a + b for a, b in zip(total, gradients, strict=True)]
         return [gradient / microbatches for gradient in total]
 
@@ -137,19 +137,21 @@ def main() -> None:
     def at_once() -> Any:
         return one(inputs, target)[0]
 
-    # What one process takes by itself, and while the other core does the same: what two cores of a machine share.
+    # "single" runs on one rank, "both" runs the same on both: their ratio shows the cost of shared caches and memory.
     cases = {"ours": ours, "both": single}
     for name, alone in {"single": single, "at_once": at_once}.items():
         cases[name] = alone if smp.rank() == 0 else lambda: None
-    found: dict[str, list[Spent]] = {name: [] for name in cases}
-    for counted in range(-1, repeats):
-        for name in sorted(cases, reverse=counted % 2 == 0):
+    costs: dict[str, list[Spent]] = {name: [] for name in cases}
+    for repeat in range(-1, repeats):
+        for name in sorted(cases, reverse=repeat % 2 == 0):
             spent = timed(cases[name])
-            if counted >= 0:
-                found[name].append(spent)
-    told = {name: [spent._asdict() for spent in case] for name, case in found.items()}
+            if repeat >= 0:
+                costs[name].append(spent)
+    report = {name: [spent._asdict() for spent in case] for name, case in costs.items()}
     print(
-        json.dumps({**told, "peak_bytes": peak_bytes, "single_peak_bytes": peak(), "peak_live": state.get().peak_live})
+        json.dumps(
+            {**report, "peak_bytes": peak_bytes, "single_peak_bytes": peak(), "peak_live": state.get().peak_live}
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""A training step of a Keras model split over two processes, and in one, in turn within one run.
+"""Time a training step of a Keras model split over two processes, and in one process, in turn within one run.
 
 Usage: python benchmarks/pipeline_tf/run.py [--workload large] [--microbatches 8] [--pipeline interleaved] [--repeats 9]
 The last line is JSON: medians in seconds, `efficiency` = single / (2 x ours), `theory` = m / (m + 1), of it the share.
@@ -25,7 +25,7 @@ RANKS = 2
 
 
 def start(rank: int, port: int, token: bytes, arguments: argparse.Namespace) -> subprocess.Popen[str]:
-    """Start a rank on a core of its own; the token goes through a pipe, and is in no file and no argument."""
+    """Start a rank, pinned to one core. The token goes through a pipe, so that no file and no argument has it."""
     reads, writes = os.pipe()
     os.write(writes, token)
     os.close(writes)
@@ -58,16 +58,16 @@ def start(rank: int, port: int, token: bytes, arguments: argparse.Namespace) -> 
     return process
 
 
-def median(said: list[dict[str, Any]], case: str, what: str) -> float:
-    """Return the median over the steps, of the ranks together: the slowest's seconds, or all that they spent."""
-    steps = zip(*([spent[what] for spent in rank[case]] for rank in said), strict=True)
-    return statistics.median(map(max if what == "seconds" else sum, steps))
+def median(ranks: list[dict[str, Any]], case: str, measure: str) -> float:
+    """Return the median over the steps: of the slowest rank's seconds, or of the sum over ranks for other measures."""
+    steps = zip(*([spent[measure] for spent in rank[case]] for rank in ranks), strict=True)
+    return statistics.median(map(max if measure == "seconds" else sum, steps))
 
 
-def summary(arguments: argparse.Namespace, said: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(arguments: argparse.Namespace, ranks: list[dict[str, Any]]) -> dict[str, Any]:
     m = arguments.microbatches
-    ours, single, both, at_once = (median(said, case, "seconds") for case in ("ours", "single", "both", "at_once"))
-    cpu = [median([rank], "ours", "cpu_s") for rank in said]
+    ours, single, both, at_once = (median(ranks, case, "seconds") for case in ("ours", "single", "both", "at_once"))
+    cpu = [median([rank], "ours", "cpu_s") for rank in ranks]
     theory, efficiency = m / (m + RANKS - 1), single / (RANKS * ours)
     return {
         "workload": arguments.workload,
@@ -83,17 +83,17 @@ def summary(arguments: argparse.Namespace, said: list[dict[str, Any]]) -> dict[s
         # One process with the whole batch and no microbatches, if its memory allows that.
         "at_once_s": round(at_once, 4),
         "speedup_over_at_once": round(at_once / ours, 3),
-        # One process beside another of its kind, over one alone: two cores are worth 2 / contention.
+        # Time of a process while another one runs the same, over time alone: two cores are worth 2 / contention.
         "contention": round(both / single, 3),
         "share_of_both": round(both / (RANKS * ours) / theory, 3),
-        # Processor time of a step: each rank's, and that of one process beside another.
+        # Processor time of a step: of each rank, and of a process while another one runs the same.
         "cpu_s": [round(seconds, 4) for seconds in cpu],
-        "both_cpu_s": [round(median([rank], "both", "cpu_s"), 4) for rank in said],
-        "faults": [median([rank], "ours", "faults") for rank in said],
-        "single_faults": median(said[:1], "single", "faults"),
-        "peak_bytes": [rank["peak_bytes"] for rank in said],
-        "single_peak_bytes": said[0]["single_peak_bytes"],
-        "peak_live": [rank["peak_live"] for rank in said],
+        "both_cpu_s": [round(median([rank], "both", "cpu_s"), 4) for rank in ranks],
+        "faults": [median([rank], "ours", "faults") for rank in ranks],
+        "single_faults": median(ranks[:1], "single", "faults"),
+        "peak_bytes": [rank["peak_bytes"] for rank in ranks],
+        "single_peak_bytes": ranks[0]["single_peak_bytes"],
+        "peak_live": [rank["peak_live"] for rank in ranks],
     }
 
 
@@ -113,11 +113,11 @@ def main() -> int:
     port.release()
     processes = [start(rank, port.number, token, arguments) for rank in range(RANKS)]
     try:
-        said = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+        ranks = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    print(json.dumps(summary(arguments, said)))
+    print(json.dumps(summary(arguments, ranks)))
     return 0
 
 

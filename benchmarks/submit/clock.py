@@ -1,6 +1,6 @@
-"""What is timed in either SDK's process: from the call of fit() until CreateTrainingJob is about to be sent.
+"""The clock in each SDK's process: time from the call of fit() until CreateTrainingJob is about to be sent.
 
-Both SDKs talk through a boto3 session, whose own events say what is sent; nothing of either is replaced.
+Both SDKs use a boto3 session, whose events report all requests. No code of either SDK is replaced.
 """
 
 import json
@@ -8,7 +8,7 @@ import time
 
 
 class Clock:
-    """Watches a boto3 session. Runs on the Python of the peer as well as on ours."""
+    """Watches a boto3 session. It must run on the peer's older Python too."""
 
     def __init__(self, boto):
         self.operations = []

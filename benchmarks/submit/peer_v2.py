@@ -13,7 +13,7 @@ folder, name, image, role = sys.argv[1:]
 
 
 def to_the_mock(request, **_):
-    """It asks STS at an address of its own, whatever AWS_ENDPOINT_URL says."""
+    """Send requests for STS to the mock: the peer ignores AWS_ENDPOINT_URL for STS."""
     request.url = os.environ["AWS_ENDPOINT_URL"]
 
 

@@ -1,4 +1,4 @@
-"""How long it takes from fit() to CreateTrainingJob: ours and the peer's, against one mock of AWS, taking turns.
+"""Measure the time from fit() to CreateTrainingJob, for our SDK and the peer's in turn, with one mock of AWS.
 
 Usage: python benchmarks/submit/run.py [--repeats 7] [--files 1000]. The last line is JSON: medians in seconds.
 """
@@ -35,11 +35,11 @@ WORDS = [f"{verb}_{noun}" for verb in ("load", "mix", "scale", "drop") for noun 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--repeats", type=int, default=7, help="rounds that count, after one that does not")
+    parser.add_argument("--repeats", type=int, default=7, help="counted rounds, after one warm-up round")
     parser.add_argument("--files", type=int, default=1000, help="files of the source folder")
     options = parser.parse_args()
     if not PEER_PYTHON.exists():
-        sys.exit("the peer is missing: run tests/peer/setup")
+        sys.exit(f"{PEER_PYTHON} is missing: run tests/peer/setup")
     with tempfile.TemporaryDirectory() as name, mock_aws(Path(name) / "log") as address:
         folder = Path(name) / "src"
         num_bytes = write_source(folder, options.files)
@@ -50,8 +50,8 @@ def main() -> None:
 
 
 def write_source(folder: Path, num_files: int) -> int:
-    """Write modules of some 4 KB that compress as code does; return the bytes of all."""
-    source = random.Random(0)  # noqa: S311 - the same files each time
+    """Write modules of about 4 KB that compress like code. Return the bytes of all files."""
+    source = random.Random(0)  # noqa: S311  the same files in every run
     folder.mkdir()
     (folder / "train.py").write_text("print('training')\n")
     for number in range(num_files - 1):
@@ -63,12 +63,12 @@ def write_source(folder: Path, num_files: int) -> int:
 
 
 def environment(address: str, scratch: Path) -> dict[str, str]:
-    """A user who has logged in, without settings of this machine."""
+    """Return the environment of a user with credentials, without any settings of this machine."""
     config = scratch / "sagemaker.yaml"
     config.write_text("SchemaVersion: '1.0'\nSageMaker: {PythonSDK: {Modules: {TelemetryOptOut: true}}}\n")
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SAGEMAKER_"))}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "SAGEMAKER_"))}
     return {
-        **kept,
+        **inherited,
         "AWS_ENDPOINT_URL": address,
         "AWS_ACCESS_KEY_ID": "mock",
         "AWS_SECRET_ACCESS_KEY": "mock",
@@ -92,15 +92,16 @@ def make_role(environ: dict[str, str]) -> None:
 
 
 def round_of(number: int, folder: Path, environ: dict[str, str]) -> dict[str, dict[str, Any]]:
-    """Change one file, then submit twice with each SDK: what changed, and what did not."""
+    """Change one file, then submit the folder twice with each SDK: changed, and unchanged."""
     (folder / "train.py").write_text(f"print('training, round {number}')\n")
     names = list(PROGRAMS) if number % 2 else list(reversed(PROGRAMS))
-    found = {}
-    for which in ("changed", "unchanged"):
+    reports = {}
+    for state in ("changed", "unchanged"):
         for name in names:
-            found[f"{name} {which}"] = submit(name, folder, f"{name.replace('_', '-')}-{which}-{number}", environ)
-            print(f"round {number} {name} {which}: {found[f'{name} {which}']}", flush=True)
-    return found
+            report = submit(name, folder, f"{name.replace('_', '-')}-{state}-{number}", environ)
+            reports[f"{name} {state}"] = report
+            print(f"round {number} {name} {state}: {report}", flush=True)
+    return reports
 
 
 def submit(name: str, folder: Path, job: str, environ: dict[str, str]) -> dict[str, Any]:
@@ -115,11 +116,11 @@ def submit(name: str, folder: Path, job: str, environ: dict[str, str]) -> dict[s
 
 
 def summary(rows: list[dict[str, dict[str, Any]]], num_files: int, num_bytes: int) -> dict[str, Any]:
-    def median(key: str, what: str) -> float:
-        return round(statistics.median(row[key][what] for row in rows), 3)
+    def median(key: str, measure: str) -> float:
+        return round(statistics.median(row[key][measure] for row in rows), 3)
 
-    def ratio(which: str) -> float:
-        shares = [row[f"ours {which}"]["seconds"] / row[f"peer_v2 {which}"]["seconds"] for row in rows]
+    def ratio(state: str) -> float:
+        shares = [row[f"ours {state}"]["seconds"] / row[f"peer_v2 {state}"]["seconds"] for row in rows]
         return round(statistics.median(shares), 3)
 
     return {
@@ -130,7 +131,7 @@ def summary(rows: list[dict[str, dict[str, Any]]], num_files: int, num_bytes: in
         "process_seconds": {key: median(key, "process") for key in rows[0]},
         "uploads": {key: max(row[key]["uploads"] for row in rows) for key in rows[0]},
         "calls": {key: max(row[key]["calls"] for row in rows) for key in rows[0]},
-        "ours_over_peer": {which: ratio(which) for which in ("changed", "unchanged")},
+        "ours_over_peer": {state: ratio(state) for state in ("changed", "unchanged")},
         "aim": round(AIM, 3),
         "aim_met": ratio("changed") <= AIM,
     }

@@ -1,4 +1,4 @@
-"""One rank: times each kind of step in turn, and prints what it found as a line of JSON."""
+"""One rank of run.py: time each kind of step in turn, and print the times as a line of JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAYERS, WIDTH = 8, 1024
 
 
 class Steps:
-    """The ways to make a step; `late` starts its sums behind the whole backward pass."""
+    """The kinds of steps. `late` starts its sums after the whole backward pass."""
 
     def __init__(self, batch: int) -> None:
         self._weights = [
@@ -59,7 +59,7 @@ class Steps:
 
 
 class _Whole:
-    """A tape that shows no gradient before all are there."""
+    """A tape that returns no gradient before all gradients are final."""
 
     def __init__(self, tape: tf.GradientTape) -> None:
         self._tape = tape
@@ -76,13 +76,13 @@ def main(batch: int, repeats: int) -> None:
     sdp.init()
     steps = Steps(batch)
     times: dict[str, list[float]] = {name: [] for name in ("forward", "alone", "step", "late", "sums")}
-    for repeat in range(-2, repeats):  # in the first two, functions are traced and ranks compared
-        for name, found in times.items():
+    for repeat in range(-2, repeats):  # the first two rounds trace the functions and compare the ranks' weights
+        for name, seconds in times.items():
             sdp.oob_allreduce(tf.constant(0.0))
             began = time.perf_counter()
             getattr(steps, name)()
             if repeat >= 0:
-                found.append(time.perf_counter() - began)
+                seconds.append(time.perf_counter() - began)
     print(json.dumps(times), flush=True)
     sdp.shutdown()
 

@@ -1,4 +1,4 @@
-"""Two ranks with TensorFlow on emulated hosts: how much of the sums a step hides. Root only; see README.md.
+"""Measure the part of its sums that a TensorFlow step hides, with two ranks on emulated hosts. Needs root.
 
 Usage: python benchmarks/tensorflow/run.py --mbit 200 [--batch 256] [--repeats 10]
 """
@@ -24,7 +24,7 @@ RANKS = 2
 
 
 def start(network: Network, rank: int, token: bytes, arguments: argparse.Namespace) -> subprocess.Popen[str]:
-    """Start a rank; the token goes through a pipe, and is in no file and no argument."""
+    """Start a rank. The token goes through a pipe, so that no file and no argument has it."""
     reads, writes = os.pipe()
     os.write(writes, token)
     os.close(writes)
@@ -52,23 +52,23 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=10)
     arguments = parser.parse_args()
     if os.geteuid() != 0:
-        parser.error("network namespaces need root")
+        parser.error("network namespaces need root: run the benchmark with sudo")
     if not PYTHON.exists():
-        parser.error("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
+        parser.error(f"{PYTHON} is missing: run tests/tensorflow/setup")
     token = secrets.token_hex(16).encode()
     with Network(hosts=RANKS, mbit=arguments.mbit) as network:
         processes = [start(network, rank, token, arguments) for rank in range(RANKS)]
         try:
-            said = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
+            ranks = [json.loads(process.communicate()[0].splitlines()[-1]) for process in processes]
         finally:
             for process in processes:
                 process.kill()
-    slower = {name: [max(pair) for pair in zip(*(rank[name] for rank in said), strict=True)] for name in said[0]}
-    found = {f"{name}_s": round(statistics.median(times), 4) for name, times in slower.items()}
-    sums = found["sums_s"]
-    found["overlap"] = round(1 - (found["step_s"] - found["alone_s"]) / sums, 3)
-    found["ceiling"] = round(min(1.0, (found["alone_s"] - found["forward_s"]) / sums), 3)
-    print(json.dumps({"mbit": arguments.mbit, "batch": arguments.batch, "repeats": arguments.repeats, **found}))
+    slower = {name: [max(pair) for pair in zip(*(rank[name] for rank in ranks), strict=True)] for name in ranks[0]}
+    result = {f"{name}_s": round(statistics.median(times), 4) for name, times in slower.items()}
+    sums = result["sums_s"]
+    result["overlap"] = round(1 - (result["step_s"] - result["alone_s"]) / sums, 3)
+    result["ceiling"] = round(min(1.0, (result["alone_s"] - result["forward_s"]) / sums), 3)
+    print(json.dumps({"mbit": arguments.mbit, "batch": arguments.batch, "repeats": arguments.repeats, **result}))
     return 0
 
 

@@ -1,10 +1,10 @@
-"""Trains a BERT on text, on any number of hosts; by itself a small one on the texts of Python's help.
+"""Train a BERT on text, on any number of hosts. By default, train a small one on the texts of Python's help.
 
 Usage: python examples/bert_pretrain/submit.py [--hosts 2] [--set NAME=VALUE] [--json]
        python examples/bert_pretrain/submit.py --data s3://bucket/wikipedia --instance-type ml.p4d.24xlarge
            --hosts 16 --ranks 128
 
-The dict and the hyperparameters say all there is to say; the script is the same.
+The script is the same for all jobs; only `distribution` and the hyperparameters differ.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import topics
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common.submitting import arguments_of, report, settings_of, train, where_of  # noqa: E402  the examples' own
+from common.submitting import arguments_of, layout_of, report, settings_of, train  # noqa: E402  the line above finds it
 
-# BERT-large in two phases as arXiv 1904.00962 has them: 65,536 pairs of 128 tokens, then 32,768 of 512, LAMB with a
-# warm-up in both, rates by the square root of the batch. Of Wikipedia's 3 billion tokens an epoch is about 400 and 200
-# steps.
+# BERT-large in the two phases of arXiv 1904.00962: 65,536 pairs of 128 tokens, then 32,768 pairs of 512 tokens, LAMB
+# with a warm-up in both, rates that grow with the square root of the batch. An epoch of Wikipedia's 3 billion tokens
+# has about 400 steps in the first phase and 200 in the second.
 FULL = {
     "tokenizer": "bert-large-uncased", "width": 1024, "depth": 24, "heads": 16, "dropout": 0.1, "precision": "bf16",
     "optimizer": "lamb", "weight-decay": 0.01, "global-batch": 65536, "lr": 6e-3,
@@ -38,7 +38,7 @@ TINY = {
 
 def main() -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("--data", help="a folder with train/ and test/, as documents.py describes them; or its address")
+    parser.add_argument("--data", help="a folder or S3 address with train/ and test/, in the format of documents.py")
     arguments = parser.parse_args()
     settings = settings_of(arguments, FULL if arguments.data else TINY)
     with tempfile.TemporaryDirectory() as folder:
@@ -46,7 +46,7 @@ def main() -> None:
             topics.write(Path(folder))
         data = arguments.data or folder
         channels = {"training": f"{data}/train", "test": f"{data}/test"}
-        job = train(settings, channels, source=HERE / "src", **where_of(arguments))
+        job = train(settings, channels, source=HERE / "src", **layout_of(arguments))
     report(job, ("eval_accuracy", "eval_next_accuracy", "eval_loss"), as_json=arguments.json)
 
 

@@ -1,4 +1,4 @@
-"""The texts of Python's own help as documents: what every Python brings along, for a first run."""
+"""The texts of Python's help as documents. Every installation of Python has them, so they serve for a first run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _END = re.compile(r"(?<=[.!?:])\s+(?=[\"'(*A-Z])")
 
 
 def write(folder: Path) -> None:
-    """Write `train/<topic>.txt` and, of every fifth topic, `test/<topic>.txt`, a sentence a line."""
+    """Write `train/<topic>.txt`, or `test/<topic>.txt` for every fifth topic, with one sentence per line."""
     for number, (name, text) in enumerate(sorted(topics.items())):
         path = folder / ("test" if number % 5 == 0 else "train") / f"{name}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)

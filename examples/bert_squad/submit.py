@@ -1,10 +1,11 @@
-"""Trains a BERT to find answers, on any number of hosts; by itself a small one on made questions.
+"""Train a BERT to find answers, on any number of hosts. By default, train a small one on generated questions.
 
 Usage: python examples/bert_squad/submit.py [--hosts 2] [--set NAME=VALUE] [--json]
        python examples/bert_squad/submit.py --train squad/train --test squad/dev --set pretrained=bert-base-uncased
            --instance-type ml.p4d.24xlarge --hosts 1 --ranks 8
 
-Folders hold SQuAD v1.1's JSON files. The dict and the hyperparameters say all there is to say; the script is the same.
+The folders contain SQuAD v1.1's JSON files. The script is the same for all jobs; only `distribution` and the
+hyperparameters differ.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import made
+import questions
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common.submitting import arguments_of, report, settings_of, train, where_of  # noqa: E402  the examples' own
+from common.submitting import arguments_of, layout_of, report, settings_of, train  # noqa: E402  the line above finds it
 
-# Determined AI's published settings for bert-base: 12 examples on each of 8 GPUs, two epochs, no warm-up.
+# Determined AI published these settings for bert-base: 12 examples on each of 8 GPUs, two epochs, no warm-up.
 FULL = {
     "epochs": 2, "rank-batch": 12, "lr": 3e-5, "base-batch": 96, "weight-decay": 0.0, "length": 384, "stride": 128,
     "precision": "bf16",
@@ -32,18 +33,18 @@ TINY = {
 
 def main() -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("--train", help="a folder, or its address; without it, questions are made")
-    parser.add_argument("--test", help="the same, to evaluate on")
+    parser.add_argument("--train", help="a folder or S3 address (default: generated questions)")
+    parser.add_argument("--test", help="a folder or S3 address, for the evaluation")
     arguments = parser.parse_args()
     if (arguments.train is None) != (arguments.test is None):
-        sys.exit("--train and --test come together")
+        sys.exit("--train and --test need each other: give both or none")
     settings = settings_of(arguments, FULL if arguments.train else TINY)
     with tempfile.TemporaryDirectory() as folder:
         if not arguments.train:
-            made.write(Path(folder) / "train", paragraphs=200, seed=1)
-            made.write(Path(folder) / "test", paragraphs=40, seed=2)
+            questions.write(Path(folder) / "train", paragraphs=200, seed=1)
+            questions.write(Path(folder) / "test", paragraphs=40, seed=2)
         data = {"training": arguments.train or f"{folder}/train", "test": arguments.test or f"{folder}/test"}
-        job = train(settings, data, source=HERE / "src", **where_of(arguments))
+        job = train(settings, data, source=HERE / "src", **layout_of(arguments))
     report(job, ("eval_f1", "eval_exact_match"), as_json=arguments.json)
 
 

@@ -1,1 +1,1 @@
-"""What the training examples share: hyperparameters, ranks, and who takes which examples."""
+"""Code that the training examples share: hyperparameters, ranks, and the order of the examples."""

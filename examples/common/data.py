@@ -1,7 +1,7 @@
-"""What is wrong with data, in words."""
+"""The error that all readers of data raise."""
 
 from __future__ import annotations
 
 
 class DataError(ValueError):
-    """Data that is not in the stated form; the message has the file, and the line, place or field in it."""
+    """Data in another format than the example documents. The message names the file, and the line, entry or field."""

@@ -1,4 +1,4 @@
-"""Scikit-learn's 1,797 handwritten digits as a folder per class, every fifth kept for the test."""
+"""Scikit-learn's 1,797 handwritten digits as one folder per class. Every fifth digit belongs to the test split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 
 def write(folder: Path) -> None:
-    """Write `train/3/0017.pgm` and `test/3/0020.pgm`, 8 x 8 in 17 shades."""
+    """Write all digits as 8 x 8 images in 17 shades, such as `train/3/0017.pgm` and `test/3/0020.pgm`."""
     digits = load_digits()
     for number, (image, label) in enumerate(zip(digits.images, digits.target, strict=True)):
         path = folder / ("test" if number % 5 == 0 else "train") / str(label) / f"{number:04}.pgm"

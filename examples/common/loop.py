@@ -1,4 +1,4 @@
-"""What every training script does, whatever it trains: all epochs, their log, the target, and the model at the end."""
+"""The main loop of every training script: all epochs, their log, the target, and the model at the end."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from herringbone_parallel.run_log import RunLog
 
 
 class Training(Protocol):
-    """What an example brings, on each rank; `order` is that of the epoch under way."""
+    """The part of the loop that each example implements. `order` belongs to the current epoch."""
 
     model: Any
     order: Order
     epochs: int
 
     def epoch(self, number: int) -> Iterator[float]:
-        """Train an epoch, numbered from 0; yield the loss of each step, over all ranks."""
+        """Train one epoch, numbered from 0. Yield the loss of each step, averaged over all ranks."""
         ...
 
     def evaluate(self) -> dict[str, float]:
-        """Return what all ranks together find, by name; the first is what `--target` is about."""
+        """Evaluate on all ranks together and return metrics by name. `--target` refers to the first metric."""
         ...
 
 
 class Framework(Protocol):
-    """What differs between frameworks; for PyTorch it is the module `common.world`."""
+    """Functions that differ between frameworks. The module `common.world` implements them for PyTorch."""
 
     def join(self) -> Any:
-        """Meet the other ranks; return which of how many this is, as `rank` and `ranks`."""
+        """Join the other ranks. Return an object with this rank's number, `rank`, and the number of ranks, `ranks`."""
         ...
 
     def save(self, model: Any, folder: Path) -> None:
@@ -40,7 +40,7 @@ class Framework(Protocol):
         ...
 
     def leave(self) -> None:
-        """Part from the other ranks."""
+        """End the communication with the other ranks."""
         ...
 
 
@@ -52,20 +52,21 @@ def run(settings: argparse.Namespace, build: Callable[[Any, Path, Path], Trainin
         training = build(world, *(Path(os.environ[f"SM_CHANNEL_{name}"]) for name in ("TRAINING", "TEST")))
     log.point("global_batch_size", settings.global_batch)
     log.point("seed", settings.seed)
-    done = 0
+    step = 0
     for epoch in range(training.epochs):
         with log.epoch(epoch + 1):
             for loss in training.epoch(epoch):
-                done += 1
+                step += 1
                 log.count(training.order.global_batch)
                 if world.rank == 0:
-                    print(f"step={done} loss={loss:.7f}")
-                if done == settings.steps:
+                    print(f"step={step} loss={loss:.7f}")
+                if step == settings.steps:
                     break
+        # Every rank evaluates: the metrics are sums over ranks, so a rank that skipped them would block the others.
         (name, value), *others = training.evaluate().items()
-        for other, found in others:
-            log.point(other, found, epoch_num=epoch + 1)
-        if log.evaluation(name, value, epoch + 1) or done == settings.steps:
+        for other_name, other_value in others:
+            log.point(other_name, other_value, epoch_num=epoch + 1)
+        if log.evaluation(name, value, epoch + 1) or step == settings.steps:
             break
     if world.rank == 0:
         framework.save(training.model, Path(os.environ["SM_MODEL_DIR"]))

@@ -1,4 +1,4 @@
-"""A dot for each seed and a bar for the mean, one column a way of training, as SVG: the pictures of studies."""
+"""The pictures of studies, as SVG: one column per variant, with a dot for each seed and a bar for the mean."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ COLOURS = ("#6b7280", "#dc2626", "#047857")
 
 
 def draw(columns: dict[str, list[float]], title: str, *, least: int) -> str:
-    """Return the picture; values are in percent, and what lies below `least` is drawn on the axis."""
+    """Return the picture as SVG. Values are in percent; values below `least` are drawn on the axis."""
     column = (WIDTH - LEFT - 20) / len(columns)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT + 90}" font-family="sans-serif"'
@@ -21,15 +21,16 @@ def draw(columns: dict[str, list[float]], title: str, *, least: int) -> str:
         y = _y(percent, least)
         parts.append(f'<line x1="{LEFT}" y1="{y}" x2="{WIDTH - 20}" y2="{y}" stroke="#e5e7eb"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4}" text-anchor="end">{percent} %</text>')
-    for place, (name, values) in enumerate(columns.items()):
-        colour = COLOURS[place % len(COLOURS)]
-        middle = round(LEFT + column * (place + 0.5), 1)
+    for number, (name, values) in enumerate(columns.items()):
+        colour = COLOURS[number % len(COLOURS)]
+        middle = round(LEFT + column * (number + 0.5), 1)
         mean = sum(values) / len(values)
         y = _y(mean, least)
         parts.append(
             f'<line x1="{middle - 40}" y1="{y}" x2="{middle + 40}" y2="{y}" stroke="{colour}" stroke-width="3"/>'
         )
         for index, value in enumerate(values):
+            # Seeds are drawn next to each other, because equal values would hide each other.
             x = middle + 14 * (index - (len(values) - 1) / 2)
             parts.append(f'<circle cx="{x}" cy="{_y(value, least)}" r="4" fill="{colour}" fill-opacity="0.6"/>')
         parts.append(f'<text x="{middle}" y="{HEIGHT + 62}" text-anchor="middle">{escape(name)}</text>')

@@ -1,6 +1,6 @@
-"""Several ways of training the same model, each from several seeds: a table and a picture.
+"""Train several variants of the same model with several seeds each, and write a table and a picture.
 
-In one process, so that nothing but the settings differs; the script's own training code is what runs.
+All runs share one process and the example's own training code, so only the settings differ.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from common import plot
 from common.loop import Training
 from common.world import World
 
-ALONE = World(0, 1, torch.device("cpu"))
+ONE_PROCESS = World(0, 1, torch.device("cpu"))
 Settings = dict[str, Any]
 
 
 def as_arguments(settings: Settings) -> list[str]:
-    """Return hyperparameters as a script's command line has them."""
+    """Return hyperparameters as the command line of a script."""
     return [f"--{name}={value}" for name, value in settings.items()]
 
 
-def trained(training: Training) -> dict[str, float]:
-    """Train to the end, and evaluate."""
+def train_and_evaluate(training: Training) -> dict[str, float]:
+    """Train all epochs, then evaluate once."""
     for epoch in range(training.epochs):
         for _ in training.epoch(epoch):
             pass
@@ -34,18 +34,24 @@ def trained(training: Training) -> dict[str, float]:
 
 
 def compare(
-    ways: dict[str, Settings], score: Callable[[Settings], float], *, seeds: int, picture: Path, title: str, least: int
+    variants: dict[str, Settings],
+    score: Callable[[Settings], float],
+    *,
+    seeds: int,
+    picture: Path,
+    title: str,
+    least: int,
 ) -> None:
-    """Print the score in percent of each way and seed as a table, the mean beside the first way's; draw it too."""
-    torch.set_num_threads(1)
-    found: dict[str, list[float]] = {}
-    for name, settings in ways.items():
-        found[name] = [score({**settings, "seed": seed}) for seed in range(1, seeds + 1)]
-        print(f"{name}: {' '.join(f'{value:.1f}' for value in found[name])}", flush=True)
-    base = statistics.mean(next(iter(found.values())))
+    """Print a table with the score of each variant and seed in percent, and draw it. The first variant is the base."""
+    torch.set_num_threads(1)  # one thread adds in one order, so a table can be reproduced
+    scores: dict[str, list[float]] = {}
+    for name, settings in variants.items():
+        scores[name] = [score({**settings, "seed": seed}) for seed in range(1, seeds + 1)]
+        print(f"{name}: {' '.join(f'{value:.1f}' for value in scores[name])}", flush=True)
+    base = statistics.mean(next(iter(scores.values())))
     print("\n| | " + " | ".join(f"seed {1 + index}" for index in range(seeds)) + " | mean | to the base |")
     print("|---" * (seeds + 3) + "|")
-    for name, values in found.items():
+    for name, values in scores.items():
         mean = statistics.mean(values)
         print(f"| {name} | {' | '.join(f'{value:.1f}' for value in values)} | **{mean:.1f}** | {mean - base:+.1f} |")
-    picture.write_text(plot.draw(found, title, least=least))
+    picture.write_text(plot.draw(scores, title, least=least))

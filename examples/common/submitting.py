@@ -1,4 +1,4 @@
-"""What the examples' submit.py share: their arguments, the job, and what is printed of it."""
+"""Code that the submit.py of all training examples share: their arguments, the job, and the printed results."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from herringbone import Estimator, PyTorch, TrainingJob, attach
 from herringbone_parallel.core.recipes.large_batch import aggregation_for
 
 Settings = dict[str, Any]
-# For each rank where there are no GPUs: the same arithmetic, whatever the machine.
+# One thread per rank on CPUs: the order of additions, and so the result, does not depend on the number of cores.
 _ONE_CORE = {"OMP_NUM_THREADS": "1", "TF_NUM_INTRAOP_THREADS": "1"}
 
 
 def arguments_of(description: str) -> argparse.ArgumentParser:
-    """Return a parser with the arguments that all examples have."""
+    """Build a parser with the arguments that all examples have."""
     parser = argparse.ArgumentParser(description=description.splitlines()[0])
     parser.add_argument("--instance-type", default="local_process")
     parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument("--ranks", type=int, help="of all hosts (default: one a host)")
+    parser.add_argument("--ranks", type=int, help="ranks of all hosts together (default: one per host)")
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="another hyperparameter")
-    parser.add_argument("--alone", metavar="JOB", help="an earlier job of one rank, to compare samples/s with")
+    parser.add_argument("--alone", metavar="JOB", help="an earlier job with one rank, to compare samples/s with")
     parser.add_argument("--json", action="store_true", help="print the metrics as one JSON line at the end")
     return parser
 
 
-def where_of(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the command line says of hosts and ranks, as `train` takes it."""
+def layout_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the hosts, ranks and instance type of the command line, as arguments of `train`."""
     ranks = arguments.ranks or arguments.hosts
     return {"hosts": arguments.hosts, "ranks": ranks, "instance_type": arguments.instance_type}
 
 
-def settings_of(arguments: argparse.Namespace, chosen: Settings) -> Settings:
-    """Return the hyperparameters: what the example chose, and what the command line says."""
-    settings = dict(chosen)
-    settings.setdefault("global-batch", settings["rank-batch"] * where_of(arguments)["ranks"])
+def settings_of(arguments: argparse.Namespace, defaults: Settings) -> Settings:
+    """Return the example's hyperparameters, overridden by those of the command line."""
+    settings = dict(defaults)
+    settings.setdefault("global-batch", settings["rank-batch"] * layout_of(arguments)["ranks"])
     for pair in arguments.set:
         name, equals, value = pair.partition("=")
         if not equals:
@@ -47,7 +47,7 @@ def settings_of(arguments: argparse.Namespace, chosen: Settings) -> Settings:
     if arguments.alone:
         figures = figures_of(attach(arguments.alone))
         if "throughput" not in figures:
-            sys.exit(f"--alone {arguments.alone}: that job's log has no samples/s; it has to have ended")
+            sys.exit(f"--alone {arguments.alone}: the job's log has no samples/s; wait for the end of the job")
         settings["alone"] = figures["throughput"]
     return settings
 
@@ -62,10 +62,10 @@ def train(
     instance_type: str = "local_process",
     framework: type[Estimator] = PyTorch,
 ) -> TrainingJob:
-    """Run one job; what does not fit into a step at once is added up by the dict's `aggregation_frequency`.
+    """Run one job. Its `aggregation_frequency` follows from the global batch, the rank batch and the ranks.
 
-    `source` is the example's `src` folder, `framework` its estimator. Raises `ParallelError` where a global batch
-    cannot be made of the ranks'.
+    `source` is the example's `src` folder, `framework` its estimator. Raises `ParallelError` if the global batch is not
+    a multiple of all ranks' batches.
     """
     frequency = aggregation_for(settings["global-batch"], rank_batch=settings["rank-batch"], ranks=ranks)
     return framework(
@@ -82,12 +82,12 @@ def train(
 
 
 def figures_of(job: TrainingJob) -> dict[str, float]:
-    """Return the job's metrics, of each the last value."""
+    """Return the last value of each metric of the job."""
     return {metric.name: metric.value for metric in job.metrics()}
 
 
 def report(job: TrainingJob, names: Iterable[str], *, as_json: bool) -> None:
-    """Print where the model is, and the metrics of these names with what all runs have."""
+    """Print the model's address, the named metrics, and the metrics that all jobs have."""
     figures = figures_of(job)
     print(f"\njob       {job.name}\nmodel     {job.model_data}")
     for name in (*names, "run_seconds", "throughput", "scaling_efficiency", "seconds_to_target"):

@@ -1,4 +1,4 @@
-"""Texts as numbers: a vocabulary made from them, or that of HuggingFace's tokenizer by name or path."""
+"""Tokenizers: words of the training text, or a tokenizer of HuggingFace by name or path."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, NamedTuple, Protocol
 
-# A token: its number, and the characters that it stands for, from the first one to the one behind the last.
+# A token: its number, the offset of its first character, and the offset behind its last one.
 Token = tuple[int, int, int]
 
 
 class Marks(NamedTuple):
-    """The numbers of a vocabulary's tokens that stand for no text, and of the one for words that it has not."""
+    """The numbers of a vocabulary's special tokens. `unknown` is the token of words that the vocabulary lacks."""
 
     pad: int
     cls: int
@@ -22,7 +22,7 @@ class Marks(NamedTuple):
 
 
 class Tokenizer(Protocol):
-    """Cuts a text into tokens; `marks` are its vocabulary's, `size` is how many tokens that has."""
+    """Cuts a text into tokens. `marks` are the special tokens; `size` is the number of tokens of the vocabulary."""
 
     marks: Marks
     size: int
@@ -34,24 +34,24 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Words:
-    """Words and single signs, lower case; the commonest of the training text have a number."""
+    """Lower-case words and single punctuation marks. The most common ones of the training text have numbers."""
 
     marks = Marks(pad=0, cls=1, sep=2, mask=3, unknown=4)
 
     def __init__(self, texts: Iterable[str], size: int) -> None:
         counts = Counter(word for text in texts for word in _WORD.findall(text.lower()))
-        # The same numbers on every rank, also where words are equally common.
+        # Sorted by word too: ranks must number equally common words alike.
         common = sorted(counts, key=lambda word: (-counts[word], word))[: size - len(self.marks)]
         self._numbers = {word: number for number, word in enumerate(common, len(self.marks))}
         self.size = size
 
     def __call__(self, text: str) -> list[Token]:
-        found = _WORD.finditer(text)
-        return [(self._numbers.get(each.group().lower(), self.marks.unknown), *each.span()) for each in found]
+        matches = _WORD.finditer(text)
+        return [(self._numbers.get(match.group().lower(), self.marks.unknown), *match.span()) for match in matches]
 
 
 class PretrainedWords:
-    """HuggingFace's tokenizer, which knows where in the text its tokens lie."""
+    """A fast tokenizer of HuggingFace, which reports the offsets of its tokens in the text."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -59,17 +59,19 @@ class PretrainedWords:
         self.size = len(tokenizer)
 
     def __call__(self, text: str) -> list[Token]:
-        found = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        return [(number, *span) for number, span in zip(found["input_ids"], found["offset_mapping"], strict=True)]
+        encoding = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        pairs = zip(encoding["input_ids"], encoding["offset_mapping"], strict=True)
+        return [(number, *span) for number, span in pairs]
 
 
 def huggingface(setting: str, name: str) -> Any:
-    """Return HuggingFace's library, which `--SETTING NAME` needs. Raises `ModuleNotFoundError` without it."""
+    """Import HuggingFace's library for `--SETTING NAME`. Raises `ModuleNotFoundError` if it is not installed."""
     try:
         import transformers
     except ModuleNotFoundError:
         raise ModuleNotFoundError(
-            f"--{setting} {name} needs HuggingFace's library: list `transformers` in requirements.txt, or leave it out"
+            f"--{setting} {name} needs HuggingFace's library: list `transformers` in requirements.txt, or omit"
+            f" --{setting}"
         ) from None
     return transformers
 

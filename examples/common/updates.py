@@ -1,4 +1,4 @@
-"""Steps of a global batch: the gradients of its parts together, clipped, and an optimizer whose rate has a schedule."""
+"""Training steps of a global batch: add up the gradients of its parts, clip them, and update at a scheduled rate."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Part = TypeVar("Part")
 
 
 def learning_rate(settings: argparse.Namespace) -> float:
-    """Return the highest rate of the schedule, that of the global batch."""
+    """Return the schedule's highest rate: `--lr`, scaled to the global batch."""
     base = settings.base_batch or settings.global_batch
     return scale_learning_rate(settings.lr, batch=settings.global_batch, base_batch=base, rule=settings.scaling)
 
 
 def build_optimizer(settings: argparse.Namespace, model: nn.Module) -> torch.optim.Optimizer:
-    """Make the optimizer that the settings name."""
+    """Build the optimizer that the settings name."""
     rate, groups = learning_rate(settings), weight_groups(model, settings.weight_decay)
     if settings.optimizer == "lars":
         return LARS(groups, lr=rate, trust=settings.trust)
     if settings.optimizer == "lamb":
         return LAMB(groups, lr=rate)
-    # `adapt` is a word of LARS and LAMB.
+    # Only LARS and LAMB know the key `adapt` of a group.
     plain = [{key: value for key, value in group.items() if key != "adapt"} for group in groups]
     if settings.optimizer == "radam":
         return torch.optim.RAdam(plain, lr=rate, decoupled_weight_decay=True)
@@ -39,7 +39,7 @@ def build_optimizer(settings: argparse.Namespace, model: nn.Module) -> torch.opt
 
 
 class Updates:
-    """Makes the steps of the epochs that `settings` and `order` describe, from the first one on.
+    """Runs the training steps of the epochs that `settings` and `order` describe, starting with the first one.
 
     updates = Updates(settings, world, model, build_optimizer(settings, model), order)
     for step in order.epoch(0, rank=world.rank):
@@ -57,25 +57,25 @@ class Updates:
         self._world, self._model, self._optimizer, self._clip = world, model, optimizer, settings.clip
         schedule = Schedule(length=settings.epochs, warmup=settings.warmup, decay=settings.decay, power=settings.power)
         self._factor = schedule.by_steps(order.steps_per_epoch)
-        self._rate, self._done = learning_rate(settings), 0
+        self._rate, self._steps = learning_rate(settings), 0
         self._precision = Precision(settings.precision, world.device)
-        # The job's library averages over parts and ranks; a process that no launcher started has none.
+        # In a job, the backend averages over parts and ranks. Without a launcher there is no backend: average here.
         self._share = 1.0 if world.is_launched else 1.0 / order.parts_per_step
 
     def step(self, parts: Iterable[Part], loss_of: Callable[[Part], torch.Tensor]) -> float:
-        """Make a step of this rank's parts; return the loss, the mean over all parts of all ranks."""
+        """Run one step on this rank's parts. Return the mean loss of all parts of all ranks."""
         losses = []
         for part in parts:
             with self._precision.autocast():
                 loss = loss_of(part)
-            # With an aggregation frequency the gradients are there after the last part of the step.
+            # The backend sums over ranks in the backward of the step's last part only (aggregation_frequency).
             self._precision.backward(loss * self._share)
             losses.append(loss.detach())
         if self._clip is not None:
             self._precision.clip(self._optimizer, self._model.parameters(), self._clip)
         for group in self._optimizer.param_groups:
-            group["lr"] = self._rate * self._factor(self._done)
+            group["lr"] = self._rate * self._factor(self._steps)
         self._precision.step(self._optimizer)
         self._optimizer.zero_grad()
-        self._done += 1
+        self._steps += 1
         return self._world.total(torch.stack(losses).sum())[0] / (len(losses) * self._world.ranks)

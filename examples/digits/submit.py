@@ -1,4 +1,4 @@
-"""Trains a network split over two processes of this machine, and compares it with a one-process run of the same seed.
+"""Train a network that is split over two processes, and compare it with a one-process run of the same seed.
 
 Usage: python examples/digits/submit.py [--epochs 6] [--pipeline simple] [--instance-type ssh:hosts.yaml] [--hosts 3]
        [--json]
@@ -28,7 +28,7 @@ METRICS = [
 
 
 def write_data(folder: Path) -> None:
-    """Write scikit-learn's 1,797 handwritten digits as arrays, every fifth kept for the test."""
+    """Write scikit-learn's 1,797 handwritten digits as arrays. Every fifth digit belongs to the test split."""
     digits = load_digits()
     images = (digits.images / 16).astype(np.float32)[:, None]
     labels = digits.target.astype(np.int64)
@@ -43,7 +43,7 @@ def write_data(folder: Path) -> None:
 
 
 def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
-    """Read the state dict out of a job's model.tar.gz."""
+    """Read the state dict from a job's model.tar.gz."""
     with tarfile.open(job.model_data.removeprefix("file://")) as archive:
         return torch.load(archive.extractfile("model.pt"), weights_only=True)
 
@@ -58,18 +58,22 @@ def main() -> None:
         help="local for containers, ssh:hosts.yaml for machines of your own (default: %(default)s)",
     )
     parser.add_argument(
-        "--hosts", type=int, choices=[1, 2, 3], default=1, help="two processes on one host, or one on each of several"
+        "--hosts",
+        type=int,
+        choices=[1, 2, 3],
+        default=1,
+        help="two processes on one host, or one on each of several hosts",
     )
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
     arguments = parser.parse_args()
     shared = {
         "source_dir": str(HERE / "src"),
-        # Not in every image; a library in pure Python comes along like the script.
+        # Some images lack tqdm. A library in pure Python can be uploaded next to the script.
         "dependencies": [str(Path(tqdm.__file__).parent)],
         "instance_type": arguments.instance_type,
         "hyperparameters": {"epochs": arguments.epochs},
         "metric_definitions": METRICS,
-        # One core a rank: the same arithmetic, in the same order, on any machine.
+        # One thread per rank: sums are added in the same order on any machine.
         "environment": {"OMP_NUM_THREADS": "1"},
     }
     partitions = max(2, arguments.hosts)
@@ -100,7 +104,7 @@ def main() -> None:
     print(f"\ntest accuracy         {accuracy:.4f}")
     print(f"model                 {job.model_data}")
     print(f"time                  {seconds:.1f} s")
-    print(f"difference of weights {difference:.1e}   (greatest, to the one-process run)")
+    print(f"difference of weights {difference:.1e}   (largest, compared with the one-process run)")
     if arguments.json:
         print(json.dumps({"accuracy": accuracy, "difference": difference, "seconds": seconds, "model": job.model_data}))
 

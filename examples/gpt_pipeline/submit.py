@@ -1,8 +1,8 @@
-"""Trains a GPT on bytes by pipeline x data parallelism, and compares its losses with those of one process.
+"""Train a GPT on bytes with pipeline and data parallelism, and compare its losses with those of one process.
 
 Usage: python examples/gpt_pipeline/submit.py [--partitions 2] [--replicas 2] [--text FOLDER] [--json]
 
-Without --text it reads what every Python brings along: some of its own library's sources.
+Without --text, the text is some sources of Python's standard library, which every installation has.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from typing import Any
 from herringbone import PyTorch, TrainingJob
 
 HERE = Path(__file__).resolve().parent
-# About 0.8 MB that are much alike from one Python to the next.
+# About 0.8 MB of text that changes little between releases of Python.
 MODULES = ("argparse", "ast", "datetime", "decimal", "doctest", "inspect", "pathlib", "pydoc", "tarfile", "typing")
 
 
 def write_text(folder: Path) -> None:
-    """Copy modules of the standard library; names differ between releases, so those that are there."""
+    """Copy those of `MODULES` that this release of Python has as a file."""
     library = Path(sysconfig.get_path("stdlib"))
     for name in MODULES:
         if (library / f"{name}.py").is_file():
@@ -32,7 +32,7 @@ def write_text(folder: Path) -> None:
 
 
 def train(settings: dict[str, Any], text: str, *, partitions: int, replicas: int, microbatches: int = 4) -> TrainingJob:
-    """Run one job: `replicas` pipelines of `partitions` ranks each on one host; without either, plain PyTorch."""
+    """Run one job on one host: `replicas` pipelines of `partitions` ranks, or plain PyTorch for one rank."""
     split = partitions * replicas > 1
     parameters = {"partitions": partitions, "microbatches": microbatches, "pipeline": "interleaved", "ddp": True}
     distribution = {
@@ -74,9 +74,9 @@ def main() -> None:
         print("\nthe same training in one process, for comparison:")
         alone = train(settings, text, partitions=1, replicas=1)
     split, whole = losses(job), losses(alone)
-    difference = max(abs(one - other) for one, other in zip(split, whole, strict=True))
+    difference = max(abs(loss - reference) for loss, reference in zip(split, whole, strict=True))
     print(f"\nloss                 {split[0]:.4f} -> {split[-1]:.4f}")
-    print(f"difference of losses {difference:.1e}   (greatest, to the one-process run)")
+    print(f"difference of losses {difference:.1e}   (largest, compared with the one-process run)")
     if arguments.json:
         print(json.dumps({"first": split[0], "last": split[-1], "difference": difference}))
 

@@ -1,4 +1,4 @@
-"""Writes `digits.npz` with handwritten digits of 28 x 28 pixels: MNIST, or scikit-learn's digits made as large.
+"""Write `digits.npz` with handwritten digits of 28 x 28 pixels: MNIST, or scikit-learn's digits at the same size.
 
 Usage: python examples/launch_post/data.py FOLDER [--digits]
 """
@@ -18,22 +18,22 @@ MNIST_SHA256 = "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1
 
 
 def write_data(folder: Path, *, mnist: bool = True) -> str:
-    """Write the file, and return whose digits they are: scikit-learn's where MNIST is not wanted, or cannot be had."""
+    """Write the file and return the name of its data set: MNIST, or scikit-learn's digits if the fetch fails."""
     if mnist:
         try:
-            with urllib.request.urlopen(MNIST, timeout=10) as answer:
-                content = answer.read()
+            with urllib.request.urlopen(MNIST, timeout=10) as response:
+                content = response.read()
         except (urllib.error.URLError, TimeoutError, OSError) as error:
-            print(f"MNIST cannot be fetched ({error}): scikit-learn's digits instead")
+            print(f"MNIST cannot be fetched ({error}); using scikit-learn's digits instead")
         else:
             if hashlib.sha256(content).hexdigest() != MNIST_SHA256:
-                raise SystemExit(f"{MNIST} is not the file it was: its SHA-256 differs")
+                raise SystemExit(f"{MNIST} has changed: its SHA-256 is not {MNIST_SHA256}; pass --digits")
             (folder / "digits.npz").write_bytes(content)
             return "MNIST"
     from sklearn.datasets import load_digits
 
     digits = load_digits()
-    # 0..16 becomes 0..255, and a pixel a square of 3 x 3 in a frame of 2.
+    # To look like MNIST, values 0..16 become 0..255, and 8 x 8 pixels become 24 x 24 with a frame of 2.
     images = np.kron(digits.images * (255 / 16), np.ones((3, 3))).round().astype(np.uint8)
     images = np.pad(images, ((0, 0), (2, 2), (2, 2)))
     labels = digits.target.astype(np.uint8)
@@ -51,7 +51,9 @@ def write_data(folder: Path, *, mnist: bool = True) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--digits", action="store_true", help="scikit-learn's, without asking for MNIST")
+    parser.add_argument(
+        "--digits", action="store_true", help="write scikit-learn's digits without trying to fetch MNIST"
+    )
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
     print(write_data(arguments.folder, mnist=not arguments.digits))

@@ -1,4 +1,4 @@
-"""Made pictures in COCO's format: circles, squares and triangles before noise."""
+"""Generated pictures in COCO's format: circles, squares and triangles on noise."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SIZE = 64
 
 
 def write(folder: Path, *, pictures: int, seed: int) -> None:
-    """Write `annotations.json`, and `images/0000.ppm` and so on, with one to three shapes each."""
+    """Write `annotations.json`, and pictures `images/0000.ppm`, ... with one to three shapes each."""
     random = np.random.default_rng(seed)
     (folder / "images").mkdir(parents=True)
     images, annotations = [], []
@@ -44,7 +44,7 @@ def write(folder: Path, *, pictures: int, seed: int) -> None:
 
 
 def _points(corners: int, random: np.random.Generator) -> np.ndarray:
-    """Return the corners, on a circle somewhere in the picture."""
+    """Return the corners of a polygon, evenly spaced on a random circle in the picture."""
     radius = random.uniform(8, 14)
     middle = random.uniform(radius, SIZE - radius, 2)
     angles = [2 * pi * (corner + 0.5) / corners + pi / 2 for corner in range(corners)]
@@ -52,7 +52,7 @@ def _points(corners: int, random: np.random.Generator) -> np.ndarray:
 
 
 def _inside(points: np.ndarray) -> np.ndarray:
-    """Return which pixels' middles lie inside a convex polygon."""
+    """Return a mask of the pixels whose middle is inside a convex polygon."""
     y, x = np.mgrid[:SIZE, :SIZE] + 0.5
     sides = [
         (end[0] - begin[0]) * (y - begin[1]) - (end[1] - begin[1]) * (x - begin[0])

@@ -1,10 +1,10 @@
-"""Trains a Mask R-CNN on any number of hosts; by itself a small one on made pictures, with --train images like COCO's.
+"""Train a Mask R-CNN on any number of hosts. By default, train a small one on generated pictures.
 
 Usage: python examples/mask_rcnn/submit.py [--hosts 2] [--set NAME=VALUE] [--json]
        python examples/mask_rcnn/submit.py --train coco/train2017 --test coco/val2017 [--weights folder]
            --instance-type ml.p4d.24xlarge --hosts 1 --ranks 8
 
-The dict and the hyperparameters say all there is to say; the script is the same.
+The script is the same for all jobs; only `distribution` and the hyperparameters differ.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import shapes
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common.submitting import arguments_of, report, settings_of, train, where_of  # noqa: E402  the examples' own
+from common.submitting import arguments_of, layout_of, report, settings_of, train  # noqa: E402  the line above finds it
 
-# torchvision's published settings, two images on each of 8 GPUs, but for the decay: a cosine instead of two steps.
+# torchvision's published settings, two images on each of 8 GPUs, except the decay: a cosine instead of two steps.
 FULL = {
     "model": "resnet50", "epochs": 26, "rank-batch": 2, "lr": 0.02, "base-batch": 16, "warmup": 0.07,
     "weight-decay": 1e-4, "workers": 4,
@@ -31,14 +31,14 @@ TINY = {
 
 def main() -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("--train", help="a folder with images and their instances, or its address")
-    parser.add_argument("--test", help="the same, to evaluate on")
+    parser.add_argument("--train", help="a folder or S3 address with images and COCO's instances (default: generated)")
+    parser.add_argument("--test", help="a folder or S3 address, for the evaluation")
     parser.add_argument(
-        "--weights", help="a folder with one file, a state dict that torchvision publishes; or its address"
+        "--weights", help="a folder or S3 address with one file: a state dict that torchvision publishes"
     )
     arguments = parser.parse_args()
     if (arguments.train is None) != (arguments.test is None):
-        sys.exit("--train and --test come together")
+        sys.exit("--train and --test need each other: give both or none")
     settings = settings_of(arguments, FULL if arguments.train else TINY)
     with tempfile.TemporaryDirectory() as folder:
         if not arguments.train:
@@ -47,7 +47,7 @@ def main() -> None:
         data = {"training": arguments.train or f"{folder}/train", "test": arguments.test or f"{folder}/test"}
         if arguments.weights:
             data["weights"] = arguments.weights
-        job = train(settings, data, source=HERE / "src", **where_of(arguments))
+        job = train(settings, data, source=HERE / "src", **layout_of(arguments))
     report(job, ("eval_mask_ap", "eval_box_ap"), as_json=arguments.json)
 
 

@@ -1,4 +1,4 @@
-"""Trains digits with MXNet on two hosts, in either way that there is, and compares the weights with one process.
+"""Train on digits with MXNet on two hosts, in both distributed ways, and compare the weights with one process.
 
 Usage: python examples/mxnet_digits/submit.py [--data FOLDER] [--epochs 6] [--instance-type local] [--json]
 """
@@ -18,14 +18,14 @@ from herringbone import MXNet, TrainingJob
 
 HERE = Path(__file__).resolve().parent
 METRICS = [{"Name": "test_accuracy", "Regex": r"test_accuracy=([0-9.]+)"}]
-WAYS = {
+DISTRIBUTIONS = {
     "parameter_server": {"parameter_server": {"enabled": True}},
     "mpi": {"mpi": {"enabled": True, "processes_per_host": 1}},
 }
 
 
 def write_data(folder: Path) -> None:
-    """Write scikit-learn's 1,797 handwritten digits as arrays, every fifth kept for the test."""
+    """Write scikit-learn's 1,797 handwritten digits as arrays. Every fifth digit belongs to the test split."""
     from sklearn.datasets import load_digits
 
     digits = load_digits()
@@ -40,15 +40,15 @@ def write_data(folder: Path) -> None:
     )
 
 
-def start(way: str | None, data: str, *, epochs: int, instance_type: str = "local_process") -> TrainingJob:
-    """Start training on two hosts in this way, or on one alone."""
+def start(strategy: str | None, data: str, *, epochs: int, instance_type: str = "local_process") -> TrainingJob:
+    """Start training on two hosts with this strategy, or in one process for None."""
     return MXNet(
         "train.py",
         source_dir=str(HERE / "src"),
-        base_job_name=f"digits-{(way or 'alone').replace('_', '-')}",
+        base_job_name=f"digits-{(strategy or 'alone').replace('_', '-')}",
         instance_type=instance_type,
-        instance_count=1 if way is None else 2,
-        distribution=None if way is None else WAYS[way],
+        instance_count=1 if strategy is None else 2,
+        distribution=None if strategy is None else DISTRIBUTIONS[strategy],
         hyperparameters={"epochs": epochs},
         metric_definitions=METRICS,
         environment={"OMP_NUM_THREADS": "1"},
@@ -56,7 +56,7 @@ def start(way: str | None, data: str, *, epochs: int, instance_type: str = "loca
 
 
 def weights(job: TrainingJob) -> dict[str, np.ndarray]:
-    """Read the parameters out of a job's model.tar.gz."""
+    """Read the parameters from a job's model.tar.gz."""
     import mxnet as mx
 
     with tempfile.TemporaryDirectory() as folder:
@@ -66,16 +66,16 @@ def weights(job: TrainingJob) -> dict[str, np.ndarray]:
 
 
 def compare(data: str, **settings: Any) -> dict[str, dict[str, float]]:
-    """Train in all ways, and return the accuracy of each and how far its weights are from one process's at most."""
-    jobs = {way: start(way, data, **settings) for way in (None, *WAYS)}
+    """Train with all strategies. Return each one's accuracy, and the largest difference of a weight to one process."""
+    jobs = {strategy: start(strategy, data, **settings) for strategy in (None, *DISTRIBUTIONS)}
     for job in jobs.values():
         job.wait(logs=True)
     alone, results = weights(jobs[None]), {}
-    for way in WAYS:
-        found = weights(jobs[way])
-        [accuracy] = [metric.value for metric in jobs[way].metrics() if metric.name == "test_accuracy"]
-        difference = max(float(np.abs(found[name] - alone[name]).max()) for name in alone)
-        results[way] = {"accuracy": accuracy, "difference": difference}
+    for strategy in DISTRIBUTIONS:
+        distributed = weights(jobs[strategy])
+        [accuracy] = [metric.value for metric in jobs[strategy].metrics() if metric.name == "test_accuracy"]
+        difference = max(float(np.abs(distributed[name] - alone[name]).max()) for name in alone)
+        results[strategy] = {"accuracy": accuracy, "difference": difference}
     return results
 
 
@@ -86,13 +86,13 @@ def main() -> None:
     parser.add_argument("--instance-type", default="local_process", help="local for containers (default: %(default)s)")
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory() as made:
+    with tempfile.TemporaryDirectory() as folder:
         if arguments.data is None:
-            write_data(Path(made))
-        data = arguments.data or made
+            write_data(Path(folder))
+        data = arguments.data or folder
         results = compare(data, epochs=arguments.epochs, instance_type=arguments.instance_type)
-    for way, result in results.items():
-        print(f"{way:16} test accuracy {result['accuracy']:.4f}, difference of weights {result['difference']:.1e}")
+    for strategy, result in results.items():
+        print(f"{strategy:16} test accuracy {result['accuracy']:.4f}, difference of weights {result['difference']:.1e}")
     if arguments.json:
         print(json.dumps(results))
 

@@ -1,4 +1,4 @@
-"""What a batch 32 times as large costs, and what the recipe wins back: digits, the same epochs, five seeds.
+"""Measure the accuracy that a batch 32 times as large costs, with and without the recipe: digits, five seeds.
 
 Usage: python examples/resnet_imagenet/study.py [--seeds 5] [--epochs 16]        writes study.svg, prints the table
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "src"), str(HERE.parent)]
-import train  # noqa: E402  a script's own folder, as in a job
+import train  # noqa: E402  in a job, the script's folder is on the path too
 from common import digits  # noqa: E402
-from common.study import ALONE, as_arguments, compare, trained  # noqa: E402
+from common.study import ONE_PROCESS, as_arguments, compare, train_and_evaluate  # noqa: E402
 
 BASE, TIMES = 8, 32
 COMMON = {"model": "small", "image-size": 8, "augment": False, "weight-decay": 1e-4, "base-batch": BASE}
 LARGE = {"global-batch": BASE * TIMES, "rank-batch": BASE * TIMES}
-WAYS = {
+VARIANTS = {
     f"SGD, batch {BASE}": {"global-batch": BASE, "rank-batch": BASE, "lr": 0.2},
     f"SGD, batch {BASE * TIMES}, rate x {TIMES}": {**LARGE, "lr": 0.2},
     f"LARS recipe, batch {BASE * TIMES}": {
@@ -39,13 +39,11 @@ def main() -> None:
 
         def accuracy(settings: dict[str, object]) -> float:
             parsed = train.parse(as_arguments({**COMMON, **settings, "epochs": arguments.epochs}))
-            return (
-                100
-                * trained(train.Training(parsed, ALONE, Path(folder, "train"), Path(folder, "test")))["eval_accuracy"]
-            )
+            training = train.Training(parsed, ONE_PROCESS, Path(folder, "train"), Path(folder, "test"))
+            return 100 * train_and_evaluate(training)["eval_accuracy"]
 
         title = f"Digits, test accuracy after {arguments.epochs} epochs, {arguments.seeds} seeds"
-        compare(WAYS, accuracy, seeds=arguments.seeds, picture=HERE / "study.svg", title=title, least=60)
+        compare(VARIANTS, accuracy, seeds=arguments.seeds, picture=HERE / "study.svg", title=title, least=60)
 
 
 if __name__ == "__main__":

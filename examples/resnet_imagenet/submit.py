@@ -1,10 +1,10 @@
-"""Trains a ResNet on any number of hosts; by itself a small one on scikit-learn's digits, with --data photographs.
+"""Train a ResNet on any number of hosts: ResNet-50 on --data, or by default a small one on scikit-learn's digits.
 
 Usage: python examples/resnet_imagenet/submit.py [--hosts 2] [--json]
        python examples/resnet_imagenet/submit.py --data s3://bucket/imagenet --instance-type ml.p4d.24xlarge
            --hosts 4 --ranks 32
 
-The dict and the hyperparameters say all there is to say; the script is the same.
+The script is the same for all jobs; only `distribution` and the hyperparameters differ.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
-from common import digits  # noqa: E402  the examples' own
-from common.submitting import arguments_of, report, settings_of, train, where_of  # noqa: E402
+from common import digits  # noqa: E402  the line above finds it
+from common.submitting import arguments_of, layout_of, report, settings_of, train  # noqa: E402
 
 # The recipe of arXiv 1903.12650 (ResNet-50 in 74.7 s): half precision with updates in fp32, LARS, warm-up, label
-# smoothing, tuned BatchNorm, equal weights from one seed. Its rates were not published; these begin a search.
+# smoothing, tuned BatchNorm, equal weights from one seed. Its rates are not published; start a search from these.
 FULL = {
     "model": "resnet50", "image-size": 224, "epochs": 90, "rank-batch": 256, "precision": "bf16", "optimizer": "lars",
     "lr": 9.0, "base-batch": 8192, "warmup": 5, "weight-decay": 5e-5, "smoothing": 0.1,
@@ -34,7 +34,9 @@ TINY = {
 
 def main() -> None:
     parser = arguments_of(__doc__)
-    parser.add_argument("--data", help="a folder with train/ and test/, as images.py describes them; or its address")
+    parser.add_argument(
+        "--data", help="a folder or S3 address with train/ and test/, in the format of common/pictures.py"
+    )
     arguments = parser.parse_args()
     settings = settings_of(arguments, FULL if arguments.data else TINY)
     with tempfile.TemporaryDirectory() as folder:
@@ -42,7 +44,7 @@ def main() -> None:
             digits.write(Path(folder))
         data = arguments.data or folder
         channels = {"training": f"{data}/train", "test": f"{data}/test"}
-        job = train(settings, channels, source=HERE / "src", **where_of(arguments))
+        job = train(settings, channels, source=HERE / "src", **layout_of(arguments))
     report(job, ("eval_accuracy",), as_json=arguments.json)
 
 

@@ -1,4 +1,4 @@
-"""Trains without a break; then the same again, stopped half way and resumed; and compares the weights.
+"""Train without an interruption, train again with a stop and a resume, and compare the weights.
 
 Usage: python examples/spot/submit.py [--script split] [--steps 600] [--instance-type local] [--json]
 """
@@ -23,7 +23,7 @@ SPLIT = {
 
 
 def train(arguments: argparse.Namespace, checkpoints: Path, *, stop: bool = False) -> TrainingJob:
-    """Run the script to its end, or stop it as a spot interruption does, once it is at work."""
+    """Run the script to its end. With `stop`, stop it like a spot interruption after its first printed step."""
     estimator = PyTorch(
         f"{arguments.script}.py",
         source_dir=str(HERE / "src"),
@@ -32,9 +32,9 @@ def train(arguments: argparse.Namespace, checkpoints: Path, *, stop: bool = Fals
         instance_count=1,
         hyperparameters={"steps": arguments.steps},
         distribution=SPLIT if arguments.script == "split" else None,
-        # On ml.*, beside use_spot_instances=True and max_wait=...: an address on S3.
+        # On ml.*, pass an S3 address here, and add use_spot_instances=True and max_wait=...
         checkpoint_s3_uri=checkpoints.as_uri(),
-        # One core a rank: the same arithmetic, in the same order.
+        # One thread per rank: sums are added in the same order in all runs.
         environment={"OMP_NUM_THREADS": "1"},
     )
     job = estimator.fit(wait=False)
@@ -47,12 +47,12 @@ def train(arguments: argparse.Namespace, checkpoints: Path, *, stop: bool = Fals
 
 
 def number(job: TrainingJob, word: str) -> int:
-    """Return what the script printed behind a word of its own."""
+    """Return the number that the script printed as `word=number`."""
     return next(int(line.text.partition("=")[2]) for line in job.logs(rank=0) if line.text.startswith(f"{word}="))
 
 
 def weights(job: TrainingJob) -> dict[str, torch.Tensor]:
-    """Read the state dict out of a job's model.tar.gz."""
+    """Read the state dict from a job's model.tar.gz."""
     with tarfile.open(job.model_data.removeprefix("file://")) as archive:
         return torch.load(archive.extractfile("model.pt"), weights_only=True)
 
@@ -65,15 +65,15 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print the results as one JSON line at the end")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        undisturbed = train(arguments, Path(folder) / "undisturbed")
+        uninterrupted = train(arguments, Path(folder) / "uninterrupted")
         stopped = train(arguments, Path(folder) / "spot", stop=True)
         resumed = train(arguments, Path(folder) / "spot")
     saved_at, resumed_at = number(stopped, "saved_at"), number(resumed, "resumed_at")
-    whole, parts = weights(undisturbed), weights(resumed)
-    difference = max((whole[name] - parts[name]).abs().max().item() for name in whole)
+    expected, actual = weights(uninterrupted), weights(resumed)
+    difference = max((expected[name] - actual[name]).abs().max().item() for name in expected)
     print(f"\nstopped               after step {saved_at} of {arguments.steps}: {stopped.status}")
     print(f"resumed               at step {resumed_at}: {resumed.status}")
-    print(f"difference of weights {difference:.1e}   (greatest, to the run without a break)")
+    print(f"difference of weights {difference:.1e}   (largest, compared with the uninterrupted run)")
     if arguments.json:
         result = {"saved_at": saved_at, "resumed_at": resumed_at, "stopped": stopped.status, "resumed": resumed.status}
         print(json.dumps({**result, "difference": difference}))

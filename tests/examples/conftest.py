@@ -1,4 +1,4 @@
-"""A fixture that imports modules of the examples, as a job's script does."""
+"""A fixture that imports the examples' modules as a job's script does."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 @pytest.fixture
 def module(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], ModuleType]]:
-    """Yield an importer, called as `module("resnet_imagenet/src", "images")`. Afterwards unload its modules."""
+    """Import modules, as in `module("resnet_imagenet/src", "images")`. Unload all modules of examples afterwards."""
     before = set(sys.modules)
 
     def load(folder: str, name: str) -> ModuleType:

@@ -1,4 +1,4 @@
-"""Read images with `examples/keras_resnet`, in a Python with TensorFlow, and print the results as JSON."""
+"""Print the images of `examples/keras_resnet` as JSON. Run this file in a Python with TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""examples/mask_rcnn: read data in COCO's format, refuse wrong data, and replace torchvision's compiled operations."""
+"""examples/mask_rcnn: data in COCO's format and its errors, and the operations that torchvision may lack."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ def folder(tmp_path: Path, data: Any) -> Path:
     return tmp_path
 
 
-def test_the_instances_of_each_image(tmp_path: Path, coco: ModuleType) -> None:
+def test_each_image_has_its_instances(tmp_path: Path, coco: ModuleType) -> None:
     data = coco.read(folder(tmp_path, content()))
     assert data.categories == [3, 7]
     assert [(picture.number, picture.path.name) for picture in data.pictures] == [(1, "a.ppm"), (2, "b.ppm")]
-    # The reader leaves out the crowd. The remaining instance is a cat, the second class.
+    # The crowd is left out. The other instance is a cat, the second class.
     assert [(instance.label, instance.box) for instance in data.pictures[0].instances] == [(2, (1, 2, 3, 4))]
     assert data.pictures[1].instances == ()
 
@@ -59,12 +59,15 @@ def test_the_instances_of_each_image(tmp_path: Path, coco: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data.pop("images"), "no list `images`"),
+        (lambda data: data.pop("images"), "has no list `images`"),
         (lambda data: data["images"].clear(), "annotations name image_id 1, which `images` does not have"),
         (lambda data: (data["images"].clear(), data["annotations"].clear()), "no images"),
-        (lambda data: data["images"][1].pop("height"), r"images\[1\]: `height` is missing, or no int"),
+        (lambda data: data["images"][1].pop("height"), r"images\[1\]: `height` is missing, or is not of type int"),
         (lambda data: data["images"][0].update(file_name="c.ppm"), r"images\[0\]: no file 'c.ppm' in "),
-        (lambda data: data["annotations"][1].update(area="12"), r"annotations\[1\]: `area` is missing, or no float"),
+        (
+            lambda data: data["annotations"][1].update(area="12"),
+            r"annotations\[1\]: `area` is missing, or is not of type float",
+        ),
         (lambda data: data["annotations"][0].update(category_id=4), r"annotations\[0\]: category_id 4 is not among"),
         (
             lambda data: data["annotations"][0].update(bbox=[1, 2, 0, 4]),
@@ -89,7 +92,7 @@ def test_a_folder_needs_one_file_of_instances(tmp_path: Path, coco: ModuleType) 
     with pytest.raises(ValueError, match="has 0 "):
         coco.read(tmp_path)
     (tmp_path / "broken.json").write_text("{")
-    with pytest.raises(ValueError, match="no JSON"):
+    with pytest.raises(ValueError, match="is not JSON"):
         coco.read(tmp_path)
 
 

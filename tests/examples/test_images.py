@@ -1,4 +1,4 @@
-"""examples/resnet_imagenet: read images from folders and shards, and refuse wrong ones."""
+"""examples/resnet_imagenet: images from folders and shards, and the errors for wrong data."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_folder_for_each_class(tmp_path: Path, images: ModuleType) -> None:
     ]
 
 
-def test_images_are_read_from_inside_their_shards(tmp_path: Path, images: ModuleType) -> None:
+def test_shards_are_read_where_their_images_lie(tmp_path: Path, images: ModuleType) -> None:
     shard(tmp_path / "b.tar", {"7.pgm": picture(51), "7.cls": b"2\n"})
     shard(tmp_path / "a.tar", {"x/1.cls": b"0", "x/1.pgm": picture(255), "x/2.pgm": picture(0), "x/2.cls": b"1"})
     data = images.Images(tmp_path, size=4)
@@ -56,13 +56,15 @@ def test_images_are_read_from_inside_their_shards(tmp_path: Path, images: Module
 @pytest.mark.parametrize(
     ("members", "message"),
     [
-        ({"1.pgm": b"", "2.cls": b"1"}, r"a.tar: 1 has no .cls beside it"),
-        ({"2.cls": b"1"}, r"a.tar: 2 has no image beside it"),
-        ({"1.pgm": b"", "1.cls": b"cat"}, r"a.tar: 1.cls is b'cat', and has to be the number of a class"),
+        ({"1.pgm": b"", "2.cls": b"1"}, r"a.tar: 1 has no .cls file"),
+        ({"2.cls": b"1"}, r"a.tar: 2 has no image"),
+        ({"1.pgm": b"", "1.cls": b"cat"}, r"a.tar: 1.cls contains b'cat'; it must be the number of a class"),
         ({}, "no images, neither"),
     ],
 )
-def test_a_wrong_shard_is_named(tmp_path: Path, images: ModuleType, members: dict[str, bytes], message: str) -> None:
+def test_a_shard_that_is_wrong_is_named(
+    tmp_path: Path, images: ModuleType, members: dict[str, bytes], message: str
+) -> None:
     shard(tmp_path / "a.tar", members)
     with pytest.raises(images.DataError, match=message):
         images.find(tmp_path)
@@ -73,20 +75,22 @@ def test_the_test_split_has_the_classes_of_the_training(tmp_path: Path, images: 
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_bytes(picture(1))
     classes = images.Images(tmp_path / "train", size=4).classes
-    # The test split has only this folder, which is still the second class.
+    # "dog" is the only folder of the test split, but the second class of the training split.
     assert images.Images(tmp_path / "test", size=4, classes=classes).labels.tolist() == [1]
     (tmp_path / "test" / "cow").mkdir()
-    with pytest.raises(images.DataError, match=r"test/cow: no class of the training, which has cat, dog"):
+    with pytest.raises(images.DataError, match=r"test/cow is not a class of the training split, which has cat, dog"):
         images.find(tmp_path / "test", classes)
     shard(tmp_path / "a.tar", {"1.pgm": picture(0), "1.cls": b"2"})
-    with pytest.raises(images.DataError, match=r"a.tar: 1.pgm is of class 2, and the training has classes 0 to 1"):
+    with pytest.raises(
+        images.DataError, match=r"a.tar: 1.pgm is of class 2, but the training split has classes 0 to 1"
+    ):
         images.find(tmp_path, classes)
 
 
 def test_a_shard_that_cannot_be_read_in_place_is_named(tmp_path: Path, images: ModuleType) -> None:
     with tarfile.open(tmp_path / "a.tar", "w:gz") as archive:
         archive.addfile(tarfile.TarInfo("1.pgm"))
-    with pytest.raises(images.DataError, match=r"a.tar: no tar, or cut short, or compressed"):
+    with pytest.raises(images.DataError, match=r"a.tar is not a tar file, or truncated, or compressed"):
         images.find(tmp_path)
 
 

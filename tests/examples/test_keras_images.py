@@ -1,4 +1,4 @@
-"""examples/keras_resnet: read images with TensorFlow, and refuse wrong ones."""
+"""examples/keras_resnet: images as TensorFlow reads them, and the errors for wrong data."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def test_images(tmp_path: Path) -> None:
     if not PYTHON.exists():
         pytest.skip("there is no Python with TensorFlow: tests/tensorflow/setup makes .venv-tf")
     paths = [*SOURCES, str(EXAMPLES), str(EXAMPLES / "keras_resnet" / "src")]
-    done = subprocess.run(
+    process = subprocess.run(
         [PYTHON, Path(__file__).with_name("keras_images.py"), tmp_path],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": "-1"},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr[-3_000:]
-    results = json.loads(done.stdout.splitlines()[-1])
-    mixed, broken = results.pop("mixed"), results.pop("broken")
-    assert results == {
+    assert process.returncode == 0, process.stderr[-3_000:]
+    answers = json.loads(process.stdout.splitlines()[-1])
+    mixed, broken = answers.pop("mixed"), answers.pop("broken")
+    assert answers == {
         "labels": [1, 0],
         "equal": True,
         "halved": [[1, 8, 8, 1], 0.5],
-        "crops": [True, False],  # crops depend on the seed, the epoch and the image
+        "crops": [True, False],  # by the seed, the epoch and the image
         "png": [[1, 16, 16, 3], True],
     }
-    assert "2.pgm: an image of 1 colours, where" in mixed
-    assert "broken/cat/1.png: no image that TensorFlow can read" in broken
+    assert "2.pgm has 1 colours, but" in mixed
+    assert "broken/cat/1.png: TensorFlow cannot read this image" in broken

@@ -1,4 +1,4 @@
-"""examples/common: the order of examples, and their division over ranks."""
+"""examples/common: the order of the examples, and their distribution over ranks."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ def test_a_step_has_the_same_parts_on_any_number_of_ranks(module: Load) -> None:
     order = module("common", "common.order")
 
     def parts(ranks: int) -> list[list[list[int]]]:
-        """Return the parts of each step of an epoch, for all ranks together."""
-        schedule = order.Order(50, global_batch=16, rank_batch=4, ranks=ranks, seed=1)
-        assert schedule.parts_per_step == 4 // ranks
-        epochs = [schedule.epoch(2, rank=rank) for rank in range(ranks)]
-        return [sorted(part for epoch in epochs for part in epoch[step]) for step in range(schedule.steps_per_epoch)]
+        """Return the parts of each step of an epoch, of all ranks together."""
+        built = order.Order(50, global_batch=16, rank_batch=4, ranks=ranks, seed=1)
+        assert built.parts_per_step == 4 // ranks
+        epochs = [built.epoch(2, rank=rank) for rank in range(ranks)]
+        return [sorted(part for epoch in epochs for part in epoch[step]) for step in range(built.steps_per_epoch)]
 
     assert parts(1) == parts(2) == parts(4)
-    seen = [index for step in parts(1) for part in step for index in part]
-    assert len(seen) == len(set(seen)) == 48
+    indices = [index for step in parts(1) for part in step for index in part]
+    assert len(indices) == len(set(indices)) == 48
 
 
 def test_every_epoch_and_seed_has_an_order_of_its_own(module: Load) -> None:
     order = module("common", "common.order")
-    first, second = (order.Order(16, global_batch=16, rank_batch=16, ranks=1, seed=seed) for seed in (1, 2))
-    epochs = [first.epoch(0, rank=0), first.epoch(1, rank=0), second.epoch(0, rank=0)]
+    built, other = (order.Order(16, global_batch=16, rank_batch=16, ranks=1, seed=seed) for seed in (1, 2))
+    epochs = [built.epoch(0, rank=0), built.epoch(1, rank=0), other.epoch(0, rank=0)]
     assert all(epochs.count(epoch) == 1 for epoch in epochs)
 
 

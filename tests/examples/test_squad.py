@@ -1,4 +1,4 @@
-"""examples/bert_squad: read questions, score by the official rules, cut windows, and choose the best answer."""
+"""examples/bert_squad: reading, scoring by the official rules, windows, and the best answer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 Load = Callable[[str, str], ModuleType]
-# The data set is next to the repository, on machines that have it.
+# A folder next to the repository, which need not exist.
 XQUAD = next((up / "shared/data/xquad" for up in Path(__file__).parents if (up / "shared/data/xquad").is_dir()), None)
 
 
@@ -53,8 +53,8 @@ def test_official_rules(scoring: ModuleType, predicted: str, answers: list[str],
 
 def file(folder: Path, **changed: Any) -> Path:
     answer = {"answer_start": 4, "text": "7 apples", **changed.pop("answer", {})}
-    question = {"id": "1", "question": "What?", "answers": [answer], **changed.pop("qas", {})}
-    paragraph = {"context": "Ben 7 apples", "qas": [question], **changed}
+    item = {"id": "1", "question": "What?", "answers": [answer], **changed.pop("qas", {})}
+    paragraph = {"context": "Ben 7 apples", "qas": [item], **changed}
     folder.joinpath("a.json").write_text(json.dumps({"data": [{"paragraphs": [paragraph]}]}))
     return folder
 
@@ -72,13 +72,13 @@ def test_a_question_is_read(tmp_path: Path, squad: ModuleType) -> None:
             r"a.json: data\[0\].paragraphs\[0\].qas\[0\].answers\[0\]: '7 apples' is not",
         ),
         ({"answer": {"answer_start": 99}}, "from character 99 on: ''"),
-        ({"answer": {"text": 7}}, r"answers\[0\].text is missing, or no str"),
+        ({"answer": {"text": 7}}, r"answers\[0\].text is missing, or is not of type str"),
         ({"qas": {"answers": []}}, r"qas\[0\].answers is empty"),
-        ({"qas": {"question": None}}, r"qas\[0\].question is missing, or no str"),
+        ({"qas": {"question": None}}, r"qas\[0\].question is missing, or is not of type str"),
         ({"context": None}, r"data\[0\].paragraphs\[0\].context is missing"),
     ],
 )
-def test_wrong_data_is_named(tmp_path: Path, squad: ModuleType, changed: Any, message: str) -> None:
+def test_data_that_is_wrong_is_named(tmp_path: Path, squad: ModuleType, changed: Any, message: str) -> None:
     with pytest.raises(squad.DataError, match=message):
         squad.read(file(tmp_path, **changed))
 
@@ -87,26 +87,26 @@ def test_an_empty_split_and_no_json_are_named(tmp_path: Path, squad: ModuleType)
     with pytest.raises(squad.DataError, match="no questions"):
         squad.read(tmp_path)
     (tmp_path / "a.json").write_text("{")
-    with pytest.raises(squad.DataError, match=r"a.json: no JSON"):
+    with pytest.raises(squad.DataError, match=r"a.json is not JSON"):
         squad.read(tmp_path)
 
 
 def context(count: int) -> list[tuple[int, int, int]]:
     """Return tokens of one character each, with a blank between them."""
-    return [(10 + place, 2 * place, 2 * place + 1) for place in range(count)]
+    return [(10 + index, 2 * index, 2 * index + 1) for index in range(count)]
 
 
 def test_a_long_context_is_cut_by_the_stride(windows: ModuleType) -> None:
     marks = windows.Marks(pad=0, cls=2, sep=3, mask=4, unknown=1)
-    cuts = windows.cut([(5, 0, 3)], context(7), (8, 11), marks=marks, length=8, stride=2, query=4)
-    assert [window.tokens for window in cuts] == [
+    parts = windows.cut([(5, 0, 3)], context(7), (8, 11), marks=marks, length=8, stride=2, query=4)
+    assert [window.tokens for window in parts] == [
         [2, 5, 3, 10, 11, 12, 13, 3],
         [2, 5, 3, 12, 13, 14, 15, 3],
         [2, 5, 3, 14, 15, 16, 3, 0],
     ]
-    assert cuts[0].kinds == [0, 0, 0, 1, 1, 1, 1, 1]
-    # The answer is the fifth and sixth token. The second and third window contain both; the first contains neither.
-    assert [(window.begin, window.end) for window in cuts] == [(0, 0), (5, 6), (3, 4)]
+    assert parts[0].kinds == [0, 0, 0, 1, 1, 1, 1, 1]
+    # The answer is the fifth and sixth token: the second and third window have both tokens, the first one has not.
+    assert [(window.begin, window.end) for window in parts] == [(0, 0), (5, 6), (3, 4)]
 
 
 def test_the_best_answer_lies_in_any_window(windows: ModuleType) -> None:
@@ -116,14 +116,14 @@ def test_the_best_answer_lies_in_any_window(windows: ModuleType) -> None:
     low = [0.0] * 8
 
     def high(**scores: float) -> list[float]:
-        return [scores.get(f"at{place}", 0.0) for place in range(8)]
+        return [scores.get(f"at{index}", 0.0) for index in range(8)]
 
     def answer(*scored: Any, n_best: int = 3, longest: int = 3) -> str:
         return windows.best(scored, text, n_best=n_best, longest=longest)
 
     assert answer((first, high(at4=2), high(at5=2)), (second, low, low)) == "b c"
     assert answer((first, high(at4=2), high(at5=2)), (second, high(at6=5), high(at6=5))) == "f"
-    # The search ignores an end before its begin, an answer that is too long, and scores of the question's tokens.
+    # These are ignored: an end before its begin, an answer that is too long, and scores of the question's tokens.
     assert answer((first, high(at5=5), high(at3=5, at6=1))) == "c d"
     assert answer((first, high(at3=5), high(at6=5, at4=1)), longest=2) == "a b"
     assert answer((first, high(at1=9, at3=1), high(at1=9, at3=1))) == "a"
@@ -131,7 +131,7 @@ def test_the_best_answer_lies_in_any_window(windows: ModuleType) -> None:
 
 def test_xquad_is_read_whole_and_its_own_answers_score_1(squad: ModuleType, scoring: ModuleType) -> None:
     if XQUAD is None:
-        pytest.skip("XQuAD is missing: it is expected at shared/data/xquad next to the repository")
+        pytest.skip("XQuAD is missing: put it into shared/data/xquad next to the repository")
     questions = squad.read(XQUAD)
     assert len(questions) == 1190
     for question in questions:

@@ -1,4 +1,4 @@
-"""examples/common: a step depends on its global batch and not on its parts; the command line overrides settings."""
+"""examples/common: steps of a global batch do not depend on its parts; command lines override hyperparameters."""
 
 from __future__ import annotations
 
@@ -14,27 +14,20 @@ Load = Callable[[str, str], ModuleType]
 
 
 def trained(module: Load, optimizer: str, rank_batch: int) -> torch.Tensor:
-    """Return losses and weights after two steps of 12 examples, in one process that no launcher started."""
+    """Run two steps of 12 examples in one process without a launcher."""
     updates, order, study = (module("common", f"common.{name}") for name in ("updates", "order", "study"))
     parser = argparse.ArgumentParser()
     names = ("sgd", "lars", "lamb", "adamw", "radam")
     module("common", "common.settings").add_settings(parser, optimizers=names)
-    arguments = {
-        "optimizer": optimizer,
-        "global-batch": 12,
-        "rank-batch": rank_batch,
-        "epochs": 1,
-        "clip": 0.5,
-        "trust": 1,
-    }
-    settings = parser.parse_args(study.as_arguments(arguments))
+    values = {"optimizer": optimizer, "global-batch": 12, "rank-batch": rank_batch, "epochs": 1, "clip": 0.5}
+    settings = parser.parse_args(study.as_arguments({**values, "trust": 1}))
     torch.manual_seed(1)
     examples, model = torch.randn(24, 5), nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
     steps = order.Order(24, global_batch=12, rank_batch=rank_batch, ranks=1, seed=1)
     built = updates.build_optimizer(settings, model)
-    stepper = updates.Updates(settings, study.ALONE, model, built, steps)
+    stepper = updates.Updates(settings, study.ONE_PROCESS, model, built, steps)
     losses = [stepper.step(step, lambda part: model(examples[part]).square().mean()) for step in steps.epoch(0, rank=0)]
-    # The rate decays to 0 over two steps as a polynomial. Each step has the rate of its middle.
+    # Linear decay to 0 over two steps: each step has the rate of its middle.
     assert built.param_groups[0]["lr"] == pytest.approx(0.05 / 4)
     return torch.cat([torch.tensor(losses), *(parameter.detach().flatten() for parameter in model.parameters())])
 
@@ -46,11 +39,11 @@ def test_parts_make_the_step_of_their_batch(module: Load, optimizer: str) -> Non
         assert (trained(module, optimizer, rank_batch) - whole).abs().max() <= 1e-6
 
 
-def test_the_command_line_overrides_the_settings_of_an_example(module: Load) -> None:
+def test_the_command_line_overrides_the_hyperparameters_of_the_example(module: Load) -> None:
     submitting = module("common", "common.submitting")
     parser = submitting.arguments_of("Trains.\n\nUsage: ...")
-    command_line = parser.parse_args(["--hosts", "2", "--ranks", "16", "--set", "lr=0.5", "--set", "pretrained=a/b"])
-    assert submitting.settings_of(command_line, {"rank-batch": 4, "lr": 0.1}) == {
+    arguments = parser.parse_args(["--hosts", "2", "--ranks", "16", "--set", "lr=0.5", "--set", "pretrained=a/b"])
+    assert submitting.settings_of(arguments, {"rank-batch": 4, "lr": 0.1}) == {
         "rank-batch": 4,
         "global-batch": 64,
         "lr": 0.5,

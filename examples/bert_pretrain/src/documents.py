@@ -1,4 +1,4 @@
-"""Documents from text files: a sentence a line; an empty line, or the file's end, ends a document.
+"""Documents from text files with one sentence per line. An empty line or the end of the file ends a document.
 
 notes.txt:  The first sentence of a document.
             The second one.
@@ -16,15 +16,15 @@ Document = list[str]
 
 
 def read(folder: Path) -> list[Document]:
-    """Read all .txt files of a channel. Raises `DataError` for what is no text, and where there is too little."""
+    """Read all .txt files of a channel. Raises `DataError` if a file is not UTF-8, or for fewer than two documents."""
     files = sorted(folder.rglob("*.txt"))
-    found = [document for path in files for document in _in_file(path)]
-    if len(found) < 2:
+    documents = [document for path in files for document in _in_file(path)]
+    if len(documents) < 2:
         raise DataError(
-            f"{folder}: {len(found)} documents in {len(files)} files of .txt; a sentence that does not follow is"
-            " taken from another document, so that there have to be two. An empty line ends a document"
+            f"{folder}: {len(documents)} documents in {len(files)} .txt files. At least two are needed, because half of"
+            " the pairs combine two documents. End each document with an empty line"
         )
-    return found
+    return documents
 
 
 def _in_file(path: Path) -> list[Document]:
@@ -35,7 +35,7 @@ def _in_file(path: Path) -> list[Document]:
                 sentence = line.decode("utf-8").strip()
             except UnicodeDecodeError as error:
                 raise DataError(
-                    f"{path}, line {number}: byte {error.start + 1} is no UTF-8: {error.reason}; convert the file"
+                    f"{path}, line {number}: byte {error.start + 1} is not UTF-8: {error.reason}; convert the file"
                 ) from None
             if sentence:
                 documents[-1].append(sentence)

@@ -1,6 +1,6 @@
-"""What a BERT is trained on: pairs of texts, of which the second follows the first or does not, and hidden words. Pure.
+"""Training examples for BERT: pairs of texts with hidden words. The second text follows the first, or does not. Pure.
 
-[CLS] the end of the first text [SEP] the begin of the second [SEP] [PAD] ...
+[CLS] the end of the first text [SEP] the beginning of the second [SEP] [PAD] ...
 
 Source: Devlin et al., arXiv 1810.04805, 3.1 and A.1.
 """
@@ -15,17 +15,17 @@ from typing import NamedTuple
 
 from common.tokens import Marks
 
-# Of a pair's tokens that can be hidden, so many are.
+# The share of a pair's words that is hidden.
 SHARE = 0.15
-# The label of a token that was not hidden: what torch's cross_entropy leaves out.
+# The label of a token that is not hidden: torch's cross_entropy ignores -100 by default.
 SHOWN = -100
 
 
 @dataclass
 class Corpus:
-    """All tokens in one row; sentence i begins at `sentences[i]`, document d with sentence `documents[d]`.
+    """All tokens in one row. Sentence i begins at `sentences[i]`, document d with sentence `documents[d]`.
 
-    Both end with where the next one would begin. Flat, as a text of a gigabyte has millions of sentences.
+    The last entry of both is the end. The arrays are flat, because a gigabyte of text has millions of sentences.
     """
 
     tokens: array[int] = field(default_factory=lambda: array("i"))
@@ -33,7 +33,7 @@ class Corpus:
     documents: array[int] = field(default_factory=lambda: array("q", [0]))
 
     def add(self, document: Iterable[Sequence[int]]) -> None:
-        """Add a document's sentences; those without a token do not count."""
+        """Add a document's sentences, without those that have no token."""
         for sentence in filter(len, document):
             self.tokens.extend(sentence)
             self.sentences.append(len(self.tokens))
@@ -42,7 +42,7 @@ class Corpus:
 
 
 class Pair(NamedTuple):
-    """Two parts of a corpus's row, and whether the second follows the first."""
+    """Two ranges of a corpus's tokens. `follows` is true if the second range continues the first."""
 
     first: int
     first_end: int
@@ -52,16 +52,19 @@ class Pair(NamedTuple):
 
 
 def pair_up(corpus: Corpus, *, length: int, seed: int) -> list[Pair]:
-    """Cut the documents into pairs of at most `length` tokens with their marks, about half of which follow.
+    """Cut the documents into pairs of at most `length` tokens, special tokens included. About half of the pairs follow.
 
-    Sentences are taken until they fill the length. They are cut in two somewhere; or the second half is from another
-    document, and the rest of this one is used again. Raises `ValueError` where there is no other document.
+    Each pair takes sentences until they fill the length, and cuts them at a random sentence. The second text is the
+    rest, or comes from another document; the next pair then starts with the rest. Raises `ValueError` without another
+    document.
     """
     room = length - 3
     if room < 2 or len(corpus.documents) < 3:
-        raise ValueError(f"a length of {length} and {len(corpus.documents) - 1} documents: pairs need at least 5 and 2")
+        raise ValueError(
+            f"pairs need a length of at least 5 and at least 2 documents, not {length} and {len(corpus.documents) - 1}"
+        )
     numbers = random.Random(seed)  # noqa: S311  no secret
-    start, found = corpus.sentences, []
+    start, pairs = corpus.sentences, []
     for document in range(len(corpus.documents) - 1):
         sentence, last = corpus.documents[document], corpus.documents[document + 1]
         while sentence < last:
@@ -71,17 +74,18 @@ def pair_up(corpus: Corpus, *, length: int, seed: int) -> list[Pair]:
             cut = numbers.randint(sentence + 1, end - 1) if end - sentence > 1 else end
             follows = cut < end and numbers.random() < 0.5
             if follows:
-                second, second_end, sentence_after = start[cut], start[end], end
+                second, second_end, next_sentence = start[cut], start[end], end
             else:
-                second, second_end = _elsewhere(corpus, document, numbers)
-                sentence_after = cut
-            found.append(_trimmed(Pair(start[sentence], start[cut], second, second_end, follows), room))
-            sentence = sentence_after
-    return found
+                second, second_end = _from_other_document(corpus, document, numbers)
+                next_sentence = cut
+            pairs.append(_trimmed(Pair(start[sentence], start[cut], second, second_end, follows), room))
+            sentence = next_sentence
+    return pairs
 
 
-def _elsewhere(corpus: Corpus, document: int, numbers: random.Random) -> tuple[int, int]:
-    """Return a random sentence of another document, and the end of that document."""
+def _from_other_document(corpus: Corpus, document: int, numbers: random.Random) -> tuple[int, int]:
+    """Return the beginning of a random sentence of another document, and the end of that document."""
+    # Draw among all documents but this one: numbers from `document` on shift by one.
     other = numbers.randrange(len(corpus.documents) - 2)
     other += other >= document
     begin = numbers.randrange(corpus.documents[other], corpus.documents[other + 1])
@@ -89,7 +93,10 @@ def _elsewhere(corpus: Corpus, document: int, numbers: random.Random) -> tuple[i
 
 
 def _trimmed(pair: Pair, room: int) -> Pair:
-    """Keep what lies next to where the two texts meet; each may have half of the room, and what the other leaves."""
+    """Shorten a pair to `room` tokens: drop the start of the first text and the end of the second.
+
+    Each text may fill half of the room, and the part that the other text leaves free.
+    """
     first, second = pair.first_end - pair.first, pair.second_end - pair.second
     first = min(first, max(room // 2, room - second))
     second = min(second, room - first)
@@ -97,7 +104,10 @@ def _trimmed(pair: Pair, room: int) -> Pair:
 
 
 class Example(NamedTuple):
-    """`tokens`, `kinds` (0 the first text, 1 the second) and `labels` fill the length; `used` of it is no padding."""
+    """A pair as model inputs: `tokens`, `kinds` (0 for the first text, 1 for the second) and `labels`.
+
+    The three lists have the full length. The first `used` entries are not padding.
+    """
 
     tokens: list[int]
     kinds: list[int]
@@ -109,22 +119,22 @@ class Example(NamedTuple):
 def example(
     corpus: Corpus, pair: Pair, *, marks: Marks, vocabulary: int, length: int, numbers: random.Random
 ) -> Example:
-    """Return a pair with some of its words hidden; `labels` has what they were, and `SHOWN` elsewhere.
+    """Hide some words of a pair. `labels` has their tokens, and `SHOWN` for all other positions.
 
-    Of those that are to be found, 8 of 10 become the mask, 1 a random token, and 1 stays as it is.
+    Of the words to predict, 80 % become the mask, 10 % become a random token, and 10 % stay.
     """
     first = corpus.tokens[pair.first : pair.first_end]
     second = corpus.tokens[pair.second : pair.second_end]
     tokens = [marks.cls, *first, marks.sep, *second, marks.sep]
-    words = [place for place, token in enumerate(tokens) if token not in (marks.cls, marks.sep)]
-    # Where the vocabulary has not the word there is nothing to find, unless there is nothing else.
-    known = [place for place in words if tokens[place] != marks.unknown] or words
+    words = [index for index, token in enumerate(tokens) if token not in (marks.cls, marks.sep)]
+    # Predicting "unknown" teaches nothing. A pair of unknown words only still needs one label: a mean over none is NaN.
+    known = [index for index in words if tokens[index] != marks.unknown] or words
     labels = [SHOWN] * length
-    for place in numbers.sample(known, max(1, round(SHARE * len(known)))):
-        labels[place] = tokens[place]
-        way = numbers.random()
-        if way < 0.9:
-            tokens[place] = marks.mask if way < 0.8 else numbers.randrange(vocabulary)
+    for index in numbers.sample(known, max(1, round(SHARE * len(known)))):
+        labels[index] = tokens[index]
+        draw = numbers.random()
+        if draw < 0.9:
+            tokens[index] = marks.mask if draw < 0.8 else numbers.randrange(vocabulary)
     used = len(tokens)
     kinds = [0] * (len(first) + 2) + [1] * (len(second) + 1) + [0] * (length - used)
     return Example([*tokens, *[marks.pad] * (length - used)], kinds, labels, used, pair.follows)

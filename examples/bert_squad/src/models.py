@@ -1,4 +1,4 @@
-"""A model that finds answers: a small one from scratch, or HuggingFace's by name or path."""
+"""A model that finds answers: a small one with random weights, or HuggingFace's by name or path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Scores = tuple[torch.Tensor, torch.Tensor]
 
 
 class Bert(nn.Module):
-    """An encoder with two scores for each token: that an answer begins, and that it ends there."""
+    """An encoder with two scores per token: one for the begin of an answer, and one for its end."""
 
     def __init__(self, encoder: Encoder, width: int) -> None:
         super().__init__()
@@ -26,19 +26,19 @@ class Bert(nn.Module):
 
 
 class _Pretrained(nn.Module):
-    """HuggingFace's model with the arguments and answers of the one above."""
+    """HuggingFace's model with the arguments and results of `Bert`."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, tokens: torch.Tensor, kinds: torch.Tensor, mask: torch.Tensor) -> Scores:
-        answer = self.model(input_ids=tokens, token_type_ids=kinds, attention_mask=mask)
-        return answer.start_logits, answer.end_logits
+        outputs = self.model(input_ids=tokens, token_type_ids=kinds, attention_mask=mask)
+        return outputs.start_logits, outputs.end_logits
 
 
 def build(settings: argparse.Namespace, texts: Iterable[str]) -> tuple[Tokenizer, nn.Module]:
-    """Return the tokenizer and the model that the settings name; `texts` make a vocabulary where they name none."""
+    """Return the tokenizer and the model that the settings name. Without a name, the vocabulary is from `texts`."""
     if name := settings.pretrained:
         model = huggingface("pretrained", name).AutoModelForQuestionAnswering.from_pretrained(name)
         return tokenizer_of("pretrained", name), _Pretrained(model)

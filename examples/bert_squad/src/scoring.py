@@ -1,6 +1,6 @@
-"""How SQuAD v1.1 scores an answer: exact match, and F1 over words, of the best among the right answers. Pure.
+"""SQuAD v1.1's scores of an answer: exact match, and F1 over words, for the most similar right answer. Pure.
 
-Rules after Rajpurkar et al., arXiv 1606.05250: case, punctuation, a, an, the and extra spaces do not count.
+The rules are those of Rajpurkar et al., arXiv 1606.05250: ignore case, punctuation, a, an, the, and extra spaces.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
 def words(text: str) -> list[str]:
-    """Return what of a text counts.
+    """Return the words of a text that count for the scores.
 
     >>> words("The  Denver Broncos' 1st,")
     ['denver', 'broncos', '1st']
@@ -24,12 +24,12 @@ def words(text: str) -> list[str]:
 
 
 def exact_match(predicted: str, answers: Iterable[str]) -> float:
-    """Return 1 where one of the answers has the same words in the same order, else 0."""
+    """Return 1 if one of the answers has the same words in the same order, else 0."""
     return float(any(words(predicted) == words(answer) for answer in answers))
 
 
 def f1(predicted: str, answers: Iterable[str]) -> float:
-    """Return the harmonic mean of precision and recall over words, that of the most similar answer."""
+    """Return the harmonic mean of precision and recall over words, for the most similar answer."""
     return max((_f1(words(predicted), words(answer)) for answer in answers), default=0.0)
 
 

@@ -1,4 +1,4 @@
-"""Trains a BERT to find answers in a text, on any number of ranks; all settings are hyperparameters."""
+"""Train a BERT to find answers in a text, on any number of ranks. All settings are hyperparameters."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     add_settings(parser, optimizers=("adamw", "radam", "lamb"))
     parser.set_defaults(clip=1.0)
-    parser.add_argument("--pretrained", help="HuggingFace's name or path of a model; without it, one from scratch")
-    parser.add_argument("--length", type=int, default=384, help="tokens of a window")
-    parser.add_argument("--stride", type=int, default=128, help="tokens from one window's begin to the next one's")
-    parser.add_argument("--query", type=int, default=64, help="tokens of a question that are kept")
-    parser.add_argument("--n-best", type=int, default=20, help="begins and ends of a window that are tried")
-    parser.add_argument("--longest", type=int, default=30, help="tokens of an answer")
+    parser.add_argument("--pretrained", help="HuggingFace's name or path of a model (default: random weights)")
+    parser.add_argument("--length", type=int, default=384, help="tokens per window")
+    parser.add_argument("--stride", type=int, default=128, help="tokens between the beginnings of two windows")
+    parser.add_argument("--query", type=int, default=64, help="largest number of tokens of a question")
+    parser.add_argument("--n-best", type=int, default=20, help="begins and ends that are tried per window")
+    parser.add_argument("--longest", type=int, default=30, help="largest number of tokens of an answer")
     add_sizes(parser)
     return parser.parse_known_args(arguments)[0]
 
 
 class Training:
-    """One run on all ranks together."""
+    """This rank's part of a training run on all ranks."""
 
     def __init__(self, settings: argparse.Namespace, world: World, train: Path, test: Path) -> None:
         self._settings, self._world, self.epochs = settings, world, settings.epochs
@@ -55,24 +55,24 @@ class Training:
         self._updates = Updates(settings, world, self.model, build_optimizer(settings, self.model), self.order)
 
     def epoch(self, number: int) -> Iterator[float]:
-        """Yield the loss of each step, over all ranks."""
+        """Train one epoch. Yield the mean loss of each step over all ranks."""
         self._parallel.train()
         for step in self.order.epoch(number, rank=self._world.rank):
             yield self._updates.step(([self._windows[index] for index in part] for part in step), self._loss)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Return F1 and exact match in percent; each rank answers its own questions."""
+        """Return F1 and exact match in percent. Each rank answers a part of the questions."""
         self.model.eval()
-        found = [0.0, 0.0]
+        sums = [0.0, 0.0]
         for question in self._test[self._world.rank :: self._world.ranks]:
             windows = self._cut(question)
             begins, ends = (scores.float().tolist() for scores in self._scores(self.model, windows))
             limits = {"n_best": self._settings.n_best, "longest": self._settings.longest}
             answer = best(list(zip(windows, begins, ends, strict=True)), question.context, **limits)
             right = [text for _, text in question.answers]
-            found = [found[0] + f1(answer, right), found[1] + exact_match(answer, right)]
-        percent = [100 * total / len(self._test) for total in self._world.total(*found)]
+            sums = [sums[0] + f1(answer, right), sums[1] + exact_match(answer, right)]
+        percent = [100 * total / len(self._test) for total in self._world.total(*sums)]
         return dict(zip(("eval_f1", "eval_exact_match"), percent, strict=True))
 
     def _loss(self, windows: list[Window]) -> torch.Tensor:

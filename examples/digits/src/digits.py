@@ -1,4 +1,4 @@
-"""What both training scripts share: the data, the network, and how it is scored."""
+"""The data and the network of both training scripts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def load(channel: str) -> dict[str, torch.Tensor]:
 
 
 def batches(data: dict[str, torch.Tensor], epoch: int, seed: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return one epoch's shuffled training batches, the last incomplete one left out."""
+    """Return one epoch's shuffled training batches, without the last incomplete one."""
     generator = torch.Generator().manual_seed(seed * 1000 + epoch)
     order = torch.randperm(len(data["train_labels"]), generator=generator)
     whole = len(order) // BATCH

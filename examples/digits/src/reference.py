@@ -1,4 +1,4 @@
-"""The same training in one process, in plain PyTorch: no partitions, no microbatches, none of our library."""
+"""The same training in one process of plain PyTorch, without partitions, microbatches or our library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trains a small network on handwritten digits, split over the ranks of a pipeline, as a SageMaker script would."""
+"""Train a small network on handwritten digits, split over the ranks of a pipeline, with a script for SageMaker."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ def main() -> None:
             progress.write(f"epoch={epoch + 1} loss={loss.item():.4f}")
     progress.close()
 
-    held = sum(parameter.numel() for parameter in model.local_parameters())
-    print(f"this rank holds {held} parameters")
+    count = sum(parameter.numel() for parameter in model.local_parameters())
+    print(f"this rank holds {count} parameters")
     with torch.no_grad():
         correct = test_step(model, data["test_images"], data["test_labels"]).reduce_sum()
     if first:

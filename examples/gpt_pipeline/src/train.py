@@ -1,4 +1,4 @@
-"""Trains a GPT that is split over the ranks of a pipeline, on as many pipelines as the ranks make."""
+"""Train a GPT that is split over the ranks of a pipeline, on as many pipelines as the ranks can form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def main() -> None:
     settings = parse()
     smp.init()
     if settings.global_batch % smp.dp_size():
-        raise ValueError(f"--global-batch {settings.global_batch} does not divide among {smp.dp_size()} pipelines")
+        raise ValueError(f"--global-batch {settings.global_batch} is not a multiple of the {smp.dp_size()} pipelines")
     log = RunLog(ranks=smp.size(), active=smp.rank() == 0)
     with log.interval("init"):
         text = Text(settings)
@@ -33,7 +33,7 @@ def main() -> None:
         schedule = Schedule(length=settings.steps, warmup=settings.warmup).by_steps()
     with log.epoch(1):
         for step in range(settings.steps):
-            # Each pipeline takes its windows of the step; the library cuts them into microbatches.
+            # Every rank draws all windows of the step, and takes those of its pipeline: ranks need not send any data.
             tokens, targets = (part[smp.dp_rank() :: smp.dp_size()] for part in text.batch(step))
             for group in optimizer.param_groups:
                 group["lr"] = settings.lr * schedule(step)
@@ -45,8 +45,8 @@ def main() -> None:
             mean = sum(smp.allgather(loss.item(), smp.DP_GROUP)) / smp.dp_size()
             if smp.rank() == 0:
                 print(f"step={step + 1} loss={mean:.7f}")
-    held = sum(parameter.numel() for parameter in model.local_parameters())
-    print(f"this rank holds {held} parameters")
+    count = sum(parameter.numel() for parameter in model.local_parameters())
+    print(f"this rank holds {count} parameters")
     smp.save(model.state_dict(), Path(os.environ["SM_MODEL_DIR"]) / "model.pt", partial=False)
     log.finish()
 

@@ -1,4 +1,4 @@
-"""The ranks of a data-parallel job, as `common.loop` asks for them."""
+"""The ranks of a data-parallel job in TensorFlow: implements `common.loop.Framework`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tensorflow as tf
 
 @dataclass(frozen=True)
 class World:
-    """Which of how many ranks this is."""
+    """This rank's number, and the number of ranks."""
 
     rank: int
     ranks: int
@@ -23,7 +23,7 @@ class World:
 
 
 def join() -> World:
-    """Meet the other ranks; each has its own GPU, where there are any."""
+    """Join the other ranks. Each rank uses one GPU, if the host has GPUs."""
     sdp.init()
     if devices := tf.config.list_physical_devices("GPU"):
         tf.config.set_visible_devices(devices[sdp.local_rank()], "GPU")
@@ -31,10 +31,10 @@ def join() -> World:
 
 
 def leave() -> None:
-    """Part from the other ranks."""
+    """End the communication with the other ranks."""
     sdp.shutdown()
 
 
 def save(model: keras.Model, folder: Path) -> None:
-    """Write the model where the job keeps it; `keras.models.load_model(path, compile=False)` reads it anywhere."""
+    """Write the model to `model.keras`, which `keras.models.load_model(path, compile=False)` reads."""
     model.save(folder / "model.keras")

@@ -1,4 +1,4 @@
-"""Trains a ResNet in Keras on labelled images, on any number of ranks; all settings are hyperparameters."""
+"""Train a ResNet in Keras on labelled images, on any number of ranks. All settings are hyperparameters."""
 
 from __future__ import annotations
 
@@ -38,19 +38,23 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--augment", type=truth, default=True, help="crop and mirror at random")
-    parser.add_argument("--smoothing", type=float, default=0.0, help="of labels")
-    parser.add_argument("--tune-batch-norm", type=truth, default=False, help="its momentum, for all ranks' forwards")
-    parser.add_argument("--bn-base-batch", type=int, default=32, help="what BatchNorm's momentum of 0.9 is for")
+    parser.add_argument("--smoothing", type=float, default=0.0, help="smoothing of labels")
+    parser.add_argument(
+        "--tune-batch-norm", type=truth, default=False, help="scale BatchNorm's momentum with the forwards of all ranks"
+    )
+    parser.add_argument(
+        "--bn-base-batch", type=int, default=32, help="the batch that BatchNorm's momentum of 0.9 is meant for"
+    )
     return parser.parse_known_args(arguments)[0]
 
 
 def shuffled(count: int, seed: int) -> list[int]:
-    """Return the numbers below `count` in an order that the seed decides."""
+    """Return the numbers below `count` in an order that NumPy draws from the seed."""
     return np.random.default_rng(seed).permutation(count).tolist()
 
 
 def build_optimizer(settings: argparse.Namespace, steps_per_epoch: int) -> keras.optimizers.Optimizer:
-    """Make the optimizer that the settings name; its rate goes by steps of the global batch."""
+    """Build the optimizer that the settings name. Its schedule counts steps of the global batch."""
     base = settings.base_batch or settings.global_batch
     highest = scale_learning_rate(settings.lr, batch=settings.global_batch, base_batch=base, rule=settings.scaling)
     schedule = Schedule(length=settings.epochs, warmup=settings.warmup, decay=settings.decay, power=settings.power)
@@ -64,17 +68,17 @@ def build_optimizer(settings: argparse.Namespace, steps_per_epoch: int) -> keras
 
 
 class Training:
-    """One run on all ranks together."""
+    """This rank's part of a training run on all ranks."""
 
     def __init__(self, settings: argparse.Namespace, world: ranks.World, folder: Path, test: Path) -> None:
         if settings.precision == "fp16" and not tf.config.list_physical_devices("GPU"):
-            raise ValueError("--precision fp16: processors emulate it, if at all; use bf16 or fp32 here, or a GPU")
+            raise ValueError("--precision fp16 needs a GPU, because CPUs emulate fp16 or lack it; use bf16 or fp32")
         self._world, self.epochs = world, settings.epochs
         self._data = Images(folder, size=settings.image_size, seed=settings.seed if settings.augment else None)
         self._test = Images(test, size=settings.image_size, classes=self._data.classes)
         batches = {"global_batch": settings.global_batch, "rank_batch": settings.rank_batch}
         self.order = Order(len(self._data), **batches, ranks=world.ranks, seed=settings.seed, shuffled=shuffled)
-        # The same weights on every rank: the library compares them before the second step.
+        # Every rank draws the same weights from the seed. The library compares them before the second step.
         keras.utils.set_random_seed(settings.seed)
         keras.config.set_dtype_policy(POLICIES[settings.precision])
         self.model = MODELS[settings.model](settings.image_size, self._data.classes.count, self._data.colours)
@@ -87,25 +91,26 @@ class Training:
         )
 
     def epoch(self, number: int) -> Iterator[float]:
-        """Yield the loss of each step, over all ranks."""
+        """Train one epoch. Yield the mean loss of each step over all ranks."""
         steps = self.order.epoch(number, rank=self._world.rank)
-        mine = list(chain.from_iterable(chain.from_iterable(steps)))
+        numbers = list(chain.from_iterable(chain.from_iterable(steps)))
         losses = []
-        for images, labels in self._data.batches(mine, self.order.rank_batch, epoch=number):
+        for images, labels in self._data.batches(numbers, self.order.rank_batch, epoch=number):
             self.model.reset_metrics()
             targets = tf.one_hot(labels, self._data.classes.count)
-            # With an aggregation frequency the weights change after the last part of the step.
+            # With an aggregation frequency, the optimizer changes the weights in the last part of a step only.
             losses.append(self.model.train_on_batch(images, targets, return_dict=True)["loss"])
             if len(losses) == self.order.parts_per_step:
                 yield self._world.total(sum(losses)) / (len(losses) * self._world.ranks)
                 losses.clear()
 
     def evaluate(self) -> dict[str, float]:
-        """Return the share of the test images that are classified right; each rank looks at its own."""
+        """Return the accuracy on the test images. Each rank classifies a part of them."""
+        # Ranks have different moving averages: without this line the accuracy would depend on the number of ranks.
         average_batch_norm(self.model)
-        mine = list(range(self._world.rank, len(self._test), self._world.ranks))
+        numbers = list(range(self._world.rank, len(self._test), self._world.ranks))
         right = 0
-        for images, labels in self._test.batches(mine, 256):
+        for images, labels in self._test.batches(numbers, 256):
             right += int(np.sum(self.model.predict_on_batch(images).argmax(axis=1) == labels.numpy()))
         return {"eval_accuracy": self._world.total(right) / len(self._test)}
 

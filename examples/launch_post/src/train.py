@@ -1,4 +1,4 @@
-"""The model and the loop of the announcement: TensorFlow 2.3 as it was then, a model split in two."""
+"""Train the model of the announcement, split in two. The script is written for TensorFlow 2.3."""
 
 import argparse
 import os
@@ -37,7 +37,7 @@ train_ds = (
 test_ds = tf.data.Dataset.from_tensor_slices((x_test, y_test)).batch(40, drop_remainder=True)
 
 
-# smdistributed: smp.DistributedModel in the place of tf.keras.Model
+# smdistributed: smp.DistributedModel instead of tf.keras.Model
 class MyModel(smp.DistributedModel):
     def __init__(self):
         super(MyModel, self).__init__()
@@ -103,7 +103,7 @@ for epoch in range(args.epochs):
 
     print(f"epoch {epoch + 1} loss={train_loss.result():.6f} test_accuracy={test_accuracy.result():.4f}")
 
-# smdistributed: the whole model, as one SavedModel; and what it said, for whoever loads it
+# smdistributed: save the whole model as one SavedModel, and its predictions to compare with the loaded model's
 model.save_model(os.path.join(os.environ["SM_MODEL_DIR"], "1"))
 if smp.rank() == 0:
     np.save(os.path.join(os.environ["SM_MODEL_DIR"], "predictions.npy"), np.concatenate(test_predictions))

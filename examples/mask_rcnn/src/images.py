@@ -1,4 +1,4 @@
-"""The pixels of images and of what is marked in them, as torchvision's detectors take them."""
+"""The images and the masks of their instances, in the format of torchvision's detectors."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torch import Tensor
 
 
 class Images:
-    """The images of a file.
+    """The images of a COCO file.
 
         images = Images(read(Path("val2017")))
         image, target = images[0]       # [3, height, width] in 0..1; boxes [n, 4] as corners, labels, masks
 
-    Raises `DataError` for an image that does not have the size that the file says.
+    Raises `DataError` for an image whose size differs from the file's entry.
     """
 
     def __init__(self, data: Coco) -> None:
@@ -28,27 +28,28 @@ class Images:
     def __len__(self) -> int:
         return len(self._data.pictures)
 
-    def __getitem__(self, place: int) -> tuple[Tensor, dict[str, Tensor]]:
-        picture = self._data.pictures[place]
+    def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
+        picture = self._data.pictures[index]
         with Image.open(picture.path) as file:
             pixels = np.array(file.convert("RGB"))
         if pixels.shape[:2] != (picture.height, picture.width):
             size = f"{pixels.shape[1]} x {pixels.shape[0]}"
-            said = f"{self._data.file} says {picture.width} x {picture.height}"
-            raise DataError(f"{picture.path} is {size}, and {said}")
-        boxes = torch.tensor([each.box for each in picture.instances]).reshape(-1, 4)
+            expected = f"{picture.width} x {picture.height}"
+            raise DataError(f"{picture.path} has {size} pixels, but its entry in {self._data.file} has {expected}")
+        boxes = torch.tensor([instance.box for instance in picture.instances]).reshape(-1, 4)
+        # COCO's boxes are a corner and a size, torchvision's are two corners.
         boxes[:, 2:] += boxes[:, :2]
-        masks = [_outline(each.segmentation, picture.height, picture.width) for each in picture.instances]
+        masks = [_mask(instance.segmentation, picture.height, picture.width) for instance in picture.instances]
         target = {
             "boxes": boxes,
-            "labels": torch.tensor([each.label for each in picture.instances], dtype=torch.int64),
+            "labels": torch.tensor([instance.label for instance in picture.instances], dtype=torch.int64),
             "masks": torch.from_numpy(np.stack(masks)) if masks else torch.zeros((0, *pixels.shape[:2])).byte(),
         }
         return torch.from_numpy(pixels).permute(2, 0, 1) / 255, target
 
 
-def _outline(segmentation: Any, height: int, width: int) -> np.ndarray:
-    """Return the pixels of polygons, or of run lengths, as [height, width] of 0 and 1."""
+def _mask(segmentation: Any, height: int, width: int) -> np.ndarray:
+    """Convert polygons or run lengths to a mask, [height, width] of 0 and 1."""
     if isinstance(segmentation, list):
         segmentation = rle.merge(rle.frPyObjects(segmentation, height, width))
     elif isinstance(segmentation["counts"], list):

@@ -1,4 +1,4 @@
-"""Mask R-CNN as torchvision has it: the published one, and a small one for pictures of 64 x 64."""
+"""torchvision's Mask R-CNN: the published model, and a small one for pictures of 64 x 64."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import vision
 
-vision.prepare()
+vision.prepare()  # must run before the first import of torchvision
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
@@ -23,17 +23,19 @@ SIZES = ("resnet50", "small")
 
 
 def build(size: str, classes: int, *, weights: Path | None = None) -> MaskRCNN:
-    """Make the model for so many classes, the background not counted.
+    """Build the model for a number of classes, not counting the background.
 
-    With `weights`, a state dict as torchvision publishes them, BatchNorm is frozen as there; what does not have the
-    same shape, such as the last layers for other classes, begins anew. From scratch, the backbone has GroupNorm:
-    BatchNorm's statistics of one or two images would be noise.
+    `weights` is a state dict as torchvision publishes it. With it, BatchNorm is frozen, as in the published model.
+    Layers of another shape, such as the last layers for other classes, keep their random weights. Without `weights`,
+    the backbone has GroupNorm, because BatchNorm's statistics of one or two images would be noise. Raises `ValueError`
+    if no weight fits.
     """
     norm = FrozenBatchNorm2d if weights else partial(nn.GroupNorm, 32)
     model = _full(classes + 1, norm) if size == "resnet50" else _small(classes + 1, norm)
     if weights:
-        published, own = torch.load(weights, map_location="cpu", weights_only=True), model.state_dict()
-        fitting = {name: value for name, value in published.items() if name in own and own[name].shape == value.shape}
+        published, state = torch.load(weights, map_location="cpu", weights_only=True), model.state_dict()
+        shapes = {name: value.shape for name, value in state.items()}
+        fitting = {name: value for name, value in published.items() if shapes.get(name) == value.shape}
         if not fitting:
             raise ValueError(f"{weights} has no weight of a Mask R-CNN with a {size} backbone")
         model.load_state_dict(fitting, strict=False)
@@ -45,7 +47,7 @@ def _full(classes: int, norm: type[nn.Module] | partial[nn.Module]) -> MaskRCNN:
 
 
 def _small(classes: int, norm: type[nn.Module] | partial[nn.Module]) -> MaskRCNN:
-    """Three stages of one block each, narrow heads, and fewer boxes to choose from."""
+    """Build a model with three stages of one block each, narrow heads, and few proposals."""
     width = 64
     return MaskRCNN(
         _pyramid(ResNet(BasicBlock, [1, 1, 1, 1], norm_layer=norm), width, stages=3),

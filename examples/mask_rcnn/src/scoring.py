@@ -1,4 +1,4 @@
-"""Average precision of boxes and masks by pycocotools, over the detections of all ranks."""
+"""Average precision of boxes and masks, computed by pycocotools from the detections of all ranks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,18 @@ from pycocotools.cocoeval import COCOeval
 from torch import Tensor
 
 
-def describe(picture: int, categories: list[int], found: dict[str, Tensor]) -> list[dict[str, Any]]:
-    """Return what a model found in a picture as COCO's results: one dict a detection, fit for JSON."""
-    boxes = found["boxes"].clone()
+def describe(picture: int, categories: list[int], output: dict[str, Tensor]) -> list[dict[str, Any]]:
+    """Convert a model's detections in one picture to COCO's format of results: one JSON dict per detection."""
+    boxes = output["boxes"].clone()
+    # torchvision's boxes are two corners, COCO's are a corner and a size.
     boxes[:, 2:] -= boxes[:, :2]
-    masks = (found["masks"][:, 0] > 0.5).byte().cpu().numpy()
-    rows = zip(boxes.tolist(), found["labels"].tolist(), found["scores"].tolist(), masks, strict=True)
+    masks = (output["masks"][:, 0] > 0.5).byte().cpu().numpy()
+    rows = zip(boxes.tolist(), output["labels"].tolist(), output["scores"].tolist(), masks, strict=True)
     results = []
     for box, label, score, mask in rows:
-        run = rle.encode(np.asfortranarray(mask))
-        segmentation = {"size": list(run["size"]), "counts": run["counts"].decode("ascii")}
+        # pycocotools only encodes arrays in Fortran order.
+        runs = rle.encode(np.asfortranarray(mask))
+        segmentation = {"size": list(runs["size"]), "counts": runs["counts"].decode("ascii")}
         entry = {"image_id": picture, "category_id": categories[label - 1], "bbox": box, "score": score}
         results.append({**entry, "segmentation": segmentation})
     return results
@@ -32,18 +34,19 @@ def describe(picture: int, categories: list[int], found: dict[str, Tensor]) -> l
 
 def average_precision(file: Path, detections: list[dict[str, Any]]) -> dict[str, float]:
     """Return COCO's AP (IoU 0.50 to 0.95) of boxes (`bbox`) and masks (`segm`), each in 0..1."""
+    # pycocotools raises IndexError for an empty list of results.
     if not detections:
         return {"bbox": 0.0, "segm": 0.0}
-    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools tells its progress
+    with contextlib.redirect_stdout(io.StringIO()):  # pycocotools prints its progress
         truth = COCO()
         truth.dataset = json.loads(file.read_text(encoding="utf-8"))
         for annotation in truth.dataset["annotations"]:
             annotation.setdefault("iscrowd", 0)
         truth.createIndex()
-        found = truth.loadRes(detections)
+        results = truth.loadRes(detections)
         scores = {}
         for kind in ("bbox", "segm"):
-            evaluation = COCOeval(truth, found, kind)
+            evaluation = COCOeval(truth, results, kind)
             evaluation.evaluate()
             evaluation.accumulate()
             evaluation.summarize()

@@ -1,4 +1,4 @@
-"""Trains a Mask R-CNN on images in COCO's format, on any number of ranks; all settings are hyperparameters."""
+"""Train a Mask R-CNN on images in COCO's format, on any number of ranks. All settings are hyperparameters."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def parse() -> argparse.Namespace:
     parser.set_defaults(clip=10.0, decay="cosine")
     parser.add_argument("--model", choices=SIZES, default="resnet50")
     parser.add_argument("--double", type=truth, default=False, help="weights and arithmetic in fp64")
-    parser.add_argument("--workers", type=int, default=0, help="processes that read images, for each rank")
+    parser.add_argument("--workers", type=int, default=0, help="processes per rank that read images")
     return parser.parse_known_args()[0]
 
 
 class Training:
-    """One run: `epoch` trains, `evaluate` detects, both on all ranks together."""
+    """This rank's part of a training run on all ranks."""
 
     def __init__(self, settings: argparse.Namespace, world: World, train: Path, test: Path) -> None:
         self._settings, self._world, self.epochs = settings, world, settings.epochs
@@ -56,13 +56,14 @@ class Training:
         self._updates = Updates(settings, world, self.model, build_optimizer(settings, self.model), self.order)
 
     def epoch(self, number: int) -> Iterator[float]:
+        """Train one epoch. Yield the mean loss of each step over all ranks."""
         self._parallel.train()
         steps = self.order.epoch(number, rank=self._world.rank)
         batches = self._loader(self._data, [part for step in steps for part in step])
 
         def loss_of(part: list[int]) -> Tensor:
             images, targets = next(batches)
-            # The model draws the boxes that it learns from: the same ones, whichever rank has the part.
+            # The model draws the boxes to learn from. A seed from the part gives the same boxes on any rank.
             torch.manual_seed(hash((self._settings.seed, number, *part)))
             return sum(self._parallel(images, targets).values())
 
@@ -71,15 +72,17 @@ class Training:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Return the average precision of masks and of boxes; each rank looks at its own images."""
+        """Return the average precision of masks and of boxes. Each rank detects in a part of the images."""
         self.model.eval()
-        mine = range(self._world.rank, len(self._test.pictures), self._world.ranks)
+        indices = range(self._world.rank, len(self._test.pictures), self._world.ranks)
         detections = []
-        for place, (images, _) in zip(mine, self._loader(self._test, [[place] for place in mine]), strict=True):
-            (found,) = self.model(images)
-            detections += describe(self._test.pictures[place].number, self._test.categories, found)
-        everyone = [each for text in self._world.gather(json.dumps(detections)) for each in json.loads(text)]
-        precision = average_precision(self._test.file, everyone)
+        batches = self._loader(self._test, [[index] for index in indices])
+        for index, (images, _) in zip(indices, batches, strict=True):
+            (output,) = self.model(images)
+            detections += describe(self._test.pictures[index].number, self._test.categories, output)
+        # Average precision ranks the detections of all images by score, so it is no mean over ranks.
+        lists = [json.loads(text) for text in self._world.gather(json.dumps(detections))]
+        precision = average_precision(self._test.file, [detection for part in lists for detection in part])
         return {"eval_mask_ap": precision["segm"], "eval_box_ap": precision["bbox"]}
 
     def _loader(self, data: Coco, parts: list[list[int]]) -> Iterator[Batch]:
@@ -92,13 +95,15 @@ class Training:
 
 
 def published() -> Path | None:
-    """Return the file of the channel `weights`, where the job has one."""
+    """Return the file of the channel `weights`, or None if the job does not have this channel."""
     if "SM_CHANNEL_WEIGHTS" not in os.environ:
         return None
     folder = Path(os.environ["SM_CHANNEL_WEIGHTS"])
     files = sorted(folder.iterdir())
     if len(files) != 1:
-        raise DataError(f"{folder} has {len(files)} files, and needs one: a state dict as torchvision publishes it")
+        raise DataError(
+            f"{folder} has {len(files)} files; it needs exactly one, a state dict as torchvision publishes it"
+        )
     return files[0]
 
 

@@ -1,7 +1,7 @@
-"""torchvision, also where its compiled operations were built for another torch.
+"""Makes torchvision usable if its compiled operations do not fit the installed torch.
 
-The wheel on PyPI is built for CUDA; beside a CPU build of torch its library cannot be loaded, and `import torchvision`
-fails. What Mask R-CNN needs of that library, nms and roi_align, is then computed here with torch's own operations.
+The wheel on PyPI is built for CUDA. Its library cannot be loaded with a CPU build of torch, and `import torchvision`
+fails. This module then computes the two operations that Mask R-CNN needs, nms and roi_align, with torch's operations.
 """
 
 from __future__ import annotations
@@ -18,22 +18,23 @@ _declared: torch.library.Library | None = None
 
 
 def prepare() -> bool:
-    """Make `import torchvision` work, and say whether its compiled operations are used. It comes before the import."""
+    """Make `import torchvision` work. Return true if its compiled operations are used. Call it before the import."""
     global _declared
-    found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None:
-        raise ModuleNotFoundError("torchvision is missing: requirements.txt beside this script names it")
-    if any(map(_loads, Path(found.origin).parent.glob("_C*.so"))):
+    specification = importlib.util.find_spec("torchvision")
+    if specification is None or specification.origin is None:
+        raise ModuleNotFoundError("torchvision is missing: install the requirements.txt next to this script")
+    if any(map(_loads, Path(specification.origin).parent.glob("_C*.so"))):
         return True
     if _declared is None:
-        # The import looks for these two by name. What holds the library holds the operations.
+        # The import looks up these two operations by name. They exist as long as the `Library` object does, so a global
+        # variable keeps it.
         _declared = torch.library.Library("torchvision", "DEF")
         for name in ("nms", "qnms"):
             _declared.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         _declared.impl("nms", nms, "CompositeExplicitAutograd")
-    # It asks for the whole library, where only nms is called.
+    # torchvision.ops.boxes checks that the library is loaded, although Mask R-CNN only calls its nms.
     importlib.import_module("torchvision.ops.boxes")._assert_has_ops = lambda: None  # type: ignore[attr-defined]
-    # What stands in for roi_align there takes a hundred times as long, or minutes to compile.
+    # torchvision's own substitute for roi_align takes a hundred times as long, or minutes to compile.
     importlib.import_module("torchvision.ops.roi_align")._roi_align = roi_align  # type: ignore[attr-defined]
     return False
 
@@ -47,7 +48,9 @@ def _loads(library: Path) -> bool:
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
-    """Return the numbers of the boxes that overlap none with a higher score by more, the highest score first.
+    """Return the indices of the boxes to keep, highest score first (non-maximum suppression).
+
+    A box is dropped if it overlaps a kept box with a higher score by more than `iou_threshold`.
 
     >>> boxes = torch.tensor([[0.0, 0, 10, 10], [0, 0, 10, 9], [20, 20, 30, 30]])
     >>> nms(boxes, torch.tensor([0.5, 0.9, 0.1]), 0.5).tolist()
@@ -56,14 +59,14 @@ def nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
     order = scores.argsort(descending=True, stable=True)
     covers = (_overlaps(boxes[order]) > iou_threshold).cpu().numpy()
     kept = torch.ones(len(order), dtype=torch.bool).numpy()
-    for place in range(len(order)):
-        if kept[place]:
-            kept[place + 1 :] &= ~covers[place, place + 1 :]
+    for index in range(len(order)):
+        if kept[index]:
+            kept[index + 1 :] &= ~covers[index, index + 1 :]
     return order[torch.from_numpy(kept).to(order.device)]
 
 
 def _overlaps(boxes: Tensor) -> Tensor:
-    """Return the intersection over the union of each two boxes."""
+    """Return the intersection over union of all pairs of boxes, [boxes, boxes]."""
     low = torch.maximum(boxes[:, None, :2], boxes[None, :, :2])
     high = torch.minimum(boxes[:, None, 2:], boxes[None, :, 2:])
     shared = (high - low).clamp(min=0).prod(dim=2)
@@ -74,10 +77,10 @@ def _overlaps(boxes: Tensor) -> Tensor:
 def roi_align(
     features: Tensor, regions: Tensor, scale: float, height: int, width: int, samples: int, aligned: bool
 ) -> Tensor:
-    """Return [regions, channels, height, width]: the mean of bilinear samples in each cell of each region.
+    """Return the mean of bilinear samples in each cell of each region, [regions, channels, height, width].
 
-    `regions` are [image, x1, y1, x2, y2], in pixels of the image, of which `features` has `scale` as many. A cell has
-    `samples` x `samples`, or with 0 one a pixel (arXiv 1703.06870, section 3).
+    `regions` are [image, x1, y1, x2, y2] in pixels of the image; `scale` converts them to pixels of `features`. A cell
+    has `samples` x `samples` samples. With `samples` 0, it has one per pixel (arXiv 1703.06870, section 3).
     """
     corners = regions[:, 1:] * scale - (0.5 if aligned else 0.0)
     size = corners[:, 2:] - corners[:, :2]
@@ -86,24 +89,27 @@ def roi_align(
     cells = size.new_tensor([width, height])
     counts = torch.full_like(size, samples) if samples > 0 else (size / cells).ceil().clamp(min=1)
     pooled = features.new_zeros(len(regions), features.shape[1], height, width)
-    # Regions of an image that are sampled alike are sampled at once.
+    # One grid_sample handles all regions of an image that have the same numbers of samples.
     kinds, kind_of = torch.cat([regions[:, :1], counts], dim=1).long().unique(dim=0, return_inverse=True)
     for kind, (image, across, down) in enumerate(kinds.tolist()):
-        chosen = (kind_of == kind).nonzero()[:, 0]
-        x = _places(corners[chosen, 0], size[chosen, 0], width * across)
-        y = _places(corners[chosen, 1], size[chosen, 1], height * down)
-        sampled = _sample(features[image], x, y)
-        pooled[chosen] = functional.avg_pool2d(sampled, (down, across))
+        selected = (kind_of == kind).nonzero()[:, 0]
+        x = _sample_points(corners[selected, 0], size[selected, 0], width * across)
+        y = _sample_points(corners[selected, 1], size[selected, 1], height * down)
+        samples_of_cells = _sample(features[image], x, y)
+        pooled[selected] = functional.avg_pool2d(samples_of_cells, (down, across))
     return pooled
 
 
-def _places(begin: Tensor, length: Tensor, count: int) -> Tensor:
-    """Return the middles of `count` equal parts, [regions, count]."""
+def _sample_points(begin: Tensor, length: Tensor, count: int) -> Tensor:
+    """Return the middles of `count` equal parts of each interval, [regions, count]."""
     return begin[:, None] + length[:, None] * (torch.arange(count, device=begin.device) + 0.5) / count
 
 
 def _sample(features: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Return [regions, channels, y's, x's]: 0 beyond a pixel outside, the border's values within it."""
+    """Return bilinear samples, [regions, channels, y, x].
+
+    Up to one pixel outside the image, a sample has the value of the border. Farther outside it is 0.
+    """
     rows, columns = features.shape[1:]
     shape = (len(x), y.shape[1], x.shape[1])
     grid = torch.stack(
@@ -113,6 +119,7 @@ def _sample(features: Tensor, x: Tensor, y: Tensor) -> Tensor:
         ],
         dim=-1,
     )
+    # Regions share one image, so they are stacked along the grid's height: one batch entry, one copy of the features.
     flat = grid.reshape(1, shape[0] * shape[1], shape[2], 2).to(features.dtype)
     sampled = functional.grid_sample(features[None], flat, padding_mode="border", align_corners=True)[0]
     inside = ((x >= -1) & (x <= columns))[:, None, :] & ((y >= -1) & (y <= rows))[:, :, None]

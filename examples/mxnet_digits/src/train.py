@@ -1,6 +1,6 @@
-"""Trains a small Gluon network on handwritten digits: alone, with parameter servers, or with sums over all ranks.
+"""Train a small Gluon network on handwritten digits, in one process, with parameter servers, or with all-reduce.
 
-Which of the three it is, the job's `distribution` says. `--batch` is the batch of all ranks together.
+The job's `distribution` selects one of the three. `--batch` is the batch of all ranks together.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from mxnet import autograd, gluon
 
 
 def network() -> gluon.Block:
+    """Build the network with random weights."""
     net = gluon.nn.HybridSequential()
     net.add(
         gluon.nn.Conv2D(16, 3, padding=1, activation="relu"),
@@ -28,9 +29,9 @@ def network() -> gluon.Block:
 
 
 def trainer(net: gluon.Block, settings: dict[str, float], batch: int):
-    """Return a trainer, this rank's number, the number of ranks, and what `step` is to divide gradients by."""
+    """Return a trainer, this rank's number, the number of ranks, and the divisor for the trainer's `step`."""
     if "DMLC_ROLE" in os.environ:
-        # Servers add up the gradients of all workers, and hold the weights.
+        # Servers add up the gradients of all workers and hold the weights, so the divisor is the whole batch.
         store = mx.kv.create("dist_sync")
         return gluon.Trainer(net.collect_params(), "sgd", settings, store), store.rank, store.num_workers, batch
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -38,8 +39,9 @@ def trainer(net: gluon.Block, settings: dict[str, float], batch: int):
 
         hvd.init()
         hvd.broadcast_parameters(net.collect_params(), root_rank=0)
-        made = hvd.DistributedTrainer(net.collect_params(), "sgd", settings)
-        return made, hvd.rank(), hvd.size(), batch // hvd.size()
+        distributed = hvd.DistributedTrainer(net.collect_params(), "sgd", settings)
+        # Horovod's trainer averages over the ranks, so the divisor is this rank's part of the batch.
+        return distributed, hvd.rank(), hvd.size(), batch // hvd.size()
     return gluon.Trainer(net.collect_params(), "sgd", settings), 0, 1, batch
 
 
@@ -56,17 +58,17 @@ def main() -> None:
     images, labels = data["train_images"], data["train_labels"]
     net, loss_of = network(), gluon.loss.SoftmaxCrossEntropyLoss()
     settings = {"learning_rate": arguments.lr, "momentum": 0.9}
-    steps, rank, size, divisor = trainer(net, settings, arguments.batch)
+    updates, rank, size, divisor = trainer(net, settings, arguments.batch)
     for epoch in range(arguments.epochs):
         order = np.random.default_rng([arguments.seed, epoch]).permutation(len(labels))
         for start in range(0, len(order) - arguments.batch + 1, arguments.batch):
-            mine = order[start : start + arguments.batch][rank::size]
+            part = order[start : start + arguments.batch][rank::size]
             with autograd.record():
-                loss = loss_of(net(mx.nd.array(images[mine])), mx.nd.array(labels[mine]))
+                loss = loss_of(net(mx.nd.array(images[part])), mx.nd.array(labels[part]))
             loss.backward()
-            steps.step(divisor)
-        # MXNet computes in the background. A worker that left with work undone would wait for the others, and they for
-        # its gradients.
+            updates.step(divisor)
+        # MXNet computes in background threads. A worker that exits with work left deadlocks: the worker waits for the
+        # others, and they wait for its gradients.
         mx.nd.waitall()
         if rank == 0:
             print(f"epoch={epoch + 1} loss={loss.mean().asscalar():.4f}")

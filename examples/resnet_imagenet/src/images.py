@@ -1,6 +1,6 @@
-"""Labelled images from a folder per class, or from WebDataset's shards, without torchvision: `common.pictures`.
+"""Labelled images from a folder per class or from WebDataset's shards, without torchvision.
 
-Netpbm (.pgm, .ppm) is read there; for every other format there has to be Pillow.
+`common.pictures` finds the images and decodes Netpbm (.pgm, .ppm). All other formats need Pillow.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from torch.utils.data import Dataset
 
 
 def decode(content: bytes, name: str) -> torch.Tensor:
-    """Return an image as [colours, height, width] in 0..1."""
-    if (read := netpbm(content, name)) is not None:
-        return torch.from_numpy(read).permute(2, 0, 1)
+    """Return an image as [colours, height, width] in 0..1. Raises `DataError` if it cannot be decoded."""
+    if (array := netpbm(content, name)) is not None:
+        return torch.from_numpy(array).permute(2, 0, 1)
     try:
         from PIL import Image
     except ImportError:
-        raise DataError(f"{name}: only Netpbm is read without Pillow; list `pillow` in requirements.txt") from None
+        raise DataError(f"{name}: formats other than Netpbm need Pillow; list `pillow` in requirements.txt") from None
     import numpy as np
 
     try:
         with Image.open(io.BytesIO(content)) as image:
             pixels = np.array(image.convert("RGB"))
-    # What Pillow raises depends on the format, and on where the file breaks off.
+    # Pillow's exception depends on the format, and on the offset at which the file is damaged.
     except (OSError, ValueError, SyntaxError) as error:
-        raise DataError(f"{name}: no image that Pillow can read: {error}") from None
+        raise DataError(f"{name}: Pillow cannot read this image: {error}") from None
     return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
 
 
 class Images(Dataset):
-    """Images of one size by number, and of these `classes` where given.
+    """Images of one size by number. Pass the training split's `classes` for the test split.
 
-    `seed` crops and flips at random, the same ones whatever the number of ranks.
+    With `seed`, images are cropped and flipped at random. The result does not depend on the number of ranks.
     """
 
     def __init__(self, folder: Path, *, size: int, seed: int | None = None, classes: Classes | None = None) -> None:
@@ -49,19 +49,20 @@ class Images(Dataset):
         return len(self._sources)
 
     def begin(self, epoch: int) -> None:
-        """Crop and flip otherwise than in other epochs."""
+        """Set the epoch, which selects the random crops and flips."""
         self._epoch = epoch
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         source = self._sources[index]
         image = decode(source.read(), source.name)
         if self._seed is not None:
+            # A tuple of integers has the same hash in every process; only hashes of strings are randomized.
             image = augment(image, torch.Generator().manual_seed(hash((self._seed, self._epoch, index)) % (1 << 62)))
         return resize(image, self._size), self.labels[index]
 
 
 def resize(image: torch.Tensor, size: int) -> torch.Tensor:
-    """Scale the shorter side to `size`, and cut out the middle."""
+    """Scale the shorter side to `size`, and crop the centre."""
     height, width = image.shape[1:]
     if (height, width) == (size, size):
         return image
@@ -73,7 +74,7 @@ def resize(image: torch.Tensor, size: int) -> torch.Tensor:
 
 
 def augment(image: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Cut out a square of half to all of the shorter side, somewhere, and mirror it half of the time."""
+    """Crop a random square, with a side of half to all of the shorter side, and mirror it with probability 1/2."""
     height, width = image.shape[1:]
     share, down, right, mirror = torch.rand(4, generator=generator).tolist()
     side = max(1, round(min(height, width) * (0.5 + share / 2)))

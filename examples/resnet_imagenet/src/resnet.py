@@ -1,4 +1,4 @@
-"""ResNets as large-batch recipes have them: ResNet-50 for photographs, a small one for small images."""
+"""ResNets with the initial weights of large-batch recipes: ResNet-50 for photographs, a small one for small images."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import nn
 
 
 class Block(nn.Module):
-    """Two or three convolutions beside a short cut; the last normalisation starts at 0: at first a block is none."""
+    """Two or three convolutions with a residual connection."""
 
     def __init__(self, inputs: int, width: int, stride: int, expansion: int) -> None:
         super().__init__()
@@ -20,6 +20,7 @@ class Block(nn.Module):
         for before, after, size, step in shapes:
             layers += [convolution(before, after, size, step), nn.BatchNorm2d(after), nn.ReLU(inplace=True)]
         self.body = nn.Sequential(*layers[:-1])
+        # With a weight of 0 in the last normalisation, a block starts as its shortcut: large rates are stable.
         nn.init.zeros_(self.body[-1].weight)
         same = stride == 1 and inputs == outputs
         self.shortcut = (
@@ -31,7 +32,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """`widths` and `depths` are of the stages; images are [n, colours, height, width]."""
+    """A ResNet for images [n, colours, height, width]. `widths` and `depths` have one entry per stage."""
 
     def __init__(
         self, classes: int, *, widths: list[int], depths: list[int], expansion: int, colours: int, large: bool
@@ -42,8 +43,9 @@ class ResNet(nn.Module):
         stem += [nn.ReLU(inplace=True), *([nn.MaxPool2d(3, 2, 1)] if large else [])]
         blocks: list[nn.Module] = []
         for stage, (width, depth) in enumerate(zip(widths, depths, strict=True)):
-            for place in range(depth):
-                stride = 2 if place == 0 and stage > 0 else 1
+            for index in range(depth):
+                # Each stage after the first halves the image in its first block.
+                stride = 2 if index == 0 and stage > 0 else 1
                 blocks.append(Block(channels, width, stride, expansion))
                 channels = width * expansion
         self.features = nn.Sequential(*stem, *blocks)
@@ -54,20 +56,20 @@ class ResNet(nn.Module):
 
 
 def convolution(inputs: int, outputs: int, size: int, stride: int) -> nn.Conv2d:
-    """A convolution as ResNets have them: no bias, the image kept whole, weights after He."""
+    """Build a convolution without bias, with padding that keeps the size at stride 1, and with He's initial weights."""
     layer = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
     nn.init.kaiming_normal_(layer.weight, mode="fan_out", nonlinearity="relu")
     return layer
 
 
 def resnet50(classes: int, colours: int) -> ResNet:
-    """ResNet-50 with its stride in the 3 x 3 convolutions."""
+    """Build ResNet-50 with the stride in the 3 x 3 convolutions."""
     widths, depths = [64, 128, 256, 512], [3, 4, 6, 3]
     return ResNet(classes, widths=widths, depths=depths, expansion=4, colours=colours, large=True)
 
 
 def small(classes: int, colours: int) -> ResNet:
-    """Five layers for images of 8 x 8."""
+    """Build a network with two blocks for images of 8 x 8."""
     return ResNet(classes, widths=[16, 32], depths=[1, 1], expansion=1, colours=colours, large=False)
 
 

@@ -1,4 +1,4 @@
-"""Trains a ResNet on labelled images, on any number of ranks; all settings are hyperparameters."""
+"""Train a ResNet on labelled images, on any number of ranks. All settings are hyperparameters."""
 
 from __future__ import annotations
 
@@ -32,15 +32,19 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", choices=sorted(MODELS), default="resnet50")
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--augment", type=truth, default=True, help="crop and mirror at random")
-    parser.add_argument("--smoothing", type=float, default=0.0, help="of labels")
-    parser.add_argument("--tune-batch-norm", type=truth, default=False, help="its momentum, for all ranks' forwards")
-    parser.add_argument("--bn-base-batch", type=int, default=32, help="what BatchNorm's momentum of 0.1 is for")
-    parser.add_argument("--workers", type=int, default=0, help="processes that read images, for each rank")
+    parser.add_argument("--smoothing", type=float, default=0.0, help="smoothing of labels")
+    parser.add_argument(
+        "--tune-batch-norm", type=truth, default=False, help="scale BatchNorm's momentum with the forwards of all ranks"
+    )
+    parser.add_argument(
+        "--bn-base-batch", type=int, default=32, help="the batch that BatchNorm's momentum of 0.1 is meant for"
+    )
+    parser.add_argument("--workers", type=int, default=0, help="processes per rank that read images")
     return parser.parse_known_args(arguments)[0]
 
 
 def build(settings: argparse.Namespace, classes: int, colours: int, ranks: int) -> nn.Module:
-    """Make the same model on every rank, from the seed."""
+    """Build the same model on every rank, from the seed."""
     with seeded(settings.seed):
         model = MODELS[settings.model](classes, colours)
     if settings.tune_batch_norm:
@@ -49,7 +53,7 @@ def build(settings: argparse.Namespace, classes: int, colours: int, ranks: int) 
 
 
 class Training:
-    """One run on all ranks together."""
+    """This rank's part of a training run on all ranks."""
 
     def __init__(self, settings: argparse.Namespace, world: World, folder: Path, test: Path) -> None:
         self._settings, self._world, self.epochs = settings, world, settings.epochs
@@ -64,21 +68,23 @@ class Training:
         self._updates = Updates(settings, world, self.model, build_optimizer(settings, self.model), self.order)
 
     def epoch(self, number: int) -> Iterator[float]:
-        """Yield the loss of each step, over all ranks."""
+        """Train one epoch. Yield the mean loss of each step over all ranks."""
         self._parallel.train()
         self._data.begin(number)
         steps = self.order.epoch(number, rank=self._world.rank)
+        # One loader for the whole epoch: workers read ahead across the steps.
         parts = iter(self._loader(self._data, [part for step in steps for part in step]))
         for step in steps:
             yield self._updates.step(islice(parts, len(step)), self._loss)
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, float]:
-        """Return the share of the test images that are classified right; each rank looks at its own."""
+        """Return the accuracy on the test images. Each rank classifies a part of them."""
+        # Ranks have different moving averages: without this line the accuracy would depend on the number of ranks.
         average_batch_norm(self.model)
         self.model.eval()
-        mine = list(range(self._world.rank, len(self._test), self._world.ranks))
-        parts = [mine[first : first + 256] for first in range(0, len(mine), 256)]
+        indices = list(range(self._world.rank, len(self._test), self._world.ranks))
+        parts = [indices[first : first + 256] for first in range(0, len(indices), 256)]
         right = 0
         for images, labels in self._loader(self._test, parts):
             right += int((self.model(images).argmax(dim=1) == labels).sum())

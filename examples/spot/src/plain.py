@@ -1,4 +1,4 @@
-"""Plain PyTorch: told to stop, it saves where it is, and the next run goes on from there."""
+"""Train in plain PyTorch. On SIGTERM, save a checkpoint; the next run resumes from it."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
 
-    stops: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))  # [1] hear of it, and finish the step
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))  # [1] note the signal, and finish the step
 
     torch.manual_seed(arguments.seed)
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     step = 0
-    if FILE.exists():  # [2] go on from there
+    if FILE.exists():  # [2] resume from the checkpoint
         state = torch.load(FILE, weights_only=True)
         model.load_state_dict(state["model"])
         optimizer.load_state_dict(state["optimizer"])
@@ -44,7 +44,7 @@ def main() -> None:
         step += 1
         if step % 20 == 0:
             print(f"step={step} loss={loss.item():.4f}")
-        if stops:  # [3] save, whole or not at all, and leave
+        if signals:  # [3] save, and exit; the rename makes a half-written checkpoint impossible
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             FILE.parent.mkdir(parents=True, exist_ok=True)
             torch.save(state, FILE.with_suffix(".new"))

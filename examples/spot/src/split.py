@@ -1,4 +1,4 @@
-"""A model split over ranks: they agree on the step after which they stop, save together, and resume together."""
+"""Train a model that is split over ranks. The ranks stop after the same step, save together, and resume together."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     arguments, _ = parser.parse_known_args()
 
-    stops: list[int] = []
-    signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))  # [1] hear of it, and finish the step
+    signals: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, _: signals.append(number))  # [1] note the signal, and finish the step
 
     smp.init()
     torch.manual_seed(arguments.seed)
     model = smp.DistributedModel(Net())
     optimizer = smp.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
     step = 0
-    if (CHECKPOINTS / "newest").exists():  # [2] go on from there
+    if (CHECKPOINTS / "newest").exists():  # [2] resume from the checkpoint
         step = smp.resume_from_checkpoint(CHECKPOINTS)["step"]
         print(f"resumed_at={step}")
 
@@ -47,8 +47,8 @@ def main() -> None:
         step += 1
         if step % 20 == 0 and smp.rank() == 0:
             print(f"step={step} loss={loss.item():.4f}")
-        # [3] SIGTERM reaches the ranks one after the other, maybe between two steps: what one knows, all know.
-        if any(smp.allgather(bool(stops), smp.WORLD)):
+        # [3] save, and exit. SIGTERM reaches the ranks one after the other, maybe in different steps: they must agree.
+        if any(smp.allgather(bool(signals), smp.WORLD)):
             smp.save_checkpoint(
                 CHECKPOINTS, f"step{step}", model=model, optimizer=optimizer, user_content={"step": step}
             )

@@ -1,4 +1,4 @@
-"""What both scripts train: a small network on numbers that are made up, each batch from its step alone."""
+"""The task of both scripts: a small network on generated numbers. The step alone decides its batch."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import nn
 
 BATCH, WIDTH, CLASSES = 64, 32, 10
-# SageMaker copies this folder to checkpoint_s3_uri while the job runs, and back before it starts again.
+# SageMaker copies this folder to checkpoint_s3_uri while the job runs, and back before a restart.
 CHECKPOINTS = Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")) / "checkpoints"
-# What a shell says of a program that SIGTERM ended: nobody takes the run for a finished one.
+# A shell's exit status for a program that SIGTERM ended. With 0, the job would count as completed.
 STOPPED = 143
 
 
 class Net(nn.Module):
-    """Two linear layers for vectors of WIDTH numbers."""
+    """Two linear layers for vectors of `WIDTH` numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Net(nn.Module):
 
 
 def batch(step: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the batch of a step, the same whatever was trained before: inputs [BATCH, WIDTH], labels [BATCH]."""
+    """Return the batch of a step, also after a restart: inputs [BATCH, WIDTH] and labels [BATCH]."""
     generator = torch.Generator().manual_seed(seed * 1_000_000 + step)
     inputs = torch.randn(BATCH, WIDTH, generator=generator)
     return inputs, inputs[:, :CLASSES].argmax(dim=1)
