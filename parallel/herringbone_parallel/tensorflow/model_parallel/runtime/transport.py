@@ -33,6 +33,7 @@ from herringbone_parallel.reduce.engine import Engine
 from herringbone_parallel.reduce.join import handshake
 from herringbone_parallel.reduce.join.join import local_address
 from herringbone_parallel.reduce.join.listener import Acceptor, listen
+from herringbone_parallel.reduce.join.listener import connect as connect_to
 from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key, Kind, Message, parts, receive
 
