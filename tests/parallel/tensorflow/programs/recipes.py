@@ -12,6 +12,7 @@ import numpy as np
 import smdistributed.dataparallel.tensorflow as sdp
 import tensorflow as tf
 import training
+from keras_compat import as_it_was
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.tensorflow.recipes import api as recipes
@@ -60,6 +61,8 @@ def trained(at_once: int, scaled: bool) -> Any:
     return training.weights(net)
 
 
+# A model-parallel program in this process may have patched `Model.compile`, and then Keras restores no optimizer.
+@as_it_was()
 def resumed() -> tuple[list[str], Any, Any]:
     """Train three steps, without and with a save and a load in between; return the loaded classes, and both weights."""
     sdp.init()

@@ -8,6 +8,7 @@ import keras
 import numpy as np
 import smdistributed.dataparallel.tensorflow as sdp
 import tensorflow as tf
+from keras_compat import as_it_was
 
 
 def ranks() -> tuple[Any, ...]:
@@ -133,6 +134,8 @@ def session_of_tensorflow_1() -> list[float]:
             return session.run(weight).tolist()
 
 
+# A model-parallel program in this process may have patched `Model.compile`, and then Keras restores no optimizer.
+@as_it_was()
 def saved_model(path: str) -> tuple[str, str, list[float], list[float]]:
     """Save a model in training; return the class and state of its optimizer in plain Keras."""
     sdp.init()
