@@ -77,7 +77,7 @@ def test_no_layer_holds_files_that_only_the_build_needed(layers):
 def test_modules_are_compiled_in_the_image(layers):
     """Under a read-only root Python could not store compiled modules, and would compile them at every start."""
     compiled = {path.name.partition(".")[0] for path, _, _ in layers if path.suffix == ".pyc"}
-    assert {"functional", "supervisor", "contract", "argparse"} <= compiled
+    assert {"functional", "coordinator", "hyperparameters", "argparse"} <= compiled
 
 
 def test_the_labels_describe_the_image(engine, image):
