@@ -90,6 +90,8 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=10)
     arguments = parser.parse_args()
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    # pip writes byte code when it installs; without it every start would compile the supervisor's modules again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with tempfile.TemporaryDirectory() as folder:
         os.environ["HERRINGBONE_HOME"] = f"{folder}/home"
         times = measure(Path(folder), arguments.repeats)

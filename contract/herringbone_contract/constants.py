@@ -148,7 +148,7 @@ REDUCE_SERVER_MODULE = "herringbone_parallel.reduce.server"
 
 # Log lines on a host's standard output: "[algo-1:0] text" from rank 0, "[algo-1] text" from the supervisor.
 
-_LINE = re.compile(rb"\[([A-Za-z0-9.-]+)(?::(\d+))?\] (.*)", re.DOTALL)
+_LINE = rb"\[([A-Za-z0-9.-]+)(?::(\d+))?\] (.*)"
 
 
 def line_prefix(host: str, rank: int | None = None) -> bytes:
@@ -166,7 +166,7 @@ def split_line(line: bytes) -> tuple[str | None, int | None, bytes]:
     >>> split_line(b"[algo-1:0]   loss 0.5")
     ('algo-1', 0, b'  loss 0.5')
     """
-    match = _LINE.fullmatch(line)
+    match = re.fullmatch(_LINE, line, re.DOTALL)
     if match is None:
         return None, None, line
     host, rank, text = match.groups()

@@ -9,13 +9,12 @@ from typing import Any
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure, Frame
 
-_HEAD = re.compile(
-    r"(?:rank (?P<rank>\d+) on (?P<rank_host>\S+)|(?P<job>the job)|(?P<host>[A-Za-z0-9-]+)): (?P<event>.*)", re.S
-)
+# Not compiled here: every supervisor imports this module, and few jobs fail.
+_HEAD = r"(?:rank (?P<rank>\d+) on (?P<rank_host>\S+)|(?P<job>the job)|(?P<host>[A-Za-z0-9-]+)): (?P<event>.*)"
 _DEATH = r"exit code (?P<code>\d+)(?:, killed by SIG\w+)?"
-_WITH_EXCEPTION = re.compile(rf"(?P<exception>[A-Za-z_][\w.]*)(?:: (?P<message>.*))? \({_DEATH}\)", re.S)
-_WITHOUT_EXCEPTION = re.compile(rf"{_DEATH}(?:: (?P<message>.*))?", re.S)
-_FRAME = re.compile(r"  at (?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+)(?:: (?P<source>.*))?")
+_WITH_EXCEPTION = rf"(?P<exception>[A-Za-z_][\w.]*)(?:: (?P<message>.*))? \({_DEATH}\)"
+_WITHOUT_EXCEPTION = rf"{_DEATH}(?:: (?P<message>.*))?"
+_FRAME = r"  at (?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+)(?:: (?P<source>.*))?"
 
 
 def parse_failure(text: str | bytes) -> Failure:
@@ -43,12 +42,14 @@ def parse_summary(text: str) -> Failure | None:
     while len(lines) > 1 and lines[-1].startswith("  | "):
         tail.insert(0, lines.pop()[4:])
     frames: list[Frame] = []
-    while len(lines) > 1 and (match := _FRAME.fullmatch(lines[-1])):
+    while len(lines) > 1 and (match := re.fullmatch(_FRAME, lines[-1])):
         lines.pop()
         frames.insert(0, Frame(match["file"], int(match["line"]), match["function"], match["source"] or ""))
-    head = _HEAD.fullmatch("\n".join(lines))
+    head = re.fullmatch(_HEAD, "\n".join(lines), re.S)
     # An exit code comes first or last; a message of several lines is why the patterns use re.S.
-    event = head and (_WITHOUT_EXCEPTION.fullmatch(head["event"]) or _WITH_EXCEPTION.fullmatch(head["event"]))
+    event = head and (
+        re.fullmatch(_WITHOUT_EXCEPTION, head["event"], re.S) or re.fullmatch(_WITH_EXCEPTION, head["event"], re.S)
+    )
     if head is None or event is None:
         return None
     return Failure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from typing import NoReturn
@@ -17,8 +18,12 @@ def main() -> NoReturn:
     inherited.keep_descriptors(os.environ)
     # Before our own heavy imports, so that both processes import at the same time.
     prewarmed = prewarm.start(os.environ)
+    # Modules stay for good, so looking for garbage among them would only delay the user's first line.
+    gc.disable()
     from herringbone_entry.job import run
 
+    gc.freeze()
+    gc.enable()
     # `run` has flushed and removed everything, and the interpreter's own shutdown takes milliseconds.
     os._exit(run(os.environ, prewarmed))
 

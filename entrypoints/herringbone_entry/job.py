@@ -11,7 +11,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from types import FrameType
 from typing import TYPE_CHECKING, NoReturn
 
@@ -25,13 +25,13 @@ from herringbone_entry.private import Private, read_private
 from herringbone_entry.ranks.output import Output
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
-from herringbone_entry.supervisor import failure
 from herringbone_entry.supervisor.coordinator import STOPPED_CODE
 from herringbone_entry.supervisor.membership import Follower, Leader, Membership
 from herringbone_entry.supervisor.preparing import PreparingSupervisor
 from herringbone_entry.supervisor.running import RunningSupervisor
 
 if TYPE_CHECKING:
+    from herringbone_contract.failure import Failure
     from herringbone_entry.channel.messages import Order
     from herringbone_entry.ranks.prewarm import PrewarmedRank
 
@@ -64,15 +64,13 @@ def run(environ: MutableMapping[str, str], prewarmed: PrewarmedRank | None = Non
     except Stopped:
         return STOPPED_CODE
     except HerringboneError as error:
-        record = failure.of_error(None, error)
-        failure.write(base_paths(environ), record)
-        print(f"failed: {record.render()}", file=sys.stderr)
+        print(f"failed: {_record(error, environ).render()}", file=sys.stderr)
         return 1
     except Exception as error:  # noqa: BLE001 - our own bug must not look like a success, nor lose its traceback
         import traceback
 
         traceback.print_exc()
-        failure.write(base_paths(environ), failure.of_error(None, error))
+        _record(error, environ)
         return 1
     finally:
         starter.discard_prewarmed()
@@ -104,6 +102,8 @@ class Job:
         try:
             self._prepare()
         except HerringboneError as error:
+            from herringbone_entry.supervisor import failure
+
             record = failure.of_error(self._host.name, error)
             self._context.report({"kind": "failed", "failure": record.to_json()})
         except Stopped:
@@ -162,6 +162,15 @@ def _key(host: Host, private: Private | None, environ: MutableMapping[str, str])
     if host.control is None or len(host.resources.hosts) == 1:
         return None
     return private.key if private is not None and private.key is not None else take_key(environ)
+
+
+def _record(error: Exception, environ: Mapping[str, str]) -> Failure:
+    """Write the failure of a host that could not tell the others, and return it."""
+    from herringbone_entry.supervisor import failure
+
+    record = failure.of_error(None, error)
+    failure.write(base_paths(environ), record)
+    return record
 
 
 def _raise_stopped(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -50,13 +50,16 @@ class Checked(TypedDict):
 
 
 class RankEnded(TypedDict):
-    """A rank has ended, `age` seconds ago. `code` is None when only mpirun knows it."""
+    """A rank has ended, `age` seconds ago.
+
+    `code` is None when only mpirun knows it. `failure` is None if `code` is 0.
+    """
 
     kind: Literal["ended"]
     rank: int
     code: int | None
     age: float
-    failure: str
+    failure: str | None
 
 
 class RankDeferred(TypedDict):

@@ -20,7 +20,7 @@ _START = (
 )
 
 
-def settings(strategy: DataParallel | None) -> dict[str, str]:
+def settings(strategy: DataParallel) -> dict[str, str]:
     """Return the variables that carry the library's settings in the `distribution`.
 
     >>> from herringbone_contract.strategies import DataParallel
@@ -28,8 +28,6 @@ def settings(strategy: DataParallel | None) -> dict[str, str]:
     {'HERRINGBONE_REDUCE_WIRE': 'bf16', 'HERRINGBONE_REDUCE_RAILS': 'eth0,eth1'}
     """
     values: dict[str, str] = {}
-    if strategy is None:
-        return values
     # A setting that the user did not give is `UNSET`, a type of its own, and msgspec is not imported for it.
     if isinstance(strategy.wire, str):
         values[ReduceVariable.WIRE] = strategy.wire

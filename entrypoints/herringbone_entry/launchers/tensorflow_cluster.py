@@ -11,12 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from herringbone_contract.launcher import Launcher
 from herringbone_entry.channel.rendezvous import TensorFlowServers
 
 VARIABLE = "TF_CONFIG"
-# The number of TensorFlow's servers on a host, by launcher; each needs a port.
-NUM_SERVERS = {Launcher.MULTI_WORKER_MIRRORED: 1, Launcher.PARAMETER_SERVER: 2}
 # As in `plain`: no folder of the user's comes first on sys.path.
 _START = (
     "import sys; sys.path = [*filter(None, sys.path)]; "

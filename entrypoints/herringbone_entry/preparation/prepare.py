@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from herringbone_contract.constants import HostVariable, Key
 from herringbone_contract.errors import ContractError, UnsupportedError
@@ -15,11 +15,16 @@ from herringbone_contract.hyperparameters import carries_distribution, decode
 from herringbone_contract.launcher import Launcher
 from herringbone_contract.layout import hosts_of_groups, ranks_on_host
 from herringbone_entry.host import Host
-from herringbone_entry.launchers import data_parallel, mpi
 from herringbone_entry.preparation import devices
 from herringbone_entry.preparation.code import Program, fill, find_program, is_package
 from herringbone_entry.preparation.shims import find_shim, shims
 from herringbone_entry.ranks.environment import arguments, contract_environment
+
+if TYPE_CHECKING:
+    from herringbone_entry.launchers.mpi import MPI
+
+# The number of TensorFlow's servers on a host, by launcher; each needs a port.
+_NUM_TENSORFLOW_SERVERS = {Launcher.MULTI_WORKER_MIRRORED: 1, Launcher.PARAMETER_SERVER: 2}
 
 
 class Prepared(NamedTuple):
@@ -38,13 +43,18 @@ class Prepared(NamedTuple):
     shims: tuple[str, ...]
     num_processes: int
     helps: bool = False
-    mpi: mpi.MPI | None = None
+    mpi: MPI | None = None
     mpi_options: str | None = None
 
     @property
     def has_parameter_servers(self) -> bool:
         """True if each host with a rank also has a parameter server."""
         return self.launcher in (Launcher.PARAMETER_SERVER, Launcher.MXNET_PARAMETER_SERVER)
+
+    @property
+    def num_tensorflow_servers(self) -> int:
+        """The number of servers by which TensorFlow connects this host; each needs a port."""
+        return _NUM_TENSORFLOW_SERVERS.get(self.launcher, 0)
 
 
 def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
@@ -58,7 +68,10 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
         distribution = decode(host.raw_hyperparameters)
         launcher, processes_per_host = _launcher(host, distribution.launcher), distribution.processes_per_host
         mpi_options, helps = distribution.mpi_options, _helps(host, distribution.helpers)
-        library = data_parallel.settings(distribution.data_parallel)
+        if distribution.data_parallel is not None:
+            from herringbone_entry.launchers.data_parallel import settings
+
+            library = settings(distribution.data_parallel)
     if launcher is Launcher.PYTORCH_XLA:
         raise UnsupportedError(
             f"distribution {launcher.value!r} is not supported by this release; mpi, torch_distributed, smdistributed, "
@@ -71,7 +84,11 @@ def prepare(host: Host, log: Callable[[str], None]) -> Prepared:
             f"{HostVariable.KEY_FILE} to a file that only this job's hosts can read, one of an input channel say"
         )
     # Early: a missing mpirun should be reported before minutes of installing packages.
-    launcher_program = mpi.find(host.environ) if mpi_options is not None and host.is_first else None
+    launcher_program = None
+    if mpi_options is not None and host.is_first:
+        from herringbone_entry.launchers.mpi import find
+
+        launcher_program = find(host.environ)
     code = Path(host.paths.code)
     steering = host.steering
     fill(code, steering.get(Key.SUBMIT_DIRECTORY), environ=host.environ, region=steering.get(Key.REGION))

@@ -16,7 +16,7 @@ from herringbone_contract.launcher import Launcher
 _PACKAGE = "herringbone_parallel"
 # Package -> its folder in a wheel, inside `herringbone_parallel`, and in a checkout, next to it.
 _FOLDERS = {"smdistributed": ("_shim", "shim"), "horovod": ("_shim_horovod", "shim_horovod")}
-_IMPORTS_HOROVOD = re.compile(rb"^[ \t]*(?:import|from)[ \t]+horovod\b", re.MULTILINE)
+_IMPORTS_HOROVOD = rb"^[ \t]*(?:import|from)[ \t]+horovod\b"
 
 
 def shims(launcher: Launcher, code: Path, python: str) -> tuple[str, ...]:
@@ -45,7 +45,9 @@ def find_shim(name: str) -> str | None:
 
 def asks_for_horovod(code: Path) -> bool:
     """Say whether a script of the job imports Horovod; imports in installed libraries do not count."""
-    return any(_IMPORTS_HOROVOD.search(path.read_bytes()) for path in code.rglob("*.py") if path.is_file())
+    return any(
+        re.search(_IMPORTS_HOROVOD, path.read_bytes(), re.MULTILINE) for path in code.rglob("*.py") if path.is_file()
+    )
 
 
 def has_horovod(code: Path, python: str) -> bool:

@@ -193,12 +193,12 @@ class Coordinator:
     # Ends of ranks, servers and mpirun
 
     def _rank_ended(self, _host: str, ended: RankEnded) -> None:
-        rank, code = ended["rank"], ended["code"]
+        rank, code, failure = ended["rank"], ended["code"], ended["failure"]
         self._codes[rank] = code
-        if code != 0 and self.phase in (Phase.RUNNING, Phase.FAILING):
+        if failure is not None and code != 0 and self.phase in (Phase.RUNNING, Phase.FAILING):
             # The report took its time; the rank's own end decides which failure came first.
             when = self._clock() - ended["age"]
-            self._fail(Evidence(when, parse_failure(ended["failure"]), code))
+            self._fail(Evidence(when, parse_failure(failure), code))
 
     def _rank_deferred(self, _host: str, deferred: RankDeferred) -> None:
         self._deferred.add(deferred["rank"])

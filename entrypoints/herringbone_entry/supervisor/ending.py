@@ -6,13 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone_contract.failure_text import parse_failure
 from herringbone_entry import processes
 from herringbone_entry.host_context import HostContext
-from herringbone_entry.supervisor import failure
 from herringbone_entry.supervisor.membership import Membership
 
 if TYPE_CHECKING:
+    from herringbone_contract.failure import Failure
     from herringbone_entry.channel.messages import Finish
 
 # Killed processes need a moment to go, so look again after this time.
@@ -48,15 +47,24 @@ class Ending:
     def _leave(self, finish: Finish) -> None:
         host = self._context.host
         code, text = finish["code"], finish["failure"]
-        cause = None if text is None else parse_failure(text)
-        if cause is None and code == 0:
+        if text is not None:
+            from herringbone_contract.failure_text import parse_failure
+
+            self._fail(parse_failure(text))
+        elif code == 0:
             try:
                 Path(host.paths.success).touch()
             except OSError as error:
+                from herringbone_entry.supervisor import failure
+
                 # If this file cannot be written, the job's results are likely to be incomplete, too.
-                code, cause = 1, failure.of_error(host.name, error)
-        # Every host writes the same failure, so that any host's files explain the job.
-        if cause is not None:
-            failure.write(host.paths, cause)
-            self._context.log(f"failed: {cause.render()}")
+                code = 1
+                self._fail(failure.of_error(host.name, error))
         self._membership.leave(code)
+
+    def _fail(self, cause: Failure) -> None:
+        """Write the failure; every host writes the same one, so that any host's files explain the job."""
+        from herringbone_entry.supervisor import failure
+
+        failure.write(self._context.host.paths, cause)
+        self._context.log(f"failed: {cause.render()}")

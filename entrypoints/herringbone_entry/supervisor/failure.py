@@ -16,7 +16,7 @@ from herringbone_contract.paths import Paths
 
 _LOG_TAIL_LINES = 20
 # faulthandler prints such a line for each frame of a process that a signal killed, innermost first.
-_CRASH_FRAME = re.compile(r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)')
+_CRASH_FRAME = r'  File "(?P<file>.+)", line (?P<line>\d+) in (?P<function>.+)'
 _CRASHED_THREAD = "Current thread 0x"
 _CRASH = "Fatal Python error: "
 _CRASH_SIGNALS = {
@@ -83,7 +83,7 @@ def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:
     frames = []
     # faulthandler prints the crashed thread's frames directly after its head line.
     for line in islice(dump, 1, None):
-        match = _CRASH_FRAME.fullmatch(line)
+        match = re.fullmatch(_CRASH_FRAME, line)
         if match is None:
             break
         # Frames of our wrapper would only distract the user.

@@ -12,7 +12,6 @@ from herringbone_entry.channel import interfaces
 from herringbone_entry.channel.frames import Message, Wire
 from herringbone_entry.event_loop import Loop
 from herringbone_entry.host import Host
-from herringbone_entry.launchers.data_parallel import token
 from herringbone_entry.supervisor.coordinator import STOPPED_CODE, Coordinator
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ class Leader:
         self._loop.later(0.0, lambda: self._coordinator.receive(self._host.name, event))
 
     def token(self) -> str:
-        return self._token if self._key is None else token(self._key)
+        return self._token if self._key is None else _token(self._key)
 
     def leave(self, code: int) -> None:
         self._code = code
@@ -175,7 +174,7 @@ class Follower:
 
     def token(self) -> str:
         assert self._key is not None, "a host that cannot reach the first one starts no rank"
-        return token(self._key)
+        return _token(self._key)
 
     def leave(self, code: int) -> None:
         self._over = True
@@ -249,3 +248,10 @@ class Follower:
 
 def _nobody(order: Order) -> None:
     raise AssertionError(f"order {order['kind']!r} came before anybody could obey")
+
+
+def _token(key: bytes) -> str:
+    # A lone host never needs this module.
+    from herringbone_entry.launchers.data_parallel import token
+
+    return token(key)

@@ -17,7 +17,6 @@ from herringbone_entry.channel.frames import Message, Wire
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.ranks.rank_process import RankProcess
 from herringbone_entry.ranks.starter import RankStarter
-from herringbone_entry.supervisor import failure
 
 
 class RankGroup:
@@ -173,11 +172,20 @@ class RankGroup:
         rank.end_reported = True
         # The last lines belong into the failure record, and they may still be in the pipe.
         rank.drain()
+        record = None if rank.code == 0 else self._failure(rank)
+        # An age and not a time: the clocks of two machines have nothing in common.
+        age = 0.0 if rank.ended_at is None else time.monotonic() - rank.ended_at
+        self._context.report(
+            {"kind": "ended", "rank": rank.placement.rank, "code": rank.code, "age": age, "failure": record}
+        )
+
+    def _failure(self, rank: RankProcess) -> str:
+        """Return the failure of a rank as JSON; learn its exit code from its log if nothing else tells it."""
+        from herringbone_entry.supervisor import failure
+
         if rank.code is None:
             rank.code = failure.crash_code(rank.tail.text())
         host = self._context.host
-        # An age and not a time: the clocks of two machines have nothing in common.
-        age = 0.0 if rank.ended_at is None else time.monotonic() - rank.ended_at
         record = failure.of_rank(
             host.name,
             rank.placement.rank,
@@ -186,15 +194,7 @@ class RankGroup:
             tail=rank.tail.text(),
             folder=str(host.paths.code),
         )
-        self._context.report(
-            {
-                "kind": "ended",
-                "rank": rank.placement.rank,
-                "code": rank.code,
-                "age": age,
-                "failure": record.to_json(),
-            }
-        )
+        return record.to_json()
 
 
 def _signal(rank: RankProcess, number: signal.Signals) -> None:

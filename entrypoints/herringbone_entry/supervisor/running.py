@@ -19,21 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone_contract.failure import exit_code_of
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.layout import Layout, lay_out
+from herringbone_contract.layout import lay_out
 from herringbone_entry import processes
-from herringbone_entry.channel import attach, interfaces
-from herringbone_entry.channel.acceptor import Acceptor
-from herringbone_entry.channel.frames import Message, Wire
+from herringbone_entry.channel import interfaces
 from herringbone_entry.channel.rendezvous import Rendezvous
 from herringbone_entry.channel.reserved_port import ReservedPort
 from herringbone_entry.host_context import HostContext
-from herringbone_entry.launchers.tensorflow_cluster import NUM_SERVERS
 from herringbone_entry.preparation.prepare import Prepared
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
-from herringbone_entry.sidecars import mpirun
-from herringbone_entry.sidecars.mpi_daemons import Daemons
-from herringbone_entry.sidecars.sidecar import Sidecar
 from herringbone_entry.supervisor.ending import Ending
 from herringbone_entry.supervisor.membership import Membership
 from herringbone_entry.supervisor.rank_group import RankGroup
@@ -41,6 +35,7 @@ from herringbone_entry.supervisor.start_message import start_message
 
 if TYPE_CHECKING:
     from herringbone_entry.channel.messages import Abort, Check, DaemonEnded, Finish, Order, Say, Spawn, Start
+    from herringbone_entry.sidecars.mpirun import Mpirun
     from herringbone_entry.sidecars.required_sidecar import RequiredSidecar
 
 # When a rank has failed, the others get this long between SIGTERM and SIGKILL.
@@ -66,18 +61,13 @@ class RunningSupervisor:
     ) -> None:
         self._context, self._membership = context, membership
         self._prepared, self._starter, self._run_folder = prepared, starter, run_folder
-        self._under_mpi = prepared.mpi_options is not None
-        self._ranks = RankGroup(context, under_mpi=self._under_mpi, on_change=self._leave_if_all_ended)
-        # Only on the first host, and only while mpirun runs.
-        self._launcher: Sidecar | None = None
-        self._launcher_environment: dict[str, str] = {}
-        self._daemons = Daemons(context)
+        self._ranks = RankGroup(context, under_mpi=prepared.mpi_options is not None, on_change=self._leave_if_all_ended)
+        # Only under mpirun: other ranks are children of ours, and inherit their connection.
+        self._mpirun: Mpirun | None = None
         # The job is over only when these have ended, too.
         self._sidecars: list[RequiredSidecar] = []
-        # Only under mpirun: other ranks inherit their connection.
-        self._acceptor: Acceptor | None = None
         # Reserved before the coordinator hears of them, released just before the ranks listen at them.
-        self._ports = [ReservedPort() for _ in range(2 + NUM_SERVERS.get(prepared.launcher, 0))]
+        self._ports = [ReservedPort() for _ in range(2 + prepared.num_tensorflow_servers)]
         self._finish_order: Finish | None = None
         self._ending = Ending(context, membership, on_kill=self._ranks.stop_reading)
         self._handlers: dict[str, Callable[[Any], None]] = {
@@ -105,26 +95,28 @@ class RunningSupervisor:
         """Collect children that have ended, and pass each one to its owner."""
         for pid, returncode in processes.reap():
             # A pid belongs to one owner, and each owner ignores pids that it does not know.
-            self._daemons.reaped(pid, returncode)
+            self._ranks.reaped(pid, exit_code_of(returncode))
             for sidecar in self._sidecars:
                 sidecar.reaped(pid, returncode)
-            if self._launcher is not None and pid == self._launcher.pid:
-                self._launcher_ended(self._launcher, returncode)
-            else:
-                self._ranks.reaped(pid, exit_code_of(returncode))
+            if self._mpirun is not None and (event := self._mpirun.reaped(pid, returncode)) is not None:
+                self._ranks.launcher_ended()
+                self._context.report(event)
         self._leave_if_all_ended()
 
     # Starting
 
     def _get_ready(self) -> None:
         prepared = self._prepared
-        if self._under_mpi or not prepared.num_processes:
+        under_mpi = prepared.mpi_options is not None
+        if under_mpi or not prepared.num_processes:
             # mpirun starts its own processes, and a helper host has no rank: nobody will use the prewarmed one.
             self._starter.discard_prewarmed()
-        if self._under_mpi:
+        if under_mpi:
+            # Few jobs run under mpirun, and the others do not wait for this module.
+            from herringbone_entry.sidecars.mpirun import Mpirun
+
             # Before `ready`: mpirun on the first host may start our ranks as soon as all hosts are ready.
-            path = attach.socket_path(self._run_folder.path, self._context.host.name)
-            self._acceptor = Acceptor(path, prepared.num_processes + 16, self._context.loop, self._receive_hello)
+            self._mpirun = Mpirun(prepared, self._context, self._run_folder.path, self._ranks.attach)
         if prepared.helps:
             # Most jobs have no helper hosts and never need this module.
             from herringbone_entry.sidecars.servers import start_helper
@@ -175,7 +167,7 @@ class RunningSupervisor:
                 interface=interface,
                 token=self._membership.token(),
             )
-            if self._under_mpi:
+            if self._mpirun is not None:
                 self._ranks.expect(placement, message)
             else:
                 self._ranks.start(placement, message, self._starter, prepared.python)
@@ -185,35 +177,16 @@ class RunningSupervisor:
             self._sidecars = start_parameter_servers(
                 prepared, self._context, rendezvous=rendezvous, layout=layout, interface=interface
             )
-        if self._under_mpi:
-            self._start_launcher(layout, interface)
-
-    def _start_launcher(self, layout: Layout, interface: str | None) -> None:
-        """Start mpirun on the first host; keep its environment on every host, for daemons."""
-        folder = self._run_folder.path
-        # A host without mpirun needs it as well: the first host's mpirun may order a daemon here.
-        self._launcher_environment = mpirun.environment(self._context.host, layout, folder, interface)
-        if self._prepared.mpi is not None:
-            self._launcher = mpirun.start(self._prepared, self._context, layout, folder, self._launcher_environment)
-
-    def _receive_hello(self, wire: Wire, hello: Message) -> None:
-        """Take a rank of mpirun's, or an agent that asks for a daemon."""
-        if hello.get("kind") == "spawn":
-            self._daemons.ask(wire, hello)
-        else:
-            self._ranks.attach(wire, hello)
+        if self._mpirun is not None:
+            self._mpirun.start(layout, interface)
 
     def _spawn(self, order: Spawn) -> None:
-        self._daemons.spawn(order, self._launcher_environment)
+        if self._mpirun is not None:
+            self._mpirun.spawn(order)
 
     def _daemon_ended(self, order: DaemonEnded) -> None:
-        self._daemons.ended(order)
-
-    def _launcher_ended(self, launcher: Sidecar, returncode: int) -> None:
-        # From here on its pid may be another process's, so no signal may go there.
-        self._launcher, last_lines = None, launcher.last_lines()
-        self._ranks.launcher_ended()
-        self._context.report(mpirun.ended_event(self._prepared, self._context.host, returncode, last_lines))
+        if self._mpirun is not None:
+            self._mpirun.daemon_ended(order)
 
     # Ending
 
@@ -230,9 +203,8 @@ class RunningSupervisor:
         """End all ranks because one has failed."""
         self._ranks.let_go()
         # mpirun and its daemons see the ranks end and complain; their complaints would hide the cause.
-        self._daemons.mute()
-        if self._launcher is not None:
-            self._launcher.mute()
+        if self._mpirun is not None:
+            self._mpirun.mute()
         self._context.loop.later(order["after"], lambda: self._ranks.signal(signal.SIGTERM))
         # Failed peers leave ranks in collectives that never return, and Python runs no signal handler there.
         self._context.loop.later(order["after"] + ABORT_GRACE_SECONDS, self._kill)
@@ -242,7 +214,7 @@ class RunningSupervisor:
         self._ranks.let_go()
         self._ranks.signal(signal.SIGKILL)
         # SIGTERM has mpirun end ranks of hosts that cannot do so themselves.
-        self._signal_launcher(signal.SIGTERM)
+        self._signal_mpirun(signal.SIGTERM)
         for sidecar in self._sidecars:
             sidecar.kill()
         # SIGKILL takes effect at once unless the process waits in the kernel, for example for a dead network disk.
@@ -250,12 +222,12 @@ class RunningSupervisor:
 
     def _write_off(self) -> None:
         """Wait no longer for processes that SIGKILL must have ended."""
-        self._signal_launcher(signal.SIGKILL)
+        self._signal_mpirun(signal.SIGKILL)
         self._ranks.write_off()
 
-    def _signal_launcher(self, number: signal.Signals) -> None:
-        if self._launcher is not None:
-            self._launcher.signal(number)
+    def _signal_mpirun(self, number: signal.Signals) -> None:
+        if self._mpirun is not None:
+            self._mpirun.signal(number)
 
     def _finish(self, order: Finish) -> None:
         if self._finish_order is not None:
@@ -271,9 +243,11 @@ class RunningSupervisor:
 
     def _leave_if_all_ended(self) -> None:
         """Leave when the job is over and everything that this host started has ended."""
-        if self._finish_order is None or self._ranks.living or self._launcher is not None:
+        if self._finish_order is None or self._ranks.living:
             return
         # [2]
+        if self._mpirun is not None and self._mpirun.runs:
+            return
         if any(sidecar.runs for sidecar in self._sidecars):
             return
         # [3] A grandchild that holds a rank's output open may write its last lines.
@@ -285,8 +259,7 @@ class RunningSupervisor:
     def _end(self) -> None:
         # [4]
         assert self._finish_order is not None
-        if self._acceptor is not None:
+        if self._mpirun is not None:
             # No rank may attach any more: remaining processes are about to be killed.
-            self._acceptor.close()
-            self._acceptor = None
+            self._mpirun.close()
         self._ending.begin(self._finish_order)

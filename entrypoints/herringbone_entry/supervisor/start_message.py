@@ -10,7 +10,6 @@ from herringbone_contract.layout import RankPlacement
 from herringbone_entry.channel.frames import Message
 from herringbone_entry.channel.rendezvous import Rendezvous, rendezvous_variables
 from herringbone_entry.host import Host
-from herringbone_entry.launchers import mxnet_cluster, tensorflow_cluster, torch_distributed
 from herringbone_entry.preparation.prepare import Prepared
 from herringbone_entry.ranks.environment import rank_environment
 
@@ -34,6 +33,7 @@ def start_message(
     place_in_job = rank_environment(placement, master_address=rendezvous.address, master_port=rendezvous.port)
     # Later entries win: the launcher's variables must not be overwritten by the host's.
     environment = {**prepared.environment, **place_in_job}
+    # Below, a launcher's module is imported only by its own jobs.
     # Secrets are no variables: every child and every crash report copies those.
     secrets = {}
     if prepared.launcher is not Launcher.PLAIN:
@@ -41,11 +41,17 @@ def start_message(
         environment |= rendezvous_variables(rendezvous)
         secrets[ReduceVariable.TOKEN_FILE] = token
     if prepared.launcher is Launcher.TORCH_DISTRIBUTED:
+        from herringbone_entry.launchers import torch_distributed
+
         environment |= torch_distributed.environment(placement, run_id=host.job_name or "none", inherited=inherited)
     # Only when TensorFlow connects the ranks, with ports that each host reserved for it.
     if rendezvous.tensorflow:
+        from herringbone_entry.launchers import tensorflow_cluster
+
         environment[tensorflow_cluster.VARIABLE] = tensorflow_cluster.rank_config(rendezvous.tensorflow, placement.rank)
     if prepared.launcher is Launcher.MXNET_PARAMETER_SERVER:
+        from herringbone_entry.launchers import mxnet_cluster
+
         environment |= mxnet_cluster.environment(
             "worker", rendezvous, hosts=placement.num_hosts, on_one_machine=host.on_one_machine, interface=interface
         )
