@@ -78,7 +78,7 @@ def test_a_job_starts_when_all_hosts_are_ready_and_ends_when_all_ranks_have_ende
     meeting = {"address": "127.0.0.1", "port": 1234, "reduce_port": 1235, "servers": "", "tensorflow": []}
     assert bench.orders == [{"kind": "start", "counts": {"algo-2": 2, "algo-1": 1}, "meeting": meeting}]
     for rank in range(3):
-        bench.report("algo-1", "ended", rank=rank, code=0, age=0.0)
+        bench.report("algo-1", "ended", rank=rank, code=0, age=0.0, failure=None)
     assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}
 
 
