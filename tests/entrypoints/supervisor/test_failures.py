@@ -48,6 +48,16 @@ def test_p5_any_death_ends_every_host(make_job, how: str, rank: int) -> None:
     ends_every_host(job, how, rank)
 
 
+def test_a_message_that_utf_8_cannot_carry_is_shown(make_job) -> None:
+    # Its supervisor ended in a UnicodeEncodeError of its own, and the job in that error.
+    job = make_job(hosts=2)
+    job.write("raise ValueError('no \\udc80 here')", **TORCH)
+    for result in job.run().values():
+        assert (result.code, result.failure.rank is None) == (1, False)
+        assert result.failure.message == "no \\udc80 here"
+        assert "ValueError: no \\udc80 here" in result.failure_text
+
+
 @pytest.mark.mpi
 @pytest.mark.parametrize("rank", [0, 1], ids=["first-host", "last-host"])
 @pytest.mark.parametrize("how", list(CODES))
