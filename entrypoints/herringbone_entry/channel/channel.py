@@ -9,7 +9,7 @@
   [5] alive     <---------------------------->   alive        every heartbeat; three missed ones: lost
 
 Each side proves that it holds the job's secret (HMAC-SHA256 over both challenges) and never shows the secret. From [4]
-on each frame carries a code of this connection's own keys (`session`): whoever sits between two hosts can end their
+on each frame carries a MAC of this connection's own keys (`session`): whoever sits between two hosts can end their
 link, and can say nothing in their name. Nothing in this module blocks: a client that connects and falls silent costs a
 buffer of a few bytes.
 

@@ -123,7 +123,7 @@ class Wire:
                 return messages[0]
 
     def trust(self, session: Session) -> None:
-        """Lift the limit: the other side has proved who it is. All frames from now on carry the session's codes."""
+        """Lift the limit: the other side has proved who it is. All frames from now on carry MACs."""
         self.limit, self._session = MAX_MESSAGE_BYTES, session
 
     def close(self) -> None:

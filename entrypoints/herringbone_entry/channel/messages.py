@@ -106,12 +106,16 @@ class Kill(TypedDict):
 
 
 class Spawn(TypedDict):
-    """mpirun needs a daemon on `host`; `number` is the agent that waits for it on the first host."""
+    """mpirun needs a daemon on `host`; `number` is the agent that waits for it on the first host.
+
+    `argv` is its argument vector. A value in `variables` may refer to the variable's own value on that host.
+    """
 
     kind: Literal["spawn"]
     host: str
     number: int
-    command: str
+    argv: list[str]
+    variables: dict[str, str]
 
 
 class DaemonEnded(TypedDict):

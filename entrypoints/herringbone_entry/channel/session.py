@@ -1,11 +1,11 @@
 """The keys of one connection of the control channel: they seal each frame that goes, and check each one that comes.
 
-    frame = length (4 bytes) | code (32 bytes) | JSON
-    code  = HMAC-SHA256(key of this direction, number of the frame in this direction (8 bytes) | JSON)
+    frame = length (4 bytes) | MAC (32 bytes) | JSON
+    MAC   = HMAC-SHA256(key of this direction, number of the frame in this direction (8 bytes) | JSON)
 
 The keys come from the job's secret and from both challenges of the handshake. So a frame of another connection, of the
 other direction or of another place in the row does not fit, and nobody without the secret can make one that does. The
-code does not hide what a frame says. Jobs with one host never import this module. Decision 032 has the reasons.
+MAC does not hide what a frame says. Jobs with one host never import this module. Decision 032 has the reasons.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import hmac
 
 from herringbone_entry.channel.frames import WireError
 
-CODE_BYTES = 32
+MAC_BYTES = 32
 _NUMBER_BYTES = 8
 _HASH = "sha256"
 
@@ -33,16 +33,16 @@ class Session:
         self._sent = self._received = 0
 
     def seal(self, body: bytes) -> bytes:
-        """Return the next frame to send: its code, then the body."""
-        code = _code(self._sending_key, self._sent, body)
+        """Return the next frame to send: its MAC, then the body."""
+        mac = _mac(self._sending_key, self._sent, body)
         self._sent += 1
-        return code + body
+        return mac + body
 
     def open(self, frame: bytes) -> bytes:
         """Return the body of the next frame. Raises `WireError` when somebody else made, changed or moved the frame."""
-        code, body = frame[:CODE_BYTES], frame[CODE_BYTES:]
-        # `compare_digest` takes the same time for every wrong code, so that its duration reveals no prefix.
-        if not hmac.compare_digest(code, _code(self._receiving_key, self._received, body)):
+        mac, body = frame[:MAC_BYTES], frame[MAC_BYTES:]
+        # `compare_digest` takes the same time for every wrong MAC, so that its duration reveals no prefix.
+        if not hmac.compare_digest(mac, _mac(self._receiving_key, self._received, body)):
             raise WireError("a frame that the other host did not send: something between the hosts changes their bytes")
         self._received += 1
         return body
@@ -58,5 +58,5 @@ def session(key: bytes, host: str, challenge: str, answer: str, *, is_first: boo
     return Session(to_host, to_first) if is_first else Session(to_first, to_host)
 
 
-def _code(key: bytes, number: int, body: bytes) -> bytes:
+def _mac(key: bytes, number: int, body: bytes) -> bytes:
     return hmac.digest(key, number.to_bytes(_NUMBER_BYTES, "big") + body, _HASH)

@@ -34,7 +34,7 @@ BAD = {
     "surrogate challenge": frame('{"host": "algo-2", "challenge": "\\ud800", "proof": "x"}'),
     "surrogate proof": frame(json.dumps({"host": "algo-2", "challenge": CHALLENGE, "proof": "\ud800"})),
     "no texts": frame('{"host": {}, "challenge": [], "proof": null}'),
-    "surrogate bytes": b"\x00\x00\x00\x07\"\xed\xa0\x80\"{}",
+    "surrogate bytes": b'\x00\x00\x00\x07"\xed\xa0\x80"{}',
     "utf-16": b"\x00\x00\x00\x06" + '"a"'.encode("utf-16-le"),
     "huge number": frame('{"host": ' + "9" * 4_000 + "}"),
     "number": frame("1"),
