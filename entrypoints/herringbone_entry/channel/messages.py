@@ -77,11 +77,15 @@ class HostFailed(TypedDict):
 
 
 class LauncherEnded(TypedDict):
-    """mpirun has ended. `rank_code` is the exit code of a rank that could not report its own."""
+    """mpirun has ended; `killed` if somebody else killed it.
+
+    `rank_code` is the exit code of a rank that could not report its own.
+    """
 
     kind: Literal["launcher_ended"]
     code: int
     rank_code: int
+    killed: bool
     failure: str
 
 
@@ -119,12 +123,16 @@ class Spawn(TypedDict):
 
 
 class DaemonEnded(TypedDict):
-    """A daemon of mpirun's has ended; `tail` are its last lines. `host` is the one whose agent waits: the first."""
+    """A daemon of mpirun's has ended; `killed` if somebody else killed it. `tail` are its last lines.
+
+    `host` is the one whose agent waits: the first.
+    """
 
     kind: Literal["daemon_ended"]
     host: str
     number: int
     code: int
+    killed: bool
     tail: list[str]
 
 

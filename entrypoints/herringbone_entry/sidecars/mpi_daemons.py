@@ -81,7 +81,7 @@ class Daemons:
             return
         number, daemon = self._running.pop(pid)
         code, lines = exit_code_of(returncode), list(daemon.last_lines()[-_TAIL_LINES:])
-        self._report_end(number, code, lines if code else [])
+        self._report_end(number, code, lines if code else [], killed=daemon.was_killed(returncode))
 
     def ended(self, order: DaemonEnded) -> None:
         """Answer the agent of a daemon that has ended."""
@@ -96,9 +96,11 @@ class Daemons:
         for _, daemon in self._running.values():
             daemon.mute()
 
-    def _report_end(self, number: int, code: int, tail: list[str]) -> None:
+    def _report_end(self, number: int, code: int, tail: list[str], *, killed: bool = False) -> None:
         first = self._context.host.resources.first_host
-        self._context.report({"kind": "daemon_ended", "host": first, "number": number, "code": code, "tail": tail})
+        self._context.report(
+            {"kind": "daemon_ended", "host": first, "number": number, "code": code, "killed": killed, "tail": tail}
+        )
 
     def _close(self, number: int) -> None:
         wire, self._agents[number] = self._agents[number], None
