@@ -29,9 +29,13 @@ class Ready(TypedDict):
 
 
 class Facts(TypedDict):
-    """A host's facts about itself. `wall` is its clock in seconds, `unknown` are the names it cannot resolve."""
+    """A host's facts about itself. `wall` is its clock in seconds, `unknown` are the names it cannot resolve.
+
+    `machine` is the same for containers of one machine, and empty where the system does not tell.
+    """
 
     group: str
+    machine: str
     cpus: int
     gpus: int
     free_bytes: int
@@ -152,10 +156,14 @@ class Say(TypedDict):
 
 
 class Start(TypedDict):
-    """Start the ranks. `counts` are the ranks of each host, `meeting` is `Rendezvous.to_message()`."""
+    """Start the ranks. `counts` are the ranks of each host, `meeting` is `Rendezvous.to_message()`.
+
+    `machine_ranks` are the ranks of all hosts on each host's machine.
+    """
 
     kind: Literal["start"]
     counts: dict[str, int]
+    machine_ranks: dict[str, int]
     meeting: dict[str, Any]
 
 

@@ -190,8 +190,9 @@ class Coordinator:
         advice = self._register.helper_advice()
         if advice is not None:
             self._order({"kind": "say", "host": self._register.first, "text": f"advice: {advice}"})
+        counts, machine_ranks = self._register.counts, self._register.machine_ranks()
         meeting = self._register.rendezvous().to_message()
-        self._order({"kind": "start", "counts": self._register.counts, "meeting": meeting})
+        self._order({"kind": "start", "counts": counts, "machine_ranks": machine_ranks, "meeting": meeting})
 
     # Ends of ranks, servers and mpirun
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone_entry.channel import interfaces
@@ -33,6 +34,7 @@ def look(host: Host, environment: Mapping[str, str], address: str | None) -> Fac
     disk = os.statvfs(host.paths.model)
     return {
         "group": host.resources.current_group_name,
+        "machine": _machine(),
         "cpus": int(environment["SM_NUM_CPUS"]),
         "gpus": int(environment["SM_NUM_GPUS"]),
         "free_bytes": disk.f_bavail * disk.f_frsize,
@@ -42,6 +44,14 @@ def look(host: Host, environment: Mapping[str, str], address: str | None) -> Fac
         "wall": time.time(),
         "unknown": [],
     }
+
+
+def _machine() -> str:
+    # The kernel makes this number at its start. Containers share their machine's kernel.
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def check(names: Sequence[str], context: HostContext, environment: Mapping[str, str], address: str | None) -> None:

@@ -227,7 +227,7 @@ def test_ranks_speak_mpi_on_each_open_mpi(make_job, mpirun, kind: str) -> None:
     job = make_job(hosts=2, HERRINGBONE_MPIRUN=mpirun(kind), LIBMPI=str(library))
     job.write(ALLREDUCE, sagemaker_mpi_enabled=True, sagemaker_mpi_num_of_processes_per_host=2)
     ended = job.run(timeout=60.0)
-    lines = sorted(line for result in ended.values() for line in result.lines)
+    lines = sorted(line for result in ended.values() for line in result.rank_lines)
     assert lines == [f"[algo-{1 + rank // 2}:{rank}] ranks {{4}}" for rank in range(4)]
 
 

@@ -11,6 +11,7 @@ HOSTS = ("algo-1", "algo-2")
 GOOD = {
     "group": "train",
     "cpus": 8,
+    "machine": "m",
     "gpus": 4,
     "free_bytes": 41_000_000_000,
     "interface": "eth0",
