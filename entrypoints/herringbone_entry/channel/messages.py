@@ -31,7 +31,8 @@ class Ready(TypedDict):
 class Facts(TypedDict):
     """A host's facts about itself. `wall` is its clock in seconds, `unknown` are the names it cannot resolve.
 
-    `machine` is the same for containers of one machine, and empty where the system does not tell.
+    `known` are the addresses of the names that it can resolve. `machine` is the same for containers of one machine, and
+    empty where the system does not tell.
     """
 
     group: str
@@ -44,6 +45,7 @@ class Facts(TypedDict):
     address: str | None
     wall: float
     unknown: list[str]
+    known: dict[str, str]
 
 
 class Checked(TypedDict):

@@ -108,7 +108,8 @@ class HostRegister:
             if self._readies[host]["tensorflow"]
         )
         address = self._master_address(layout.master)
-        return Rendezvous(address, master["port"], master["reduce_port"], self._helper_servers(), servers)
+        listen = self._listen_address(layout)
+        return Rendezvous(address, master["port"], master["reduce_port"], listen, self._helper_servers(), servers)
 
     def machine_ranks(self) -> dict[str, int]:
         """Return, for each host, the ranks of all hosts on its machine: containers may share one, processes do."""
@@ -152,6 +153,13 @@ class HostRegister:
         from herringbone_entry.supervisor.preflight import master_address
 
         return master_address(master, self._facts)
+
+    def _listen_address(self, layout: Layout) -> str:
+        if not self.across:
+            return _LOOPBACK
+        from herringbone_entry.supervisor.preflight import listen_address
+
+        return listen_address(layout.master, [host for host in layout.hosts if host != layout.master], self._facts)
 
     def _address_of(self, host: str) -> str:
         """Return the address of a host for the others; the name of a host that did not report in time."""

@@ -29,7 +29,8 @@ def start_message(
 
     `threads` limit the rank's threads, `interface` leads to the other hosts, and `token` is the secret of the job's
     ranks. `environment` in the message holds the variables that the rank inherits neither from its supervisor nor
-    through mpirun. Each of `secrets` becomes a descriptor, and the variable of that name points to it.
+    through mpirun. `listen` is the address at which torch's rendezvous store is to listen, empty for all. Each of
+    `secrets` becomes a descriptor, and the variable of that name points to it.
     """
     inherited = host.base_environment
     place_in_job = rank_environment(placement, master_address=rendezvous.address, master_port=rendezvous.port)
@@ -72,4 +73,6 @@ def start_message(
         "arguments": list(prepared.arguments),
         "paths": list(prepared.shims),
         "secrets": secrets,
+        # Only rank 0 has torch's rendezvous store.
+        "listen": rendezvous.listen if placement.rank == 0 else "",
     }

@@ -81,7 +81,8 @@ def test_a_job_starts_when_all_hosts_are_ready_and_ends_when_all_ranks_have_ende
     bench.host_ready("algo-2", processes=2)
     assert bench.orders == []
     bench.host_ready("algo-1")
-    meeting = {"address": "127.0.0.1", "port": 1234, "reduce_port": 1235, "servers": "", "tensorflow": []}
+    meeting = {"address": "127.0.0.1", "port": 1234, "reduce_port": 1235, "listen": "127.0.0.1"}
+    meeting |= {"servers": "", "tensorflow": []}
     counts = {"counts": {"algo-2": 2, "algo-1": 1}, "machine_ranks": {"algo-2": 3, "algo-1": 3}}
     assert bench.orders == [{"kind": "start", **counts, "meeting": meeting}]
     for rank in range(3):
@@ -285,7 +286,16 @@ def test_ranks_receive_the_servers_in_the_order_of_their_hosts() -> None:
 
 def test_across_machines_a_server_has_the_address_of_its_host_or_its_name() -> None:
     bench = helped(across=True)
-    facts = {"address": "10.0.0.3", "unknown": [], "wall": 0.0, "group": "cpu", "cpus": 2, "gpus": 0, "machine": "m"}
+    facts = {
+        "address": "10.0.0.3",
+        "unknown": [],
+        "wall": 0.0,
+        "group": "cpu",
+        "cpus": 2,
+        "gpus": 0,
+        "machine": "m",
+        "known": {},
+    }
     disk = {"free_bytes": 1 << 40, "interface": "eth0", "named_interface": None}
     bench.report("algo-3", "checked", facts=facts | disk)
     bench.advance(600.0)
@@ -375,7 +385,16 @@ def test_hosts_on_one_machine_count_each_others_ranks() -> None:
     bench = Bench("algo-1", "algo-2", "algo-3", "algo-4", across=True)
     for number, host in enumerate(bench.hosts):
         bench.host_ready(host, processes=number + 1)
-    facts = {"address": None, "unknown": [], "wall": 0.0, "group": "cpu", "cpus": 2, "gpus": 0, "free_bytes": 1 << 40}
+    facts = {
+        "address": None,
+        "unknown": [],
+        "wall": 0.0,
+        "group": "cpu",
+        "cpus": 2,
+        "gpus": 0,
+        "known": {},
+        "free_bytes": 1 << 40,
+    }
     for host, machine in zip(bench.hosts, ["a", "b", "a"], strict=False):
         own = {"interface": "eth0", "named_interface": None, "machine": machine}
         bench.report(host, "checked", facts=facts | own)
