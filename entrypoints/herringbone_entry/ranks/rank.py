@@ -49,6 +49,8 @@ def main() -> None:
     os.environ.update(message["environment"])
     for name, secret in message["secrets"].items():
         os.environ[name] = _descriptor_of(secret, inheritable=message["entry"] == "program")
+    if message["listen"]:
+        sys.meta_path.insert(0, StoreFinder(message["listen"]))
     os.chdir(message["code"])
     report = Report(wire, message["code"])
     # A process that a signal kills cannot report; its frames then come from this dump in the log.
@@ -88,6 +90,36 @@ def connect() -> Wire:
     wire = Wire(connection)
     wire.send({"kind": "hello", "rank": rank, "pid": os.getpid()})
     return wire
+
+
+class StoreFinder:
+    """Changes one module when the script imports it: torch's rendezvous, whose store is to listen at one address."""
+
+    def __init__(self, listen: str) -> None:
+        self._listen = listen
+        # The script may change these variables later, for a store of its own.
+        self._host, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+    def find_spec(self, name: str, *_: object) -> Any:
+        """Return None, so that Python asks the next finder; for that one module, its specification."""
+        if name != "torch.distributed.rendezvous":
+            return None
+        from importlib.util import find_spec
+
+        from herringbone_entry.ranks.torch_store import limit
+
+        # Once is enough, and the next line asks all finders.
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader, execute = spec.loader, spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                limit(module, self._listen, self._host, self._port)
+
+            loader.__dict__["exec_module"] = exec_module
+        return spec
 
 
 class Report:

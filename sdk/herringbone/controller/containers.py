@@ -221,13 +221,17 @@ class Containers(Site):
                 yield host, code
 
     def on_host_failure(self) -> None:
-        """Unpause paused hosts so that they receive the failure notice."""
+        """Let paused and stopped hosts go on, so that they receive the failure notice and end by themselves.
+
+        A stopped supervisor took no SIGTERM, and the job ended only with the SIGKILL after the whole grace period.
+        """
         for host in self.hosts:
             if host.exit_code is None:
                 try:
                     host.unpause()
                 except EngineError as error:
                     print(f"{host.name}: {error}", file=sys.stderr)
+                host.signal(signal.SIGCONT)
 
     def collect(self) -> None:
         """Ask why hosts failed, fetch their files, and start to remove containers that no attempt needs."""
