@@ -91,13 +91,15 @@ class Submission:
     """A flat buffer to be summed in place: its address, its elements, their format on the wire, and the cut.
 
     `chunk` is the number of elements in the largest chunk, `window` the number of bytes in flight to one server.
+    The sum over one host is divided by `host_divisor` before it goes over the network, the last sum by `divisor`.
     """
 
     address: int
     count: int
     element: Element
     wire: Element
-    divisor: int  # of the last sum; 1 does not divide
+    host_divisor: int  # 1 does not divide
+    divisor: float
     chunk: int
     window: int
     lanes: tuple[Lane, ...]
