@@ -232,7 +232,7 @@ class Flow:
                 return
             start = stream.pushed.next(size)
             host_sum, element = buffer.host_sum(chunk)
-            data = memoryview(host_sum).cast("B")
+            data = host_sum.data.cast("B")
             if submission.wire is not element:
                 # Staged memory is a ring like the server's, so a chunk stays unchanged until its sum has returned.
                 data = self._staged[server][start : start + size]

@@ -82,7 +82,7 @@ class Header(NamedTuple):
     def is_well_formed(self, *, local: bool) -> bool:
         """Return True if some core could have sent this header: all its sizes fit each other.
 
-        >>> Header(Kind.PUSH, Element.FLOAT32, Element.FLOAT32, 4, elements=0x40000001, divisor=1).is_well_formed(local=False)
+        >>> Header(Kind.PUSH, 1, 1, length=4, elements=0x40000001, divisor=1).is_well_formed(local=False)
         False
 
         `local`: the header came from a rank of this host, whose elements are in shared memory. `native/slots.c` decides
