@@ -114,7 +114,9 @@ class Engine:
         An address needs `count` and `dtype`; keep its memory until the handle is done. `wire`, "fp16" or "bf16", is the
         format in which fp32 travels between hosts in this call; sums are always computed in fp32. fp16 and bf16
         travel as they are, except that the sum over several ranks of a host travels as fp32, unless the settings name
-        another format. All ranks get the same bits. Raises `ParallelError` for a buffer that cannot be summed, and after the engine has stopped.
+        another format. All ranks get the same bits.
+
+        Raises `ParallelError` for a buffer that cannot be summed, and after the engine has stopped.
         """
         if os.getpid() != self._process:
             raise ParallelError("this process was forked from a rank: it cannot use the rank's connections")
