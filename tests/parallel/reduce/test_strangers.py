@@ -251,10 +251,12 @@ def test_a_stranger_that_sends_slowly_is_shown_out_as_soon_as_a_silent_one(monke
     monkeypatch.setattr(listener, "_HANDSHAKE_SECONDS", 0.5)
     acceptor = Acceptor([listen("127.0.0.1")], TOKEN, "it", lambda connection, _: None)
     with socket.create_connection(("127.0.0.1", acceptor.port)) as stranger, contextlib.suppress(OSError):
-        for _ in range(20):
+        for _ in range(40):
             stranger.sendall(b"x")
-            time.sleep(0.1)
-    wait_until(lambda: acceptor.refused == 1)
+            time.sleep(0.05)
+            if acceptor.refused:
+                break
+        assert acceptor.refused == 1
     acceptor.close()
 
 
