@@ -113,11 +113,14 @@ static size_t next_turn(uint8_t *stream, size_t used) {
     return used;
 }
 
+/* Messages that were sent so far, without those that do nothing. */
+static unsigned long headers;
+
 static size_t random_messages(uint8_t *stream, enum hb_role role, struct format format) {
     static const enum message_kind usual[] = {PUSH, PUSH, PUSH, SUM, SUM, SUM, ALIVE, ABORT, LEAVE, LEFT};
     size_t used = next_turn(stream, 0); /* a sum is due only after the core has pushed its own chunks */
     enum message_kind first = usual[below(10)];
-    for (unsigned number = 0, messages = 1 + (unsigned)below(MAX_MESSAGES); number < messages; number++) {
+    for (unsigned number = 0, messages = 1 + (unsigned)below(MAX_MESSAGES); number < messages; number++, headers++) {
         struct header header = valid_header(role, below(4) ? first : usual[below(10)], number, format);
         for (uint64_t times = below(4); times; times--) mutate(&header);
         /* A reason that is cut short would swallow the last message, and a core may outlive a link that sent LEAVE. */
@@ -227,6 +230,7 @@ int main(int count, char **arguments) {
         printf("connection %ld: the core did not end as it must\n", number);
         return 1;
     }
-    printf("%ld connections refused, %llu chunks taken before\n", connections, (unsigned long long)chunks);
+    printf("%ld connections refused, %lu headers, %llu chunks taken before\n", connections, headers,
+           (unsigned long long)chunks);
     return 0;
 }
