@@ -19,10 +19,8 @@ _MOST_HEADERS = 1 << 24
 class LaneHello:
     """One rank's part of a lane: `member` of `members` hosts. `server` is the helper's number.
 
-    >>> LaneHello.of({"ring": 0})
-    Traceback (most recent call last):
-    ...
-    KeyError: 'session'
+        hello = LaneHello.of(message)
+        rings = [bytearray(hello.ring) for _ in range(hello.members)]
 
     `fabric` is the offer of a rail over libfabric (`Rails.offer`), or None. `join_timeout` is in seconds.
     """
