@@ -153,10 +153,11 @@ def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
     if smdistributed.modelparallel is not UNSET:
         values[Key.MODEL_PARALLEL_PARAMETERS] = msgspec.to_builtins(smdistributed.modelparallel.parameters)
     # AWS's SDK sends this switch with modelparallel as well, then as false.
-    values[Key.DATA_PARALLEL_ENABLED] = smdistributed.dataparallel is not UNSET
-    if smdistributed.dataparallel is not UNSET:
-        values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = value_or(smdistributed.dataparallel.custom_mpi_options, "")
-        parameters = msgspec.to_builtins(smdistributed.dataparallel)
+    data_parallel = value_or(smdistributed.dataparallel, None)
+    values[Key.DATA_PARALLEL_ENABLED] = data_parallel is not None and data_parallel.enabled
+    if data_parallel is not None and data_parallel.enabled:
+        values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = value_or(data_parallel.custom_mpi_options, "")
+        parameters = msgspec.to_builtins(data_parallel)
         ours = {name: parameters[name] for name in parameters if name not in ("enabled", "custom_mpi_options")}
         if ours:
             values[Key.DATA_PARALLEL_PARAMETERS] = ours

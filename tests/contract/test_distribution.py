@@ -75,7 +75,7 @@ def test_processes_per_host_counts_only_if_mpi_is_on():
 
 def test_a_strategy_that_is_off_is_not_chosen():
     off = {"smdistributed": {"modelparallel": {"enabled": False, "parameters": {"partitions": 2}}}}
-    assert parse(off) == Distribution(smdistributed=SMDistributed())
+    assert parse(off) == Distribution(smdistributed=SMDistributed(dataparallel=DataParallel(enabled=False)))
     assert parse(off).model_parallel is None
     assert parse({"torch_distributed": {"enabled": False}}) == Distribution()
 

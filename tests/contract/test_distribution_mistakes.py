@@ -52,6 +52,31 @@ def test_unknown_key(raw, start, rest):
     assert rest in message(raw)
 
 
+# Every strategy, each by its path in the dict.
+STRATEGIES = [
+    *("mpi", "parameter_server", "multi_worker_mirrored_strategy", "pytorchddp", "torch_distributed", "pytorchxla"),
+    *("smdistributed.dataparallel", "smdistributed.modelparallel"),
+]
+
+
+@pytest.mark.parametrize("framework", [None, "pytorch", "tensorflow", "huggingface", "mxnet"])
+@pytest.mark.parametrize("path", STRATEGIES)
+def test_a_strategy_without_enabled_is_refused_and_not_off(path, framework):
+    raw = {}
+    for key in reversed(path.split(".")):
+        raw = {key: raw}
+    assert message(raw, framework).startswith(f"distribution.{path}: 'enabled' is missing, and without it the strategy")
+
+
+@pytest.mark.parametrize("others", [{}, {"mpi": MPI}, {"torch_distributed": ON}])
+def test_smdistributed_without_a_library_is_refused(others):
+    assert message({"smdistributed": {}, **others}) == (
+        "distribution.smdistributed: names no library, so it would do nothing. Write"
+        " {'dataparallel': {'enabled': True}} or {'modelparallel': {'enabled': True, 'parameters': {...}}} in it, or"
+        " leave smdistributed out."
+    )
+
+
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
@@ -296,7 +321,7 @@ def test_version_2_has_its_own_keys(parameters, phrase):
             {"pytorchddp": ON, "smdistributed": {"dataparallel": ON}},
             ["Cannot use both pytorchddp and smdistributed"],
         ),
-        ({"mpi": {"processes_per_host": 8}}, ["distribution.mpi: 'enabled' is missing", "Add 'enabled': True."]),
+        ({"mpi": {"processes_per_host": 8}}, ["distribution.mpi: 'enabled' is missing", "Add 'enabled': True, or"]),
         (
             {"smdistributed": {"modelparallel": {"parameters": {"partitions": 2}}}, "mpi": ON},
             ["distribution.smdistributed.modelparallel: 'enabled' is missing"],
