@@ -52,31 +52,6 @@ def test_unknown_key(raw, start, rest):
     assert rest in message(raw)
 
 
-# Every strategy, each by its path in the dict.
-STRATEGIES = [
-    *("mpi", "parameter_server", "multi_worker_mirrored_strategy", "pytorchddp", "torch_distributed", "pytorchxla"),
-    *("smdistributed.dataparallel", "smdistributed.modelparallel"),
-]
-
-
-@pytest.mark.parametrize("framework", [None, "pytorch", "tensorflow", "huggingface", "mxnet"])
-@pytest.mark.parametrize("path", STRATEGIES)
-def test_a_strategy_without_enabled_is_refused_and_not_off(path, framework):
-    raw = {}
-    for key in reversed(path.split(".")):
-        raw = {key: raw}
-    assert message(raw, framework).startswith(f"distribution.{path}: 'enabled' is missing, and without it the strategy")
-
-
-@pytest.mark.parametrize("others", [{}, {"mpi": MPI}, {"torch_distributed": ON}])
-def test_smdistributed_without_a_library_is_refused(others):
-    assert message({"smdistributed": {}, **others}) == (
-        "distribution.smdistributed: names no library, so it would do nothing. Write"
-        " {'dataparallel': {'enabled': True}} or {'modelparallel': {'enabled': True, 'parameters': {...}}} in it, or"
-        " leave smdistributed out."
-    )
-
-
 @pytest.mark.parametrize(
     ("raw", "expected"),
     [
@@ -367,7 +342,7 @@ def test_a_strategy_of_another_framework(framework, raw):
         ("pytorch", {"horovod": True}, "horovod: for TensorFlow only; leave it out for PyTorch."),
         ("pytorch", {"contiguous": False}, "contiguous: for TensorFlow only"),
         ("tensorflow", {"ddp": True}, "ddp: for PyTorch only; leave it out for TensorFlow."),
-        ("tensorflow", {"memory_weight": 0.5}, "memory_weight: for PyTorch only"),
+        ("tensorflow", {"skip_tracing": True}, "skip_tracing: for PyTorch only"),
         ("tensorflow", {"placement_strategy": "PTD"}, "must be a value in: ['cluster', 'spread']. Got 'PTD'"),
     ],
 )

@@ -250,14 +250,6 @@ def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution)
     return tuple(hosts)
 
 
-def extra_data_parallel_keys(distribution: Distribution) -> list[str]:
-    """Return the keys of `smdistributed.dataparallel` in use that AWS's library does not know, such as `helpers`."""
-    if distribution.data_parallel is None:
-        return []
-    known_to_aws = ("enabled", "custom_mpi_options")
-    return [key for key in msgspec.to_builtins(distribution.data_parallel) if key not in known_to_aws]
-
-
 def refuse(backend: str, refusals: dict[str, str]) -> None:
     """Raise one `UnsupportedError` that names every option a backend cannot serve; do nothing without refusals.
 
