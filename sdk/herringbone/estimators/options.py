@@ -310,5 +310,7 @@ def _check_together(options: Options) -> None:
         raise OptionError(
             f"max_wait: {options.max_wait} s is less than max_run, {options.max_run} s; it counts waiting and running"
         )
+    if options.model_uri is None and options.model_channel_name != Options().model_channel_name:
+        raise OptionError("model_channel_name: names the channel of model_uri, and model_uri is missing; give it, too")
     if (options.subnets is None) != (options.security_group_ids is None):
         raise OptionError("subnets, security_group_ids: give both or neither")

@@ -111,6 +111,11 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         helpers = sum(host.helper for host in self.hosts)
         return reduce_servers.advice(training_hosts=sum(host.ranks != 0 for host in self.hosts), helpers=helpers)
 
+    @property
+    def unused_options(self) -> str | None:
+        """A line that names the options without effect; None without any. `fit` shows it, and so does `str(plan)`."""
+        return f"not used by {self.backend}: {', '.join(self.unused)}" if self.unused else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values; environment and hyperparameters that look like secrets are masked."""
         masked_options = msgspec.structs.replace(
@@ -353,8 +358,8 @@ def _described(plan: JobPlan) -> list[tuple[str, str]]:
         rows += [("batch script", line) for line in plan.request["script"].splitlines()]
     if plan.advice is not None:
         rows.append(("advice", plan.advice))
-    if plan.unused:
-        rows.append(("unused", f"not used by {plan.backend}: {', '.join(plan.unused)}"))
+    if plan.unused_options is not None:
+        rows.append(("unused", plan.unused_options))
     return rows
 
 

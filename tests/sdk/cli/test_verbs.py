@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from herringbone.cli.__main__ import main
+from herringbone.cli.common import exit_code
 from herringbone.cli.request import parse_script_arguments
 from herringbone_contract.errors import OptionError
 
@@ -173,13 +174,36 @@ def test_a_failing_job_is_exit_code_1(herringbone, script):
     assert code == 1
     assert err.startswith("herringbone: job a failed: rank 0 on algo-1: ValueError: bad batch (exit code 1)")
     assert herringbone("run", "train.py", "--job-name", "a")[0] == 2  # taken
+    followed, _, err = herringbone("logs", "-f", "a")
+    assert followed == 1
+    assert err.startswith("herringbone: job a failed: rank 0 on algo-1: ValueError: bad batch (exit code 1)")
+
+
+@pytest.mark.e2e
+def test_a_job_that_ran_out_of_time_is_exit_code_4(herringbone, script):
+    script("import time; time.sleep(60)")
+    code, _, err = herringbone("run", "train.py", "--job-name", "a", "-o", "max_run=1", "--json")
+    assert code == 4
+    assert err.endswith("job a stopped before its end: max_run was over\n")
+    assert herringbone("logs", "-f", "a")[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("secondary_status", "code"),
+    [
+        *(("Completed", 0), ("Failed", 1), ("Stopped", 3), ("Interrupted", 3)),
+        *(("MaxRuntimeExceeded", 4), ("MaxWaitTimeExceeded", 4)),
+    ],
+)
+def test_each_end_of_a_job_has_its_exit_code(secondary_status, code):
+    assert exit_code(secondary_status) == code
 
 
 @pytest.mark.e2e
 def test_run_as_json_writes_json_alone_to_standard_output(herringbone, script):
     script("print('hello')")
-    code, out, err = herringbone("run", "train.py", "--json")
-    assert (code, err) == (0, "[algo-1:0] hello\n")
+    code, out, err = herringbone("run", "train.py", "--json", "-o", "role=r", "--job-name", "a")
+    assert (code, err) == (0, "job a: not used by local_process: role\n[algo-1:0] hello\n")
     assert json.loads(out)["TrainingJobStatus"] == "Completed"
     script("raise SystemExit(3)")
     code, out, _ = herringbone("run", "train.py", "--json")
@@ -198,7 +222,8 @@ def test_a_detached_job_is_followed_and_stopped(herringbone, script, start_pytho
     assert follower.stdout.readline() == "[algo-1:0] ready\n"
     assert herringbone("stop", "a", "--wait", "--grace", "5")[1] == "job a: Stopped\n"
     follower.communicate(timeout=10)
-    assert follower.returncode == 0
+    assert follower.returncode == 3
+    assert herringbone("logs", "a")[0] == 0  # a printout, which tells nothing about the job
 
 
 @pytest.mark.e2e

@@ -142,3 +142,36 @@ def test_hyperparameters_name_the_instance_type_of_the_training_hosts():
     helped = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "cpu"}}}
     estimator = Estimator("train.py", instance_groups=groups, distribution=helped)
     assert estimator.hyperparameters()["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
+
+
+class Submissions:
+    """A backend that ignores the option `role`, and starts nothing."""
+
+    name = "local_process"
+
+    def __init__(self):
+        self.plans = []
+
+    def review(self, plan):
+        return ("role",) if plan.options.role is not None else ()
+
+    def request(self, plan):
+        return None
+
+    def submit(self, plan):
+        self.plans.append(plan)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({}, ""), ({"role": "r"}, "job a: not used by local_process: role\n")]
+)
+def test_fit_names_the_options_without_effect(options, message, capsys):
+    backend = Submissions()
+
+    class Submitted(Estimator):
+        def _backend(self):
+            return backend
+
+    Submitted("train.py", instance_type="local_process", **options).fit(wait=False, job_name="a")
+    assert [plan.job_name for plan in backend.plans] == ["a"]
+    assert capsys.readouterr() == ("", message)
