@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -17,6 +17,7 @@ from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
 from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput
 from herringbone_contract.errors import InputError, OptionError
+from herringbone_contract.hyperparameters import is_name
 
 EPILOG = """\
 the job:
@@ -35,15 +36,15 @@ the job:
   Paths in it are relative to its folder. Flags override the file.
 
 hyperparameters:
-  Arguments after -- become the job's hyperparameters, and the script gets them as its arguments:
-  --epochs 3 and --epochs=3 give epochs=3; --fast alone gives fast=true, which the script sees as "--fast True".
-  Values are read as JSON if possible (3, 0.1, true, [1, 2]), else as text.
+  Arguments after -- become the job's hyperparameters, and the script gets each of them as it was typed:
+  --epochs 3, --epochs=3 or -n 3. Each name has one value; names of one letter have one dash. A switch such as
+  --fast is refused, because a hyperparameter has a value: let the script take --fast true.
 """
 
 _FRAMEWORKS: dict[str, type[Estimator]] = {"pytorch": PyTorch, "tensorflow": TensorFlow, "mxnet": MXNet}
 _JOB_FILE_SUFFIXES = (".yaml", ".yml", ".json")
-# A letter has to follow the dashes: -0.5 is a value and not a name.
-_NAME = re.compile(r"--?[A-Za-z]")
+# A letter has to follow the dash: -0.5 is a value and not a name.
+_NAME = re.compile(r"--\w|-[^\W\d]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -100,35 +101,62 @@ def read_request(args: argparse.Namespace) -> tuple[Estimator, Inputs]:
     return _estimator_class(framework)(**settings), inputs
 
 
-def parse_script_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read `--name value`, `--name=value` and `--name` as hyperparameters.
+def parse_script_arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Read `--name value`, `--name=value` and `-n value` as hyperparameters, which the script gets as they were typed.
 
-    >>> parse_script_arguments(["--epochs", "3", "--name=run", "--fast", "--shift", "-0.5"])
-    {'epochs': 3, 'name': 'run', 'fast': True, 'shift': -0.5}
+    >>> parse_script_arguments(["--epochs", "3", "--name=run", "--shift", "-0.5", "--lr", "1e-3"])
+    {'epochs': 3, 'name': 'run', 'shift': -0.5, 'lr': '1e-3'}
+
+    Raises `OptionError` for words that the script would get as something else.
     """
     values: dict[str, Any] = {}
-    name = None
-    for argument in arguments:
-        if _NAME.match(argument):
-            name, equals, value = argument.lstrip("-").partition("=")
-            # Without "=", the next argument is the value, unless it is the next name.
-            values[name] = _value(value) if equals else True
-            name = None if equals else name
-        elif name is None:
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not _NAME.match(word):
             raise OptionError(
-                f"{argument!r}: hyperparameters have names; write --name {argument} (a job has no positional arguments)"
+                f"{word!r}: hyperparameters have names; write --name {word} (a job has no positional arguments)"
             )
-        else:
-            values[name] = _value(argument)
-            name = None
+        argument, equals, value = word.partition("=")
+        name = _hyperparameter_name(argument)
+        if name in values:
+            raise OptionError(f"{argument}: stands twice, and a hyperparameter has one value; write it once")
+        if not equals:
+            # The next word is the value, unless it is the next name.
+            if not rest or _NAME.match(rest[0]):
+                raise OptionError(
+                    f"{argument}: has no value, and a hyperparameter always has one; let the script take"
+                    f" {argument} true, or write {argument}=VALUE for a value that begins with a dash"
+                )
+            value = rest.pop(0)
+        values[name] = _value(value)
     return values
 
 
+def _hyperparameter_name(argument: str) -> str:
+    """Return the name of `--name` or `-n`; the script gets names of one letter with one dash, as in AWS's images."""
+    name = argument.lstrip("-")
+    if not is_name(name):
+        raise OptionError(f"{name!r}: a name has no white space; write --name value as two words")
+    delivered = f"--{name}" if len(name) > 1 else f"-{name}"
+    if argument != delivered:
+        kind = "several letters" if len(name) > 1 else "one letter"
+        raise OptionError(
+            f"{argument}: a name of {kind} reaches the script as {delivered}; write {delivered}, and let the script"
+            f" take {delivered}"
+        )
+    return name
+
+
 def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    """Return a number if the script would get the same text, else the text."""
+    for number in (int, float):
+        try:
+            if str(number(text)) == text and math.isfinite(number(text)):
+                return number(text)
+        except ValueError:
+            continue
+    return text
 
 
 def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key, masked
 from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
 from herringbone_contract.errors import DistributionError, InputError, OptionError, UnsupportedError
-from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
+from herringbone_contract.hyperparameters import check_limits, check_user_values, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters
 from herringbone_contract.resources import HOMOGENEOUS_GROUP, host_names
@@ -181,6 +181,8 @@ def make_plan(
     # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
+    # Here and not in the estimator: `attach` rebuilds jobs of other SDKs, which may have such hyperparameters.
+    check_user_values(request.hyperparameters)
     hyperparameters = {
         **encode_values(request.hyperparameters),
         **encode(distribution, instance_type=training[0].instance_type),

@@ -10,6 +10,8 @@ from herringbone.cli.__main__ import main
 from herringbone.cli.common import exit_code
 from herringbone.cli.request import parse_script_arguments
 from herringbone_contract.errors import OptionError
+from herringbone_contract.hyperparameters import decode_values, encode_values
+from herringbone_entry.ranks.environment import arguments
 
 
 @pytest.fixture
@@ -48,22 +50,74 @@ def job_file(script):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "hyperparameters"),
+    ("words", "hyperparameters"),
     [
         ([], {}),
         (["--epochs", "3", "--name=run", "-k", "v"], {"epochs": 3, "name": "run", "k": "v"}),
-        (["--fast", "--shift", "-0.5"], {"fast": True, "shift": -0.5}),
-        (["--layers", "[1, 2]", "--text", "1.2.3", "--empty="], {"layers": [1, 2], "text": "1.2.3", "empty": ""}),
-        (["--eq", "a=b", "--path=/a=b"], {"eq": "a=b", "path": "/a=b"}),
+        (["--shift", "-0.5", "-n=2"], {"shift": -0.5, "n": 2}),
+        (["--eq", "a=b", "--path=/a=b", "--empty="], {"eq": "a=b", "path": "/a=b", "empty": ""}),
     ],
 )
-def test_script_arguments_are_hyperparameters(arguments, hyperparameters):
-    assert parse_script_arguments(arguments) == hyperparameters
+def test_script_arguments_are_hyperparameters(words, hyperparameters):
+    assert parse_script_arguments(words) == hyperparameters
 
 
-def test_positional_script_arguments_are_refused():
-    with pytest.raises(OptionError, match="'data': hyperparameters have names; write --name data"):
-        parse_script_arguments(["--epochs", "3", "data"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "3",
+            "-3",
+            "0.1",
+            "1.10",
+            "1e-3",
+            "1E5",
+            "007",
+            "-0",
+            "12345678901234567890",
+            "0.1234567890123456789",
+            "1e999",
+        ),
+        *(
+            "true",
+            "True",
+            "null",
+            "None",
+            "NaN",
+            "Infinity",
+            "[1,2]",
+            '{"a": 1}',
+            '"quoted"',
+            "1.2.3",
+            "a b",
+            "",
+            "1_000",
+        ),
+    ],
+)
+def test_a_script_gets_each_argument_as_it_was_typed(text):
+    encoded = encode_values(parse_script_arguments([f"--name={text}"]))
+    assert arguments(decode_values(encoded)) == ["--name", text]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--epochs", "3", "data"], "'data': hyperparameters have names; write --name data"),
+        (["--fast"], "--fast: has no value, and a hyperparameter always has one"),
+        (["--fast", "--epochs", "3"], "--fast: has no value"),
+        (["--minus", "-x"], "--minus: has no value"),
+        (["--n", "20"], "--n: a name of one letter reaches the script as -n; write -n, and let"),
+        (["-name", "run"], "-name: a name of several letters reaches the script as --name; write --name, and"),
+        (["--epochs", "3", "--epochs", "5"], "--epochs: stands twice"),
+        (["--my name", "3"], "'my name': "),
+        (["--my\tname=3"], "a name has no white space"),
+    ],
+)
+def test_script_arguments_that_would_arrive_as_something_else_are_refused(words, message):
+    with pytest.raises(OptionError) as caught:
+        parse_script_arguments(words)
+    assert message in str(caught.value)
 
 
 def test_plan_of_a_job_file(herringbone, job_file, monkeypatch):

@@ -8,7 +8,7 @@ import pytest
 from herringbone.backends.process.review import review
 from herringbone.code.source import find_source
 from herringbone.estimators.inputs import TrainingInput, parse_inputs
-from herringbone.estimators.options import Options, parse_options
+from herringbone.estimators.options import parse_options
 from herringbone.planning.plan import JobRequest, instance_groups, make_plan, parse_plan
 from herringbone_contract.distribution import parse
 from herringbone_contract.errors import (
@@ -355,53 +355,6 @@ def test_options_that_are_not_served_are_refused_by_name(folder, options, messag
     with pytest.raises(UnsupportedError) as caught:
         reviewed(folder, **options)
     assert message in str(caught.value)
-
-
-# A value of each option that asks for something, for the options that local_process uses: in the job, or in the plan.
-EFFECTIVE = {
-    *(
-        "instance_groups",
-        "max_run",
-        "max_retry_attempts",
-        "input_mode",
-        "model_uri",
-        "checkpoint_s3_uri",
-        "output_path",
-    ),
-    *("disable_output_compression", "dependencies", "include_secrets", "git_config", "container_log_level", "tags"),
-    *("environment", "base_job_name", "metric_definitions"),
-}
-# Options that say how another option works; test_options.py tests that they are refused without it.
-NEED_ANOTHER = {"log_policies", "min_instance_count", "model_channel_name"}
-ASKING = {
-    **{"checkpoint_local_path": "/ckpt", "volume_size": 100, "extra_request": {"A": 1}, "slurm": {"account": "a"}},
-    **{"instance_placement_config": {"A": 1}, "subnets": ["a"], "security_group_ids": ["b"], "max_wait": 90_000},
-    **{"keep_alive_period_in_seconds": 60, "container_entry_point": ["a"], "container_arguments": ["a"]},
-    **{"training_repository_access_mode": "Vpc", "shm_size": "1g", "sagemaker_session": object()},
-}
-TEXTS = (
-    "volume_kms_key",
-    "output_kms_key",
-    "training_plan",
-    "code_location",
-    "framework_version",
-    "py_version",
-    "role",
-)
-
-
-@pytest.mark.parametrize("name", sorted(set(Options.__struct_fields__) - EFFECTIVE - NEED_ANOTHER))
-def test_each_option_is_used_refused_or_named_as_unused(folder, name):
-    """A new option fails here until it is in one of the three lists."""
-    text = name in TEXTS or name.endswith("_arn")
-    options = {name: ASKING.get(name, "text" if text else True)}
-    if name in ("subnets", "security_group_ids"):
-        options = {key: ASKING[key] for key in ("subnets", "security_group_ids")}
-    try:
-        unused = reviewed(folder, **options)
-    except UnsupportedError as error:
-        unused = str(error)
-    assert name in unused
 
 
 def test_all_refusals_come_at_once(folder):
