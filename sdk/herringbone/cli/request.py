@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
+from herringbone.documents import read_document
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
-from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput
+from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
+from herringbone.estimators.options import text_options
 from herringbone_contract.errors import InputError, OptionError
 from herringbone_contract.hyperparameters import is_name
 
@@ -82,22 +83,27 @@ def read_request(args: argparse.Namespace) -> tuple[Estimator, Inputs]:
         os.chdir(path.absolute().parent)
     else:
         flags = _flags(args, base=Path())
+        if "entry_point" in flags:
+            raise OptionError(f"--option entry_point: the script is {args.job_or_script}; name one")
         flags["entry_point"] = args.job_or_script
     inputs = _inputs(settings.pop("inputs", None), flags.pop("inputs"))
     framework = flags.pop("framework", None) or settings.get("framework")
     settings.pop("framework", None)
     # Flags add to these two mappings of the file; every other flag replaces the file's value.
     for name in ("hyperparameters", "environment"):
-        settings[name] = {**(settings.get(name) or {}), **flags.pop(name)}
+        settings[name] = {**_mapping(name, settings.get(name)), **flags.pop(name)}
     processes = flags.pop("processes_per_host")
     settings.update(flags)
     # Groups have types of their own, and the estimator refuses both together.
     settings.setdefault("instance_type", None if settings.get("instance_groups") else "local_process")
     if processes is not None:
         # Copies, because the file's mapping may be shared through a YAML anchor.
-        distribution = dict(settings.get("distribution") or {})
-        distribution["mpi"] = {**distribution.get("mpi", {}), "enabled": True, "processes_per_host": processes}
+        distribution = dict(_mapping("distribution", settings.get("distribution")))
+        mpi = _mapping("distribution.mpi", distribution.get("mpi"))
+        distribution["mpi"] = {**mpi, "enabled": True, "processes_per_host": processes}
         settings["distribution"] = distribution
+    if "self" in settings:
+        raise OptionError("self: no such option")
     return _estimator_class(framework)(**settings), inputs
 
 
@@ -159,6 +165,15 @@ def _value(text: str) -> Any:
     return text
 
 
+# Flags of their own for what `--option` cannot set.
+_HAS_FLAG = {
+    "inputs": "use --input",
+    "environment": "use --env",
+    "hyperparameters": "write them after --",
+    "processes_per_host": "use --processes-per-host",
+}
+
+
 def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
     """Return the flags as arguments of an estimator, with paths relative to `base` made absolute."""
     flags: dict[str, Any] = {
@@ -171,22 +186,37 @@ def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
         name, equals, value = option.partition("=")
         if not equals:
             raise OptionError(f"--option {option}: write NAME=VALUE")
-        # YAML reads plain text as well as numbers, [lists] and {key: value}.
-        flags[name.replace("-", "_")] = yaml.safe_load(value)
+        name = name.replace("-", "_")
+        if name in flags:
+            raise OptionError(f"--option {name}: {_HAS_FLAG.get(name, 'stands twice; write it once')}")
+        # Text is taken as it was typed: `framework_version=2.10` is no number. Everything else is YAML or JSON.
+        flags[name] = value if name in text_options() else read_document(value, f"--option {name}")
     for channel_input in args.input:
-        channel, equals, path = channel_input.rpartition("=")
-        flags["inputs"][channel if equals else DEFAULT_CHANNEL] = path if "://" in path else str(base / path)
+        channel, equals, path = channel_input.partition("=")
+        # A path may have a "=" of its own, and no channel.
+        if not equals or not is_channel_name(channel):
+            channel, path = DEFAULT_CHANNEL, channel_input
+        if channel in flags["inputs"]:
+            raise OptionError(f"--input: the channel {channel!r} stands twice; give each channel one path")
+        if not path:
+            raise InputError(f"--input {channel_input}: write [CHANNEL=]PATH")
+        flags["inputs"][channel] = path if "://" in path else str(base / path)
     for variable in args.env:
         name, equals, value = variable.partition("=")
         if not equals and name not in os.environ:
             raise OptionError(f"--env {name}: not set here; write {name}=VALUE")
+        if name in flags["environment"]:
+            raise OptionError(f"--env {name}: stands twice; write it once")
         flags["environment"][name] = value if equals else os.environ[name]
     # A flag that was not used is None, and must not replace the value of the job file.
     for name in ("framework", "instance_type", "instance_count"):
         if getattr(args, name) is not None:
+            if name in flags:
+                raise OptionError(f"--option {name}: there is a flag for it as well; write one of the two")
             flags[name] = getattr(args, name)
     if args.source_dir is not None:
-        flags["source_dir"] = str(base / args.source_dir)
+        # An empty path would be the current folder.
+        flags["source_dir"] = str(base / args.source_dir) if args.source_dir else ""
     if args.distribution is not None:
         # A dict begins with a brace; anything else names a file.
         text = args.distribution.strip()
@@ -203,20 +233,25 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 
 
 def _parse_mapping(text: str, origin: str) -> dict[str, Any]:
-    try:
-        # JSON is a part of YAML, so one parser reads both kinds of file.
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{origin} cannot be read as YAML or JSON: {error}") from None
+    content = read_document(text, origin)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InputError(f"{origin}: expected a mapping of names to values")
     return content
 
 
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    """Return a value of the job file that has to be a mapping; an empty one for None."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InputError(f"{name}: expected a mapping of names to values, got {value!r}")
+    return value
+
+
 def _estimator_class(framework: Any) -> type[Estimator]:
     if framework is None:
         return Estimator
-    if framework not in _FRAMEWORKS:
+    if not isinstance(framework, str) or framework not in _FRAMEWORKS:
         raise OptionError(f"framework: {framework!r} is none of {', '.join(sorted(_FRAMEWORKS))}")
     return _FRAMEWORKS[framework]
 

@@ -200,6 +200,16 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     return options
 
 
+def text_options() -> frozenset[str]:
+    """Return the names of the options and arguments whose values are text, whatever the text looks like.
+
+    >>> "framework_version" in text_options(), "max_run" in text_options()
+    (True, False)
+    """
+    texts = {field.name for field in msgspec.structs.fields(Options) if field.type in (str, str | None)}
+    return frozenset(texts | {"entry_point", "source_dir", "image_uri", "instance_type"})
+
+
 def size_in_bytes(option: str, size: int | str) -> int:
     """Return the bytes of a size that is written as in Docker and in AWS's local mode.
 
