@@ -8,13 +8,13 @@ import sys
 from collections.abc import Sequence
 
 from herringbone.cli import clean, convert, describe, download, hosts, images, logs, ls, partition, plan, run, stop
+from herringbone.cli.common import INTERRUPTED, JOB_FAILED, OK, USAGE
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
 
 _VERBS = (run, plan, ls, logs, stop, describe, download, clean, convert, partition, images, hosts)
-# 130 is the shell's code for a program that SIGINT ended: 128 + 2.
-OK, JOB_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _EPILOG = """\
-exit codes: 0 done, 1 the job failed (or convert left something), 2 a mistake in the call, 130 Ctrl-C
+exit codes: 0 done, 1 the job failed or the command did (or convert left something), 2 a mistake in the call,
+            3 the job was stopped, 4 its time was over (max_run, max_wait), 130 Ctrl-C
 environment: HERRINGBONE_HOME is the folder of the jobs (default ~/.herringbone); HERRINGBONE_DEBUG=1 shows tracebacks
 """
 

@@ -334,9 +334,9 @@ def test_tensorflows_model_dir_becomes_a_local_path(script, backend):
 def test_an_attached_estimator_has_the_same_plan(script, backend, tmp_path, monkeypatch):
     script("")
     arguments = {
-        "hyperparameters": {"epochs": 3, "name": "run", "layers": [1, 2], "none": None},
+        "hyperparameters": {"epochs": 3, "name": "run", "layers": [1, 2]},
         "distribution": {
-            "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 1, "microbatches": 4}}},
+            "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 1, "ddp": True}}},
             "mpi": {"enabled": True, "processes_per_host": 1},
         },
         "environment": {"MODE": "fast"},

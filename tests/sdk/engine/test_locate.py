@@ -154,3 +154,11 @@ def test_an_engine_behind_tls_serves_images(certificates, verify):
 @pytest.mark.docker
 def test_the_engine_of_this_machine(own_engine):
     assert own_engine.get("/version")["ApiVersion"]
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:x", "tcp://127.0.0.1:65536", "tcp://127.0.0.1:-1", "tcp://[::1]:²"]
+)
+def test_an_address_without_a_port_is_named(tmp_path, address):
+    with pytest.raises(EngineError, match="is no port; write tcp://HOST:PORT"):
+        find_engine({"DOCKER_HOST": address}, tmp_path)
