@@ -32,10 +32,10 @@ from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.controller.retry import policies_of
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobRecord
-from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, settle
+from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, process_lives, read_end, settle, unseen
 from herringbone.jobs.polling import Pace
 from herringbone.planning.checks import output_folder
-from herringbone.processes import identity, is_alive, pid_of
+from herringbone.processes import identity, pid_of
 from herringbone_contract.constants import DEFAULT_STOP_GRACE_SECONDS, HostVariable
 from herringbone_contract.errors import LaunchError, OptionError
 from herringbone_contract.failure import Failure
@@ -106,7 +106,7 @@ class DetachedBackend(OwnHostsBackend):
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
         process = record.controller or record.client
-        if record.done or (process is not None and is_alive(process)):
+        if record.done or process_lives(record, process):
             return record
         # The controller may have written the job's end and exited between reading the row and looking at the process.
         record = self._index.get(name)
@@ -140,6 +140,9 @@ class DetachedBackend(OwnHostsBackend):
 
     def _signal(self, name: str, number: int) -> None:
         record = self.describe(name)
+        if elsewhere := unseen(record):
+            # The pid belongs to another process here, or to none.
+            raise LaunchError(elsewhere)
         # Between `claim` and the start of the controller, a job has a name and no process to signal.
         while not record.done and record.controller is None:
             time.sleep(_POLL_SECONDS)
@@ -204,6 +207,11 @@ class DetachedBackend(OwnHostsBackend):
 
     def _mark_as_lost(self, record: JobRecord) -> JobRecord:
         """Write the failure of a job whose client or controller was killed; its supervisors stop by themselves."""
+        # The controller ended well but could not write so.
+        if (columns := read_end(self._home.job(record.name))) is not None:
+            settled = settle(self._index, record.name, columns)
+            self._home.job(record.name).end.unlink(missing_ok=True)
+            return settled
         # Without a controller it was the client that died.
         if record.controller is None:
             failure = client_died("the job had a controller")

@@ -43,7 +43,7 @@ class OwnHostsBackend(ABC):
             raise OptionError(f"sagemaker_session: job {name} runs on {self.name}, which asks no service")
 
     def logs(self, name: str) -> LogSource:
-        hosts = self._index.get(name).plan_dict["hosts"]
+        hosts = self._index.get(name).plan_dict.get("hosts", ())
         return FileLogs(self._home.job(name).log(host["name"]) for host in hosts)
 
     def bill(self, name: str) -> str | None:  # noqa: ARG002 - nobody is billed

@@ -25,8 +25,8 @@ class LogFile:
     >>> log = LogFile("algo-1.log")          # doctest: +SKIP
     >>> log.feed(b"[algo-1:0] loss 0.5\\n", now=time.time())    # doctest: +SKIP
 
-    On a full disk lines are lost, and the job continues: `lost` counts the bytes. The line that was cut ends there, and the
-    next one begins on a line of its own.
+    On a full disk lines are lost, and the job continues: `lost` counts the bytes. The line that was cut ends there, and
+    the next one begins on a line of its own.
     """
 
     def __init__(self, path: str) -> None:

@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from herringbone.jobs.index import STOPPED, JobIndex, JobRecord
-from herringbone.processes import identity, is_alive
+from herringbone.processes import identity, may_live, place, sees
 from herringbone_contract.errors import InputError, JobNameError, JobNotFoundError, LaunchError
 from herringbone_contract.failure import Failure
 
@@ -113,6 +113,7 @@ def claim(
         created=time.time(),
         # Pid and start time: a pid alone may be given to another process after the client's death.
         client=identity(os.getpid()),
+        place=place(),
         service=service,
     )
     index = JobIndex(home.index)
@@ -129,9 +130,31 @@ def claim(
         raise
 
 
+def process_lives(record: JobRecord, process: str | None) -> bool:
+    """Report whether a process of the row still runs; False for None.
+
+    A process of another machine, or of another container, cannot be seen from here. It counts as running, because a
+    running job must not be written down as failed; `unseen` says so to the user.
+    """
+    return process is not None and may_live(process, record.place)
+
+
 def client_lives(record: JobRecord) -> bool:
     """Report whether the process that submits the job still runs; False once the row names no client."""
-    return record.client is not None and is_alive(record.client)
+    return process_lives(record, record.client)
+
+
+def unseen(record: JobRecord) -> str | None:
+    """Return where a job runs whose processes cannot be seen from here; None for all others."""
+    if record.done or record.place is None or sees(record.place) is not None:
+        return None
+    if record.controller is None and record.client is None:
+        return None
+    node = record.place.partition(" ")[0]
+    return (
+        f"job {record.name} was started on {node}, another machine or container, whose processes cannot be seen from "
+        "here: its state is the one that was last written. Look at it and stop it there"
+    )
 
 
 def client_died(before: str) -> Failure:
@@ -155,6 +178,15 @@ def settle(index: JobIndex, name: str, truth: Failure | Mapping[str, Any]) -> Jo
     elif truth:
         index.update(name, unless_done=True, **truth)
     return index.get(name)
+
+
+def read_end(folder: JobFolder) -> dict[str, Any] | None:
+    """Return the columns of a job that is over and whose controller could not write them into the index."""
+    try:
+        columns: dict[str, Any] = json.loads(folder.end.read_text())
+    except FileNotFoundError:
+        return None
+    return columns
 
 
 def poll_until_done(describe: Callable[[str], JobRecord], name: str, *, seconds: float, pause: float) -> None:

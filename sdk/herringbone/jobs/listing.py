@@ -8,6 +8,7 @@ from collections.abc import Callable
 from herringbone.backends.registry import backend_named
 from herringbone.jobs.home import find_home
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.lifecycle import unseen
 from herringbone_contract.errors import HerringboneError, ServiceError
 
 # The user waits for the list.
@@ -55,7 +56,8 @@ def _look(name: str, jobs: list[str], errors: list[str]) -> None:
         return
     for job in jobs:
         try:
-            backend.describe(job)
+            if elsewhere := unseen(backend.describe(job)):
+                errors.append(elsewhere)
         except ServiceError as error:
             errors.append(f"{error}; states of {name} jobs are as they were last seen")
             return

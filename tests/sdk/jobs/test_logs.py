@@ -240,7 +240,9 @@ def test_the_next_attempt_begins_a_line_of_its_own(tmp_path):
     assert [(line.text, line.time) for line in lines] == [("one", MOMENT), ("2026-11-2", MOMENT), ("attempt 2", MOMENT)]
 
 
-@pytest.mark.parametrize("line", [b"", b"2026", b"2026-11-21T11:44", MARK[:-1], b"\0" * 40, b"no stamp at all, but long enough"])
+@pytest.mark.parametrize(
+    "line", [b"", b"2026", b"2026-11-21T11:44", MARK[:-1], b"\0" * 40, b"no stamp at all, but long enough"]
+)
 def test_a_line_without_a_stamp_has_the_time_of_the_one_before(line):
     assert parse_line(line, "algo-1", MOMENT) == LogLine("algo-1", None, MOMENT, line.decode())
 

@@ -24,6 +24,8 @@ class ObjectLabel:
     HOME = "dev.herringbone.home"
     MACHINE = "dev.herringbone.machine"
     CONTROLLER = "dev.herringbone.controller"
+    # Where the controller's pid means something. Absent in objects of earlier releases.
+    PLACE = "dev.herringbone.place"
 
 
 @dataclass(frozen=True, slots=True)
