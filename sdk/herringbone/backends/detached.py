@@ -30,9 +30,10 @@ from typing import TYPE_CHECKING
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.controller.retry import policies_of
+from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobRecord
-from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, process_lives, read_end, settle, unseen
+from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, process_lives, settle, settle_end, unseen
 from herringbone.jobs.polling import Pace
 from herringbone.planning.checks import output_folder
 from herringbone.processes import identity, pid_of
@@ -106,7 +107,12 @@ class DetachedBackend(OwnHostsBackend):
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
         process = record.controller or record.client
-        if record.done or process_lives(record, process):
+        if record.done:
+            return record
+        # The job is over, and its controller could not write so: the index was locked, or its disk full.
+        if (columns := EndFile(self._home.job(name).end).read()) is not None:
+            return settle_end(self._index, record, columns)
+        if process_lives(record, process):
             return record
         # The controller may have written the job's end and exited between reading the row and looking at the process.
         record = self._index.get(name)
@@ -207,11 +213,6 @@ class DetachedBackend(OwnHostsBackend):
 
     def _mark_as_lost(self, record: JobRecord) -> JobRecord:
         """Write the failure of a job whose client or controller was killed; its supervisors stop by themselves."""
-        # The controller ended well but could not write so.
-        if (columns := read_end(self._home.job(record.name))) is not None:
-            settled = settle(self._index, record.name, columns)
-            self._home.job(record.name).end.unlink(missing_ok=True)
-            return settled
         # Without a controller it was the client that died.
         if record.controller is None:
             failure = client_died("the job had a controller")

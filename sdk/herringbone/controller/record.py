@@ -17,18 +17,18 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from herringbone.controller.config import ControllerConfig
+from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import FAILED, STOPPING, TRAINING, JobIndex, JobRecord
-from herringbone_contract.errors import HerringboneError, IndexBusyError
+from herringbone_contract.errors import HerringboneError
 from herringbone_contract.failure import Failure
 
 # The loop that drains the hosts' output waits this long for another process's lock of the index.
 _BUSY_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
-# A job that is over waits this long for an index that is locked, or whose disk is full or read-only.
-_PATIENCE_SECONDS = 24 * 3600.0
-# A damaged index gets better only when somebody moves it away.
-_DAMAGED_PATIENCE_SECONDS = 60.0
+# A controller whose job is over waits this long for the index when the end is saved, and when it could not be saved.
+_PATIENCE_SECONDS = 10.0
+_UNSAVED_PATIENCE_SECONDS = 24 * 3600.0
 
 
 class Record(Protocol):
@@ -47,8 +47,8 @@ class Record(Protocol):
 class IndexRecord:
     """The job's row in the index of this machine.
 
-    An index that is locked, damaged, or on a full or read-only disk does not end the job: states come later, and the
-    end waits. Meanwhile the end is in the job's folder, where the next look at the job finds it.
+    An index that is locked, damaged, or on a full or read-only disk does not end the job. States come later. The end is
+    saved in the job's folder, where the next look at the job finds it. An end that could not be saved is waited for.
     """
 
     def __init__(
@@ -58,12 +58,14 @@ class IndexRecord:
         *,
         busy_seconds: float = _BUSY_SECONDS,
         patience: float = _PATIENCE_SECONDS,
-        damaged_patience: float = _DAMAGED_PATIENCE_SECONDS,
+        unsaved_patience: float = _UNSAVED_PATIENCE_SECONDS,
     ) -> None:
         self._index = JobIndex(index, busy_seconds=busy_seconds)
-        self._folder = Home(index.parent).job(job)
+        self._folder = Home(index.parent).job(job).path
+        self._end = EndFile(Home(index.parent).job(job).end)
+        self._end.reserve()
         self._job = job
-        self._patience, self._damaged_patience = patience, damaged_patience
+        self._patience, self._unsaved_patience = patience, unsaved_patience
         # Columns that could not be written yet.
         self._pending: dict[str, Any] = {}
         # The row as it was last read or written, to restore it in an index that was replaced by a new one.
@@ -74,15 +76,14 @@ class IndexRecord:
 
     def finish(self, **columns: Any) -> None:
         begin, saved = time.monotonic(), False
-        while (error := self._write(columns)) is not None:
-            # A controller that is killed now must not take the end with it.
-            saved = saved or self._save(columns)
-            patience = self._patience if isinstance(error, IndexBusyError) else self._damaged_patience
+        while not self._write(columns):
+            saved = saved or self._end.write(columns)
+            patience = self._patience if saved else self._unsaved_patience
             # Without its folder the job was removed, and nobody will look for its end.
-            if time.monotonic() - begin > patience or not self._folder.path.is_dir():
+            if time.monotonic() - begin > patience or not self._folder.is_dir():
                 return
             time.sleep(_PAUSE_SECONDS)
-        self._folder.end.unlink(missing_ok=True)
+        self._end.remove()
         if self._row is not None and not self._known():
             self._index.add(replace(self._row, **columns))
 
@@ -91,8 +92,8 @@ class IndexRecord:
             return self._index.get(self._job).stop_grace
         return None
 
-    def _write(self, columns: dict[str, Any]) -> HerringboneError | None:
-        """Write the columns and those that are pending; return the error when that is not possible now."""
+    def _write(self, columns: dict[str, Any]) -> bool:
+        """Write the columns and those that are pending; return whether that was possible."""
         self._pending.update(columns)
         try:
             # A client may have marked the job as lost meanwhile, and that must stay.
@@ -102,22 +103,15 @@ class IndexRecord:
             # Standard error is the job's controller.log, whose disk may be full as well.
             with contextlib.suppress(OSError):
                 print(f"job {self._job}: {error}", file=sys.stderr, flush=True)
-            return error
+            return False
         self._pending = {}
-        return None
+        return True
 
     def _known(self) -> bool:
         with contextlib.suppress(HerringboneError):
             self._index.get(self._job)
             return True
         return False
-
-    def _save(self, columns: dict[str, Any]) -> bool:
-        try:
-            _replace(self._folder.end, columns)
-        except OSError:
-            return False
-        return True
 
 
 class FileRecord:

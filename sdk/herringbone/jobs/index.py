@@ -162,7 +162,7 @@ class JobIndex:
 
     def _select(self, rest: str, *values: Any) -> list[JobRecord]:
         # sqlite would create the file, and a mere look must leave nothing behind.
-        if not self._path.exists():
+        if not self._path.exists() or not self._path.stat().st_size:
             return []
         with self._open() as database:
             rows = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM jobs {rest}", values)  # noqa: S608

@@ -22,11 +22,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from herringbone.jobs.index import STOPPED, JobIndex, JobRecord
 from herringbone.processes import identity, may_live, place, sees
-from herringbone_contract.errors import InputError, JobNameError, JobNotFoundError, LaunchError
+from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, JobNotFoundError, LaunchError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
@@ -73,20 +74,30 @@ class Claim:
             self._index.update(self._record.name, unless_done=True, **columns)
             return
         # The row goes first: while it exists, other processes may read the folder.
-        self._index.remove(self._record.name)
+        removed = self._remove_row()
         if self._folder_made:
             # Only a folder that this claim created: an older one may contain the results of a forgotten job.
             shutil.rmtree(self._folder.path, ignore_errors=True)
+        if not removed:
+            # On a full disk there is room now. The user must see the first error in any case, which is the reason.
+            self._remove_row()
 
     def preparation_error(self, error: OSError) -> LaunchError:
         place = f" in {self._folder.path}" if self._folder_made else ""
         return LaunchError(f"job {self._record.name} could not be prepared{place}: {error}")
 
+    def _remove_row(self) -> bool:
+        try:
+            self._index.remove(self._record.name)
+        except IndexBusyError:
+            return False
+        return True
+
     def _is_ours(self) -> bool:
         """Report whether the row is the one that this claim added, and not another job's of the same name."""
         try:
             stored = self._index.get(self._record.name)
-        except JobNotFoundError:
+        except (JobNotFoundError, IndexBusyError):
             return False
         # A submission clears the client in its last step, so None is ours as well.
         return stored.created == self._record.created and stored.client in (None, self._record.client)
@@ -180,13 +191,12 @@ def settle(index: JobIndex, name: str, truth: Failure | Mapping[str, Any]) -> Jo
     return index.get(name)
 
 
-def read_end(folder: JobFolder) -> dict[str, Any] | None:
-    """Return the columns of a job that is over and whose controller could not write them into the index."""
+def settle_end(index: JobIndex, record: JobRecord, columns: Mapping[str, Any]) -> JobRecord:
+    """Return the row of a job that is over, and write it if the index can be written."""
     try:
-        columns: dict[str, Any] = json.loads(folder.end.read_text())
-    except FileNotFoundError:
-        return None
-    return columns
+        return settle(index, record.name, columns)
+    except IndexBusyError:
+        return replace(record, **columns)
 
 
 def poll_until_done(describe: Callable[[str], JobRecord], name: str, *, seconds: float, pause: float) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 from herringbone import Estimator
 from herringbone.backends.process.backend import ProcessBackend
 from herringbone.controller.record import IndexRecord
+from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone_contract.errors import IndexBusyError
@@ -62,7 +64,7 @@ def test_the_end_waits_for_a_lock(row: Home) -> None:
     with locked(row.index) as holder:
         waiting = threading.Thread(target=record_of(row).finish, kwargs=END)
         waiting.start()
-        while not row.job("a").end.exists():
+        while EndFile(row.job("a").end).read() is None:
             time.sleep(0.01)
         assert waiting.is_alive()
         holder.rollback()
@@ -77,12 +79,12 @@ def test_an_end_that_was_never_written_is_found_by_the_next_look(row: Home, stan
         record_of(row, patience=0.0).finish(**END)
     described = ProcessBackend(row, stand_in).describe("a")
     assert (described.status, described.model) == ("Completed", "/a/model.tar.gz")
-    assert not row.job("a").end.exists()
+    assert JobIndex(row.index).get("a") == described
 
 
 @pytest.mark.parametrize("damage", [lambda file: file.write_bytes(b"no database at all" * 100), Path.unlink])
 def test_an_index_that_was_damaged_or_removed_gets_the_row_again(row: Home, damage) -> None:
-    record = record_of(row, damaged_patience=20.0)
+    record = record_of(row, patience=20.0)
     record.update(secondary_status="Training", started=2.0)
     damage(row.index)
     waiting = threading.Thread(target=record.finish, kwargs=END)
@@ -98,7 +100,7 @@ def test_an_index_that_was_damaged_or_removed_gets_the_row_again(row: Home, dama
 
 def test_a_removed_home_ends_the_wait(row: Home) -> None:
     record = record_of(row)
-    row.job("a").path.rmdir()
+    shutil.rmtree(row.job("a").path)
     with locked(row.index):
         record.finish(**END)
 
@@ -109,7 +111,7 @@ def test_a_job_runs_through_while_its_index_is_locked(script, home: Home, backen
     while job.secondary_status == "Starting":
         time.sleep(0.01)
     with locked(home.index):
-        while not home.job("a").end.exists():
+        while EndFile(home.job("a").end).read() is None:
             time.sleep(0.05)
         with pytest.raises(IndexBusyError, match="locked; another process holds it for too long"):
             JobIndex(home.index, busy_seconds=0.05).get("a")

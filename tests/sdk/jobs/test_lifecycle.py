@@ -12,7 +12,7 @@ from herringbone.jobs.index import JobIndex, JobRecord
 from herringbone.jobs.job import attach
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, model_of, poll_until_done, settle
 from herringbone.processes import identity, place, sees
-from herringbone_contract.errors import InputError, JobNameError, LaunchError
+from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, LaunchError
 
 
 @pytest.fixture
@@ -52,6 +52,16 @@ def test_an_error_removes_the_row_and_the_folder(plan, home, error, raised):
     with pytest.raises(raised):
         fail(plan, home, error)
     assert rows(home) == []
+    assert not home.job("a").path.exists()
+
+
+def test_the_first_error_is_told_when_the_index_cannot_be_written_either(plan, home, monkeypatch):
+    def refuse(*_):
+        raise IndexBusyError("full")
+
+    monkeypatch.setattr(JobIndex, "remove", refuse)
+    with pytest.raises(LaunchError, match="disk full"):
+        fail(plan, home, OSError("disk full"))
     assert not home.job("a").path.exists()
 
 
