@@ -7,10 +7,24 @@ import os
 import sys
 from collections.abc import Sequence
 
-from herringbone.cli import clean, convert, describe, download, hosts, images, logs, ls, partition, plan, run, stop
+from herringbone.cli import (
+    clean,
+    convert,
+    describe,
+    download,
+    hosts,
+    images,
+    logs,
+    ls,
+    partition,
+    plan,
+    repack,
+    run,
+    stop,
+)
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
 
-_VERBS = (run, plan, ls, logs, stop, describe, download, clean, convert, partition, images, hosts)
+_VERBS = (run, plan, ls, logs, stop, describe, download, repack, clean, convert, partition, images, hosts)
 # 130 is the shell's code for a program that SIGINT ended: 128 + 2.
 OK, JOB_FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 _EPILOG = """\

@@ -142,6 +142,6 @@ def _not_packed(config: ControllerConfig, error: OSError) -> Failure:
         exception=type(error).__name__,
         message=(
             f"the job ran to its end, but its results could not be packed into {config['output']}: {error.strerror}; "
-            f"nothing is lost: the model is in {folders}"
+            f"nothing is lost: the model is in {folders}, and `herringbone repack {config['job']}` packs it"
         ),
     )

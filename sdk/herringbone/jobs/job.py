@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -159,6 +159,17 @@ class TrainingJob:
         from herringbone.jobs.model import download_model
 
         return download_model(lambda folder: self._backend.fetch_model(self.name, folder), Path(into))
+
+    def repack(self, say: Callable[[str], None] = print) -> Path:
+        """Pack the model of a job that is over and has none, as after a full disk, and return the archive.
+
+        >>> job.repack()                                             # doctest: +SKIP
+        PosixPath('/home/me/.herringbone/jobs/digits-1/output/model.tar.gz')
+
+        The state of the job stays. `say` gets the names of files that are left out. Raises `InputError` for a job that
+        runs, has its archive, or left no model.
+        """
+        return self._backend.repack(self.name, say)
 
     def stop(self, grace: float | None = None) -> None:
         """Ask the job to stop, and return: every rank gets SIGTERM, and SIGKILL after `grace` seconds.

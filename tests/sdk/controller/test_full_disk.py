@@ -38,7 +38,9 @@ def small_disk(home: Home):
         (FILLS_ITS_MODEL, r"exit code 1: the disk of .*/logs was full", "hosts"),
     ],
 )
-def test_the_end_and_the_cause_are_told(script, small_disk: Home, code: str, cause: str, kept: str, capsys) -> None:
+def test_the_end_and_the_cause_are_told(
+    script, small_disk: Home, code: str, cause: str, kept: str, capsys, tmp_path
+) -> None:
     script(code)
     job = Estimator("train.py", instance_type="local_process").fit(job_name="a", wait=False)
     job.wait(timeout=30)
@@ -55,3 +57,10 @@ def test_the_end_and_the_cause_are_told(script, small_disk: Home, code: str, cau
     assert job.describe()["TrainingJobStatus"] == "Failed"
     assert JobIndex(small_disk.index).get("a").failure is not None
     assert re.search(cause, failure.render())
+    if kept == "logs":
+        (small_disk.job("a").host("algo-1") / "model" / "w").write_text("1")
+        assert main(["repack", "a"]) == 0
+        assert main(["download", "a", str(tmp_path / "model")]) == 0
+        assert (tmp_path / "model" / "w").read_text() == "1"
+        assert main(["repack", "a"]) == 2
+        assert "has its model already" in capsys.readouterr().err

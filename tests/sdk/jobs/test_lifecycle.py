@@ -174,3 +174,16 @@ def test_a_row_of_another_release_is_described_and_listed(home, capsys):
         _ = attach("newer").plan
     assert main(["ls"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["NAME", "newer", "older"]
+
+
+def test_what_cannot_be_repacked_is_refused(script, home, capsys):
+    script("")
+    home.make()
+    index = JobIndex(home.index)
+    stored = json.dumps(Estimator("train.py", instance_type="local_process").plan(job_name="a").to_dict())
+    index.add(JobRecord(name="a", backend="local_process", plan=stored, created=1.0, client=identity(os.getpid())))
+    assert main(["repack", "a"]) == 2
+    assert "job a is InProgress: it packs its model itself at its end" in capsys.readouterr().err
+    index.update("a", status="Failed")
+    assert main(["repack", "a"]) == 2
+    assert "left no model: there are no files in" in capsys.readouterr().err
