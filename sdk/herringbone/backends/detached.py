@@ -23,7 +23,7 @@ import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,7 +156,10 @@ class DetachedBackend(OwnHostsBackend):
             record = self.describe(name)
         if not record.done and record.controller is not None:
             # `describe` has compared the start time of the process, so the pid is not that of an unrelated process.
-            os.kill(pid_of(record.controller), number)
+            with suppress(ProcessLookupError):
+                os.kill(pid_of(record.controller), number)
+                # A controller that SIGSTOP has paused takes no signal before it continues. A running one ignores this.
+                os.kill(pid_of(record.controller), signal.SIGCONT)
 
     def _start_controller(self, name: str, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
         """Start the controller, whose Python starts while the client writes the job's folder."""

@@ -84,6 +84,8 @@ class ProcessHost(Host):
         if self.exit_code is None and self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+                # A paused supervisor takes no signal before it continues. To a running one this is nothing.
+                os.kill(self.pid, signal.SIGCONT)
 
 
 class Processes(Site):

@@ -403,3 +403,26 @@ def test_a_look_from_another_pid_namespace_changes_nothing(script, backend, home
     assert Path(str(row.run_folder)).is_dir()
     job.stop()
     assert job.wait(timeout=10).status == "Stopped"
+
+
+@pytest.mark.parametrize("paused", ["controller", "supervisor"])
+def test_a_stop_reaches_a_process_that_is_paused(script, backend, home, paused):
+    """SIGTERM waits in a process that SIGSTOP has paused: `stop` returned 0, and nothing happened."""
+    script(WAIT_FOR_SIGTERM)
+    job = submit(backend)
+    until(lambda: texts(job) == ["ready"])
+    controller = pid_of(str(JobIndex(home.index).get(job.name).controller))
+    children = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
+    os.kill(controller if paused == "controller" else int(children[0]), signal.SIGSTOP)
+    job.stop()
+    assert job.wait(timeout=10).status == "Stopped"
+    assert texts(job) == ["ready", "saving"]
+
+
+def test_a_kill_reaches_a_controller_that_is_paused(script, backend, home):
+    script(IGNORE_SIGTERM)
+    job = submit(backend)
+    until(lambda: texts(job) == ["ready"])
+    os.kill(pid_of(str(JobIndex(home.index).get(job.name).controller)), signal.SIGSTOP)
+    backend.kill(job.name)
+    assert job.status == "Stopped"
