@@ -31,6 +31,8 @@ def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[st
         "user_args": arguments(host.hyperparameters),
         "channels": sorted(host.input_data_config),
         "training_env": description,
+        # Ours: scripts that use it need no `/opt/ml/checkpoints`, which exists in containers only.
+        "checkpoint_dir": host.checkpoints,
     }
     for channel, path in description["channel_input_dirs"].items():
         values[f"channel_{channel}"] = path

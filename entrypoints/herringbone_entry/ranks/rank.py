@@ -13,6 +13,7 @@ Every rank pays for this module's imports at its start, so modules for its end a
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import fcntl
 import os
@@ -27,6 +28,10 @@ from herringbone_entry.channel.frames import Message, Wire, WireError
 
 _MAX_FRAMES = 20
 _MAX_MESSAGE_CHARS = 4_000
+# The folder that AWS's containers have, and the parts of it that hold a job's files.
+_OPT_ML = "/opt/ml"
+_JOB_FOLDERS = ("checkpoints", "code", "input", "model", "output")
+_FILE_EVENTS = {"open", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.scandir", "os.symlink", "shutil.rmtree"}
 # `os._exit` is replaced below, and this name keeps the original.
 _really_exit = os._exit
 
@@ -52,6 +57,7 @@ def main() -> None:
     if message["listen"]:
         sys.meta_path.insert(0, StoreFinder(message["listen"]))
     os.chdir(message["code"])
+    guard_opt_ml(os.environ.get("SAGEMAKER_BASE_DIR", _OPT_ML))
     report = Report(wire, message["code"])
     # A process that a signal kills cannot report; its frames then come from this dump in the log.
     faulthandler.enable()
@@ -188,6 +194,33 @@ class Report:
         return (own or frames)[-_MAX_FRAMES:]
 
 
+def guard_opt_ml(base: str) -> None:
+    """Refuse Python's file operations on the job folders below `/opt/ml`, unless `/opt/ml` is this host's own tree.
+
+    There it is the machine's: all jobs share it, so one would resume from another's checkpoint.
+    """
+    with contextlib.suppress(OSError):
+        if os.path.samefile(base, _OPT_ML):  # noqa: PTH121 - pathlib costs 5 ms
+            return
+    if os.path.realpath(base).startswith(f"{_OPT_ML}/"):
+        return
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _FILE_EVENTS:
+            for path in arguments[:2]:
+                # `Path` has this method; numbers are open descriptors.
+                text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+                if text.startswith(_OPT_ML) and text[len(_OPT_ML) + 1 :].split("/")[0] in _JOB_FOLDERS:
+                    raise PermissionError(
+                        errno.EACCES,
+                        f"this job's files are in {base}, and this {_OPT_ML} belongs to all jobs of the machine; use "
+                        "SM_CHECKPOINT_DIR, SM_MODEL_DIR, SM_OUTPUT_DATA_DIR and SM_CHANNEL_<NAME>",
+                        text,
+                    )
+
+    sys.addaudithook(refuse)
+
+
 def _descriptor_of(secret: str, *, inheritable: bool) -> str:
     """Return a path that gives the secret once: every child gets a copy of the environment, and many print it.
 
@@ -223,7 +256,6 @@ def _run_python(message: Message) -> None:
 
 def _run_program(message: Message) -> int:
     """Run a shell script or any executable as a child, pass SIGTERM on, return its exit code."""
-    import errno
     import subprocess
 
     command = [message["program"], *message["arguments"]]

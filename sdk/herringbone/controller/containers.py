@@ -214,6 +214,17 @@ class Containers(Site):
                 # A child that held the stream open would keep the hosts from noticing the controller's death.
                 os.set_inheritable(descriptor, False)
 
+    def load(self) -> None:
+        # All of them are imported in functions, because the start of the hosts does without them.
+        import http.client
+        import subprocess
+        import threading
+        import urllib.parse
+
+        from herringbone.controller import container_files
+
+        _ = http.client, subprocess, threading, urllib.parse, container_files
+
     def endings(self) -> Iterator[tuple[Host, int]]:
         for host in self.hosts:
             code = host.take_ending()

@@ -119,6 +119,7 @@ def test_sm_variables_of_a_host(make_job) -> None:
         "SM_NUM_CPUS": "4",
         "SM_NUM_GPUS": "2",
         "SM_OUTPUT_DATA_DIR": f"{base}/output/data",
+        "SM_CHECKPOINT_DIR": f"{base}/checkpoints",
         "SM_IS_HETERO": "false",
         "SM_CURRENT_INSTANCE_GROUP": "homogeneousCluster",
     }
@@ -305,3 +306,12 @@ def test_torch_distributed_ranks_find_what_torchrun_gives(make_job, tmp_path) ->
     same += ("ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT")
     same += ("TORCHELASTIC_MAX_RESTARTS",)
     assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
+
+
+def test_the_checkpoint_folder_is_that_of_the_platform(make_job) -> None:
+    job = make_job()
+    job.write("")
+    config = job.base() / "input" / "config" / "checkpointconfig.json"
+    config.write_text('{"S3Uri": "s3://bucket/run", "LocalPath": "/checkpoints"}')
+    host = read_host({"SAGEMAKER_BASE_DIR": str(job.base())})
+    assert contract_environment(host, num_cpus=1, num_gpus=0)["SM_CHECKPOINT_DIR"] == "/checkpoints"
