@@ -31,7 +31,8 @@ def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
         packed = fetch(fetched)
         model = work / "model"
         if packed.is_dir():
-            shutil.copytree(packed, model)
+            # As in an archive, links stay links.
+            shutil.copytree(packed, model, symlinks=True)
         else:
             model.mkdir()
             unpack(packed, model)
