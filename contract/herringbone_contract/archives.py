@@ -20,7 +20,7 @@ from typing import IO, Any, cast
 
 from herringbone_contract import safe_tree
 from herringbone_contract.errors import ArchiveError, InputError
-from herringbone_contract.printable import printable
+from herringbone_contract.masking import printable
 
 # An archive of a kilobyte can announce a header of 8 GB. Real ones hold a name, a link and a few attributes.
 _MAX_HEADER_BYTES = 4 << 20

@@ -1,4 +1,4 @@
-"""Mask hyperparameters with secret-sounding names before they are shown or stored."""
+"""Make text fit to be shown or stored: secrets are masked, and control characters are shown as escapes."""
 
 from __future__ import annotations
 
@@ -39,3 +39,14 @@ def _masked_text(value: Any) -> Any:
         return MASK
     # An encoded number is a text as well, and no secret.
     return json.dumps(MASK) if isinstance(decoded, str) else value
+
+
+def printable(text: str) -> str:
+    r"""Return `text` with control characters, and bytes that are no UTF-8, as escapes that can be read.
+
+    >>> printable("weights\x1b[2J\n")
+    'weights\\x1b[2J\\n'
+    """
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)

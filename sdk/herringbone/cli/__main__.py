@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from herringbone.cli import clean, convert, describe, download, hosts, images, logs, ls, partition, plan, run, stop
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
+from herringbone_contract.masking import printable
 
 _VERBS = (run, plan, ls, logs, stop, describe, download, clean, convert, partition, images, hosts)
 # 130 is the shell's code for a program that SIGINT ended: 128 + 2.
@@ -48,7 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A message is enough for a known error; any other exception keeps its traceback.
         if os.environ.get("HERRINGBONE_DEBUG"):
             raise
-        print(f"herringbone: {error}", file=sys.stderr)
+        # A message may quote a log, a name or an answer of a service: only its line breaks are ours.
+        text = "\n".join(map(printable, str(error).split("\n")))
+        print(f"herringbone: {text}", file=sys.stderr)
         return USAGE if isinstance(error, (UsageError, JobNotFoundError)) else JOB_FAILED
 
 

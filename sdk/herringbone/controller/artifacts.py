@@ -18,7 +18,7 @@ from herringbone.code.reproducible import Link, Opener, write_tar, zipped
 from herringbone.controller.links import Listing, packed_target
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import DEFAULT_BASE
-from herringbone_contract.printable import printable
+from herringbone_contract.masking import printable
 
 # Weights hardly shrink at any level, and level 1 is several times as fast as the default.
 _COMPRESSION_LEVEL = 1

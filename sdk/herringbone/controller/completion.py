@@ -21,8 +21,8 @@ from herringbone_contract.constants import MAX_FAILURE_CHARS, MAX_RECORD_BYTES
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure
+from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE, Paths
-from herringbone_contract.printable import printable
 from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:

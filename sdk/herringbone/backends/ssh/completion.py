@@ -33,8 +33,8 @@ from herringbone.jobs.lifecycle import settle
 from herringbone.planning.checks import output_folder
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
+from herringbone_contract.masking import printable
 from herringbone_contract.paths import INSIDE
-from herringbone_contract.printable import printable
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
