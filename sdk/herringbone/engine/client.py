@@ -352,7 +352,8 @@ def _head(method: str, path: str, query: Mapping[str, object], version: str) -> 
     parameters = {name: _text(value) for name, value in query.items() if value is not None}
     # Everything else that ends a request line, a path or a query becomes %XX. Images have / : @ in their names.
     target = quote(path, safe="/:@", errors="surrogatepass")
-    return f"{method} {target}{'?' * bool(parameters)}{urlencode(parameters, errors='surrogatepass')} HTTP/{version}\r\nHost: engine\r\n"
+    ending = f"?{urlencode(parameters, errors='surrogatepass')}" if parameters else ""
+    return f"{method} {target}{ending} HTTP/{version}\r\nHost: engine\r\n"
 
 
 def _fields(fields: Mapping[str, str]) -> str:
