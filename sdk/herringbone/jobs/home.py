@@ -57,7 +57,10 @@ class JobFolder:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The per-user folder of jobs, private to the user (0700)."""
+    """The per-user folder of jobs, private to the user (0700).
+
+    The folder itself may be an existing one that others can list; jobs, cache and index are private in any case.
+    """
 
     path: Path
 
@@ -77,12 +80,24 @@ class Home:
         """Create the folder. Raises `HerringboneError` when that is not possible."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self.path / "jobs").mkdir(mode=0o700, exist_ok=True)
+            for folder in (self.path / "jobs", self.cache):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                _make_private(folder)
+            # The rows hold plans and failures. sqlite gives its journals the mode of the index.
+            self.index.touch(mode=0o600)
+            _make_private(self.index)
         except OSError as error:
             raise HerringboneError(
                 f"the jobs' folder {self.path} cannot be created: {error.strerror}; "
                 f"set {HOME_VARIABLE} to a folder that you may write"
             ) from error
+
+
+def _make_private(path: Path) -> None:
+    """Take the permissions of all others from a file or folder of ours."""
+    state = path.stat()
+    if state.st_mode & 0o077 and state.st_uid == os.geteuid():
+        path.chmod(state.st_mode & 0o700)
 
 
 def _part(name: str) -> str:

@@ -142,6 +142,9 @@ class Retry:
         # The index stores the plan with a mask in the place of each secret.
         masked = [name for name, value in self._plan.environment.items() if value == MASK]
         masked += [name for name, value in self._plan.hyperparameters.items() if MASK in value]
+        # Texts of options may have been masked in part, such as an address among container_arguments.
+        shown = msgspec.structs.replace(self._plan.options, environment={}, sagemaker_session=None)
+        masked += [name for name, value in msgspec.to_builtins(shown).items() if MASK in repr(value)]
         if masked:
             raise HostError(
                 f"only the Python that submitted it knows {', '.join(masked)}, and it is gone; submit the job again, "
