@@ -62,6 +62,8 @@ MAX_HYPERPARAMETER_CHARS = 2_500
 MAX_ENVIRONMENT_VARIABLES = 100
 MAX_ENVIRONMENT_CHARS = 512
 MAX_FAILURE_CHARS = 1_024
+# `failure.json` is read up to this size: a script can write the file, too.
+MAX_RECORD_BYTES = 16 << 20
 
 
 # Environment variables from a backend to each host's supervisor.

@@ -84,3 +84,7 @@ class Paths(NamedTuple):
     @property
     def success(self) -> PurePath:
         return self.base / "output" / "success"
+
+
+# The same paths relative to the base folder, for `safe_tree`.
+INSIDE = Paths(PurePosixPath())

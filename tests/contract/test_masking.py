@@ -2,7 +2,7 @@
 
 import pytest
 
-from herringbone_contract.masking import is_mask, masked_hyperparameters
+from herringbone_contract.masking import is_mask, masked_hyperparameters, masked_text, masked_texts, printable
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,49 @@ def test_a_mask_is_recognised():
     assert is_mask("******")
     assert is_mask('"******"')
     assert not is_mask("hunter2")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ('{"db": {"password": "hunter2", "port": 5}}', '{"db": {"password": "******", "port": 5}}'),
+        ('{"credentials": {"user": ["hunter2", 1, true]}}', '{"credentials": {"user": ["******", 1, true]}}'),
+        ('[{"api_key": "hunter2"}]', '[{"api_key": "******"}]'),
+        ('"postgres://me:hunter2@db:5432/x"', '"postgres://me:******@db:5432/x"'),
+        ('"postgres://me:hunter2@hunter2@db/x"', '"postgres://me:******@db/x"'),
+        ("redis://:hunter2@host", "redis://:******@host"),
+        ("https://hunter2@github.com/me/x", "https://******@github.com/me/x"),
+        ("https://h/x?token=hunter2&page=3", "https://h/x?token=******&page=3"),
+        ("-x HF_TOKEN=hunter2 -x EPOCHS=3", "-x HF_TOKEN=****** -x EPOCHS=3"),
+        ("--password 'hunter2 x'", "--password ******"),
+        ('["--api-key", "hunter2", "--lr", "3"]', '["--api-key", "******", "--lr", "3"]'),
+        ({"a": {"secret": "hunter2"}}, {"a": {"secret": "******"}}),
+    ],
+)
+def test_secrets_inside_a_value_are_replaced(value, shown):
+    assert masked_hyperparameters({"config": value}) == {"config": shown}
+    assert "hunter2" not in str(masked_texts(masked_hyperparameters({"config": value})))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://bucket/a@b",
+        "https://host:8080/@user/x",
+        "git@github.com:me/x",
+        "ssh://git@host/x",
+        "max_tokens=512 key=3",
+        "--tokenizer bert --num-keys 4",
+        '{"a":1,  "b": "c"}',
+        "[not json",
+        "",
+    ],
+)
+def test_texts_without_secrets_stay_as_they_were_written(text):
+    assert masked_text(text) == text
+    assert masked_hyperparameters({"config": text}) == {"config": text}
+
+
+def test_text_of_others_is_printable():
+    assert printable("ä a\u3000b") == "ä a\\u3000b"
+    assert printable("x\x1b]0;title\x07\r\udcff") == "x\\x1b]0;title\\x07\\r\\udcff"

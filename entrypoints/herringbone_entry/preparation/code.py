@@ -48,13 +48,13 @@ def fill(
         )
     import shutil
 
-    from herringbone_entry.preparation.archive import extract
+    from herringbone_contract.archives import unpack
 
     source = Path(submit_directory.removeprefix("file://"))
     if source.is_dir():
         shutil.copytree(source, folder, symlinks=True, dirs_exist_ok=True)
     elif source.name.endswith((".tar.gz", ".tgz", ".tar")):
-        extract(source, folder)
+        unpack(source, folder, shown=f"code archive {source}")
     elif source.is_file():
         shutil.copy2(source, folder / source.name)
     else:
@@ -64,13 +64,13 @@ def fill(
 def _fill_from_s3(folder: Path, address: str, environ: Mapping[str, str], region: str | None) -> None:
     import tempfile
 
+    from herringbone_contract.archives import unpack
     from herringbone_entry.preparation import s3
-    from herringbone_entry.preparation.archive import extract
 
     with tempfile.TemporaryDirectory() as scratch:
         archive = Path(scratch) / PurePosixPath(address).name
         s3.fetch(address, archive, environ, region)
-        extract(archive, folder)
+        unpack(archive, folder, shown=f"code archive {address}")
 
 
 def find_program(folder: Path, steering: Mapping[str, Any]) -> Program:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.controller.artifacts import pack
+from herringbone.controller.artifacts import HostFolder, pack
 from herringbone.planning.checks import output_folder
 from herringbone.planning.plan import parse_plan
 from herringbone_contract.errors import InputError
-from herringbone_contract.paths import Paths
+from herringbone_contract.paths import INSIDE, Paths
 
 if TYPE_CHECKING:
     from herringbone.jobs.home import JobFolder
@@ -30,14 +30,14 @@ def repack(record: JobRecord, folder: JobFolder, say: Callable[[str], None]) -> 
     if record.model is not None and Path(record.model).exists():
         raise InputError(f"job {record.name} has its model already: {record.model}")
     plan = parse_plan(record.plan_dict)
-    trees = [(host.name, Paths(folder.host(host.name))) for host in plan.hosts]
-    models = [(name, Path(tree.model)) for name, tree in trees]
-    if not any(next(model.rglob("*"), None) for _, model in models):
-        looked = ", ".join(str(model) for _, model in models)
+    bases = [(host.name, folder.host(host.name)) for host in plan.hosts]
+    models = [HostFolder(name, base, str(INSIDE.model)) for name, base in bases]
+    if all(model.is_empty for model in models):
+        looked = ", ".join(str(Paths(base).model) for _, base in bases)
         raise InputError(f"job {record.name} left no model: there are no files in {looked}")
     output, compress = output_folder(plan, folder), not plan.options.disable_output_compression
     suffix = ".tar.gz" if compress else ""
-    data = [(name, Path(tree.output_data)) for name, tree in trees]
-    if any(next(path.rglob("*"), None) for _, path in data):
+    data = [HostFolder(name, base, str(INSIDE.output_data)) for name, base in bases]
+    if not all(output_data.is_empty for output_data in data):
         pack(data, output / f"output{suffix}", compress=compress, say=say)
     return pack(models, output / f"model{suffix}", compress=compress, say=say)

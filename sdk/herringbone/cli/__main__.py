@@ -24,6 +24,7 @@ from herringbone.cli import (
 )
 from herringbone.cli.common import INTERRUPTED, JOB_FAILED, OK, USAGE
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
+from herringbone_contract.masking import printable
 
 _VERBS = (run, plan, ls, logs, stop, describe, download, repack, clean, convert, partition, images, hosts)
 _EPILOG = """\
@@ -62,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         # A message is enough for a known error; any other exception keeps its traceback.
         if os.environ.get("HERRINGBONE_DEBUG"):
             raise
-        print(f"herringbone: {error}", file=sys.stderr)
+        # A message may quote a log, a name or an answer of a service: only its line breaks are ours.
+        text = "\n".join(map(printable, str(error).split("\n")))
+        print(f"herringbone: {text}", file=sys.stderr)
         return USAGE if isinstance(error, (UsageError, JobNotFoundError)) else JOB_FAILED
 
 

@@ -12,7 +12,7 @@ from typing import IO, Any, cast
 import msgspec
 
 from herringbone.code.files import code_files
-from herringbone.code.reproducible import write_tar, zipped
+from herringbone.code.reproducible import opener, write_tar, zipped
 from herringbone.code.source import SourceCode
 from herringbone.sizes import shown_bytes
 
@@ -84,5 +84,5 @@ def _write(files: dict[str, Path], raw: IO[bytes]) -> tuple[str, int]:
     with zipped(raw, level=_COMPRESSION_LEVEL) as onward:
         # Hash the tar, not the compressed bytes: another version of zlib may compress the same content differently.
         hashed = _Hashed(cast("IO[bytes]", onward))
-        content_bytes = write_tar(files, cast("IO[bytes]", hashed))
+        content_bytes = write_tar({name: opener(path) for name, path in files.items()}, cast("IO[bytes]", hashed))
     return hashed.sha256.hexdigest(), content_bytes

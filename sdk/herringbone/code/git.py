@@ -7,13 +7,14 @@ import re
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import quote, quote_plus, urlsplit
 
 import msgspec
 
 from herringbone.code.source import SourceCode
 from herringbone_contract.constants import MASK
 from herringbone_contract.errors import InputError, OptionError, UnsupportedError
+from herringbone_contract.masking import masked_text
 
 _COMMIT = re.compile(r"[0-9a-f]{7,64}")
 _FULL_COMMIT_CHARS = 40
@@ -191,13 +192,21 @@ class _Git:
         except FileNotFoundError:
             raise UnsupportedError("git_config: there is no program git on PATH; install it") from None
         if result.returncode:
-            # A server may repeat the secret in the message that git passes on.
-            # Replacing an empty text would put the mask between all characters, hence the NUL, which no message has.
-            message = result.stderr.strip()[-_LAST_WORDS_CHARS:].replace(self._secret or "\0", MASK)
+            message = self._without_secret(result.stderr).strip()[-_LAST_WORDS_CHARS:]
             ref = self._config.commit or self._config.branch
             at = "" if ref is None else f" at {ref}"
             raise InputError(f"git_config: {self._config.repo}{at} cannot be fetched: {otherwise or message}")
         return result.stdout
+
+    def _without_secret(self, message: str) -> str:
+        """Return git's message without the secret, which a server may repeat, in addresses with %XX.
+
+        The whole message, before it is cut: half of a secret would not be recognised.
+        """
+        if self._secret:
+            for text in {self._secret, quote(self._secret, safe=""), quote(self._secret), quote_plus(self._secret)}:
+                message = message.replace(text, MASK)
+        return masked_text(message)
 
 
 def _is_local(host: str | None) -> bool:

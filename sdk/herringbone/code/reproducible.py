@@ -6,13 +6,26 @@ import io
 import os
 import tarfile
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
+
+Opener = Callable[[], IO[bytes]]
+
+
+def opener(path: Path) -> Opener:
+    """Return a function that opens a file of the user's, links followed."""
+    return lambda: path.open("rb")
+
+
+class Link(NamedTuple):
+    """A symbolic link in an archive: `target` is relative to the link's own folder."""
+
+    target: str
 
 
 # To zlib: write a gzip header, which then holds neither a file name nor a time.
@@ -45,15 +58,18 @@ class _GzipWriter(io.RawIOBase):
         self._raw.write(self._compressor.flush())
 
 
-def write_tar(files: Mapping[str, Path], onto: IO[bytes] | io.RawIOBase) -> int:
-    """Write a tar of files under their names, in the given order, as a stream; return the bytes of their content.
+def write_tar(files: Mapping[str, Opener | Link], onto: IO[bytes] | io.RawIOBase) -> int:
+    """Write a tar of files and links under their names, in the given order; return the bytes of the files' content.
 
     Raises `OSError` for a full disk, or a file that shrinks meanwhile.
     """
     content_bytes = 0
     with tarfile.open(fileobj=onto, mode="w|", format=tarfile.PAX_FORMAT) as archive:
-        for name, path in files.items():
-            with path.open("rb") as content:
+        for name, source in files.items():
+            if isinstance(source, Link):
+                archive.addfile(_link(name, source))
+                continue
+            with source() as content:
                 # The size comes from the open file, so it stays right if another file takes the path meanwhile.
                 info = _member(name, os.fstat(content.fileno()))
                 archive.addfile(info, content)
@@ -66,4 +82,10 @@ def _member(name: str, status: os.stat_result) -> tarfile.TarInfo:
     info = tarfile.TarInfo(name)
     info.size = status.st_size
     info.mode = 0o755 if status.st_mode & 0o100 else 0o644
+    return info
+
+
+def _link(name: str, link: Link) -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname, info.mode = tarfile.SYMTYPE, link.target, 0o777
     return info

@@ -41,7 +41,7 @@ def _named_secret(path: Path) -> bool:
 
 
 def _holds_key(path: Path) -> bool:
-    if path.name in _ENVIRONMENT_EXAMPLES:
+    if path.name.lower() in _ENVIRONMENT_EXAMPLES:
         return False
     # A file object takes four times as long, and a code folder may have a thousand files.
     descriptor = os.open(path, os.O_RDONLY)

@@ -1,95 +1,149 @@
 """Packs the hosts' results: `model/` into model.tar.gz, `output/data/` into output.tar.gz.
 
-An archive appears complete or not at all, and the same files always produce the same bytes.
+An archive appears complete or not at all, and the same files always produce the same bytes. The folders belong to the
+job's script, so all of their files are opened through `safe_tree`, which follows no link.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import stat
 from collections.abc import Callable, Iterable
-from pathlib import Path
-from typing import IO, cast
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import IO, NamedTuple, cast
 
-from herringbone.code.reproducible import write_tar, zipped
+from herringbone.code.reproducible import Link, Opener, write_tar, zipped
+from herringbone.controller.links import Listing, packed_target
+from herringbone_contract import safe_tree
+from herringbone_contract.constants import DEFAULT_BASE
+from herringbone_contract.masking import printable
 
 # Weights hardly shrink at any level, and level 1 is several times as fast as the default.
 _COMPRESSION_LEVEL = 1
+_PIECE_BYTES = 1 << 20
 Say = Callable[[str], None]
 
 
-def pack(folders: Iterable[tuple[str, Path]], target: Path, *, compress: bool, say: Say) -> Path:
+class HostFolder(NamedTuple):
+    """A folder of a host's tree: `inside` is its path below `base`, the host's base folder on this machine."""
+
+    host: str
+    base: Path
+    inside: str
+
+    @property
+    def is_empty(self) -> bool:
+        """Report whether there is nothing to pack. Raises `OSError` when the script replaced the folder by a link."""
+        return safe_tree.is_empty(self.base, self.inside)
+
+
+class _File(NamedTuple):
+    """A file or link to pack: its host, and how to open it or what is written in it."""
+
+    host: str
+    content: Opener | Link
+
+
+def pack(folders: Iterable[HostFolder], target: Path, *, compress: bool, say: Say) -> Path:
     """Pack the files of all hosts' folders into `target`: an archive, or a folder with `compress=False`.
 
-    >>> pack([("algo-1", Path("model"))], Path("out/model.tar.gz"), compress=True, say=print)   # doctest: +SKIP
+    >>> folder = HostFolder("algo-1", Path("hosts/algo-1/ml"), "model")
+    >>> pack([folder], Path("out/model.tar.gz"), compress=True, say=print)   # doctest: +SKIP
     PosixPath('out/model.tar.gz')
 
-    When two hosts have a file of the same name, the first host's file is packed, and `say` gets a message unless both
-    files are equal. Raises `OSError`, for example for a full disk; the hosts' folders then stay as they are and
-    `target` does not exist.
+    Links inside a folder stay links. `say` gets a message about each entry that is left out: links that lead out of
+    the folder or to nothing, sockets, FIFOs and devices. When two hosts have a file of the same name, the first host's
+    file is packed, and `say` gets a message unless both files are equal. Raises `OSError`, for example for a full
+    disk; the hosts' folders then stay as they are and `target` does not exist.
     """
-    files = _gather(folders, say)
     target.parent.mkdir(parents=True, exist_ok=True)
     # In the same folder, so that the rename is atomic and crosses no file system.
-    partial = target.with_name(f".{target.name}.partial")
-    try:
-        if compress:
-            _write_archive(files, partial)
-        else:
-            _write_folder(files, partial)
-        partial.replace(target)
-    except BaseException:
-        _remove(partial)
-        raise
+    partial_target = target.with_name(f".{target.name}.partial")
+    with contextlib.ExitStack() as opened:
+        files: dict[str, _File] = {}
+        for folder in folders:
+            # A host may end before it has made the folder.
+            with contextlib.suppress(FileNotFoundError):
+                _gather(folder, opened.enter_context(safe_tree.folder(folder.base, folder.inside)), files, say)
+        contents = {name: file.content for name, file in sorted(files.items())}
+        try:
+            if compress:
+                _write_archive(contents, partial_target)
+            else:
+                _write_folder(contents, partial_target)
+            partial_target.replace(target)
+        except BaseException:
+            _remove(partial_target)
+            raise
     return target
 
 
-def _gather(folders: Iterable[tuple[str, Path]], say: Say) -> dict[str, Path]:
-    """Return the files to pack by their names in the archive, sorted."""
-    sources: dict[str, tuple[str, Path]] = {}
-    for host, folder in folders:
-        for path in _files_below(folder, say):
-            name = path.relative_to(folder).as_posix()
-            if name not in sources:
-                sources[name] = (host, path)
-            elif not _same(path, sources[name][1]):
-                say(f"{name} of {host} is left out: {sources[name][0]} has a file of that name; write it under another")
-    return {name: path for name, (_, path) in sorted(sources.items())}
+def _gather(folder: HostFolder, top: int, files: dict[str, _File], say: Say) -> None:
+    """Add what is to pack of one host's folder, opened as `top`, to `files`, by the names in the archive."""
+    entries = list(safe_tree.walk(top))
+    listing = Listing(
+        files={entry.name for entry in entries if entry.kind == "file"},
+        folders={entry.name for entry in entries if entry.kind == "folder"},
+        links={entry.name: entry.target for entry in entries if entry.kind == "link"},
+    )
+    # The script knows the folder by its path in the container, or by its path on this machine.
+    roots = [str(PurePosixPath(DEFAULT_BASE) / folder.inside), str(folder.base / folder.inside)]
+    taken = {str(above) for name in files for above in PurePosixPath(name).parents}
+    for entry in entries:
+        name = entry.name
+        if entry.kind == "folder":
+            continue
+        try:
+            content = _content(entry, top, listing, roots)
+            if name in taken or any(str(above) in files for above in PurePosixPath(name).parents):
+                raise ValueError("another host has a file where this host has a folder; write it under another name")
+            if name in files and not _same(content, files[name].content):
+                raise ValueError(f"{files[name].host} has a file of that name; write it under another")
+        except ValueError as error:
+            say(f"{printable(name)} of {folder.host} is left out: {printable(str(error))}")
+        else:
+            files.setdefault(name, _File(folder.host, content))
 
 
-def _files_below(folder: Path, say: Say) -> list[Path]:
-    files = []
-    # Links are followed, because a link to a file outside the folder would point nowhere in the archive.
-    for inside, folders, names in os.walk(folder, followlinks=True):
-        folders.sort()
-        for name in names:
-            path = Path(inside, name)
-            if not path.exists():
-                say(f"{path.relative_to(folder)} is left out: it is a link to nothing")
-            elif stat.S_ISREG(path.stat().st_mode):
-                files.append(path)
-    return files
+def _content(entry: safe_tree.Entry, top: int, listing: Listing, roots: list[str]) -> Opener | Link:
+    """Return how an entry is packed. Raises `ValueError` with the reason why it is not."""
+    if entry.kind == "file":
+        return partial(safe_tree.open_file, top, entry.name)
+    if entry.kind == "link":
+        return Link(packed_target(entry.name, listing, roots))
+    raise ValueError(f"it is a {entry.kind}, and archives of results have files and links only")
 
 
-def _same(one: Path, other: Path) -> bool:
-    import filecmp
+def _same(one: Opener | Link, other: Opener | Link) -> bool:
+    if isinstance(one, Link) or isinstance(other, Link):
+        return one == other
+    with one() as first, other() as second:
+        if os.fstat(first.fileno()).st_size != os.fstat(second.fileno()).st_size:
+            return False
+        while piece := first.read(_PIECE_BYTES):
+            if piece != second.read(_PIECE_BYTES):
+                return False
+    return True
 
-    return filecmp.cmp(one, other, shallow=False)
 
-
-def _write_archive(files: dict[str, Path], path: Path) -> None:
+def _write_archive(contents: dict[str, Opener | Link], path: Path) -> None:
     with path.open("wb") as raw, zipped(raw, level=_COMPRESSION_LEVEL) as compressed:
-        write_tar(files, cast("IO[bytes]", compressed))
+        write_tar(contents, cast("IO[bytes]", compressed))
 
 
-def _write_folder(files: dict[str, Path], path: Path) -> None:
+def _write_folder(contents: dict[str, Opener | Link], path: Path) -> None:
     path.mkdir()
-    for name, file in files.items():
+    for name, content in contents.items():
         copy = path / name
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(file, copy)
-        copy.chmod(0o755 if file.stat().st_mode & 0o100 else 0o644)
+        if isinstance(content, Link):
+            copy.symlink_to(content.target)
+            continue
+        with content() as file, copy.open("wb") as written:
+            shutil.copyfileobj(file, written, _PIECE_BYTES)
+            copy.chmod(0o755 if os.fstat(file.fileno()).st_mode & 0o100 else 0o644)
 
 
 def _remove(path: Path) -> None:

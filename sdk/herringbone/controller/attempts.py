@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from herringbone.controller.hosts import Restart
 from herringbone.controller.record import record_of
@@ -13,6 +13,8 @@ from herringbone.controller.retry import announcement, decide, describe_attempts
 from herringbone.jobs.index import RESTARTING
 from herringbone.jobs.logs import STAMP_CHARS
 from herringbone_contract.paths import Paths
+from herringbone_contract.safe_tree import Entry, walk
+from herringbone_contract.safe_tree import folder as safe_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,7 +40,11 @@ def restart(config: ControllerConfig, site: Site, verdict: Verdict) -> Restart:
         _say_why_not(first, site, config["retries"])
         return Restart.NONE
     # Only for the announcement; the script itself decides from which file it resumes.
-    checkpoint = newest_file(*(Path(Paths(Path(host.base)).checkpoints) for host in site.hosts))
+    folders = [Path(Paths(Path(host.base)).checkpoints) for host in site.hosts]
+    if config["containers"] is None:
+        # Our own link to the folder of checkpoint_s3_uri. A container has a mount there, so a link is its script's.
+        folders = [folder.resolve() for folder in folders]
+    checkpoint = newest_file(*folders)
     attempt = replace(attempt, announced=announcement(attempt, config["retries"], {}, checkpoint))
     first.log.say(f"[{first.name}] {attempt.announced}", time.time())
     attempts = [*site.failed_attempts, attempt]
@@ -52,14 +58,23 @@ def restart(config: ControllerConfig, site: Site, verdict: Verdict) -> Restart:
 
 
 def newest_file(*folders: Path) -> str | None:
-    """Return the name, within its folder, of the most recently written file; None when there is none."""
-    files = [(file.stat().st_mtime_ns, file.relative_to(folder)) for folder in folders for file in _files(folder)]
-    return max(files)[1].as_posix() if files else None
+    """Return the name, within its folder, of the most recently written file; None when there is none.
+
+    A folder that is a link counts as empty.
+    """
+    files = [(file.state.st_mtime_ns, file.name) for folder in folders for file in _files(folder)]
+    return max(files)[1] if files else None
 
 
-def _files(folder: Path) -> list[Path]:
-    files = (file for file in folder.rglob("*") if file.is_file() and file.suffix not in _UNFINISHED)
-    return [file for file in files if not file.name.startswith(".")]
+def _files(folder: Path) -> list[Entry]:
+    try:
+        with safe_folder(folder.parent, folder.name) as descriptor:
+            files = [entry for entry in walk(descriptor) if entry.kind == "file"]
+    except OSError:
+        # The name is for a message only, so a folder that is missing or cannot be read has none.
+        return []
+    names = [(PurePosixPath(file.name), file) for file in files]
+    return [file for path, file in names if path.suffix not in _UNFINISHED and not path.name.startswith(".")]
 
 
 def read_log(logs: Path, host: str, begin: int) -> str:

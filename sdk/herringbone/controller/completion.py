@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.controller.artifacts import pack
+from herringbone.controller.artifacts import HostFolder, pack
 from herringbone.controller.attempts import restart
 from herringbone.controller.config import ControllerConfig
 from herringbone.controller.hosts import Conclusion, Host, Restart
@@ -17,11 +17,13 @@ from herringbone.controller.record import record_of
 from herringbone.controller.verdict import HostEnd, Verdict, judge
 from herringbone.jobs.index import FAILED, UPLOADING
 from herringbone.jobs.logs import STAMP_CHARS
-from herringbone_contract.constants import MAX_FAILURE_CHARS
+from herringbone_contract.constants import MAX_FAILURE_CHARS, MAX_RECORD_BYTES
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure
-from herringbone_contract.paths import Paths
+from herringbone_contract.masking import printable
+from herringbone_contract.paths import INSIDE, Paths
+from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:
     from herringbone.controller.hosts import Site
@@ -86,11 +88,10 @@ def _host_end(config: ControllerConfig, host: Host, ordered: bool) -> HostEnd:
     assert host.exit_code is not None
     if host.exit_code == 0:
         return HostEnd(host.name, 0, ordered)
-    paths = Paths(Path(host.base))
     record, cause = None, host.cause
     # A killed host had no time to write the record, or wrote half of it.
     with contextlib.suppress(OSError, ContractError):
-        record = parse_failure(Path(paths.failure_record).read_bytes())
+        record = parse_failure(read_file(host.base, str(INSIDE.failure_record), limit=MAX_RECORD_BYTES))
     tail = _tail(Path(config["logs"]) / f"{host.name}.log", host.log_begins)
     if record is None and host.log.lost:
         # The script's own message and the record of its failure could not be written either.
@@ -98,7 +99,8 @@ def _host_end(config: ControllerConfig, host: Host, ordered: bool) -> HostEnd:
     if record is None and not cause:
         # A foreign image writes only the plain text file that SageMaker's contract asks for.
         with contextlib.suppress(OSError):
-            cause = Path(paths.failure).read_text(encoding="utf-8", errors="replace")[:MAX_FAILURE_CHARS]
+            text = read_file(host.base, str(INSIDE.failure), limit=4 * MAX_FAILURE_CHARS)
+            cause = text.decode("utf-8", "replace")[:MAX_FAILURE_CHARS]
     return HostEnd(host.name, host.exit_code, ordered, record, tail, cause, host.lost)
 
 
@@ -120,19 +122,18 @@ def _pack(config: ControllerConfig, hosts: Sequence[Host], *, with_model: bool) 
         return None
     # The order decides whose file is packed when two hosts wrote the same name, so it must not depend on time.
     ordered = sorted(hosts, key=lambda host: [entry["name"] for entry in config["hosts"]].index(host.name))
-    bases = [(host.name, Paths(Path(host.base))) for host in ordered]
     output = Path(config["output"])
     suffix = ".tar.gz" if config["compress"] else ""
 
     def say(text: str) -> None:
         ordered[0].log.say(f"[{ordered[0].name}] packing: {text}", time.time())
 
-    data = [(name, Path(paths.output_data)) for name, paths in bases]
-    if any(next(folder.rglob("*"), None) for _, folder in data):
+    data = [HostFolder(host.name, Path(host.base), str(INSIDE.output_data)) for host in ordered]
+    if not all(folder.is_empty for folder in data):
         pack(data, output / f"output{suffix}", compress=config["compress"], say=say)
     if not with_model:
         return None
-    models = [(name, Path(paths.model)) for name, paths in bases]
+    models = [HostFolder(host.name, Path(host.base), str(INSIDE.model)) for host in ordered]
     return pack(models, output / f"model{suffix}", compress=config["compress"], say=say)
 
 
@@ -141,7 +142,12 @@ def _not_packed(config: ControllerConfig, error: OSError) -> Failure:
     return Failure(
         exception=type(error).__name__,
         message=(
-            f"the job ran to its end, but its results could not be packed into {config['output']}: {error.strerror}; "
+            f"the job ran to its end, but its results could not be packed into {config['output']}: {_reason(error)}; "
             f"nothing is lost: the model is in {folders}, and `herringbone repack {config['job']}` packs it"
         ),
     )
+
+
+def _reason(error: OSError) -> str:
+    """Return what happened, and to which file: a full disk names none, an entry of the script's tree does."""
+    return f"{error.strerror}: {printable(str(error.filename))}" if error.filename else str(error.strerror)

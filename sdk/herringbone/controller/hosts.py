@@ -125,19 +125,23 @@ class Host:
         raise NotImplementedError
 
     def clear(self) -> None:
-        """Remove what an earlier attempt wrote, except for its checkpoints."""
-        import shutil
-        from pathlib import Path
+        """Remove what an earlier attempt wrote, except for its checkpoints.
 
-        from herringbone_contract.paths import Paths
+        Links that the script left are removed, never their targets. Raises `OSError` for what cannot be removed.
+        """
+        from herringbone_contract import safe_tree
+        from herringbone_contract.paths import INSIDE
 
-        paths = Paths(Path(self.base))
-        # An old failure record would be taken for the new attempt's.
-        for file in (paths.failure, paths.failure_record, paths.success):
-            Path(file).unlink(missing_ok=True)
-        for folder in (paths.model, paths.output_data):
-            shutil.rmtree(folder, ignore_errors=True)
-            Path(folder).mkdir(parents=True)
+        with safe_tree.folder(self.base) as base:
+            if safe_tree.make_folder(base, str(INSIDE.output)):
+                self.log.say(f"[{self.name}] the script had replaced {INSIDE.output} by a link or a file", time.time())
+            safe_tree.remove(base, str(INSIDE.model))
+            safe_tree.make_folder(base, str(INSIDE.model))
+            with safe_tree.folder(base, str(INSIDE.output)) as output:
+                # An old failure record would be taken for the new attempt's.
+                for path in (INSIDE.failure, INSIDE.failure_record, INSIDE.success, INSIDE.output_data):
+                    safe_tree.remove(output, path.name)
+                safe_tree.make_folder(output, INSIDE.output_data.name)
 
     def drain(self) -> None:
         """Read the output once and write it to the log file; close the output at its end.

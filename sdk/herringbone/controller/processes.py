@@ -154,8 +154,13 @@ class Processes(Site):
 
         self.failed_attempts = failed
         os.close(self._lifeline)
-        for host in self.hosts:
-            host.clear()
+        try:
+            for host in self.hosts:
+                host.clear()
+        except OSError as error:
+            first = self.hosts[0]
+            first.log.say(f"[{first.name}] the job cannot be restarted: {error}", time.time())
+            return Restart.NONE
         # The failed attempt left socket files, and bind refuses a path that exists.
         shutil.rmtree(self._run_folder, ignore_errors=True)
         os.mkdir(self._run_folder, 0o700)  # noqa: PTH102

@@ -22,11 +22,12 @@ from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.record import FileRecord, read_report, read_stop_request
 from herringbone.controller.retry import Attempt, excluded_machines
-from herringbone_contract.constants import BASE_VARIABLE, HostVariable
+from herringbone_contract import safe_tree
+from herringbone_contract.constants import BASE_VARIABLE, MAX_RECORD_BYTES, HostVariable
 from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import exit_code_of
 from herringbone_contract.failure_text import parse_failure
-from herringbone_contract.paths import Paths
+from herringbone_contract.paths import INSIDE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ class StepHost(Host):
         if returned is None:
             return None
         code = exit_code_of(returned)
-        if code == 0 and not Path(Paths(Path(self.base)).success).exists():
+        if code == 0 and not safe_tree.exists(self.base, str(INSIDE.success)):
             # An srun that is told to end returns 0, whatever its program returns.
             code = _STOPPED_CODE
         self.cancelled = code == _STOPPED_CODE and self.failure() is None
@@ -112,7 +113,7 @@ class StepHost(Host):
     def failure(self) -> Failure | None:
         """Return the failure that the supervisor recorded for its host."""
         try:
-            return parse_failure(Path(Paths(Path(self.base)).failure_record).read_bytes())
+            return parse_failure(safe_tree.read_file(self.base, str(INSIDE.failure_record), limit=MAX_RECORD_BYTES))
         except (OSError, ContractError):
             return None
 

@@ -217,10 +217,10 @@ class Upload:
 
     def __init__(self, engine: Engine, method: str, path: str, query: Mapping[str, object]) -> None:
         self._engine, self._request = engine, f"{method} {path}"
-        self._connection = engine.open()
         # The length of the content is unknown, and only HTTP/1.1 has chunks.
         # `Connection: close`, because `_rest` reads the answer to the end of the connection.
         head = _head(method, path, query, "1.1")
+        self._connection = engine.open()
         try:
             self._connection.sendall(f"{head}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode())
         except OSError as error:
@@ -302,7 +302,7 @@ def send_file(
         size = content.seek(0, 2)
         content.seek(0)
     fields = {"Content-Type": "application/x-tar", "Content-Length": str(size), **headers}
-    lines = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
+    lines = _fields(fields)
     method, _, path = request.partition(" ")
     connection.sendall(f"{_head(method, path, query, '1.1')}{lines}\r\n".encode())
     # An engine that refuses early closes the connection; its answer, which the caller reads, holds the reason.
@@ -343,10 +343,27 @@ def read_head(connection: socket.socket) -> int:
 
 
 def _head(method: str, path: str, query: Mapping[str, object], version: str) -> str:
-    from urllib.parse import urlencode
+    """Return the request line and the first header; the one place where values become part of a request's address.
 
+    Raises `EngineError` for a path with the parts `.` or `..`, which the engine would resolve to another object.
+    """
+    from urllib.parse import quote, urlencode
+
+    if any(part in (".", "..") for part in path.split("/")):
+        raise EngineError(f"the container engine has no object {path!r}: a name in it leads to another one")
     parameters = {name: _text(value) for name, value in query.items() if value is not None}
-    return f"{method} {path}{'?' * bool(parameters)}{urlencode(parameters)} HTTP/{version}\r\nHost: engine\r\n"
+    # Everything else that ends a request line, a path or a query becomes %XX. Images have / : @ in their names.
+    target = quote(path, safe="/:@", errors="surrogatepass")
+    ending = f"?{urlencode(parameters, errors='surrogatepass')}" if parameters else ""
+    return f"{method} {target}{ending} HTTP/{version}\r\nHost: engine\r\n"
+
+
+def _fields(fields: Mapping[str, str]) -> str:
+    """Return header lines. Raises `EngineError` for a value that would begin a line of its own."""
+    for name, value in fields.items():
+        if not (name + value).isprintable():
+            raise EngineError(f"the header {name} of a request to the container engine has a control character")
+    return "".join(f"{name}: {value}\r\n" for name, value in fields.items())
 
 
 def _text(value: object) -> str:

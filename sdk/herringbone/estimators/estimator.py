@@ -18,10 +18,11 @@ from herringbone.code.source import find_source
 from herringbone.estimators.inputs import Inputs, parse_inputs
 from herringbone.estimators.names import check_job_name, default_job_name
 from herringbone.estimators.options import Options, changed_options, parse_options
+from herringbone.estimators.texts import check_name, check_texts
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone_contract.distribution import Distribution, Framework, parse
-from herringbone_contract.errors import HyperparameterError, OptionError, UnsupportedError
+from herringbone_contract.errors import DistributionError, HyperparameterError, OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import encode, encode_values
 
 if TYPE_CHECKING:
@@ -63,12 +64,17 @@ class Estimator:
         self.entry_point = _text("entry_point", entry_point)
         self.source_dir = _text("source_dir", source_dir)
         self.image_uri = _text("image_uri", image_uri)
+        if self.image_uri is not None:
+            check_name("image_uri", self.image_uri)
         self.instance_type = instance_type
         self.instance_count = instance_count
         self.options: Options = parse_options(options)
+        check_texts("distribution", distribution, error=DistributionError)
         self.distribution: Distribution = parse(distribution, framework=self._framework)
         # Groups and hyperparameters are checked here and not at `plan`: the error then points at the wrong argument.
         self._groups = instance_groups(self.options, instance_type, instance_count)
+        for group in self._groups:
+            check_texts("instance_type", group.instance_type)
         self._hyperparameters: dict[str, Any] = {}
         self.set_hyperparameters(**_mapping("hyperparameters", hyperparameters))
         self.jobs: list[TrainingJob] = []
@@ -98,6 +104,7 @@ class Estimator:
         """Add or replace hyperparameters. Raises `HyperparameterError` for a value that JSON cannot hold."""
         # Encode before the assignment, so that a refused value leaves the old ones in place.
         merged = {**self._hyperparameters, **hyperparameters}
+        check_texts("hyperparameters, name", list(hyperparameters), error=HyperparameterError)
         encode_values(merged)
         self._hyperparameters = merged
 
@@ -291,6 +298,7 @@ def _text(name: str, value: str | os.PathLike[str] | None) -> str | None:
         return None
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise OptionError(f"{name}: expected a path or name, got {value!r}")
+    check_texts(name, os.fspath(value))
     return os.fspath(value)
 
 

@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
+from herringbone.estimators.texts import check_texts
 from herringbone_contract.errors import InputError
 
 DEFAULT_CHANNEL = "training"
@@ -140,6 +141,7 @@ def _channel(name: str, source: Source, base: Path) -> Channel:
 def _checked(name: str, source: _Input) -> _Input:
     """Return an equal input whose types are checked: a struct's constructor checks none."""
     kind = type(source)
+    check_texts(f"channel {name!r}", msgspec.to_builtins(source), error=InputError)
     try:
         return msgspec.convert(msgspec.to_builtins(source), kind)
     except msgspec.ValidationError as error:

@@ -15,6 +15,7 @@ import msgspec
 
 from herringbone.code.git import GitConfig, check_git_config
 from herringbone.estimators.slurm import SlurmSettings, check_slurm_settings
+from herringbone.estimators.texts import check_texts
 from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMENT_VARIABLES
 from herringbone_contract.errors import OptionError, UnsupportedError
 
@@ -154,6 +155,15 @@ ESTIMATOR_ARGUMENTS = (
     "distribution",
 )
 
+# Texts that may have line breaks: they travel as JSON, are variables, or are words of a program in a container.
+_FREE_TEXTS = (
+    "environment",
+    "container_entry_point",
+    "container_arguments",
+    "extra_request",
+    "metric_definitions",
+    "log_policies",
+)
 _SIZE = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -176,6 +186,8 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         elif name in Options.__struct_fields__:
             # AWS's defaults are None, so None means that the option is not set.
             if value is not None:
+                # Before the conversion, which cannot quote a text that is no UTF-8.
+                _check_text(name, value)
                 values[name] = value
         else:
             raise OptionError(_unknown(name))
@@ -186,6 +198,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         options = msgspec.convert(values, Options, from_attributes=True)
     except msgspec.ValidationError as error:
         raise OptionError(explain(error, values)) from None
+    _check_all_texts(options)
     options = msgspec.structs.replace(options, sagemaker_session=session)
     _check_environment(options.environment)
     if options.shm_size is not None:
@@ -208,6 +221,20 @@ def text_options() -> frozenset[str]:
     """
     texts = {field.name for field in msgspec.structs.fields(Options) if field.type in (str, str | None)}
     return frozenset(texts | {"entry_point", "source_dir", "image_uri", "instance_type"})
+
+
+def _check_text(name: str, value: object) -> None:
+    if name not in _FREE_TEXTS:
+        check_texts(name, value, secret=name == "git_config")
+
+
+def _check_all_texts(options: Options) -> None:
+    # Again after the conversion: these may have been objects, such as an InstanceGroup.
+    for name, value in changed_options(options).items():
+        _check_text(name, value)
+    for name in ("container_entry_point", "container_arguments"):
+        if any("\0" in word for word in getattr(options, name) or ()):
+            raise OptionError(f"{name}: a word holds a NUL character, which no program can be given")
 
 
 def size_in_bytes(option: str, size: int | str) -> int:

@@ -21,6 +21,7 @@ from herringbone.images.labels import REPOSITORY, Label, repository
 from herringbone_contract.errors import ImageError, InputError
 
 _FOLDER = "/tmp/herringbone-requirements"  # noqa: S108 - a folder of the installing container
+_PROXIES = f"{_FOLDER[1:]}/proxies"
 _HASH_CHARS = 12
 _PIECE_BYTES = 1 << 20
 _INCLUDE = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[ =]\s*(\S+)")
@@ -28,6 +29,7 @@ _INCLUDE = re.compile(r"\s*(?:-r|-c|--requirement|--constraint)[ =]\s*(\S+)")
 _INSTALL = f"""
 set -eu
 cd {_FOLDER}
+while IFS= read -r variable; do export "$variable"; done < proxies
 if [ -s ca.pem ]; then export PIP_CERT=$PWD/ca.pem; fi
 python=$(command -v python || command -v python3) || {{ echo "herringbone: the image has no python"; exit 64; }}
 $python -m pip install --no-cache-dir --disable-pip-version-check --root-user-action ignore --progress-bar off \\
@@ -103,7 +105,6 @@ def _install(
     """Run pip as root in a container of the image, and commit the container as the new image."""
     shell, script = ["/bin/sh"], [_INSTALL, "install", requirements]
     has_entrypoint = bool(base["Config"].get("Entrypoint"))
-    proxies = proxy_variables(docker_folder(os.environ, Path.home()))
     description = {
         "Image": base["Id"],
         # An entrypoint set here would stay in an image that has none of its own.
@@ -112,13 +113,14 @@ def _install(
         # pip writes into the image's own Python, whichever user its jobs run as.
         "User": "0:0",
         "WorkingDir": "/",
-        "Env": [f"{variable}={value}" for variable, value in proxies.items()],
         "Labels": {Label.REQUIREMENTS: digest},
     }
+    proxies = proxy_variables(docker_folder(os.environ, Path.home()))
     container = engine.post("/containers/create", description)["Id"]
     try:
         with tempfile.TemporaryFile() as archive:
-            context.write(archive)
+            # A file and not the container's environment, which the commit below would make part of the image.
+            Context({**context.files, _PROXIES: _proxy_lines(proxies)}).write(archive)
             archive.seek(0)
             engine.upload(container, "/", partial(_feed_file, archive))
         engine.post(f"/containers/{container}/start")
@@ -137,6 +139,18 @@ def _install(
     finally:
         # `force` also ends a pip that still runs, for example after Ctrl-C; `v` removes anonymous volumes.
         engine.delete(f"/containers/{container}", force=True, v=True)
+
+
+def _proxy_lines(proxies: Mapping[str, str]) -> bytes:
+    """Return lines for `export`, which takes each whole line as one name and its value. Pure.
+
+    >>> _proxy_lines({"http_proxy": "http://me:$(secret)@proxy:3128"})
+    b'http_proxy=http://me:$(secret)@proxy:3128\\n'
+    """
+    for name, value in proxies.items():
+        if not value.isprintable():
+            raise InputError(f"the proxy {name} in Docker's settings has a control character; remove it")
+    return "".join(f"{name}={value}\n" for name, value in proxies.items()).encode()
 
 
 def _feed_file(file: IO[bytes], feed: Callable[[bytes], None]) -> None:

@@ -113,7 +113,8 @@ class Trial:
                 continue
             with tarfile.open(fileobj=io.BytesIO(content)) as archive:
                 for entry in archive:
-                    if (file := archive.extractfile(entry)) is not None:
+                    # Not of links: `extractfile` would look for their targets, and some images leave dangling ones.
+                    if entry.isreg() and (file := archive.extractfile(entry)) is not None:
                         yield entry.name, file.read()
 
 

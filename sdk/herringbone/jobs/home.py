@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from herringbone_contract.errors import HerringboneError
+from herringbone_contract.errors import HerringboneError, JobNameError
 
 HOME_VARIABLE = "HERRINGBONE_HOME"
 _LAST_WORDS_CHARS = 1_000
@@ -27,11 +27,11 @@ class JobFolder:
         return self.path / "logs"
 
     def log(self, host: str) -> Path:
-        return self.logs / f"{host}.log"
+        return self.logs / f"{_part(host)}.log"
 
     def host(self, host: str) -> Path:
         """Return the base folder of the container contract for that host."""
-        return self.path / "hosts" / host / "ml"
+        return self.path / "hosts" / _part(host) / "ml"
 
     @property
     def shared(self) -> Path:
@@ -62,7 +62,10 @@ class JobFolder:
 
 @dataclass(frozen=True, slots=True)
 class Home:
-    """The per-user folder of jobs, private to the user (0700)."""
+    """The per-user folder of jobs, private to the user (0700).
+
+    The folder itself may be an existing one that others can list; jobs, cache and index are private in any case.
+    """
 
     path: Path
 
@@ -75,18 +78,38 @@ class Home:
         return self.path / "cache"
 
     def job(self, name: str) -> JobFolder:
-        return JobFolder(self.path / "jobs" / name)
+        """Return the folder of a job. Raises `JobNameError` for a name that would lead to another folder."""
+        return JobFolder(self.path / "jobs" / _part(name))
 
     def make(self) -> None:
         """Create the folder. Raises `HerringboneError` when that is not possible."""
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (self.path / "jobs").mkdir(mode=0o700, exist_ok=True)
+            for folder in (self.path / "jobs", self.cache):
+                folder.mkdir(mode=0o700, exist_ok=True)
+                _make_private(folder)
+            # The rows hold plans and failures. sqlite gives its journals the mode of the index.
+            self.index.touch(mode=0o600)
+            _make_private(self.index)
         except OSError as error:
             raise HerringboneError(
                 f"the jobs' folder {self.path} cannot be created: {error.strerror}; "
                 f"set {HOME_VARIABLE} to a folder that you may write"
             ) from error
+
+
+def _make_private(path: Path) -> None:
+    """Take the permissions of all others from a file or folder of ours."""
+    state = path.stat()
+    if state.st_mode & 0o077 and state.st_uid == os.geteuid():
+        path.chmod(state.st_mode & 0o700)
+
+
+def _part(name: str) -> str:
+    """Return a name that becomes one part of a path; the one place where names of jobs and hosts do."""
+    if name in ("", ".", "..") or "/" in name or "\0" in name:
+        raise JobNameError(f"{name!r} is the name of no job or host; it would lead to another folder")
+    return name
 
 
 def find_home() -> Home:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-import zlib
 from collections.abc import Callable
 from pathlib import Path
 
-from herringbone_contract.errors import ArchiveError, InputError
+from herringbone_contract.archives import unpack
+from herringbone_contract.errors import InputError
 
 
 def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
@@ -20,7 +19,7 @@ def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
 
     The work is done in a hidden folder next to `into`, which is renamed at the end: an interrupted download leaves
     nothing incomplete. Raises `InputError` when `into` exists and is not an empty folder, `ArchiveError` for an archive
-    that is damaged or reaches outside its folder.
+    that is damaged, reaches outside its folder or is larger than the disk's free space.
     """
     into = into.expanduser().absolute()
     _check_free(into)
@@ -31,10 +30,11 @@ def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
         packed = fetch(fetched)
         model = work / "model"
         if packed.is_dir():
-            shutil.copytree(packed, model)
+            # As in an archive, links stay links.
+            shutil.copytree(packed, model, symlinks=True)
         else:
             model.mkdir()
-            unpack(packed, model)
+            unpack(packed, model, shown=f"model {packed.name}")
         # Again, because the download may have taken hours.
         _check_free(into)
         # `into` may be an empty folder, which a rename replaces.
@@ -44,25 +44,6 @@ def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
     finally:
         shutil.rmtree(work, ignore_errors=True)
     return into
-
-
-def unpack(archive_path: Path, into: Path) -> None:
-    """Unpack an untrusted model.tar.gz. Raises `ArchiveError` and then leaves some of its files in `into`."""
-    import tarfile
-
-    from herringbone.jobs.archive_members import extract, problem
-
-    try:
-        with tarfile.open(archive_path) as archive:
-            for member in archive:
-                # AWS's own images include the folder itself as a member, `.` or `./`.
-                if os.path.normpath(member.name) == ".":
-                    continue
-                if reason := problem(member, into):
-                    raise ArchiveError(f"model {archive_path.name}: member {member.name!r} is refused: {reason}")
-                extract(archive, member, into)
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise ArchiveError(f"model {archive_path.name} is damaged or incomplete: {error}") from error
 
 
 def _check_free(into: Path) -> None:

@@ -19,10 +19,17 @@ from herringbone.estimators.options import InstanceGroup, Options, explain
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key, masked
 from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
-from herringbone_contract.errors import DistributionError, HerringboneError, InputError, OptionError, UnsupportedError
+from herringbone_contract.errors import (
+    DistributionError,
+    HerringboneError,
+    HyperparameterError,
+    InputError,
+    OptionError,
+    UnsupportedError,
+)
 from herringbone_contract.hyperparameters import check_limits, check_user_values, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
-from herringbone_contract.masking import masked_hyperparameters
+from herringbone_contract.masking import masked_hyperparameters, masked_text, masked_texts
 from herringbone_contract.resources import HOMOGENEOUS_GROUP, host_names
 
 _SHOWN_CHARS = 100
@@ -117,7 +124,11 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return f"not used by {self.backend}: {', '.join(self.unused)}" if self.unused else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the plan as plain JSON values; environment and hyperparameters that look like secrets are masked."""
+        """Return the plan as plain JSON values, without secrets.
+
+        Masked are environment variables and hyperparameters by their names, and in all texts the secrets of addresses
+        (`postgres://me:secret@host`) and of `NAME=value` and `--name value`.
+        """
         masked_options = msgspec.structs.replace(
             self.options,
             environment=masked(self.environment),
@@ -138,11 +149,11 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             arguments=arguments,
         )
         # JSON turns tuples into lists, so that a plan equals what the index gives back.
-        fields = json.loads(json.dumps(msgspec.to_builtins(plan)))
+        fields = json.loads(json.dumps(masked_texts(msgspec.to_builtins(plan))))
         return {"launcher": self.launcher, **fields}
 
     def __str__(self) -> str:
-        return "\n".join(f"{name + ':':<18} {value}" for name, value in _described(self))
+        return "\n".join(f"{name + ':':<18} {masked_text(value)}" for name, value in _described(self))
 
 
 def parse_plan(raw: object) -> JobPlan:
@@ -204,6 +215,7 @@ def make_plan(
     }
     # Each part keeps the limits; together they may still be too many.
     check_limits(hyperparameters)
+    _check_argument_secrets(request, hyperparameters)
     return JobPlan(
         job_name=job_name,
         backend=backend,
@@ -219,6 +231,29 @@ def make_plan(
         arguments=request.arguments,
         fewer_hosts=_fewer_hosts(request, distribution, hosts),
     )
+
+
+def _check_argument_secrets(request: JobRequest, encoded: dict[str, str]) -> None:
+    """Refuse secrets that would be arguments of a program: every user of a machine can read those.
+
+    A Python script runs in the process that has read its hyperparameters, so its arguments are not shown.
+    """
+    remedy = "give it in environment={...}, which reaches every rank in private"
+    for key in (Key.MPI_CUSTOM_OPTIONS, Key.DATA_PARALLEL_CUSTOM_OPTIONS):
+        text = str(json.loads(encoded.get(key, '""')))
+        if masked_text(text) != text:
+            raise DistributionError(
+                f"custom_mpi_options: {masked_text(text)!r}: a secret, which would be an argument of mpirun; {remedy}"
+            )
+    if request.source is None or not request.source.entry_point.endswith(".sh"):
+        return
+    own = {name: encoded[name] for name in request.hyperparameters}
+    names = [name for name, value in masked_hyperparameters(own).items() if value != own[name]]
+    if names:
+        raise HyperparameterError(
+            f"hyperparameters: {', '.join(names)}: a secret, which would be an argument of "
+            f"{request.source.entry_point}, where every user of the machine can read it; {remedy}"
+        )
 
 
 def steering(request: JobRequest, *, job_name: str | None) -> dict[str, Any]:

@@ -81,7 +81,7 @@ def test_an_archive_is_checked_before_anything_starts(tmp_path):
                 SourceCode(entry_point="x", archive=str(pack(tmp_path / "evil.tar.gz", {name: ""}))), but_not=NO_HOME
             )
     good.write_bytes(good.read_bytes()[:60])
-    with pytest.raises(ArchiveError, match=r"is damaged or no tar.gz"):
+    with pytest.raises(ArchiveError, match=r"is damaged or incomplete"):
         check_source(SourceCode(entry_point="train.py", archive=str(good)), but_not=NO_HOME)
 
 

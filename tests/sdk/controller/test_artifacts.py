@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from herringbone.controller.artifacts import pack
+from herringbone.controller.artifacts import HostFolder
+from herringbone.controller.artifacts import pack as pack_folders
 
 
 def fill(folder: Path, files: dict[str, str]) -> Path:
@@ -18,6 +19,12 @@ def fill(folder: Path, files: dict[str, str]) -> Path:
         (folder / name).write_text(text)
     folder.mkdir(exist_ok=True)
     return folder
+
+
+def pack(folders, target, *, compress, say):
+    return pack_folders(
+        [HostFolder(host, path.parent, path.name) for host, path in folders], target, compress=compress, say=say
+    )
 
 
 def content(path: Path) -> dict[str, str]:
@@ -61,22 +68,65 @@ def test_an_empty_model_is_an_empty_archive(tmp_path, messages):
     )
 
 
-def test_links_are_followed_and_dangling_ones_are_reported(tmp_path, messages):
-    folder = fill(tmp_path / "1", {"real": "x"})
-    fill(tmp_path / "blobs", {"w": "weights"})
-    (folder / "out").symlink_to(tmp_path / "blobs/w")
-    (folder / "gone").symlink_to(tmp_path / "nowhere")
-    os.mkfifo(folder / "pipe")
+def test_links_inside_stay_links_and_all_others_are_named(tmp_path, messages):
+    """Links were followed, so files of this machine came into the archive, and a link to a folder above had no end."""
+    folder = fill(tmp_path / "model", {"epochs/5.pt": "x"})
+    fill(tmp_path / "host", {"secret": "of this machine"})
+    (folder / "out").symlink_to(tmp_path / "host/secret")
+    (folder / "outs").symlink_to("../host")
+    (folder / "gone").symlink_to("nowhere")
+    (folder / "up").symlink_to(".")
+    (folder / "epochs" / "up").symlink_to("..")
+    (folder / "round").symlink_to("around")
+    (folder / "around").symlink_to("round")
+    (folder / "best.pt").symlink_to("/opt/ml/model/epochs/5.pt")
+    (folder / "last.pt").symlink_to(folder / "epochs/5.pt")
+    (folder / "epochs" / "same.pt").symlink_to("../last.pt")
+    os.mkfifo(folder / "pipe\x1b[2J")
     packed = pack([("algo-1", folder)], tmp_path / "m.tar.gz", compress=True, say=messages.append)
-    assert content(packed) == {"out": "weights", "real": "x"}
-    assert messages == ["gone is left out: it is a link to nothing"]
+    with tarfile.open(packed) as archive:
+        assert {member.name: member.linkname for member in archive} == {
+            "best.pt": "epochs/5.pt",
+            "epochs/5.pt": "",
+            "epochs/same.pt": "5.pt",
+            "last.pt": "epochs/5.pt",
+        }
+    remedy = "outside the folder; write the file itself into the folder"
+    assert [message.removeprefix("algo-1: ").replace(" of algo-1 is left out: ", ": ") for message in messages] == [
+        "around: it is a link that leads back to itself",
+        "epochs/up: it is a link to a folder above itself",
+        "gone: it is a link to nothing",
+        f"out: it is a link to {tmp_path}/host/secret, {remedy}",
+        f"outs: it is a link to ../host, {remedy}",
+        "pipe\\x1b[2J: it is a FIFO, and archives of results have files and links only",
+        "round: it is a link that leads back to itself",
+        "up: it is a link to a folder above itself",
+    ]
+
+
+def test_a_link_in_place_of_the_folder_is_refused_by_name(tmp_path, messages):
+    fill(tmp_path / "host", {"secret": "of this machine"})
+    (tmp_path / "model").symlink_to("host")
+    with pytest.raises(OSError, match=r"it is a link: .*/model"):
+        pack([("algo-1", tmp_path / "model")], tmp_path / "m.tar.gz", compress=True, say=messages.append)
+    assert not (tmp_path / "m.tar.gz").exists()
+
+
+def test_a_file_where_another_host_has_a_folder_is_left_out(tmp_path, messages):
+    """The archive had members `a` and `a/b`, and no program could unpack it."""
+    one, two = fill(tmp_path / "1", {"a": "file", "b/c": "x"}), fill(tmp_path / "2", {"a/b": "x", "b": "file"})
+    packed = pack([("algo-1", one), ("algo-2", two)], tmp_path / "m.tar.gz", compress=True, say=messages.append)
+    assert content(packed) == {"a": "file", "b/c": "x"}
+    assert [message.split(" is ")[0] for message in messages] == ["a/b of algo-2", "b of algo-2"]
 
 
 def test_without_compression_the_result_is_a_folder(tmp_path, messages):
     one = fill(tmp_path / "1", {"a/b": "x"})
     (one / "a/b").chmod(0o755)
+    (one / "link").symlink_to("a/b")
     packed = pack([("algo-1", one)], tmp_path / "out/model", compress=False, say=messages.append)
     assert (packed / "a/b").read_text() == "x"
+    assert os.readlink(packed / "link") == "a/b"
     assert (packed / "a/b").stat().st_mode & 0o777 == 0o755
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["model"]
 

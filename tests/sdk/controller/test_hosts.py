@@ -3,6 +3,7 @@
 import fcntl
 import os
 import selectors
+import shutil
 import signal
 
 import pytest
@@ -67,3 +68,36 @@ def test_a_host_whose_end_and_last_output_come_together_has_ended():
     os.close(writer)
     controller._wait_once(wakeup)
     assert host.over
+
+
+class Messages(list):
+    """A log that keeps what the controller says."""
+
+    def say(self, text, now):
+        self.append(text)
+
+
+@pytest.mark.parametrize("replaced", ["output", "output/data", "model", "output/failure.json"])
+def test_the_clean_up_between_attempts_follows_no_link(tmp_path, replaced):
+    """A link in place of `output` made the controller remove a folder of this machine."""
+    base, outside = tmp_path / "ml", tmp_path / "outside"
+    (outside / "data").mkdir(parents=True)
+    for name in ("data/precious", "failure.json", "precious"):
+        (outside / name).write_text("precious")
+    for name in ("model", "output/data"):
+        (base / name).mkdir(parents=True)
+    (base / "model/old").write_text("old")
+    (base / "output/failure").write_text("old")
+    if (base / replaced).is_dir():
+        shutil.rmtree(base / replaced)
+    (base / replaced).symlink_to(outside)
+    log = Messages()
+    Host({"name": "algo-1", "base": str(base)}, log).clear()
+    assert sorted(path.relative_to(base).as_posix() for path in base.rglob("*")) == ["model", "output", "output/data"]
+    assert sorted(path.relative_to(outside).as_posix() for path in outside.rglob("*")) == [
+        "data",
+        "data/precious",
+        "failure.json",
+        "precious",
+    ]
+    assert log == (["[algo-1] the script had replaced output by a link or a file"] if replaced == "output" else [])

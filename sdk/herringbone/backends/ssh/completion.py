@@ -25,15 +25,16 @@ from typing import TYPE_CHECKING
 
 from herringbone.backends.ssh.job_state import judge_job
 from herringbone.backends.ssh.running_jobs import current_attempt
-from herringbone.controller.artifacts import pack
+from herringbone.controller.artifacts import HostFolder, pack
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.verdict import Verdict
 from herringbone.jobs.index import FAILED, UPLOADING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import settle
 from herringbone.planning.checks import output_folder
-from herringbone_contract.errors import HerringboneError
+from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
-from herringbone_contract.paths import Paths
+from herringbone_contract.masking import printable
+from herringbone_contract.paths import INSIDE
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
@@ -130,6 +131,8 @@ class Completion:
         """Fetch a host's log, model and output to the folders that a host on this machine would use."""
         assert host.row is not None
         self._fetch_log(host)
+        if host.unsafe_result:
+            raise HostError(f"{host.machine.name}: {printable(host.unsafe_result)}")
         for folder in host.result_folders:
             inside = Path(folder).relative_to(f"jobs/{self._attempt.name}")
             self._transport.fetch(host.machine, f"{host.row['work']}/{folder}", self._folder.path / inside)
@@ -154,14 +157,14 @@ class Completion:
         output = output_folder(self._plan, self._folder)
         compress = not self._plan.options.disable_output_compression
         suffix = ".tar.gz" if compress else ""
-        bases = [(host, Paths(self._folder.host(host))) for host in self._monitor.hosts]
-        data = [(host, Path(paths.output_data)) for host, paths in bases]
-        if any(next(folder.rglob("*"), None) for _, folder in data):
+        bases = {host: self._folder.host(host) for host in self._monitor.hosts}
+        data = [HostFolder(host, base, str(INSIDE.output_data)) for host, base in bases.items()]
+        if not all(folder.is_empty for folder in data):
             pack(data, output / f"output{suffix}", compress=compress, say=self._say)
         # The output of a failed job may say why it failed; its model is not complete.
         if not with_model:
             return None
-        models = [(host, Path(paths.model)) for host, paths in bases]
+        models = [HostFolder(host, base, str(INSIDE.model)) for host, base in bases.items()]
         return pack(models, output / f"model{suffix}", compress=compress, say=self._say)
 
     def _say(self, text: str) -> None:

@@ -56,6 +56,8 @@ class HostMonitor:
         self.row: dict[str, Any] | None = None
         self.record: str | None = None
         self.result_folders: list[str] = []
+        # Why the results must not be copied; "" when they may.
+        self.unsafe_result = ""
         self.ahead = 0.0
         self.trouble = ""
         self.last_message = self._broken_at = 0.0
@@ -130,7 +132,7 @@ class HostMonitor:
             take(payload)
         elif "row" in message:
             self.row, self.record = message["row"], message.get("record")
-            self.result_folders = message.get("left", [])
+            self.result_folders, self.unsafe_result = message.get("left", []), message.get("unsafe", "")
             # Too large by the time that the message took, which is short compared to a clock that is wrong.
             self.ahead = message["now"] - time.time()
         elif "refused" in message:

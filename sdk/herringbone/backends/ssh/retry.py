@@ -42,6 +42,8 @@ from herringbone.jobs.lifecycle import settle
 from herringbone.planning.checks import checkpoint_folder
 from herringbone_contract.constants import MASK
 from herringbone_contract.errors import HostError
+from herringbone_contract.safe_tree import folder as open_folder
+from herringbone_contract.safe_tree import walk
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
@@ -140,6 +142,9 @@ class Retry:
         # The index stores the plan with a mask in the place of each secret.
         masked = [name for name, value in self._plan.environment.items() if value == MASK]
         masked += [name for name, value in self._plan.hyperparameters.items() if MASK in value]
+        # Texts of options may have been masked in part, such as an address among container_arguments.
+        shown = msgspec.structs.replace(self._plan.options, environment={}, sagemaker_session=None)
+        masked += [name for name, value in msgspec.to_builtins(shown).items() if MASK in repr(value)]
         if masked:
             raise HostError(
                 f"only the Python that submitted it knows {', '.join(masked)}, and it is gone; submit the job again, "
@@ -226,19 +231,20 @@ def merge_checkpoints(folder: Path) -> Path | None:
     merged = folder / ".all"
     # Of an earlier retry.
     shutil.rmtree(merged, ignore_errors=True)
-    newest: dict[Path, Path] = {}
+    newest: dict[str, tuple[int, Path]] = {}
     # A dot marks folders that were not fetched completely.
     hosts = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")] if folder.is_dir() else []
     for host in hosts:
-        for file in host.rglob("*"):
-            inside = file.relative_to(host)
-            if not file.is_file():
-                continue
-            if inside not in newest or file.stat().st_mtime_ns > newest[inside].stat().st_mtime_ns:
-                newest[inside] = file
-    for inside, file in newest.items():
-        target = merged / inside
+        with open_folder(host) as descriptor:
+            for entry in walk(descriptor):
+                # Links stay links; the transport has fetched only those that stay in the folder.
+                if entry.kind not in ("file", "link"):
+                    continue
+                if entry.name not in newest or entry.state.st_mtime_ns > newest[entry.name][0]:
+                    newest[entry.name] = (entry.state.st_mtime_ns, host / entry.name)
+    for name, (_, file) in newest.items():
+        target = merged / name
         target.parent.mkdir(parents=True, exist_ok=True)
         # A hard link: checkpoints may be large, and both names are on one disk.
-        os.link(file, target)
+        os.link(file, target, follow_symlinks=False)
     return merged if newest else None

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import tarfile
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -12,12 +13,13 @@ import pytest
 from herringbone.backends.docker.tree import fetched_of, fill_host, mounts_of
 from herringbone.backends.docker.tree_archive import write_tar
 from herringbone.code.source import find_source
-from herringbone.controller.container_files import unpack
+from herringbone.controller.container_files import fetch
 from herringbone.estimators.inputs import TrainingInput, parse_inputs
 from herringbone.estimators.options import parse_options
 from herringbone.jobs.home import JobFolder
 from herringbone.planning.plan import JobRequest, instance_groups, make_plan
 from herringbone_contract.distribution import parse
+from herringbone_contract.errors import ArchiveError
 
 
 @pytest.fixture
@@ -175,6 +177,20 @@ def tar_of(*members):
     return content.getvalue()
 
 
+class TarEngine:
+    """An engine that sends one tar, as a socket does: in small pieces."""
+
+    def __init__(self, tar):
+        self.stream = io.BytesIO(tar)
+
+    @contextmanager
+    def download(self, container, path):
+        yield self
+
+    def read(self, size):
+        return self.stream.read(min(size, 700))
+
+
 def test_fetched_files_land_in_their_folder_and_nowhere_else(tmp_path):
     messages = []
     malicious = tar_of(
@@ -182,14 +198,16 @@ def test_fetched_files_land_in_their_folder_and_nowhere_else(tmp_path):
         ("model/latest", "->", "weights"),
         ("model/../../evil", b"e"),
         ("model//tmp/evil", b"e"),
+        ("model/whole", "->", "/opt/ml/model/weights"),
         ("model/out", "->", "/etc"),
         ("model/up", "->", "../.."),
         ("model/pipe", None),
     )
-    unpack(io.BytesIO(malicious), tmp_path / "into", messages.append)
+    fetch(TarEngine(malicious), "id", "/opt/ml/model", tmp_path / "into", messages.append)
     assert (tmp_path / "into/weights").read_bytes() == b"w" * 70_000
     assert os.readlink(tmp_path / "into/latest") == "weights"
-    assert sorted(path.name for path in tmp_path.rglob("*")) == ["into", "latest", "weights"]
+    assert os.readlink(tmp_path / "into/whole") == "weights"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["into", "latest", "weights", "whole"]
     assert messages == [
         "../../evil is left out: it would land outside",
         "/tmp/evil is left out: it would land outside",
@@ -203,14 +221,14 @@ def test_an_incomplete_download_is_an_error(tmp_path):
     """A cut between two members cannot be noticed from the members alone."""
     whole = tar_of(("model/a", b"a"), ("model/b", b"b"))
     cut = whole[: 512 + 2 * 512]
-    with pytest.raises(tarfile.ReadError):
-        unpack(io.BytesIO(cut), tmp_path / "into", print)
-    with pytest.raises(tarfile.ReadError):
-        unpack(io.BytesIO(whole[: 512 + 512 + 100]), tmp_path / "other", print)
+    with pytest.raises(ArchiveError, match="damaged or incomplete"):
+        fetch(TarEngine(cut), "id", "/opt/ml/model", tmp_path / "into", print)
+    with pytest.raises(ArchiveError, match="damaged or incomplete"):
+        fetch(TarEngine(whole[: 512 + 512 + 100]), "id", "/opt/ml/model", tmp_path / "other", print)
 
 
 def test_a_folder_of_the_user_is_not_emptied(tmp_path):
     (tmp_path / "kept").mkdir()
     Path(tmp_path, "kept/old").write_text("old")
-    unpack(io.BytesIO(tar_of(("model/new", b"new"))), tmp_path / "kept", print)
+    fetch(TarEngine(tar_of(("model/new", b"new"))), "id", "/opt/ml/model", tmp_path / "kept", print)
     assert sorted(os.listdir(tmp_path / "kept")) == ["new", "old"]

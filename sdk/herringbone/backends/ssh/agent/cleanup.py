@@ -23,6 +23,7 @@ import msgspec
 from herringbone.backends.ssh.agent.bootstrap import READY
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone_contract.safe_tree import folder, walk
 
 USES = "uses.json"
 _BLOCK_BYTES = 512
@@ -139,15 +140,15 @@ def _remove(files: StaleFiles, path: Path, *, dry: bool) -> StaleFiles:
 
 def size_of(path: Path) -> int:
     """Return the bytes on the disk that a file or a folder takes; the targets of links are not counted."""
-    total = 0
+    blocks = 0
+    # Half of a sum is better than none: the size is for a message only.
     with suppress(OSError):
-        total = path.lstat().st_blocks * _BLOCK_BYTES
-    for inside, folders, files in os.walk(path):
-        for name in (*folders, *files):
-            with suppress(OSError):
+        blocks = path.lstat().st_blocks
+        with folder(path.parent, path.name) as descriptor:
+            for entry in walk(descriptor):
                 # Blocks and not the length: a file with holes takes less space than its length.
-                total += os.lstat(f"{inside}/{name}").st_blocks * _BLOCK_BYTES
-    return total
+                blocks += entry.state.st_blocks
+    return blocks * _BLOCK_BYTES
 
 
 def _names(folder: Path) -> set[str]:

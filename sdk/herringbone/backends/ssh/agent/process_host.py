@@ -23,7 +23,8 @@ from herringbone.backends.ssh.agent.host_config import HostConfig, localize
 from herringbone.backends.ssh.agent.store import code_folder, data_folder
 from herringbone.jobs.home import Home, JobFolder
 from herringbone_contract.constants import HostVariable, Key
-from herringbone_contract.paths import Paths
+from herringbone_contract.paths import INSIDE, Paths
+from herringbone_contract.safe_tree import is_empty
 
 if TYPE_CHECKING:
     from herringbone.controller.config import ControllerConfig
@@ -136,7 +137,11 @@ class ProcessHost(DetachedBackend):
 
 
 def result_folders(home: Home, job: str, host: str) -> list[str]:
-    """Return the folders of a host's tree that have files to fetch, as paths below the work folder."""
-    paths = Paths(home.job(job).host(host))
-    folders = [Path(folder) for folder in (paths.model, paths.output) if any(Path(folder).rglob("*"))]
-    return [folder.relative_to(home.path).as_posix() for folder in folders]
+    """Return the folders of a host's tree that have files to fetch, as paths below the work folder.
+
+    Raises `OSError` when the script replaced one of them by a link: a copy would follow the link.
+    """
+    base = home.job(job).host(host)
+    below = base.relative_to(home.path)
+    folders = [inside for inside in (INSIDE.model, INSIDE.output) if not is_empty(base, str(inside))]
+    return [(below / inside).as_posix() for inside in folders]

@@ -17,7 +17,9 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.ssh.agent.messages import Message
 from herringbone.backends.ssh.agent.process_host import result_folders
 from herringbone.jobs.index import TERMINAL, JobRecord
-from herringbone_contract.paths import Paths
+from herringbone_contract.constants import MAX_RECORD_BYTES
+from herringbone_contract.paths import INSIDE
+from herringbone_contract.safe_tree import read_file
 
 if TYPE_CHECKING:
     from herringbone.jobs.home import Home
@@ -88,8 +90,15 @@ class Subscriptions:
             return {"row": row}
         failure_record = None
         with contextlib.suppress(OSError):
-            failure_record = Path(Paths(self._home.job(job).host(host)).failure_record).read_text(errors="replace")
-        return {"row": row, "record": failure_record, "left": result_folders(self._home, job, host)}
+            base = self._home.job(job).host(host)
+            content = read_file(base, str(INSIDE.failure_record), limit=MAX_RECORD_BYTES)
+            failure_record = content.decode("utf-8", "replace")
+        left, unsafe = [], ""
+        try:
+            left = result_folders(self._home, job, host)
+        except OSError as error:
+            unsafe = f"{error.filename}: {error.strerror}"
+        return {"row": row, "record": failure_record, "left": left, "unsafe": unsafe}
 
     def _publish_log(self, number: int) -> bool:
         log, offset = self._logs[number]

@@ -1,0 +1,46 @@
+"""Refuse texts of the user that no request, script, argument vector or log can carry as they are. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from herringbone_contract.errors import OptionError, UsageError
+
+# Control characters end lines of requests and scripts, or reach a terminal; a half of a surrogate pair is no text.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+
+
+def check_texts(where: str, value: object, *, error: type[UsageError] = OptionError, secret: bool = False) -> None:
+    """Raise `error` when a text in `value`, keys included, has a control character; `where` names the value.
+
+    The message does not quote a `secret`.
+
+    >>> check_texts("role", ["a", {"b": "c\\nd"}])
+    Traceback (most recent call last):
+    herringbone_contract.errors.OptionError: role[1].b: 'c\\nd' has a control character or a line break; remove it
+    """
+    if isinstance(value, str):
+        if _CONTROL.search(value):
+            shown = "the text" if secret else repr(value)
+            raise error(f"{where}: {shown} has a control character or a line break; remove it")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            check_texts(f"{where}, key", key, error=error, secret=secret)
+            check_texts(f"{where}.{key}", item, error=error, secret=secret)
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            check_texts(f"{where}[{position}]", item, error=error, secret=secret)
+
+
+def check_name(where: str, value: str) -> str:
+    """Return a name, such as that of an image or an instance type. Raises `OptionError` if it looks like an option.
+
+    >>> check_name("image_uri", "-oProxyCommand=x")
+    Traceback (most recent call last):
+    herringbone_contract.errors.OptionError: image_uri: '-oProxyCommand=x' begins with a hyphen or has a blank; ...
+    """
+    check_texts(where, value)
+    if value.startswith("-") or " " in value:
+        raise OptionError(f"{where}: {value!r} begins with a hyphen or has a blank; write a name without them")
+    return value
