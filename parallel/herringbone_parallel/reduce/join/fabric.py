@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.rails import FABRIC, are_mixed
+from herringbone_contract.reduce_servers import FABRIC, are_mixed
 from herringbone_parallel.reduce.cores import native
 from herringbone_parallel.reduce.join.wire_values import text, whole
 
