@@ -105,6 +105,13 @@ class ServiceError(HerringboneError):
     denied = False
 
 
+class IndexBusyError(ServiceError):
+    """The index of jobs is locked, or its disk is full or read-only, at this moment; jobs go on without it."""
+
+    service = "the index of jobs"
+    transient = True
+
+
 class SlurmError(ServiceError):
     """Slurm's commands are missing, its controller does not answer, or it refuses a request."""
 

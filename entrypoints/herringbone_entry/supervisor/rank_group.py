@@ -200,3 +200,5 @@ class RankGroup:
 def _signal(rank: RankProcess, number: signal.Signals) -> None:
     assert rank.pid is not None
     processes.send(rank.pid, number)
+    # A paused rank takes no signal before it continues, and could not save. To a running one this is nothing.
+    processes.send(rank.pid, signal.SIGCONT)

@@ -23,19 +23,20 @@ import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.controller.retry import policies_of
+from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobRecord
-from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, settle
+from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, process_lives, settle, settle_end, unseen
 from herringbone.jobs.polling import Pace
 from herringbone.planning.checks import output_folder
-from herringbone.processes import identity, is_alive, pid_of
+from herringbone.processes import identity, pid_of
 from herringbone_contract.constants import DEFAULT_STOP_GRACE_SECONDS, HostVariable
 from herringbone_contract.errors import LaunchError, OptionError
 from herringbone_contract.failure import Failure
@@ -106,7 +107,12 @@ class DetachedBackend(OwnHostsBackend):
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
         process = record.controller or record.client
-        if record.done or (process is not None and is_alive(process)):
+        if record.done:
+            return record
+        # The job is over, and its controller could not write so: the index was locked, or its disk full.
+        if (columns := EndFile(self._home.job(name).end).read()) is not None:
+            return settle_end(self._index, record, columns)
+        if process_lives(record, process):
             return record
         # The controller may have written the job's end and exited between reading the row and looking at the process.
         record = self._index.get(name)
@@ -140,6 +146,9 @@ class DetachedBackend(OwnHostsBackend):
 
     def _signal(self, name: str, number: int) -> None:
         record = self.describe(name)
+        if elsewhere := unseen(record):
+            # The pid belongs to another process here, or to none.
+            raise LaunchError(elsewhere)
         # Between `claim` and the start of the controller, a job has a name and no process to signal.
         while not record.done and record.controller is None:
             time.sleep(_POLL_SECONDS)
@@ -147,7 +156,10 @@ class DetachedBackend(OwnHostsBackend):
             record = self.describe(name)
         if not record.done and record.controller is not None:
             # `describe` has compared the start time of the process, so the pid is not that of an unrelated process.
-            os.kill(pid_of(record.controller), number)
+            with suppress(ProcessLookupError):
+                os.kill(pid_of(record.controller), number)
+                # A controller that SIGSTOP has paused takes no signal before it continues. A running one ignores this.
+                os.kill(pid_of(record.controller), signal.SIGCONT)
 
     def _start_controller(self, name: str, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
         """Start the controller, whose Python starts while the client writes the job's folder."""

@@ -7,11 +7,25 @@ import os
 import sys
 from collections.abc import Sequence
 
-from herringbone.cli import clean, convert, describe, download, hosts, images, logs, ls, partition, plan, run, stop
+from herringbone.cli import (
+    clean,
+    convert,
+    describe,
+    download,
+    hosts,
+    images,
+    logs,
+    ls,
+    partition,
+    plan,
+    repack,
+    run,
+    stop,
+)
 from herringbone.cli.common import INTERRUPTED, JOB_FAILED, OK, USAGE
 from herringbone_contract.errors import HerringboneError, JobNotFoundError, UsageError
 
-_VERBS = (run, plan, ls, logs, stop, describe, download, clean, convert, partition, images, hosts)
+_VERBS = (run, plan, ls, logs, stop, describe, download, repack, clean, convert, partition, images, hosts)
 _EPILOG = """\
 exit codes: 0 done, 1 the job failed or the command did (or convert left something), 2 a mistake in the call,
             3 the job was stopped, 4 its time was over (max_run, max_wait), 130 Ctrl-C

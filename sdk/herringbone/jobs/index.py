@@ -16,7 +16,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone_contract.errors import HerringboneError, JobNameError, JobNotFoundError
+from herringbone_contract.errors import HerringboneError, IndexBusyError, JobNameError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone_contract.failure import Failure
@@ -27,20 +27,24 @@ STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "U
 PENDING, RESTARTING = "Pending", "Restarting"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
-_VERSION = 3
+_VERSION = 4
+# The format of the column `plan`; a row without it is of a release that did not note it.
+PLAN_VERSION = 1
 _TABLE = """
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
     status TEXT NOT NULL, secondary_status TEXT NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL,
     client TEXT, controller TEXT, run_folder TEXT, stop_grace REAL,
-    failure TEXT, model TEXT, service TEXT, description TEXT
+    failure TEXT, model TEXT, service TEXT, description TEXT, place TEXT, plan_version INTEGER
 )
 """
 # Version -> the statements that turn a table of the version before into one of this version.
 _MIGRATIONS = {
     2: ("ALTER TABLE jobs ADD COLUMN service TEXT", "ALTER TABLE jobs ADD COLUMN description TEXT"),
     3: ("ALTER TABLE jobs RENAME COLUMN keeper TO controller",),
+    # From here on, formats only add columns: a controller may end its job after an upgrade of the index.
+    4: ("ALTER TABLE jobs ADD COLUMN place TEXT", "ALTER TABLE jobs ADD COLUMN plan_version INTEGER"),
 }
 
 
@@ -52,7 +56,8 @@ class JobRecord:
     `client` is the identity of the process that submits the job, None once the submission is over. `controller` is the
     identity of the process that runs the job's life. `run_folder` is removed at the end. `model` is the path or address
     of the packed model. `service` says where a job outside this machine runs, and `description` is the last answer
-    from there, secrets masked.
+    from there, secrets masked. `place` says where `client` and `controller` run, as `processes.place` writes it; None
+    in rows of earlier releases. `plan_version` is the format of `plan`.
     """
 
     name: str
@@ -71,6 +76,8 @@ class JobRecord:
     model: str | None = None
     service: str | None = None
     description: str | None = None
+    place: str | None = None
+    plan_version: int | None = PLAN_VERSION
 
     @property
     def done(self) -> bool:
@@ -91,7 +98,8 @@ class JobIndex:
     >>> JobIndex(Path("index.sqlite")).get("digits-1").status    # doctest: +SKIP
     'Completed'
 
-    Raises `HerringboneError` when the file is damaged, locked for `busy_seconds` or cannot be written.
+    Raises `IndexBusyError` when the file is locked for `busy_seconds` or cannot be written now, `HerringboneError` when
+    it is damaged.
     """
 
     def __init__(self, path: Path, *, busy_seconds: float = 10.0) -> None:
@@ -154,7 +162,7 @@ class JobIndex:
 
     def _select(self, rest: str, *values: Any) -> list[JobRecord]:
         # sqlite would create the file, and a mere look must leave nothing behind.
-        if not self._path.exists():
+        if not self._path.exists() or not self._path.stat().st_size:
             return []
         with self._open() as database:
             rows = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM jobs {rest}", values)  # noqa: S608
@@ -171,13 +179,18 @@ class JobIndex:
                 self._make_table(database)
                 yield database
         except sqlite3.DatabaseError as error:
-            raise HerringboneError(f"the index of jobs, {self._path}: {error}; {_remedy(error)}") from error
+            # sqlite's own word for what may pass: locks, full and read-only disks, missing permissions.
+            kind = IndexBusyError if isinstance(error, sqlite3.OperationalError) else HerringboneError
+            raise kind(f"the index of jobs, {self._path}: {error}; {_remedy(error)}") from error
 
     def _make_table(self, database: sqlite3.Connection) -> None:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version == _VERSION:
             return
         if version > _VERSION:
+            columns = {row[1] for row in database.execute("PRAGMA table_info(jobs)")}
+            if columns >= set(_COLUMNS):
+                return
             raise HerringboneError(
                 f"the index of jobs, {self._path}, was made by a newer Herringbone (format {version}, "
                 f"this one reads {_VERSION}); update Herringbone"

@@ -19,7 +19,7 @@ from herringbone.estimators.options import InstanceGroup, Options, explain
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key, masked
 from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
-from herringbone_contract.errors import DistributionError, InputError, OptionError, UnsupportedError
+from herringbone_contract.errors import DistributionError, HerringboneError, InputError, OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import check_limits, check_user_values, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters
@@ -146,7 +146,21 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def parse_plan(raw: object) -> JobPlan:
-    """Return the plan that `JobPlan.to_dict` wrote; masked values stay masked."""
+    """Return the plan that `JobPlan.to_dict` wrote; masked values stay masked.
+
+    Raises `InputError` for a plan of another release that has members unknown here, or lacks some.
+    """
+    try:
+        return _parse_plan(raw)
+    # Each layer has its own error for a member that it does not know; a JobPlan itself raises TypeError.
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError, HerringboneError) as error:
+        raise InputError(
+            f"the job's plan was written by another release of Herringbone and cannot be read: {error}; describe, "
+            "logs and download work without it"
+        ) from error
+
+
+def _parse_plan(raw: object) -> JobPlan:
     stored = msgspec.convert(raw, dict[str, Any])
     stored.pop("launcher", None)  # derived from the distribution
     # msgspec cannot tell the two versions of modelparallel's parameters apart; the grammar of `distribution` can.

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone_contract.errors import HerringboneError, JobNameError, JobNotFoundError
 
 
@@ -61,7 +61,7 @@ def test_a_taken_name_is_refused(index):
 RACER = """
 import sys
 from pathlib import Path
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone_contract.errors import JobNameError
 sys.stdin.read()                          # all racers start together
 try:
@@ -144,6 +144,18 @@ def test_an_index_of_an_earlier_format_is_migrated(index, tmp_path, earlier):
         database.executescript(earlier)
     old = index.get("old")
     assert (old.controller, old.model, old.service, old.description) == ("12@34", "/m", None, None)
+    assert (old.place, old.plan_version) == (None, None)
     assert index.update("old", service="{}", description="{}")
     index.add(record("new"))
     assert [row.name for row in JobIndex(tmp_path / "index.sqlite").all()] == ["new", "old"]
+
+
+def test_an_index_with_further_columns_of_a_newer_release_is_read_and_written(index, tmp_path):
+    """A controller that started before an upgrade must still be able to end its job."""
+    index.add(record())
+    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as database:
+        database.executescript("ALTER TABLE jobs ADD COLUMN slots TEXT; PRAGMA user_version = 99")
+    assert index.update("a", status="Completed", model="/m")
+    assert index.get("a").model == "/m"
+    index.add(record("b"))
+    assert [row.plan_version for row in index.all()] == [PLAN_VERSION, PLAN_VERSION]

@@ -30,11 +30,12 @@ from typing import Any, NamedTuple
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.join import handshake
+from herringbone_parallel.reduce.join.handshake import AuthenticatedConnection
 from herringbone_parallel.reduce.join.join import local_address
 from herringbone_parallel.reduce.join.listener import Acceptor, listen
 from herringbone_parallel.reduce.join.listener import connect as connect_to
 from herringbone_parallel.reduce.join.settings import Settings
+from herringbone_parallel.reduce.join.wire_values import whole
 from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key, Kind, Message, parts, receive
 
 _CONNECT_SECONDS = 30.0
@@ -315,12 +316,13 @@ def connect(engine: Engine, settings: Settings) -> Transport:
     accepted: dict[int, socket.socket] = {}
     changed = threading.Condition()
 
-    def accept(connection: socket.socket, hello: dict[str, Any]) -> None:
+    def accept(connection: AuthenticatedConnection, hello: dict[str, Any]) -> None:
         if hello["meeting"] != nonce:
             raise ParallelError("two jobs with the same token share addresses")
-        handshake.send(connection, {})
+        rank = whole(hello, "rank", settings.rank + 1, settings.size - 1)
+        connection.send({})
         with changed:
-            accepted[int(hello["rank"])] = connection
+            accepted[rank] = connection.socket
             changed.notify_all()
 
     # A short name: the path of a local socket is limited to about 100 bytes.
@@ -334,7 +336,7 @@ def connect(engine: Engine, settings: Settings) -> Transport:
     addresses = [_RankAddress(*json.loads(data)) for data in all_gather(engine, json.dumps(own_address).encode())]
     nonce = addresses[0].nonce
     # The acceptor starts after the exchange, because `accept` reads the nonce. Until then the kernel queues callers.
-    acceptor = Acceptor([listener, local], settings.token, accept)
+    acceptor = Acceptor([listener, local], settings.token, f"rank {settings.rank} on {settings.host}", accept)
     until = time.monotonic() + _CONNECT_SECONDS
     connections: dict[int, socket.socket] = {}
     try:
