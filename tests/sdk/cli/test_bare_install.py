@@ -47,6 +47,7 @@ COMMANDS = {
     "stop digit-1 --grace -1": (2, "--grace -1.0: "),
     "download digit-1": (2, "did you mean digits-1?"),
     "download zebra": (2, "`herringbone ls` shows the jobs"),
+    "repack digit-1": (2, "did you mean digits-1?"),
     "images ls": (1, "no container engine answers"),
     "images clean": (1, "no container engine answers"),
     "images test gone": (1, "no container engine answers"),

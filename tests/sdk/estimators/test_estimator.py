@@ -51,6 +51,11 @@ def test_hyperparameters_can_be_set_later():
     assert "bad" not in estimator.hyperparameters()
 
 
+def test_a_script_as_the_first_argument_of_tensorflow_is_named():
+    with pytest.raises(OptionError, match=r"py_version: 'train.py' is a script, .* write entry_point='train.py'"):
+        TensorFlow("train.py", instance_type="local_process")
+
+
 def test_positional_arguments_have_sagemakers_order():
     torch = PyTorch("t.py", "2.3", "py311", "src", {"a": 1}, "image", MPI, instance_type="local_process")
     assert (torch.entry_point, torch.source_dir, torch.image_uri) == ("t.py", "src", "image")
