@@ -91,7 +91,8 @@ def test_a_refused_hello_costs_its_sender_the_connection_and_nothing_else(server
     data = b'{"deep": ' + b"[" * 100_000
     with socket.create_connection(("127.0.0.1", server.port)) as plain:
         connection = handshake.connect(plain, TOKEN, time.monotonic() + 5)
-        plain.sendall(struct.pack("<I", len(data)) + handshake._mac(connection._own_key, 0, data) + data)
+        sealed = connection.seal(data)
+        plain.sendall(struct.pack("<I", len(sealed)) + sealed)
         with contextlib.suppress(ConnectionResetError):
             assert plain.recv(1) == b""
     leave(joined(server))
