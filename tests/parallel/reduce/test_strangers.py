@@ -107,7 +107,7 @@ def test_a_rank_that_waits_in_vain_can_come_again(server: Server) -> None:
 
 
 def test_a_listener_goes_on_after_its_descriptors_ran_out() -> None:
-    """Regression: 300 silent connections at a limit of 256 descriptors closed the listener for good."""
+    """Regression: 500 silent connections at a limit of 256 descriptors closed the listener for good."""
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     command = ["bash", "-c", 'ulimit -n 256 && exec "$0" -m herringbone_parallel.reduce.server', sys.executable]
     reads, writes = os.pipe()
@@ -128,7 +128,7 @@ def test_a_listener_goes_on_after_its_descriptors_ran_out() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
         try:
             address = "127.0.0.1", json.loads(process.stdout.readline())["port"]
-            for _ in range(300):
+            for _ in range(500):
                 strangers.enter_context(socket.create_connection(address))
             for session in "12":
                 # Once among the strangers, once after them.
