@@ -65,10 +65,9 @@ class AuthenticatedConnection:
 
     def send(self, message: dict[str, Any]) -> None:
         """Send one JSON object; raises `OSError` as sockets do."""
-        data = json.dumps(message).encode()
+        data = self.seal(json.dumps(message).encode())
         self.socket.settimeout(_SEND_SECONDS)
-        self.socket.sendall(_LENGTH.pack(len(data)) + _mac(self._own_key, self._sent, data) + data)
-        self._sent += 1
+        self.socket.sendall(_LENGTH.pack(len(data)) + data)
 
     def receive(self, until: float) -> dict[str, Any]:
         """Read one object that the other end sent.
@@ -81,19 +80,27 @@ class AuthenticatedConnection:
             raise ParallelError(
                 f"a message of {length} bytes while connecting: the limit is {_MAX_MESSAGE_BYTES} bytes"
             )
-        mac = _read(self.socket, _PROOF_BYTES, until)
-        data = _read(self.socket, length, until)
-        # Before the text is parsed: the parser sees only what the other end wrote.
-        if not hmac.compare_digest(mac, _mac(self._other_key, self._received, data)):
-            raise ParallelError("a message while connecting was changed on its way: something sits between the hosts")
-        self._received += 1
-        message = json.loads(data)
+        # The parser sees only what the other end wrote.
+        message = json.loads(self.open(_read(self.socket, length, until)))
         if not isinstance(message, dict):
             raise ParallelError(f"a message while connecting is not a JSON object: {message!r}")
         # Any answer may be an error, so all callers get it as an exception.
         if "error" in message:
             raise ParallelError(str(message["error"]))
         return message
+
+    def seal(self, data: bytes) -> bytes:
+        """Return bytes behind their MAC, for `open` at the other end, which opens in the order of sealing."""
+        self._sent += 1
+        return _mac(self._own_key, self._sent, data) + data
+
+    def open(self, sealed: bytes) -> bytes:
+        """Return the bytes that the other end sealed; raises `ParallelError` for any others."""
+        data = sealed[_PROOF_BYTES:]
+        if not hmac.compare_digest(sealed[:_PROOF_BYTES], _mac(self._other_key, self._received + 1, data)):
+            raise ParallelError("a message was changed on its way: something sits between the hosts")
+        self._received += 1
+        return data
 
     def close(self) -> None:
         """Close the socket."""

@@ -186,6 +186,23 @@ def connect(
     source: str | None = None,
     extra_seconds: float = 0.0,
 ) -> tuple[socket.socket, dict[str, Any]]:
+    """Connect, prove knowledge of the token and send `hello`; return the socket and the answer.
+
+    See `connect_authenticated`, whose connection can also seal later messages.
+    """
+    connection, answer = connect_authenticated(address, label, token, hello, deadline, source, extra_seconds)
+    return connection.socket, answer
+
+
+def connect_authenticated(
+    address: tuple[str, int] | str,
+    label: str,
+    token: bytes,
+    hello: dict[str, Any],
+    deadline: float,
+    source: str | None = None,
+    extra_seconds: float = 0.0,
+) -> tuple[AuthenticatedConnection, dict[str, Any]]:
     """Connect, prove knowledge of the token and send `hello`; return the connection and the answer.
 
     `address` is a TCP address and port, or the path of a Unix socket. Messages call the other end `label`, and the
@@ -198,7 +215,7 @@ def connect(
         connection.send({"to": label, "hello": hello})
         # The answer may wait for other ranks, unlike the handshake.
         answer = connection.receive(max(deadline, time.monotonic() + 0.1) + extra_seconds)
-        return connection.socket, answer
+        return connection, answer
     except OSError as error:
         connection.close()
         raise ParallelError(f"{label} at {address} did not answer while connecting: {error}") from None
