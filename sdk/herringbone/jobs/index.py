@@ -10,7 +10,7 @@ import difflib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -36,7 +36,7 @@ CREATE TABLE jobs (
     status TEXT NOT NULL, secondary_status TEXT NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL,
     client TEXT, controller TEXT, run_folder TEXT, stop_grace REAL,
-    failure TEXT, model TEXT, service TEXT, description TEXT, place TEXT, plan_version INTEGER
+    failure TEXT, model TEXT, service TEXT, description TEXT, place TEXT, plan_version INTEGER, hosts INTEGER
 )
 """
 # Version -> the statements that turn a table of the version before into one of this version.
@@ -44,7 +44,9 @@ _MIGRATIONS = {
     2: ("ALTER TABLE jobs ADD COLUMN service TEXT", "ALTER TABLE jobs ADD COLUMN description TEXT"),
     3: ("ALTER TABLE jobs RENAME COLUMN keeper TO controller",),
     # From here on, formats only add columns: a controller may end its job after an upgrade of the index.
-    4: ("ALTER TABLE jobs ADD COLUMN place TEXT", "ALTER TABLE jobs ADD COLUMN plan_version INTEGER"),
+    4: tuple(
+        f"ALTER TABLE jobs ADD COLUMN {column}" for column in ("place TEXT", "plan_version INTEGER", "hosts INTEGER")
+    ),
 }
 
 
@@ -57,7 +59,7 @@ class JobRecord:
     identity of the process that runs the job's life. `run_folder` is removed at the end. `model` is the path or address
     of the packed model. `service` says where a job outside this machine runs, and `description` is the last answer
     from there, secrets masked. `place` says where `client` and `controller` run, as `processes.place` writes it; None
-    in rows of earlier releases. `plan_version` is the format of `plan`.
+    in rows of earlier releases. `plan_version` is the format of `plan`, `hosts` its number of hosts.
     """
 
     name: str
@@ -78,6 +80,7 @@ class JobRecord:
     description: str | None = None
     place: str | None = None
     plan_version: int | None = PLAN_VERSION
+    hosts: int | None = None
 
     @property
     def done(self) -> bool:
@@ -87,6 +90,10 @@ class JobRecord:
     def plan_dict(self) -> dict[str, Any]:
         plan: dict[str, Any] = json.loads(self.plan)
         return plan
+
+    @property
+    def num_hosts(self) -> int:
+        return self.hosts if self.hosts is not None else len(self.plan_dict.get("hosts", ()))
 
 
 _COLUMNS = tuple(field.name for field in fields(JobRecord))
@@ -160,12 +167,22 @@ class JobIndex:
         """Return every job, the newest first."""
         return self._select("ORDER BY created DESC, name")
 
-    def _select(self, rest: str, *values: Any) -> list[JobRecord]:
+    def running(self) -> list[JobRecord]:
+        """Return the jobs that are not over, the newest first."""
+        return self._select(f"WHERE status NOT IN {TERMINAL} ORDER BY created DESC, name")
+
+    def summaries(self) -> list[JobRecord]:
+        """Return every job, the newest first, for a list: without plans, failures and descriptions."""
+        # A plan has some kilobytes. Rows of earlier releases tell the number of hosts only by it.
+        short = {"plan": "CASE WHEN hosts IS NULL THEN plan ELSE '{}' END", "failure": "NULL", "description": "NULL"}
+        return self._select("ORDER BY created DESC, name", columns=[short.get(column, column) for column in _COLUMNS])
+
+    def _select(self, rest: str, *values: Any, columns: Sequence[str] | None = None) -> list[JobRecord]:
         # sqlite would create the file, and a mere look must leave nothing behind.
         if not self._path.exists() or not self._path.stat().st_size:
             return []
         with self._open() as database:
-            rows = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM jobs {rest}", values)  # noqa: S608
+            rows = database.execute(f"SELECT {', '.join(columns or _COLUMNS)} FROM jobs {rest}", values)  # noqa: S608
             return [JobRecord(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
 
     @contextmanager

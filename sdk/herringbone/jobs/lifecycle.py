@@ -125,6 +125,7 @@ def claim(
         # Pid and start time: a pid alone may be given to another process after the client's death.
         client=identity(os.getpid()),
         place=place(),
+        hosts=len(plan.hosts),
         service=service,
     )
     index = JobIndex(home.index)

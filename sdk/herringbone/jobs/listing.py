@@ -16,7 +16,9 @@ _PATIENCE_SECONDS = 10.0
 
 
 def all_jobs(say: Callable[[str], None] | None = None, *, patience: float = _PATIENCE_SECONDS) -> list[JobRecord]:
-    """Return every job known on this machine, the newest first; jobs that are over are not asked about.
+    """Return a summary of every job known on this machine, the newest first; see `JobIndex.summaries`.
+
+    Jobs that are over are not asked about.
 
     >>> [record.status for record in all_jobs(print)]        # doctest: +SKIP
     ['InProgress', 'Completed']
@@ -25,9 +27,8 @@ def all_jobs(say: Callable[[str], None] | None = None, *, patience: float = _PAT
     """
     index = JobIndex(find_home().index)
     running: dict[str, list[str]] = {}
-    for record in index.all():
-        if not record.done:
-            running.setdefault(record.backend, []).append(record.name)
+    for record in index.running():
+        running.setdefault(record.backend, []).append(record.name)
     # Several threads write to both; `list.append` and `dict.__setitem__` are atomic in CPython.
     errors: list[str] = []
     looks: dict[str, JobRecord] = {}
@@ -46,7 +47,7 @@ def all_jobs(say: Callable[[str], None] | None = None, *, patience: float = _PAT
         for error in errors:
             say(error)
     # The row of a job that is over may be newer than the index, which cannot always be written.
-    return [looks.get(record.name, record) if not record.done else record for record in index.all()]
+    return [looks.get(record.name, record) if not record.done else record for record in index.summaries()]
 
 
 def _look(name: str, jobs: list[str], looks: dict[str, JobRecord], errors: list[str]) -> None:

@@ -3,6 +3,7 @@
 import sqlite3
 import subprocess
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
@@ -159,3 +160,16 @@ def test_an_index_with_further_columns_of_a_newer_release_is_read_and_written(in
     assert index.get("a").model == "/m"
     index.add(record("b"))
     assert [row.plan_version for row in index.all()] == [PLAN_VERSION, PLAN_VERSION]
+
+
+def test_a_summary_has_no_plan_and_counts_the_hosts(index):
+    plan = '{"hosts": [{"name": "algo-1"}, {"name": "algo-2"}]}'
+    row = record("a", created=2.0)
+    index.add(replace(row, plan=plan, hosts=2, failure="{}", description="{}"))
+    # As rows of an earlier release, which tell the number of hosts only by their plan.
+    index.add(replace(row, name="old", created=1.0, plan=plan))
+    summaries = index.summaries()
+    assert [(row.name, row.num_hosts, row.plan) for row in summaries] == [("a", 2, "{}"), ("old", 2, plan)]
+    assert [(row.failure, row.description) for row in summaries] == [(None, None)] * 2
+    index.update("a", status="Stopped")
+    assert [row.name for row in index.running()] == ["old"]
