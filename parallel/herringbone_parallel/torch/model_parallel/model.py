@@ -25,6 +25,7 @@ from herringbone_parallel.torch.model_parallel.placement.sequential import join_
 from herringbone_parallel.torch.model_parallel.replicas.model_replicas import ModelReplicas
 from herringbone_parallel.torch.model_parallel.replicas.options import HookFunction, Uneven, parse_options
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
+from herringbone_parallel.torch.model_parallel.runtime.bypasses import serve_bypasses
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
 
 
@@ -66,6 +67,12 @@ class DistributedModel(nn.Module):
             raise ParallelError("a script has one DistributedModel; put several models in one module")
         if current() is not None:
             raise ParallelError("DistributedModel inside a step; make it before the first one")
+        for path, inner in module.named_modules():
+            if isinstance(inner, torch.jit.ScriptModule) and library.settings.partitions > 1:
+                raise ParallelError(
+                    f"module {path!r} is made by torch.jit, which keeps its parameters out of reach of the partition:"
+                    " give smp.DistributedModel the module before it is scripted or traced"
+                )
         if library.settings.delayed_parameter_initialization and not any_delayed(module):
             warnings.warn(
                 "delayed_parameter_initialization has no effect: the model was made outside of smp.model_creation()",
@@ -114,6 +121,7 @@ class DistributedModel(nn.Module):
         settle(self.module, assigned, library.pp_rank, library.device)
         join_children(self.module)
         serve_torch()
+        serve_bypasses()
         self._finish_partition(assigned)
 
     def _finish_partition(self, assigned: dict[str, int]) -> None:

@@ -30,6 +30,7 @@ from herringbone_parallel.torch.model_parallel import state
 from herringbone_parallel.torch.model_parallel.failures import REPORT_SECONDS, PeerFailedError, described
 from herringbone_parallel.torch.model_parallel.results import collect, share
 from herringbone_parallel.torch.model_parallel.runtime import randomness
+from herringbone_parallel.torch.model_parallel.runtime.bypasses import naming_compilers
 from herringbone_parallel.torch.model_parallel.runtime.cpu_affinity import core_hand_over
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
 from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
@@ -245,7 +246,7 @@ def _run_with_peers(
 
 def _run_function(microbatch: Microbatch, function: Callable[..., Any], args: Any, kwargs: Any, detach: bool) -> Any:
     """Run the user's function as one microbatch, and return its result, detached if `detach`."""
-    with microbatch.running():
+    with microbatch.running(), naming_compilers():
         result = function(*args, **kwargs)
 
     def detached(leaf: Any) -> Any:

@@ -16,11 +16,10 @@ import torch
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.runtime.microbatch import OWNER_ATTRIBUTE, current
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, OWNER_ATTRIBUTE, current
 from herringbone_parallel.torch.model_parallel.runtime.placed import METADATA
 
-# Attributes of a module: its `Home`, and the partition that the user put it on.
-HOME_ATTRIBUTE = "_smp_home"
+# The attribute of a module that holds the partition that the user put it on.
 PARTITION_ATTRIBUTE = "_smp_partition"
 _original_call = nn.Module.__call__
 _original_init = nn.Module.__init__

@@ -33,7 +33,7 @@ from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.modes import thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate, operate_inside
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
-from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor, Value
+from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, PlacedTensor, Value
 from herringbone_parallel.torch.model_parallel.runtime.randomness import reseed, seed_generators
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook, TensorSpec, shapes_of
 from herringbone_parallel.torch.model_parallel.runtime.tape import Flow, Move, Run, Segment, StartGradient, Tape
@@ -42,6 +42,9 @@ from herringbone_parallel.torch.model_parallel.runtime.visits import Visits
 
 # The attribute of a partitioned model's parameter that holds the pipeline rank it lives on.
 OWNER_ATTRIBUTE = "_smp_owner"
+# The attribute of a module that holds its `Home`.
+HOME_ATTRIBUTE = "_smp_home"
+TRANSFORMED = f"torch.vmap or torch.func of a tensor or a module of a distributed model. {IN_A_MODULE}"
 
 # Module names, because Python 3.10 looks up a member of an enum several times slower.
 _FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
@@ -145,6 +148,9 @@ class Microbatch:
         args, kwargs = replace_leaves((args, kwargs), collect)
         if target is None and not values:
             return function(*args, **kwargs)
+        if torch._C._are_functorch_transforms_active():
+            # The other ranks do not see the transform's own tensors, which may come in through a closure.
+            raise ParallelError(TRANSFORMED)
         home = target if target is not None else _most_bytes(values.values())
         self.trace.append((name, home))
         if seed is None:

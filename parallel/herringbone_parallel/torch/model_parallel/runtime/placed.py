@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.torch.model_parallel.runtime.shapes import TensorSpec
 from herringbone_parallel.torch.model_parallel.runtime.tape import Flow, Segment
@@ -79,6 +80,9 @@ METADATA: set[Any] = {
 }  # fmt: skip
 
 
+IN_A_MODULE = "Make the call inside the forward of a module that is placed on one rank: there all of torch works."
+
+
 class PlacedTensor(torch.Tensor):
     """A tensor whose data is on the pipeline rank `value.owner`; `operate` runs every operation on it."""
 
@@ -114,7 +118,10 @@ class PlacedTensor(torch.Tensor):
         if func is torch.ops.aten.detach.default:
             # Autograd detaches a wrapper that it receives. There is no data to detach.
             return args[0]
-        raise AssertionError(f"{func} reached a placed tensor below __torch_function__")
+        raise ParallelError(
+            f"{func} has reached a tensor of a distributed model inside a function of torch that runs its operations by"
+            f" itself. {IN_A_MODULE}"
+        )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         # No data: fetching it needs a message from another rank, and a debug print rarely runs on all ranks.

@@ -321,9 +321,9 @@ class Transport:
         except _PeerGoneError as error:
             # While closing, a peer may be gone before its last word has arrived.
             if not self._closing:
-                with self._receive_lock:
-                    self._loss = f"lost contact with pipeline rank {peer} (rank {self._ranks[peer]}): {error}"
-                    self._report_loss()
+                self._lose(f"lost contact with pipeline rank {peer} (rank {self._ranks[peer]}): {error}")
+        except Exception as error:  # noqa: BLE001  a step would wait for ever for the message that ended this thread
+            self._lose(f"a message of pipeline rank {peer} cannot be read: {type(error).__name__}: {error}")
 
     def _note_goodbye(self, peer: int) -> None:
         with self._receive_lock:
@@ -332,6 +332,11 @@ class Transport:
                 # A goodbye that comes too late finds the group destroyed on this rank.
                 with suppress(RuntimeError, ValueError):
                     self._send_empty(peer, _Kind.LAST_WORD)
+
+    def _lose(self, reason: str) -> None:
+        with self._receive_lock:
+            self._loss = reason
+            self._report_loss()
 
     def _report_loss(self) -> None:
         """Deliver a lost connection as a failure that this rank reports to itself. Requires `_receive_lock`."""
