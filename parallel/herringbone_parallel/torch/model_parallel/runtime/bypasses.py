@@ -36,6 +36,7 @@ _vmap: Any = vmap
 _wrap_for_grad = _transforms._wrap_for_grad
 _add_batch_dim = _vmap._add_batch_dim
 _reparametrize_module = stateless._reparametrize_module
+_make_grads = torch.autograd._make_grads
 
 
 def serve_bypasses() -> None:
@@ -45,6 +46,7 @@ def serve_bypasses() -> None:
     _transforms._wrap_for_grad = partial(_without_placed, _wrap_for_grad)
     _vmap._add_batch_dim = partial(_without_placed, _add_batch_dim)
     stateless._reparametrize_module = _without_homes
+    torch.autograd._make_grads = _starts
     # torch.compile must not compile this library's own functions where a compiled function of the script calls them.
     # Not imported for that alone: the first optimizer of a process imports it.
     rules = sys.modules.get("torch._dynamo.trace_rules")
@@ -84,6 +86,15 @@ def _without_placed(function: Callable[..., Any], tensor: torch.Tensor, *args: A
     if isinstance(tensor, PlacedTensor):
         raise ParallelError(TRANSFORMED)
     return function(tensor, *args)
+
+
+def _starts(outputs: Any, *args: Any, **kwargs: Any) -> Any:
+    # Called by `torch.autograd.backward`, which would add a gradient to the placed tensor itself, and to nothing else.
+    if any(isinstance(output, PlacedTensor) for output in outputs):
+        raise ParallelError(
+            "torch.autograd.backward of a tensor of a distributed model: call model.backward(loss) instead"
+        )
+    return _make_grads(outputs, *args, **kwargs)
 
 
 def _without_homes(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:

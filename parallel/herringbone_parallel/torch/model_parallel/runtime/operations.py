@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn, Protocol
 
@@ -10,6 +10,7 @@ import torch
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
+from herringbone_parallel.torch.model_parallel.runtime import gradients
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 
 # These return plain Python values, so every rank needs the data itself.
@@ -25,8 +26,11 @@ _NO_MEMORY = "its memory is on one rank only; read it in a module, or with .nump
 _attribute: Any = torch.Tensor
 _REFUSED = {
     torch.Tensor.backward: "call model.backward(loss) instead, so that the schedule can place it",
+    torch.autograd.backward: "call model.backward(loss) instead, so that the schedule can place it",
     torch.Tensor.requires_grad_: "decide it on the inputs of the model",
-    torch.Tensor.register_hook: "register a hook on the module instead",
+    torch.Tensor.register_hook: "register a hook on the module, or on the parameter outside of the step",
+    torch.Tensor.register_post_accumulate_grad_hook: "register it on the parameter outside of the step",
+    _attribute.grad.__set__: "each step has new tensors, so there is no gradient to reset",
     _attribute.data.__set__: "give the new tensor a name of its own",
     **{
         getattr(torch.Tensor, name): _NO_MEMORY
@@ -47,18 +51,9 @@ _UPDATING = {torch.nn.functional.batch_norm: "training", torch.nn.functional.ins
 _DATA = "_smp_data"
 
 
-class Caller(Protocol):
+class Caller(gradients.Caller, Protocol):
     """The part of `Microbatch` that runs operations."""
 
-    def call(
-        self,
-        name: str,
-        target: int | None,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        identity: Hashable = None,
-    ) -> Any: ...
     def fetch(self, tensor: PlacedTensor) -> torch.Tensor: ...
 
 
@@ -70,6 +65,12 @@ def operate(caller: Caller, func: Any, args: tuple[Any, ...], kwargs: dict[str, 
     if func is torch.Tensor.__iter__:
         # A generator has no shape to share; the parts that `unbind` returns have.
         return iter(operate(caller, torch.Tensor.unbind, (args[0], 0), {}))
+    if func == torch.Tensor.retain_grad:
+        return gradients.retain(caller, args[0])
+    if func == _attribute.grad.__get__:
+        return gradients.gradient(caller, args[0])
+    if func is torch.autograd.grad:
+        return gradients.differentiate(caller, args, kwargs)
     if func in _REFUSED:
         raise ParallelError(f"Tensor.{name} cannot be used on a tensor of a distributed model: {_REFUSED[func]}")
     if kwargs.get("out") is not None:

@@ -30,9 +30,10 @@ class Value:
     local     the data, detached, if this rank has it
     made      on the owner, the same tensor with its autograd graph
     flow      the sum of its gradients; None when it needs none
+    retained  whether the user reads its gradient; the same on every rank
     """
 
-    __slots__ = ("flow", "holders", "local", "made", "owner", "serial", "spec")
+    __slots__ = ("flow", "holders", "local", "made", "owner", "retained", "serial", "spec")
 
     def __init__(
         self, owner: int, serial: int, spec: TensorSpec, made: torch.Tensor | None, segment: Segment | None = None
@@ -44,6 +45,7 @@ class Value:
         # A parameter is not detached: its gradient has to arrive at the parameter itself.
         self.local = made if made is None or isinstance(made, torch.nn.Parameter) else made.detach()
         self.holders = {owner}
+        self.retained = False
         self.flow = Flow(owner, serial, segment) if spec.requires_grad else None
 
     def anchor(self) -> Flow:
@@ -68,7 +70,7 @@ _ATTRIBUTES: tuple[Any, ...] = tuple(
     getattr(torch.Tensor, name)
     for name in (
         "shape", "dtype", "device", "layout", "ndim", "itemsize", "requires_grad", "is_leaf", "is_cuda", "is_meta",
-        "is_sparse", "is_quantized", "is_nested", "grad_fn", "grad",
+        "is_sparse", "is_quantized", "is_nested", "grad_fn",
     )
 )  # fmt: skip
 METADATA: set[Any] = {
