@@ -17,6 +17,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import local_parts, optimizer_state, state
 from herringbone_parallel.torch.model_parallel.activation_checkpointing import serve_torch
+from herringbone_parallel.torch.model_parallel.clipping import serve_torch_clipping
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import any_delayed, make_values
 from herringbone_parallel.torch.model_parallel.placement.partitioning import Tracing, agree
@@ -122,6 +123,7 @@ class DistributedModel(nn.Module):
         join_children(self.module)
         serve_torch()
         serve_bypasses()
+        serve_torch_clipping()
         self._finish_partition(assigned)
 
     def _finish_partition(self, assigned: dict[str, int]) -> None:
@@ -200,7 +202,7 @@ class DistributedModel(nn.Module):
     def local_state_dict(self) -> dict[str, Any]:
         """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`."""
         return {
-            **local_parts.with_data(self.module.state_dict()),
+            **local_parts.with_data(local_parts.state_dict(self.module)),
             PARTIAL_KEY: state.get().settings.partitions > 1,
         }
 
@@ -211,7 +213,7 @@ class DistributedModel(nn.Module):
                 "state_dict() before the first step: made inside smp.delay_param_initialization, the parameters have no"
                 " values yet. Run a step first"
             )
-        state_dict = self.module.state_dict(*args, **kwargs)
+        state_dict = local_parts.state_dict(self.module, *args, **kwargs)
         library = state.get()
         if library.settings.partitions == 1 or not self.partitioned:
             return state_dict
@@ -234,8 +236,9 @@ class DistributedModel(nn.Module):
             return None
         if not self.partitioned or state.get().settings.partitions == 1:
             return self.module.load_state_dict(loaded, strict=strict, assign=assign)
-        local = local_parts.with_data(self.module.state_dict())
-        expected = set(local) if state_dict.get(PARTIAL_KEY) else set(self.module.state_dict())
+        whole = local_parts.state_dict(self.module)
+        local = local_parts.with_data(whole)
+        expected = set(local) if state_dict.get(PARTIAL_KEY) else set(whole)
         if strict and expected != set(loaded):
             raise ParallelError(
                 f"the state dict is of another model: missing {sorted(expected - set(loaded))[:5]},"
