@@ -80,10 +80,14 @@ class Purpose(IntEnum):
     OUTPUT = 3
     RESULTS = 4
     FAILURE = 5
+    # The next three begin a step, see arguments.py.
+    DIGEST = 6
+    WANTED = 7
+    ARGUMENTS = 8
     # The last three belong to a blocked step, see stall.py.
-    PROBE = 6
-    ENDED = 7
-    DIVERGED = 8
+    PROBE = 9
+    ENDED = 10
+    DIVERGED = 11
 
 
 # Messages that end the step, whatever else was to come.
