@@ -1,8 +1,8 @@
 """Bad frames and strangers against the control channel: before the proof, after it, and hundreds of open connections.
 
 Usage: `python -m tests.campaigns.channel [--before 100000] [--after 100000] [--connections 500] [--seed 1]`. The last
-line is JSON with the counts. Exit code 1 when a frame that nobody sent was delivered, an exception escaped, the job's host
-did not join in the end, or descriptors stayed open.
+line is JSON with the counts. Exit code 1 when a frame that nobody sent was delivered, an exception escaped, the host of
+the job did not join in the end, or descriptors stayed open.
 
 [1] before     each input is a connection to a listener: a bad hello, which must cost that connection alone
 [2] after      each input is a frame on a link: delivered if and only if it is the next frame of the other host
