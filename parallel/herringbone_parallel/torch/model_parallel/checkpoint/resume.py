@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.checkpoints import checkpoint_dir
 from herringbone_parallel.core.groups import CommGroup
+from herringbone_parallel.job_folders import checkpoint_dir
 from herringbone_parallel.torch.model_parallel import communication, local_parts, optimizer_state, ranks, state
 from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
 from herringbone_parallel.torch.model_parallel.checkpoint.save_load import read_whole, write_whole
