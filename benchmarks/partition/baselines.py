@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 
@@ -32,7 +33,7 @@ def smp_greedy(tree: CostTree, partitions: int, memory_weight: float) -> list[in
     weight = {paths[0]: float(cost) for paths, cost in zip(problem.members, problem.cost, strict=True)}
     totals: dict[str, float] = {}
     for node in reversed(list(tree.root.walk())):
-        totals[node.path] = weight.get(node.path, 0.0) + sum(totals[child.path] for child in node.children)
+        totals[node.path] = weight.get(node.path, 0.0) + math.fsum(totals[child.path] for child in node.children)
     labels: dict[int, int] = {}
 
     def settle(nodes: Sequence[CostNode], device: int) -> None:
@@ -50,7 +51,7 @@ def smp_greedy(tree: CostTree, partitions: int, memory_weight: float) -> list[in
             settle(nodes, first)
             return
         segments = _segments([totals[node.path] for node in nodes], devices)
-        costs = [sum(totals[node.path] for node in nodes[start:end]) for start, end in segments]
+        costs = [math.fsum(totals[node.path] for node in nodes[start:end]) for start, end in segments]
         shares, parent = _proportional(costs, devices), first
         for (start, end), share in zip(segments, shares, strict=True):
             divide(nodes[start:end], first if share else parent, share)
@@ -66,8 +67,8 @@ def _segments(costs: list[float], most: int) -> list[tuple[int, int]]:
     @cache
     def best(end: int, count: int) -> tuple[float, int]:
         if count == 1:
-            return sum(costs[:end]), 0
-        return min((max(best(cut, count - 1)[0], sum(costs[cut:end])), cut) for cut in range(count - 1, end))
+            return math.fsum(costs[:end]), 0
+        return min((max(best(cut, count - 1)[0], math.fsum(costs[cut:end])), cut) for cut in range(count - 1, end))
 
     segments = []
     end = len(costs)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import statistics
 import sys
 import tempfile
@@ -93,7 +94,8 @@ def train(name: str, clock: bool, microbatches: int, steps: int) -> float:
 def errors(file: PartitionFile, measured: list[float]) -> tuple[float, float]:
     """Return the mean error of the predicted shares, and of the predicted seconds."""
     expected = [load.seconds + load.communication_seconds for load in file.loads]
-    share = [a / sum(expected) / (b / sum(measured)) - 1 for a, b in zip(expected, measured, strict=True)]
+    ratio = math.fsum(measured) / math.fsum(expected)
+    share = [a / b * ratio - 1 for a, b in zip(expected, measured, strict=True)]
     seconds = [a / b - 1 for a, b in zip(expected, measured, strict=True)]
     return statistics.mean(map(abs, share)), statistics.mean(map(abs, seconds))
 

@@ -5,6 +5,7 @@ Sizes and the shares of the time come from `benchmarks.partition.shapes`, and so
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from benchmarks.partition.shapes import BYTES_PER_PARAMETER, OPERATIONS_PER_SECOND, resnet50, transformer
@@ -38,7 +39,7 @@ class Workload:
 def bert_large(speed: float = 1.0) -> Workload:
     """Return BERT-large's step on a GPU `speed` times as fast as a V100."""
     tree = transformer(layers=24, width=1024, vocabulary=30_522, tokens=BERT_TOKENS, batch=BERT_SEQUENCES)
-    operations = sum(node.seconds for node in tree.root.walk()) * OPERATIONS_PER_SECOND
+    operations = math.fsum(node.seconds for node in tree.root.walk()) * OPERATIONS_PER_SECOND
     return _workload("BERT-large", tree, operations / BERT_OPERATIONS_PER_SECOND / speed)
 
 
@@ -50,7 +51,7 @@ def resnet_50(speed: float = 1.0) -> Workload:
 def _workload(name: str, tree: CostTree, step_s: float) -> Workload:
     """Return a model's step; a gradient is final when the first module that uses its parameter ends its backward."""
     nodes = list(tree.root.walk())
-    total = sum(node.seconds for node in nodes)
+    total = math.fsum(node.seconds for node in nodes)
     backward_s = step_s * 2 / 3
     passed, final = 0.0, {}
     for node in reversed(nodes):

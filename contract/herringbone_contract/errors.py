@@ -17,6 +17,7 @@
     +-- EngineError                no container engine answers, or it refuses a request
     +-- ImageError                 an image that is missing, cannot be built, or cannot run a job
     +-- ServiceError               a service that runs jobs does not answer, or refuses a request
+    |   +-- IndexBusyError         the index of jobs is locked, or its disk is full or read-only, at this moment
     |   +-- SlurmError             Slurm does not answer, or refuses a request
     |   +-- AwsError               AWS refuses a request; `code` is its own error code
     |       +-- AwsCredentialsError    no credentials, or they are expired or wrong
@@ -103,6 +104,13 @@ class ServiceError(HerringboneError):
     service = "the service"
     transient = False
     denied = False
+
+
+class IndexBusyError(ServiceError):
+    """The index of jobs is locked, or its disk is full or read-only, at this moment; jobs go on without it."""
+
+    service = "the index of jobs"
+    transient = True
 
 
 class SlurmError(ServiceError):

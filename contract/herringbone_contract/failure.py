@@ -14,6 +14,8 @@ from herringbone_contract.constants import MAX_FAILURE_CHARS
 
 # The client recognises a lost host by these words.
 _LOST = "lost contact with "
+# The client recognises a host that lost a process of ours by these words.
+_LOST_PROCESS = "lost a process of "
 
 
 class Frame(NamedTuple):
@@ -60,6 +62,13 @@ class Failure(NamedTuple):
             return None
         # A message about `algo-10` also begins with `algo-1`, so look at the character after the name.
         return self.host if self.message[len(_LOST + self.host) :][:1] in ("", ":", " ") else None
+
+    @property
+    def interrupted_host(self) -> str | None:
+        """The host that was lost, or that lost a process of ours; None when the script may be the reason."""
+        if self.host is not None and self.message.startswith(f"{_LOST_PROCESS}{self.host}: "):
+            return self.host
+        return self.lost_host
 
     @property
     def what(self) -> str:
@@ -111,6 +120,15 @@ def lost_contact(host: str, silence: str = "") -> Failure:
     ('algo-2: exit code 1: lost contact with algo-2', 'algo-2')
     """
     return Failure(host=host, exit_code=1, message=_LOST + host + (f" ({silence})" if silence else ""))
+
+
+def lost_process(host: str, event: str, code: int, last_lines: tuple[str, ...] = ()) -> Failure:
+    """Return the failure of a host on which somebody killed a process of ours that the ranks needed.
+
+    >>> lost_process("algo-1", "mpirun ended before its ranks did", 137).render()
+    'algo-1: exit code 137, killed by SIGKILL: lost a process of algo-1: mpirun ended before its ranks did'
+    """
+    return Failure(host=host, exit_code=code, message=f"{_LOST_PROCESS}{host}: {event}", log_tail=last_lines)
 
 
 # Remedies for the service's own failures, by its words for them; no script causes these.

@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from herringbone_contract.decode import Reader, legal_keys, mapping, read, show
 from herringbone_contract.errors import DistributionError
 from herringbone_contract.model_parallel import ModelParallelParameters, ModelParallelV2Parameters
-from herringbone_contract.rails import are_mixed, is_rail
+from herringbone_contract.reduce_servers import are_mixed, is_rail
 from herringbone_contract.strategies import (
     MPI,
     DataParallel,
@@ -73,10 +73,11 @@ def _read_strategy(
     target: type[StrategyType], raw: object, path: str, nested: Mapping[str, Reader] | None = None
 ) -> StrategyType:
     strategy = read(target, raw, path, nested)
-    if raw and "enabled" not in mapping(raw, path):
+    # AWS's SDK takes a missing `enabled` for False, and the job trains on one process per host without a word.
+    if "enabled" not in mapping(raw, path):
         raise DistributionError(
-            f"{path}: 'enabled' is missing, and without it the strategy is off and its other keys do nothing."
-            " Add 'enabled': True."
+            f"{path}: 'enabled' is missing, and without it the strategy is off and does nothing."
+            " Add 'enabled': True, or leave the strategy out."
         )
     return strategy
 
@@ -90,6 +91,11 @@ def _read_if_enabled(
 
 
 def _read_smdistributed(raw: object, path: str, *, version2: bool) -> SMDistributed:
+    if raw == {}:
+        raise DistributionError(
+            f"{path}: names no library, so it would do nothing. Write {{'dataparallel': {{'enabled': True}}}} or"
+            " {'modelparallel': {'enabled': True, 'parameters': {...}}} in it, or leave smdistributed out."
+        )
     read_parameters: Reader = _read_parameters_of_either
     if _is_enabled(raw, "modelparallel"):
         read_parameters = partial(_read_parameters, version2=version2)
@@ -108,6 +114,9 @@ def _read_smdistributed(raw: object, path: str, *, version2: bool) -> SMDistribu
             f"{path}.modelparallel.parameters: missing or empty, and the job would not know that model parallelism is"
             f" on: nothing else carries it. Give at least one, for example {{{example}}}."
         )
+    if smdistributed == SMDistributed():
+        # AWS's SDK sends the switch of `dataparallel` when both libraries are off.
+        return SMDistributed(dataparallel=DataParallel(enabled=False))
     return smdistributed
 
 

@@ -10,6 +10,7 @@ for the first line.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,33 @@ def encode_values(values: Mapping[str, object]) -> dict[str, str]:
             ) from error
     check_limits(encoded)
     return encoded
+
+
+# A script gets a hyperparameter as `--name value`, so a name must be one word that begins with no dash.
+_NAME = re.compile(r"[^\s=\x00-\x1f\x7f-][^\s=\x00-\x1f\x7f]*")
+
+
+def is_name(name: str) -> bool:
+    """Return whether a script gets a hyperparameter of this name as one argument, whose value follows it."""
+    return _NAME.fullmatch(name) is not None
+
+
+def check_user_values(values: Mapping[str, object]) -> None:
+    """Raise `HyperparameterError` for hyperparameters that a script would not get as its user wrote them.
+
+    >>> check_user_values({"epochs": 3, "name": ""})
+    """
+    for name, value in values.items():
+        if not is_name(name):
+            raise HyperparameterError(
+                f"hyperparameter {name!r}: a name has no white space, no = and no leading dash, because the script gets"
+                " it as --name; rename it"
+            )
+        if value is None:
+            raise HyperparameterError(
+                f"hyperparameter {name!r} is None, which the script would get as an empty text; leave it out, so that"
+                " the script's own default holds"
+            )
 
 
 def check_limits(encoded: Mapping[str, str]) -> None:
@@ -153,10 +181,11 @@ def _encode_smdistributed(smdistributed: SMDistributed) -> dict[str, object]:
     if smdistributed.modelparallel is not UNSET:
         values[Key.MODEL_PARALLEL_PARAMETERS] = msgspec.to_builtins(smdistributed.modelparallel.parameters)
     # AWS's SDK sends this switch with modelparallel as well, then as false.
-    values[Key.DATA_PARALLEL_ENABLED] = smdistributed.dataparallel is not UNSET
-    if smdistributed.dataparallel is not UNSET:
-        values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = value_or(smdistributed.dataparallel.custom_mpi_options, "")
-        parameters = msgspec.to_builtins(smdistributed.dataparallel)
+    data_parallel = value_or(smdistributed.dataparallel, None)
+    values[Key.DATA_PARALLEL_ENABLED] = data_parallel is not None and data_parallel.enabled
+    if data_parallel is not None and data_parallel.enabled:
+        values[Key.DATA_PARALLEL_CUSTOM_OPTIONS] = value_or(data_parallel.custom_mpi_options, "")
+        parameters = msgspec.to_builtins(data_parallel)
         ours = {name: parameters[name] for name in parameters if name not in ("enabled", "custom_mpi_options")}
         if ours:
             values[Key.DATA_PARALLEL_PARAMETERS] = ours

@@ -35,36 +35,20 @@ def value_or(value: Value | UnsetType, default: Value) -> Value:
 # AWS's two words for the common orders; any other order is spelled in letters.
 _PLACEMENT_WORDS = {"cluster": "DPT", "spread": "TPD"}
 
-# Each framework's library would ignore the other one's keys, so they are refused.
-TENSORFLOW_KEYS = frozenset({"contiguous", "horovod"})
-COMMON_KEYS = frozenset(
-    {
-        "partitions",
-        "microbatches",
-        "pipeline",
-        "optimize",
-        "placement_strategy",
-        "auto_partition",
-        "default_partition",
-        "load_partition",
-        "partition_file",
-    }
-)
-
 
 class ResolvedModelParallel(Struct, frozen=True, kw_only=True):
-    """Version 1's parameters with every default filled in.
+    """The parameters of version 1 that our libraries read, with every default filled in.
+
+    `herringbone_contract.served` lists the other parameters, which only AWS's images run.
 
     `placement` is three letters: the right-most kind of parallelism (D data, P pipeline, T tensor) varies fastest
     over the global ranks. `memory_weight` is the share of memory, as opposed to computation, in a partition's cost.
-    The `sdp_*` sizes count elements, not bytes.
     """
 
     partitions: int
     microbatches: int
     active_microbatches: int
     pipeline: Pipeline
-    optimize: Optimize
     placement: str
     auto_partition: bool
     default_partition: int
@@ -76,23 +60,8 @@ class ResolvedModelParallel(Struct, frozen=True, kw_only=True):
     ddp_port: int | None
     ddp_dist_backend: CommunicationBackend
     memory_weight: float
-    deterministic_server: bool
-    tensor_parallel_degree: int
-    offload_activations: bool
-    activation_loading_horizon: int
-    fp16: bool
-    bf16: bool
-    fp16_params: bool
-    shard_optimizer_state: bool
-    prescaled_batch: bool
     skip_tracing: bool
     delayed_parameter_initialization: bool
-    sharded_data_parallel_degree: int
-    sdp_reduce_bucket_size: int
-    sdp_param_persistence_threshold: int
-    sdp_max_live_parameters: int
-    sdp_hierarchical_allgather: bool
-    sdp_gradient_clipping: float
 
 
 class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
@@ -145,7 +114,7 @@ class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_
         return value_or(self.pipeline_parallel_degree, 1)
 
     def resolved(self) -> ResolvedModelParallel:
-        """Return the parameters with every default filled in."""
+        """Return the parameters that our libraries read, with every default filled in."""
         partitions = self.pipeline_degree
         # Defaults that depend on another parameter, as AWS's documentation gives them.
         optimize: Optimize = value_or(self.optimize, "memory")
@@ -155,7 +124,6 @@ class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_
             microbatches=value_or(self.microbatches, 1),
             active_microbatches=value_or(self.active_microbatches, partitions + 2),
             pipeline=value_or(self.pipeline, "interleaved"),
-            optimize=optimize,
             placement=_PLACEMENT_WORDS.get(placement, placement),
             auto_partition=value_or(self.auto_partition, True),
             default_partition=value_or(self.default_partition, 0),
@@ -167,23 +135,8 @@ class ModelParallelParameters(Struct, frozen=True, kw_only=True, forbid_unknown_
             ddp_port=value_or(self.ddp_port, None),
             ddp_dist_backend=value_or(self.ddp_dist_backend, "auto"),
             memory_weight=value_or(self.memory_weight, 0.2 if optimize == "speed" else 0.8),
-            deterministic_server=value_or(self.deterministic_server, False),
-            tensor_parallel_degree=value_or(self.tensor_parallel_degree, 1),
-            offload_activations=value_or(self.offload_activations, False),
-            activation_loading_horizon=value_or(self.activation_loading_horizon, 4),
-            fp16=value_or(self.fp16, False),
-            bf16=value_or(self.bf16, False),
-            fp16_params=value_or(self.fp16_params, False),
-            shard_optimizer_state=value_or(self.shard_optimizer_state, False),
-            prescaled_batch=value_or(self.prescaled_batch, False),
             skip_tracing=value_or(self.skip_tracing, False),
             delayed_parameter_initialization=value_or(self.delayed_parameter_initialization, False),
-            sharded_data_parallel_degree=value_or(self.sharded_data_parallel_degree, 1),
-            sdp_reduce_bucket_size=value_or(self.sdp_reduce_bucket_size, 500_000_000),
-            sdp_param_persistence_threshold=value_or(self.sdp_param_persistence_threshold, 1_000_000),
-            sdp_max_live_parameters=value_or(self.sdp_max_live_parameters, 1_000_000_000),
-            sdp_hierarchical_allgather=value_or(self.sdp_hierarchical_allgather, True),
-            sdp_gradient_clipping=value_or(self.sdp_gradient_clipping, 1.0),
         )
 
 

@@ -1,4 +1,7 @@
-"""The servers on helper hosts: their addresses, as ranks receive them, and advice on their number."""
+"""Sums between hosts: the names of rails; the servers on helper hosts, their addresses, and advice on their number.
+
+A rail is a network interface of a host, or a network that libfabric reaches from it.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,11 @@ from dataclasses import dataclass
 
 from herringbone_contract.errors import ContractError
 
+# The prefix of libfabric's providers: "fabric:efa", or with a device of the provider "fabric:efa/rdmap16s27-rdm".
+FABRIC = "fabric:"
+_FABRIC_RAIL = re.compile(r"fabric:[\w;.-]+(/[^\s,/]+)?")
+# The kernel's IFNAMSIZ, less the byte that ends the name.
+_MAX_INTERFACE_CHARS = 15
 _SERVER = re.compile(r"([^=,]+)=([^=,]+):(\d+)")
 
 
@@ -65,3 +73,20 @@ def advice(*, training_hosts: int, helpers: int) -> str | None:
         f"{helpers} helper hosts for {training_hosts} that train: those beyond {training_hosts} bring nothing, for each"
         f" host that trains then sends its gradients only once; take {training_hosts}"
     )
+
+
+def is_rail(name: str) -> bool:
+    """Return True if a rail can have this name.
+
+    >>> is_rail("eth0"), is_rail("fabric:efa"), is_rail("10.0.0.0/8"), is_rail("fabric:")
+    (True, True, False, False)
+    """
+    if name.startswith(FABRIC):
+        return _FABRIC_RAIL.fullmatch(name) is not None
+    # The kernel allows no slash and no space in a name; a comma separates rails in `ReduceVariable.RAILS`.
+    return bool(name) and len(name) <= _MAX_INTERFACE_CHARS and not set(name) & set(",/ \t\n")
+
+
+def are_mixed(rails: Sequence[str]) -> bool:
+    """Return True if some rails use libfabric and some do not: a sum would wait for the slower ones."""
+    return len({name.startswith(FABRIC) for name in rails}) > 1

@@ -14,19 +14,13 @@ from msgspec import UNSET
 from herringbone_contract.decode import legal_keys
 from herringbone_contract.errors import DistributionError
 from herringbone_contract.launcher import Launcher
-from herringbone_contract.model_parallel import (
-    COMMON_KEYS,
-    TENSORFLOW_KEYS,
-    ModelParallelParameters,
-    ModelParallelV2Parameters,
-    value_or,
-)
+from herringbone_contract.model_parallel import ModelParallelParameters, ModelParallelV2Parameters, value_or
+from herringbone_contract.served import PARAMETERS, VERSION1
 from herringbone_contract.strategies import Distribution, Framework, enabled_strategies
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-PARAMETERS = "distribution.smdistributed.modelparallel.parameters"
 DATA_PARALLEL = "distribution.smdistributed.dataparallel"
 
 # The strategies of each framework. The container would ignore any other one, and the job would train with one process
@@ -159,32 +153,32 @@ def _check_data_parallel_keys(parameters: ModelParallelParameters) -> None:
         if getattr(parameters, key) is not UNSET and parameters.ddp is UNSET:
             raise DistributionError(f"{PARAMETERS}.{key}: `{key}` needs `ddp` to be set as well: add 'ddp': True.")
     for key in ("tensor_parallel_degree", "sharded_data_parallel_degree"):
-        if (degree := getattr(resolved, key)) > 1 and not resolved.ddp:
+        if (degree := value_or(getattr(parameters, key), 1)) > 1 and not resolved.ddp:
             raise DistributionError(f"{PARAMETERS}.{key}: {degree} needs `ddp` to be True as well: add 'ddp': True.")
-    sharded = resolved.sharded_data_parallel_degree > 1
-    if sharded and resolved.partitions > 1:
+    sharded = value_or(parameters.sharded_data_parallel_degree, 1)
+    if sharded > 1 and resolved.partitions > 1:
         raise DistributionError(
-            f"{PARAMETERS}.sharded_data_parallel_degree: {resolved.sharded_data_parallel_degree} excludes pipeline"
+            f"{PARAMETERS}.sharded_data_parallel_degree: {sharded} excludes pipeline"
             f" parallelism, and there are {resolved.partitions} partitions. Set partitions to 1, or leave it out."
         )
-    if sharded and resolved.shard_optimizer_state:
+    if sharded > 1 and parameters.shard_optimizer_state is True:
         raise DistributionError(
             f"{PARAMETERS}.shard_optimizer_state: sharded_data_parallel_degree already shards the optimizer's state."
             " Leave shard_optimizer_state out."
         )
-    if resolved.bf16 and resolved.fp16:
+    if parameters.bf16 is True and parameters.fp16 is True:
         raise DistributionError(f"{PARAMETERS}: 'fp16' and 'bf16' cannot be simultaneously enabled. Keep one.")
 
 
 def _check_framework_keys(parameters: ModelParallelParameters, framework: Framework | None) -> None:
-    """Refuse a key that the framework's library never reads, rather than ignore it."""
-    for key in legal_keys(ModelParallelParameters):
-        if getattr(parameters, key) is UNSET:
+    """Refuse a key that no library reads for the framework, rather than ignore it."""
+    titles = {"pytorch": "PyTorch", "tensorflow": "TensorFlow"}
+    for key, setting in VERSION1.items():
+        frameworks = setting.herringbone | setting.aws
+        if getattr(parameters, key) is UNSET or framework not in titles or framework in frameworks:
             continue
-        if framework == "pytorch" and key in TENSORFLOW_KEYS:
-            raise DistributionError(f"{PARAMETERS}.{key}: for TensorFlow only; leave it out for PyTorch.")
-        if framework == "tensorflow" and key not in TENSORFLOW_KEYS | COMMON_KEYS:
-            raise DistributionError(f"{PARAMETERS}.{key}: for PyTorch only; leave it out for TensorFlow.")
+        owner = " and ".join(titles[name] for name in sorted(frameworks))
+        raise DistributionError(f"{PARAMETERS}.{key}: for {owner} only; leave it out for {titles[framework]}.")
     placement = value_or(parameters.placement_strategy, "cluster")
     if framework == "tensorflow" and placement not in ("cluster", "spread"):
         raise DistributionError(
@@ -206,21 +200,22 @@ def check_layout(distribution: Distribution, *, hosts: int, processes_per_host: 
     parameters = distribution.model_parallel
     if parameters is None:
         return
-    resolved = parameters.resolved()
-    model_ranks = resolved.partitions * resolved.tensor_parallel_degree
+    partitions, tensor_degree = parameters.pipeline_degree, value_or(parameters.tensor_parallel_degree, 1)
+    model_ranks = partitions * tensor_degree
     # Each replica of the model needs all of its ranks; a rest would have nothing to do.
     if ranks % model_ranks:
-        degrees = f"{resolved.partitions} partitions"
-        if resolved.tensor_parallel_degree > 1:
-            degrees += f" x tensor_parallel_degree {resolved.tensor_parallel_degree} = {model_ranks}"
+        degrees = f"{partitions} partitions"
+        if tensor_degree > 1:
+            degrees += f" x tensor_parallel_degree {tensor_degree} = {model_ranks}"
         raise DistributionError(
             f"{PARAMETERS}: {degrees} must divide {world}. Make processes_per_host a multiple of {model_ranks},"
             " or change the degrees."
         )
     replicas = ranks // model_ranks
-    if replicas % resolved.sharded_data_parallel_degree:
+    sharded = value_or(parameters.sharded_data_parallel_degree, 1)
+    if replicas % sharded:
         raise DistributionError(
-            f"{PARAMETERS}.sharded_data_parallel_degree: {resolved.sharded_data_parallel_degree} must divide the"
+            f"{PARAMETERS}.sharded_data_parallel_degree: {sharded} must divide the"
             f" {replicas} data parallel replicas of {world}."
         )
 

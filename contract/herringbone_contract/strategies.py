@@ -1,7 +1,6 @@
 """The types of a `distribution` dict: one for each strategy that it can name, and one for the dict itself.
 
-A type holds the user's own values and no more, so that encoding writes the same as AWS's SDK. `enabled` is the
-exception: a missing one is False, and both SDKs send it.
+A type holds the user's own values and no more, so that encoding writes the same as AWS's SDK.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from herringbone_contract.model_parallel import (
 
 
 class Strategy(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, repr_omit_defaults=True):
-    """Base of all strategies: a switch that is off by default."""
+    """Base of all strategies: a switch, which a user's dict must have."""
 
     enabled: bool = False
 

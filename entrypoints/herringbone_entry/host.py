@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, MutableMapping
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ class Host(NamedTuple):
     """One host of the job, as its own files and variables describe it.
 
     `raw_hyperparameters` is the file's content; `hyperparameters` are the user's own, decoded; `steering` are the
-    `sagemaker_*` ones, decoded. Times are in seconds.
+    `sagemaker_*` ones, decoded. `checkpoints` is the folder that the platform keeps. Times are in seconds.
     """
 
     paths: Paths
@@ -44,6 +44,7 @@ class Host(NamedTuple):
     stop_grace: float = DEFAULT_STOP_GRACE_SECONDS
     join_timeout: float = DEFAULT_JOIN_TIMEOUT_SECONDS
     heartbeat: float = DEFAULT_HEARTBEAT_SECONDS
+    checkpoints: PurePath = Paths().checkpoints
 
     @property
     def name(self) -> str:
@@ -110,6 +111,8 @@ def read_host(environ: Mapping[str, str]) -> Host:
         stop_grace=_number(environ, HostVariable.STOP_GRACE, DEFAULT_STOP_GRACE_SECONDS),
         join_timeout=_number(environ, HostVariable.JOIN_TIMEOUT, DEFAULT_JOIN_TIMEOUT_SECONDS),
         heartbeat=_number(environ, HostVariable.HEARTBEAT, DEFAULT_HEARTBEAT_SECONDS),
+        # `checkpoint_local_path` of a job on SageMaker names another folder than the contract's.
+        checkpoints=Path(_read_object(Path(paths.checkpoint_config)).get("LocalPath") or paths.checkpoints),
     )
 
 

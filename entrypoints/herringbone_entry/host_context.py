@@ -24,4 +24,6 @@ class HostContext:
 
     def log(self, text: str) -> None:
         """Print lines of the supervisor's own."""
-        self.output.write(b"".join(self.prefix + line.encode() + b"\n" for line in text.splitlines()))
+        # A text may hold the name of a file that is not UTF-8, which must not end the supervisor.
+        lines = (line.encode("utf-8", "backslashreplace") for line in text.splitlines())
+        self.output.write(b"".join(self.prefix + line + b"\n" for line in lines))

@@ -10,6 +10,8 @@ import os
 import sys
 
 _PROC = "/proc"
+# The PID namespace that a Linux machine starts with; a container has another one.
+_FIRST_NAMESPACE = "pid:[4026531836]"
 # Fields of /proc/PID/stat, counted after the closing parenthesis of the name, which may itself hold spaces.
 _STATE, _PARENT, _START = 0, 1, 19
 
@@ -33,6 +35,49 @@ def is_alive(name: str) -> bool:
         return True
     _reap(pid, name)
     return False
+
+
+def place() -> str:
+    """Return where this process's ids mean something: host name, machine, boot and PID namespace.
+
+    >>> place().count(" ")
+    3
+
+    Parts that the system does not have are "-".
+    """
+    namespace = "-"
+    with contextlib.suppress(OSError):
+        namespace = os.readlink(f"{_PROC}/self/ns/pid")  # noqa: PTH115 - pathlib costs the controller milliseconds
+    machine, boot = _first_word("/etc/machine-id"), _first_word(f"{_PROC}/sys/kernel/random/boot_id")
+    return " ".join((os.uname().nodename or "-", machine, boot, namespace))
+
+
+def sees(other: str, here: str | None = None) -> bool | None:
+    """Return True if processes of the place `other` are visible here, False if none of them can exist any more.
+
+    >>> here = "node-1 a1 boot-1 pid:[4026531836]"
+    >>> sees(here, here), sees("node-2 a2 boot-7 pid:[4026531836]", here)
+    (True, None)
+
+    None means that nobody can know from here: another machine, or another container.
+    """
+    here = place() if here is None else here
+    if other.split()[2:] == here.split()[2:] and (other.split()[2] != "-" or other == here):
+        return True
+    node, machine, _, namespace = other.split()
+    # A machine that was started again. Copies of one disk have the same machine id, and containers one host name.
+    if (node, machine, namespace) == tuple(here.split()[i] for i in (0, 1, 3)) and namespace == _FIRST_NAMESPACE:
+        return False
+    return None
+
+
+def may_live(name: str, where: str | None) -> bool:
+    """Return False if the process that `identity` identified at the place `where` is known to have ended.
+
+    A process that cannot be seen from here may live. `where` is None for processes of this place.
+    """
+    visible = where is None or sees(where)
+    return is_alive(name) if visible else visible is None
 
 
 def pid_of(name: str) -> int:
@@ -60,6 +105,14 @@ def descendants(roots: set[int]) -> set[int]:
         todo += below
     # A zombie has ended, although /proc lists it until its parent reaps it.
     return below_roots - zombies
+
+
+def _first_word(path: str) -> str:
+    try:
+        with open(path) as file:  # noqa: PTH123 - pathlib costs the controller milliseconds
+            return (file.read().split() or ["-"])[0]
+    except OSError:
+        return "-"
 
 
 def _stat(pid: int) -> list[str] | None:

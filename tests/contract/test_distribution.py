@@ -75,7 +75,7 @@ def test_processes_per_host_counts_only_if_mpi_is_on():
 
 def test_a_strategy_that_is_off_is_not_chosen():
     off = {"smdistributed": {"modelparallel": {"enabled": False, "parameters": {"partitions": 2}}}}
-    assert parse(off) == Distribution(smdistributed=SMDistributed())
+    assert parse(off) == Distribution(smdistributed=SMDistributed(dataparallel=DataParallel(enabled=False)))
     assert parse(off).model_parallel is None
     assert parse({"torch_distributed": {"enabled": False}}) == Distribution()
 
@@ -196,7 +196,6 @@ def test_defaults_are_filled_in_only_when_resolved():
         "microbatches": 1,
         "active_microbatches": 4,
         "pipeline": "interleaved",
-        "optimize": "memory",
         "placement": "DPT",
         "auto_partition": True,
         "default_partition": 0,
@@ -208,23 +207,8 @@ def test_defaults_are_filled_in_only_when_resolved():
         "ddp_port": None,
         "ddp_dist_backend": "auto",
         "memory_weight": 0.8,
-        "deterministic_server": False,
-        "tensor_parallel_degree": 1,
-        "offload_activations": False,
-        "activation_loading_horizon": 4,
-        "fp16": False,
-        "bf16": False,
-        "fp16_params": False,
-        "shard_optimizer_state": False,
-        "prescaled_batch": False,
         "skip_tracing": False,
         "delayed_parameter_initialization": False,
-        "sharded_data_parallel_degree": 1,
-        "sdp_reduce_bucket_size": 500_000_000,
-        "sdp_param_persistence_threshold": 1_000_000,
-        "sdp_max_live_parameters": 1_000_000_000,
-        "sdp_hierarchical_allgather": True,
-        "sdp_gradient_clipping": 1.0,
     }
 
 

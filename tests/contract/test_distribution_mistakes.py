@@ -296,7 +296,7 @@ def test_version_2_has_its_own_keys(parameters, phrase):
             {"pytorchddp": ON, "smdistributed": {"dataparallel": ON}},
             ["Cannot use both pytorchddp and smdistributed"],
         ),
-        ({"mpi": {"processes_per_host": 8}}, ["distribution.mpi: 'enabled' is missing", "Add 'enabled': True."]),
+        ({"mpi": {"processes_per_host": 8}}, ["distribution.mpi: 'enabled' is missing", "Add 'enabled': True, or"]),
         (
             {"smdistributed": {"modelparallel": {"parameters": {"partitions": 2}}}, "mpi": ON},
             ["distribution.smdistributed.modelparallel: 'enabled' is missing"],
@@ -342,7 +342,7 @@ def test_a_strategy_of_another_framework(framework, raw):
         ("pytorch", {"horovod": True}, "horovod: for TensorFlow only; leave it out for PyTorch."),
         ("pytorch", {"contiguous": False}, "contiguous: for TensorFlow only"),
         ("tensorflow", {"ddp": True}, "ddp: for PyTorch only; leave it out for TensorFlow."),
-        ("tensorflow", {"memory_weight": 0.5}, "memory_weight: for PyTorch only"),
+        ("tensorflow", {"skip_tracing": True}, "skip_tracing: for PyTorch only"),
         ("tensorflow", {"placement_strategy": "PTD"}, "must be a value in: ['cluster', 'spread']. Got 'PTD'"),
     ],
 )

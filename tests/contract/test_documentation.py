@@ -19,6 +19,7 @@ from herringbone_contract.distribution import (
     PyTorchXLA,
     TorchDistributed,
 )
+from herringbone_contract.served import BOTH, NONE, PYTORCH, TENSORFLOW, VERSION1
 
 PAGE = (Path(__file__).parents[2] / "docs" / "distribution.md").read_text(encoding="utf-8")
 STRATEGIES = {
@@ -60,5 +61,15 @@ def test_defaults():
         for key, cells in rows("Parameters of `modelparallel`, version 1").items()
         if cells[1].startswith("`")
     }
-    assert documented == {key: defaults[key] for key in documented}
-    assert len(documented) == len(defaults) - 4  # partitions, active_microbatches, placement, memory_weight
+    # Parameters that our libraries do not read have AWS's defaults, which AWS's libraries fill in.
+    read = documented.keys() & defaults.keys()
+    assert {key: documented[key] for key in read} == {key: defaults[key] for key in read}
+    assert len(read) == len(defaults) - 4  # partitions, active_microbatches, placement, memory_weight
+    off_values = {key: setting.off for key, setting in VERSION1.items() if setting.off is not msgspec.UNSET}
+    assert {key: documented[key] for key in off_values} == off_values
+
+
+def test_what_runs_each_parameter():
+    words = {NONE: "no", PYTORCH: "PyTorch", TENSORFLOW: "TensorFlow", BOTH: "both"}
+    documented = {key: cells[2:4] for key, cells in rows("Parameters of `modelparallel`, version 1").items()}
+    assert documented == {key: [words[setting.herringbone], words[setting.aws]] for key, setting in VERSION1.items()}

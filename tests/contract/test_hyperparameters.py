@@ -21,7 +21,7 @@ ON = {"enabled": True}
                 "sagemaker_mpi_custom_mpi_options": '"-x A=1 --verbose"',
             },
         ),
-        ({"mpi": {}}, {"sagemaker_mpi_enabled": "false", "sagemaker_mpi_custom_mpi_options": '""'}),
+        ({"mpi": {"enabled": False}}, {"sagemaker_mpi_enabled": "false", "sagemaker_mpi_custom_mpi_options": '""'}),
         (
             {
                 "smdistributed": {

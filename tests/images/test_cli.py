@@ -66,9 +66,6 @@ def test_local_images_are_listed(herringbone, image):
 def test_an_image_that_cannot_run_jobs_ends_with_1(herringbone, base_image):
     code, out, _ = herringbone("images", "test", base_image)
     assert code == 1
-    assert (
-        out.splitlines()[1]
-        == "FAILED   a job           the image has no program `train`: pip install herringbone in it"
-    )
+    assert out.splitlines()[1] == "FAILED   a job           the image has no program `train`: install Herringbone in it"
     code, out, _ = herringbone("images", "test", base_image, "--json")
     assert [finding["verdict"] for finding in json.loads(out)] == ["warning", "FAILED"]

@@ -25,7 +25,7 @@ def test_an_image_without_train(own_engine, base_image):
     by_subject = findings(own_engine, base_image)
     assert by_subject["contract"].verdict is Verdict.WARNING
     assert by_subject["a job"].verdict is Verdict.FAILED
-    assert by_subject["a job"].detail == "the image has no program `train`: pip install herringbone in it"
+    assert by_subject["a job"].detail == "the image has no program `train`: install Herringbone in it"
     assert list(by_subject) == ["contract", "a job"]
 
 

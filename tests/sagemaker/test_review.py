@@ -3,10 +3,24 @@
 import pytest
 
 from herringbone import Estimator, FileSystemInput, PyTorch, TrainingInput
+from herringbone.backends.sagemaker.review import is_of_aws
 from herringbone_contract.errors import InputError, JobNameError, OptionError, UnsupportedError
 from tests.sagemaker.planning import IMAGE, planned
 
 DATA_PARALLEL = {"smdistributed": {"dataparallel": {"enabled": True}}}
+
+
+VERSION2 = {
+    "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"hybrid_shard_degree": 0}}},
+    "torch_distributed": {"enabled": True},
+}
+OURS = "123456789012.dkr.ecr.us-west-2.amazonaws.com/team/herringbone/pytorch:2.13"
+AWS = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.0.0-gpu-py310-cu118-ubuntu20.04-sagemaker"
+
+
+def version1(**parameters):
+    strategy = {"modelparallel": {"enabled": True, "parameters": {"partitions": 1, **parameters}}}
+    return {"smdistributed": strategy, "mpi": {"enabled": True, "processes_per_host": 8}}
 
 
 @pytest.fixture(autouse=True)
@@ -104,3 +118,47 @@ def test_a_value_that_is_no_session_is_refused_by_name():
     pytest.importorskip("boto3", reason="the extra aws is not installed")
     with pytest.raises(OptionError, match=r"sagemaker_session: object is neither a boto3\.Session"):
         planned(sagemaker_session=object())
+
+
+@pytest.mark.parametrize(
+    ("image", "is_aws_s"),
+    [
+        (AWS, True),
+        ("763104351884.dkr.ecr.us-west-2.amazonaws.com/huggingface-pytorch-training", True),
+        ("763104351884.dkr.ecr.us-west-2.amazonaws.com/huggingface-pytorch-trcomp-training:1", True),
+        ("658645717510.dkr.ecr.us-west-2.amazonaws.com/smdistributed-modelparallel:2.4.1-gpu-py311-cu121", True),
+        ("registry.example.com:5000/mirror/tensorflow-training@sha256:1234", True),
+        (OURS, False),
+        ("123456789012.dkr.ecr.us-west-2.amazonaws.com/mine:1", False),
+        ("123456789012.dkr.ecr.us-west-2.amazonaws.com/my-pytorch-training:1", False),
+        ("763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-inference:2.0.0", False),
+    ],
+)
+def test_images_of_aws_are_known_by_their_repository(image, is_aws_s):
+    assert is_of_aws(image) is is_aws_s
+
+
+@pytest.mark.parametrize(
+    ("distribution", "setting"),
+    [
+        (version1(ddp=True, tensor_parallel_degree=2), "parameters.tensor_parallel_degree: "),
+        (version1(ddp=True, fp16=True), "parameters.fp16: "),
+        (version1(ddp=True, sdp_gradient_clipping=1.0), "parameters.sdp_gradient_clipping: "),
+        (VERSION2, "distribution.smdistributed.modelparallel: Herringbone has no version 2"),
+        ({"pytorchxla": {"enabled": True}}, "distribution.pytorchxla: "),
+    ],
+)
+def test_settings_that_only_aws_s_images_run_are_refused_for_others(distribution, setting):
+    """They cost money before: the job died in `smp.init`, on an instance with GPUs."""
+    job = {"kind": PyTorch, "instance_type": "ml.p4d.24xlarge", "distribution": distribution}
+    with pytest.raises(UnsupportedError, match=setting):
+        planned(**job, image_uri=OURS)
+    assert planned(**job, image_uri=AWS).request["AlgorithmSpecification"]["TrainingImage"] == AWS
+
+
+def test_our_keys_are_refused_for_images_of_aws():
+    distribution = {"smdistributed": {"dataparallel": {"enabled": True, "wire": "bf16"}}}
+    job = {"kind": PyTorch, "instance_type": "ml.p4d.24xlarge", "distribution": distribution}
+    with pytest.raises(UnsupportedError, match=r"dataparallel\.wire: an addition of Herringbone's"):
+        planned(**job, image_uri=AWS)
+    assert planned(**job, image_uri=OURS).request is not None

@@ -67,4 +67,4 @@ def test_one_message_lists_every_violation_and_no_value_of_the_environment(scrip
 
 def test_without_the_extra_a_plan_says_what_to_install():
     output = subprocess.run([sys.executable, "-c", WITHOUT_BOTOCORE], check=True, capture_output=True, text=True).stdout
-    assert output.strip().endswith("install it with: pip install 'herringbone[aws]'")
+    assert output.strip().endswith("install it with: pip install boto3")

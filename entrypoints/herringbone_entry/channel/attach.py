@@ -7,8 +7,8 @@ A rank attaches in one of two ways, and the conversation is the same:
                                   `RUN_FOLDER`; its pipes arrive over the socket
 
     rank       -> supervisor      {"kind": "hello", "rank", "pid"}
-    supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths", "secrets"}
-                                  (+ two pipes)
+    supervisor -> rank            {"environment", "code", "entry", "program", "arguments", "paths", "secrets",
+                                  "listen"} (+ two pipes)
     rank       -> supervisor      {"kind": "leaving", "code", "exception", "message", "frames"}; waits for any answer
                                   or {"kind": "done"} before a normal end
 

@@ -10,7 +10,10 @@ import array
 import json
 import socket
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from herringbone_entry.channel.session import Session
 
 Message = dict[str, Any]
 
@@ -45,8 +48,10 @@ class Wire:
         self.limit = limit
         # Descriptors that have arrived; whoever reads the messages closes them.
         self.descriptors: list[int] = []
-        # Bytes of a message that is not complete yet.
+        # Bytes of messages that nobody has taken yet.
         self._buffer = bytearray()
+        # Only between hosts, and only after both have proved themselves.
+        self._session: Session | None = None
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -68,6 +73,8 @@ class Wire:
         A start message may be larger than the socket's buffer, and its receiver may be slow. Raises OSError.
         """
         body = json.dumps(message).encode()
+        if self._session is not None:
+            body = self._session.seal(body)
         data = memoryview(len(body).to_bytes(_LENGTH_BYTES, "big") + body)
         # The kernel attaches the descriptors to the first byte, so only this first part carries them.
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", descriptors))] if descriptors else []
@@ -77,8 +84,8 @@ class Wire:
         """Send as much of the rest of a message as the socket takes, and return what is left then. Raises OSError."""
         return rest[self.connection.send(rest) :]
 
-    def receive(self) -> list[Message]:
-        """Return the messages that are complete by now.
+    def receive(self, most: int | None = None) -> list[Message]:
+        """Return the messages that are complete by now, at most `most`; the others wait for `complete`.
 
         Raises EOFError when the other side has closed, WireError when it sends something that is not a message.
         """
@@ -99,8 +106,12 @@ class Wire:
             received.frombytes(block[: len(block) - len(block) % received.itemsize])
             self.descriptors.extend(received)
         self._buffer += data
-        messages = []
-        while (message := self._next()) is not None:
+        return self.complete(most)
+
+    def complete(self, most: int | None = None) -> list[Message]:
+        """Return messages that have arrived already, at most `most`, without reading the socket. Raises WireError."""
+        messages: list[Message] = []
+        while len(messages) != most and (message := self._next()) is not None:
             messages.append(message)
         return messages
 
@@ -111,9 +122,9 @@ class Wire:
             if messages:
                 return messages[0]
 
-    def trust(self) -> None:
-        """Lift the limit: the other side has proved who it is."""
-        self.limit = MAX_MESSAGE_BYTES
+    def trust(self, session: Session) -> None:
+        """Lift the limit: the other side has proved who it is. All frames from now on carry MACs."""
+        self.limit, self._session = MAX_MESSAGE_BYTES, session
 
     def close(self) -> None:
         """Close the socket; received descriptors stay open."""
@@ -131,9 +142,12 @@ class Wire:
         # A copy, because the buffer's own bytes are deleted next.
         body = bytes(self._buffer[_LENGTH_BYTES : _LENGTH_BYTES + length])
         del self._buffer[: _LENGTH_BYTES + length]
+        if self._session is not None:
+            body = self._session.open(body)
         try:
             message = json.loads(body)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
+            # Each level of a nested text is a call of the parser, and 2,000 levels fit into a short message.
             raise WireError(f"not JSON: {error}") from error
         if not isinstance(message, dict):
             raise WireError(f"not an object: {body[:40]!r}")

@@ -29,9 +29,14 @@ class Ready(TypedDict):
 
 
 class Facts(TypedDict):
-    """A host's facts about itself. `wall` is its clock in seconds, `unknown` are the names it cannot resolve."""
+    """A host's facts about itself. `wall` is its clock in seconds, `unknown` are the names it cannot resolve.
+
+    `known` are the addresses of the names that it can resolve. `machine` is the same for containers of one machine, and
+    empty where the system does not tell.
+    """
 
     group: str
+    machine: str
     cpus: int
     gpus: int
     free_bytes: int
@@ -40,6 +45,7 @@ class Facts(TypedDict):
     address: str | None
     wall: float
     unknown: list[str]
+    known: dict[str, str]
 
 
 class Checked(TypedDict):
@@ -77,11 +83,15 @@ class HostFailed(TypedDict):
 
 
 class LauncherEnded(TypedDict):
-    """mpirun has ended. `rank_code` is the exit code of a rank that could not report its own."""
+    """mpirun has ended; `killed` if somebody else killed it.
+
+    `rank_code` is the exit code of a rank that could not report its own.
+    """
 
     kind: Literal["launcher_ended"]
     code: int
     rank_code: int
+    killed: bool
     failure: str
 
 
@@ -106,21 +116,29 @@ class Kill(TypedDict):
 
 
 class Spawn(TypedDict):
-    """mpirun needs a daemon on `host`; `number` is the agent that waits for it on the first host."""
+    """mpirun needs a daemon on `host`; `number` is the agent that waits for it on the first host.
+
+    `argv` is its argument vector. A value in `variables` may refer to the variable's own value on that host.
+    """
 
     kind: Literal["spawn"]
     host: str
     number: int
-    command: str
+    argv: list[str]
+    variables: dict[str, str]
 
 
 class DaemonEnded(TypedDict):
-    """A daemon of mpirun's has ended; `tail` are its last lines. `host` is the one whose agent waits: the first."""
+    """A daemon of mpirun's has ended; `killed` if somebody else killed it. `tail` are its last lines.
+
+    `host` is the one whose agent waits: the first.
+    """
 
     kind: Literal["daemon_ended"]
     host: str
     number: int
     code: int
+    killed: bool
     tail: list[str]
 
 
@@ -140,10 +158,14 @@ class Say(TypedDict):
 
 
 class Start(TypedDict):
-    """Start the ranks. `counts` are the ranks of each host, `meeting` is `Rendezvous.to_message()`."""
+    """Start the ranks. `counts` are the ranks of each host, `meeting` is `Rendezvous.to_message()`.
+
+    `machine_ranks` are the ranks of all hosts on each host's machine.
+    """
 
     kind: Literal["start"]
     counts: dict[str, int]
+    machine_ranks: dict[str, int]
     meeting: dict[str, Any]
 
 

@@ -18,6 +18,8 @@ class TensorFlowServers(NamedTuple):
 class Rendezvous(NamedTuple):
     """The address of rank 0's host, and two ports that only rank 0 uses.
 
+    `listen` is the only address at which rank 0 needs to listen; empty when it is unknown.
+
     `port` is for the framework's own rendezvous, `reduce_port` for the data-parallel library's. `servers` are those on
     helper hosts, as `reduce_servers.encode` writes them. `tensorflow` are TensorFlow's own servers, by rank, when
     TensorFlow connects the ranks.
@@ -26,6 +28,7 @@ class Rendezvous(NamedTuple):
     address: str
     port: int
     reduce_port: int
+    listen: str = ""
     servers: str = ""
     tensorflow: tuple[TensorFlowServers, ...] = ()
 
@@ -33,7 +36,7 @@ class Rendezvous(NamedTuple):
         """Return the rendezvous as JSON; `from_message` reads it back.
 
         >>> Rendezvous.from_message(Rendezvous("algo-1", 7000, 7001).to_message())
-        Rendezvous(address='algo-1', port=7000, reduce_port=7001, servers='', tensorflow=())
+        Rendezvous(address='algo-1', port=7000, reduce_port=7001, listen='', servers='', tensorflow=())
         """
         # JSON has no tuples of names: a server travels as a list, and comes back by position.
         return {**self._asdict(), "tensorflow": [list(servers) for servers in self.tensorflow]}

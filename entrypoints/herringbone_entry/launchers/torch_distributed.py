@@ -6,19 +6,14 @@ The reason is in docs/decisions/002-torchrun-without-torchrun.md. Source of the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from herringbone_contract.layout import RankPlacement
 
 ROLE = "default"
 
 
-def environment(placement: RankPlacement, *, run_id: str, inherited: Mapping[str, str]) -> dict[str, str]:
-    """Return what torchrun adds to the common variables of a rank.
-
-    Ranks that share a host get one thread each, as torchrun does, unless `inherited` says otherwise.
-    """
-    values = {
+def environment(placement: RankPlacement, *, run_id: str) -> dict[str, str]:
+    """Return what torchrun adds to the common variables of a rank."""
+    return {
         "GROUP_WORLD_SIZE": str(placement.num_hosts),
         "ROLE_RANK": str(placement.rank),
         "ROLE_WORLD_SIZE": str(placement.world_size),
@@ -29,6 +24,3 @@ def environment(placement: RankPlacement, *, run_id: str, inherited: Mapping[str
         # Rank 0 hosts the rendezvous store: torchrun's agent, which would host it, does not exist here.
         "TORCHELASTIC_USE_AGENT_STORE": "False",
     }
-    if placement.num_local > 1 and "OMP_NUM_THREADS" not in inherited:
-        values["OMP_NUM_THREADS"] = "1"
-    return values

@@ -1,4 +1,4 @@
-"""Count the CPUs and GPUs that this host lets us use, from files alone: no program is started."""
+"""Count the CPUs and GPUs that this host lets us use, and its kills for memory, from files: no program is started."""
 
 from __future__ import annotations
 
@@ -39,6 +39,38 @@ def num_gpus(environ: Mapping[str, str], root: Path = Path("/")) -> int:
     return sum(_num_slices(root, gpu) or 1 for gpu in gpus)
 
 
+def oom_kills(root: Path = Path("/")) -> int | None:
+    """Return how many processes of this control group the kernel has killed for want of memory; None if unknown.
+
+    A system without control groups tells the number of the whole machine.
+    """
+    for folder in memory_groups(root)[:1]:
+        for name in ("memory.events", "memory.oom_control"):
+            kills = _field(folder / name, "oom_kill")
+            if kills is not None:
+                return kills
+    return _field(root / "proc/vmstat", "oom_kill")
+
+
+def memory_groups(root: Path = Path("/")) -> list[Path]:
+    """Return the folders of this process's memory control group and of its parents, the group itself first."""
+    mount = root / "sys/fs/cgroup"
+    groups = sorted(_groups(root, "memory"), key=len, reverse=True)
+    # Version 1 has a tree of its own for memory. A container may have its group mounted in place of the root group.
+    folders = [folder / group for folder in (mount, mount / "memory") for group in groups]
+    return [folder for folder in folders if any((folder / name).exists() for name in _MEMORY_FILES)]
+
+
+def _field(path: Path, name: str) -> int | None:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), None)
+
+
+# The first is of version 2, and not in its root group.
+_MEMORY_FILES = ("memory.events", "memory.oom_control")
 # "all": every GPU; "none": the driver's programs without a GPU; "void" or empty: granted in another way (CDI), or not.
 _NOT_A_LIST = ("all", "none", "void", "")
 
@@ -74,7 +106,7 @@ def _quota(root: Path) -> float | None:
     """Return the smallest quota, in CPUs, of this process's control group and its parents; None without a quota."""
     mount = root / "sys/fs/cgroup"
     quotas = []
-    for group in _groups(root):
+    for group in _groups(root, "cpu"):
         # Version 2 has one tree for all controllers, version 1 a tree for each.
         for folder in (mount / group, mount / "cpu" / group):
             quota = _version_2(folder) or _version_1(folder)
@@ -83,8 +115,8 @@ def _quota(root: Path) -> float | None:
     return min(quotas, default=None)
 
 
-def _groups(root: Path) -> set[str]:
-    """Return the paths of this process's control groups and of all their parents; "" is the root group."""
+def _groups(root: Path, controller: str) -> set[str]:
+    """Return the paths of this process's groups with that controller, and of their parents; "" is the root group."""
     groups = {""}
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
@@ -92,7 +124,7 @@ def _groups(root: Path) -> set[str]:
         return groups
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
+        if not controllers or controller in controllers.split(","):
             parts = path.strip("/").split("/")
             groups |= {"/".join(parts[:count]) for count in range(1, len(parts) + 1)}
     return groups

@@ -12,6 +12,8 @@ from herringbone_contract.layout import RankPlacement
 from herringbone_entry.host import Host
 
 DEFAULT_LOG_LEVEL = 20
+# OpenMP's own variable, which torch, NumPy's BLAS and MKL read.
+THREADS = "OMP_NUM_THREADS"
 
 
 def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[str, str]:
@@ -29,6 +31,8 @@ def contract_environment(host: Host, *, num_cpus: int, num_gpus: int) -> dict[st
         "user_args": arguments(host.hyperparameters),
         "channels": sorted(host.input_data_config),
         "training_env": description,
+        # Ours: scripts that use it need no `/opt/ml/checkpoints`, which exists in containers only.
+        "checkpoint_dir": host.checkpoints,
     }
     for channel, path in description["channel_input_dirs"].items():
         values[f"channel_{channel}"] = path
@@ -50,6 +54,22 @@ def rank_environment(placement: RankPlacement, *, master_address: str, master_po
         RankVariable.MASTER_ADDRESS: master_address,
         RankVariable.MASTER_PORT: str(master_port),
     }
+
+
+def thread_environment(
+    inherited: Mapping[str, str], *, num_local: int, num_cpus: int, num_on_machine: int, machine_cpus: int
+) -> dict[str, str]:
+    """Return the number of threads of a rank, so that the ranks of one machine share its cores.
+
+    Without it each rank would start a thread per core. `num_local` ranks share the `num_cpus` of their host, and
+    `num_on_machine` ranks of all hosts there share the machine's. Empty for a lone rank, or if the user set the number.
+
+    >>> thread_environment({}, num_local=2, num_cpus=8, num_on_machine=4, machine_cpus=8)
+    {'OMP_NUM_THREADS': '2'}
+    """
+    if num_on_machine < 2 or THREADS in inherited:
+        return {}
+    return {THREADS: str(max(1, min(num_cpus // num_local, machine_cpus // num_on_machine)))}
 
 
 def arguments(hyperparameters: Mapping[str, Any]) -> list[str]:

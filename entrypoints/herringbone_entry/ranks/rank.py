@@ -13,6 +13,7 @@ Every rank pays for this module's imports at its start, so modules for its end a
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import fcntl
 import os
@@ -27,6 +28,10 @@ from herringbone_entry.channel.frames import Message, Wire, WireError
 
 _MAX_FRAMES = 20
 _MAX_MESSAGE_CHARS = 4_000
+# The folder that AWS's containers have, and the parts of it that hold a job's files.
+_OPT_ML = "/opt/ml"
+_JOB_FOLDERS = ("checkpoints", "code", "input", "model", "output")
+_FILE_EVENTS = {"open", "os.listdir", "os.mkdir", "os.remove", "os.rename", "os.scandir", "os.symlink", "shutil.rmtree"}
 # `os._exit` is replaced below, and this name keeps the original.
 _really_exit = os._exit
 
@@ -49,7 +54,10 @@ def main() -> None:
     os.environ.update(message["environment"])
     for name, secret in message["secrets"].items():
         os.environ[name] = _descriptor_of(secret, inheritable=message["entry"] == "program")
+    if message["listen"]:
+        sys.meta_path.insert(0, StoreFinder(message["listen"]))
     os.chdir(message["code"])
+    guard_opt_ml(os.environ.get("SAGEMAKER_BASE_DIR", _OPT_ML))
     report = Report(wire, message["code"])
     # A process that a signal kills cannot report; its frames then come from this dump in the log.
     faulthandler.enable()
@@ -88,6 +96,36 @@ def connect() -> Wire:
     wire = Wire(connection)
     wire.send({"kind": "hello", "rank": rank, "pid": os.getpid()})
     return wire
+
+
+class StoreFinder:
+    """Changes one module when the script imports it: torch's rendezvous, whose store is to listen at one address."""
+
+    def __init__(self, listen: str) -> None:
+        self._listen = listen
+        # The script may change these variables later, for a store of its own.
+        self._host, self._port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+
+    def find_spec(self, name: str, *_: object) -> Any:
+        """Return None, so that Python asks the next finder; for that one module, its specification."""
+        if name != "torch.distributed.rendezvous":
+            return None
+        from importlib.util import find_spec
+
+        from herringbone_entry.ranks.torch_store import limit
+
+        # Once is enough, and the next line asks all finders.
+        sys.meta_path.remove(self)
+        spec = find_spec(name)
+        if spec is not None and spec.loader is not None:
+            loader, execute = spec.loader, spec.loader.exec_module
+
+            def exec_module(module: ModuleType) -> None:
+                execute(module)
+                limit(module, self._listen, self._host, self._port)
+
+            loader.__dict__["exec_module"] = exec_module
+        return spec
 
 
 class Report:
@@ -156,6 +194,33 @@ class Report:
         return (own or frames)[-_MAX_FRAMES:]
 
 
+def guard_opt_ml(base: str) -> None:
+    """Refuse Python's file operations on the job folders below `/opt/ml`, unless `/opt/ml` is this host's own tree.
+
+    There it is the machine's: all jobs share it, so one would resume from another's checkpoint.
+    """
+    with contextlib.suppress(OSError):
+        if os.path.samefile(base, _OPT_ML):  # noqa: PTH121 - pathlib costs 5 ms
+            return
+    if os.path.realpath(base).startswith(f"{_OPT_ML}/"):
+        return
+
+    def refuse(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _FILE_EVENTS:
+            for path in arguments[:2]:
+                # `Path` has this method; numbers are open descriptors.
+                text = os.fsdecode(path) if isinstance(path, (str, bytes, os.PathLike)) else ""
+                if text.startswith(_OPT_ML) and text[len(_OPT_ML) + 1 :].split("/")[0] in _JOB_FOLDERS:
+                    raise PermissionError(
+                        errno.EACCES,
+                        f"this job's files are in {base}, and this {_OPT_ML} belongs to all jobs of the machine; use "
+                        "SM_CHECKPOINT_DIR, SM_MODEL_DIR, SM_OUTPUT_DATA_DIR and SM_CHANNEL_<NAME>",
+                        text,
+                    )
+
+    sys.addaudithook(refuse)
+
+
 def _descriptor_of(secret: str, *, inheritable: bool) -> str:
     """Return a path that gives the secret once: every child gets a copy of the environment, and many print it.
 
@@ -191,7 +256,6 @@ def _run_python(message: Message) -> None:
 
 def _run_program(message: Message) -> int:
     """Run a shell script or any executable as a child, pass SIGTERM on, return its exit code."""
-    import errno
     import subprocess
 
     command = [message["program"], *message["arguments"]]

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from herringbone_entry.channel.messages import DaemonEnded, Spawn
 
 _TAIL_LINES = 20
+# A shell's exit code for a program that it cannot find.
+_NOT_FOUND = 127
 
 
 class Daemons:
@@ -35,7 +37,11 @@ class Daemons:
         self._running: dict[int, tuple[int, Sidecar]] = {}
 
     def ask(self, wire: Wire, message: Message) -> None:
-        """Pass on the request of an agent, which then waits on `wire` for the end of its daemon."""
+        """Pass on the request of an agent, which then waits on `wire` for the end of its daemon.
+
+        Raises `KeyError`, `TypeError` or `ValueError` for a message that is no such request.
+        """
+        request = _request(message)
         # Numbers are never reused: an answer may still be on its way when an agent leaves.
         number = len(self._agents)
         self._agents.append(wire)
@@ -48,12 +54,25 @@ class Daemons:
             self._close(number)
 
         self._context.loop.read(wire.fileno(), notice_end)
-        host, command = str(message["host"]), str(message["command"])
-        self._context.report({"kind": "spawn", "host": host, "number": number, "command": command})
+        self._context.report({**request, "number": number})
 
     def spawn(self, order: Spawn, environment: Mapping[str, str]) -> None:
-        """Start a daemon on this host; mpirun wrote its command for a shell."""
-        daemon = Sidecar(["/bin/sh", "-c", order["command"]], environment, self._context)
+        """Start a daemon on this host, without a shell; report one that cannot start as ended."""
+        # Few jobs run mpirun's daemons.
+        import shutil
+
+        from herringbone_entry.launchers.mpi_agent import expand
+
+        variables = {**environment, **expand(order["variables"], environment)}
+        program, *arguments = order["argv"]
+        path = shutil.which(program, path=variables.get("PATH"))
+        try:
+            if path is None:
+                raise FileNotFoundError(f"{program}: not found; PATH is {variables.get('PATH')}")
+            daemon = Sidecar([path, *arguments], variables, self._context)
+        except OSError as error:
+            self._report_end(order["number"], _NOT_FOUND, [f"{self._context.host.name}: {error}"])
+            return
         self._running[daemon.pid] = (order["number"], daemon)
 
     def reaped(self, pid: int, returncode: int) -> None:
@@ -62,10 +81,7 @@ class Daemons:
             return
         number, daemon = self._running.pop(pid)
         code, lines = exit_code_of(returncode), list(daemon.last_lines()[-_TAIL_LINES:])
-        first = self._context.host.resources.first_host
-        self._context.report(
-            {"kind": "daemon_ended", "host": first, "number": number, "code": code, "tail": lines if code else []}
-        )
+        self._report_end(number, code, lines if code else [], killed=daemon.was_killed(returncode))
 
     def ended(self, order: DaemonEnded) -> None:
         """Answer the agent of a daemon that has ended."""
@@ -80,8 +96,22 @@ class Daemons:
         for _, daemon in self._running.values():
             daemon.mute()
 
+    def _report_end(self, number: int, code: int, tail: list[str], *, killed: bool = False) -> None:
+        first = self._context.host.resources.first_host
+        self._context.report(
+            {"kind": "daemon_ended", "host": first, "number": number, "code": code, "killed": killed, "tail": tail}
+        )
+
     def _close(self, number: int) -> None:
         wire, self._agents[number] = self._agents[number], None
         if wire is not None:
             self._context.loop.forget(wire.fileno())
             wire.close()
+
+
+def _request(message: Message) -> Spawn:
+    """Return an agent's request, checked: any process of the user's can send one. Its number is still to come."""
+    argv, variables = [str(word) for word in message["argv"]], dict(message["variables"])
+    if not argv or "\0" in "".join([*argv, *variables, *variables.values()]):
+        raise ValueError("no argument vector")
+    return {"kind": "spawn", "host": str(message["host"]), "number": 0, "argv": argv, "variables": variables}

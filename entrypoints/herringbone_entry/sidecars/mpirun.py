@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone_contract.failure import Failure, exit_code_of
+from herringbone_contract.failure import Failure, exit_code_of, lost_process
 from herringbone_contract.layout import Layout
 from herringbone_entry.channel import attach
 from herringbone_entry.channel.acceptor import Acceptor
@@ -91,10 +91,19 @@ class Mpirun:
         host = self._context.host
         code = exit_code_of(returncode)
         message = "mpirun ended before its ranks did; its last lines say why"
+        killed = process.was_killed(returncode)
         failure = Failure(host.name, None, code, "LaunchError", message, (), process.last_lines())
+        if killed:
+            failure = lost_process(host.name, "mpirun ended before its ranks did", code, failure.log_tail)
         # Under mpirun only mpirun sees which signal killed a rank: the rank is not our child.
         rank_code = mpi.rank_exit_code(self._prepared.mpi.implementation, returncode, across=not host.on_one_machine)
-        return {"kind": "launcher_ended", "code": code, "rank_code": rank_code, "failure": failure.to_json()}
+        return {
+            "kind": "launcher_ended",
+            "code": code,
+            "rank_code": rank_code,
+            "killed": killed,
+            "failure": failure.to_json(),
+        }
 
     def spawn(self, order: Spawn) -> None:
         """Start a daemon of mpirun's on this host."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from herringbone_contract.failure import Failure, exit_code_of
+from herringbone_contract.failure import Failure, exit_code_of, lost_process
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.sidecars.sidecar import Sidecar
 
@@ -39,14 +39,22 @@ class RequiredSidecar:
         """Note that a child of this process has ended; another child is ignored."""
         if self._sidecar is None or pid != self._sidecar.pid:
             return
-        last_lines, self._sidecar = self._sidecar.last_lines(), None
-        if not self._ending and (returncode or not self._may_leave):
-            self.fail(exit_code_of(returncode), f"{self._name} ended before the ranks did", last_lines)
+        last_lines, killed = self._sidecar.last_lines(), self._sidecar.was_killed(returncode)
+        self._sidecar = None
+        if self._ending or (not returncode and self._may_leave):
+            return
+        code, event = exit_code_of(returncode), f"{self._name} ended before the ranks did"
+        if killed:
+            self._report(lost_process(self._context.host.name, event, code, last_lines))
+        else:
+            self.fail(code, event, last_lines)
 
     def fail(self, code: int, message: str, last_lines: tuple[str, ...] = ()) -> None:
         """Report that it failed."""
-        failure = Failure(self._context.host.name, None, code, "", message, (), last_lines)
-        self._context.report({"kind": "server_ended", "code": code, "failure": failure.to_json()})
+        self._report(Failure(self._context.host.name, None, code, "", message, (), last_lines))
+
+    def _report(self, failure: Failure) -> None:
+        self._context.report({"kind": "server_ended", "code": failure.exit_code, "failure": failure.to_json()})
 
     def _signal(self, number: signal.Signals) -> None:
         # An end that we asked for is no failure, whatever its exit code.

@@ -11,6 +11,8 @@ from herringbone_entry.host_context import HostContext
 from herringbone_entry.ranks.lines import LineStream, Tail
 from herringbone_entry.ranks.pipe import Pipe
 
+# A program that ends by one of these signals did not crash: somebody sent the signal.
+_KILLED_BY = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
 # Open MPI prints this warning when its child left its process group first. It is harmless, and alarms users.
 _NOISE = re.compile(rb"plm:[rs]sh: Warning: setpgid\(.*\) failed in parent with errno=Permission denied")
 
@@ -35,6 +37,8 @@ class Sidecar:
         self, argv: list[str], environment: Mapping[str, str], context: HostContext, inherit: Sequence[int] = ()
     ) -> None:
         self._tail = Tail()
+        # True once we have signalled it: its end says nothing from then on.
+        self._signalled = False
         self._pipes = [
             Pipe(context.loop, context.output, _LinesWithoutNoise(context.prefix, self._tail), _ignore_end)
             for _ in range(2)
@@ -47,7 +51,12 @@ class Sidecar:
 
     def signal(self, number: signal.Signals) -> None:
         """Signal the program."""
+        self._signalled = True
         processes.send(self.pid, number)
+
+    def was_killed(self, returncode: int) -> bool:
+        """Say whether somebody else killed the program, given how it ended (negative for a signal)."""
+        return not self._signalled and -returncode in _KILLED_BY
 
     def mute(self) -> None:
         """Print nothing more: its complaints about a job that ends only follow from that end."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from herringbone_contract.failure import Failure, lost_contact
+from herringbone_contract.failure import Failure, lost_contact, lost_process
 from herringbone_contract.failure_text import parse_failure
 from herringbone_entry.supervisor.evidence import Evidence, first_cause
 from herringbone_entry.supervisor.host_register import HostRegister
@@ -44,6 +44,7 @@ ABORT_SECONDS = 5.0
 STOPPED_CODE = 143
 # Exit codes above this one are those of processes that a signal ended.
 _SIGNALLED = 128
+_SIGTERM_CODE, _SIGKILL_CODE = 143, 137
 
 Later = Callable[[float, Callable[[], None]], object]
 
@@ -94,6 +95,8 @@ class Coordinator:
         self._launcher_code: int | None = None
         # mpirun's word for the exit code of a rank that a signal killed.
         self._killed_code = 1
+        # From this time on, ranks may end by the SIGTERM of our own abort.
+        self._terminates_at = float("inf")
         self._evidence: list[Evidence] = []
         self._settled = False
         self._released = False
@@ -136,7 +139,7 @@ class Coordinator:
         self._register.add_lost(host)
         if self.phase not in _ENDING:
             failure, helper = lost_contact(host, silence), self._register.is_helper(host)
-            self._fail(Evidence(self._clock(), failure, 1, lost_host=True, helper=helper))
+            self._fail(Evidence(self._clock(), failure, 1, lost_host=True, outside=helper))
         # Nobody will report the ends of its ranks.
         for rank, owner in self._rank_hosts.items():
             if owner == host:
@@ -187,8 +190,9 @@ class Coordinator:
         advice = self._register.helper_advice()
         if advice is not None:
             self._order({"kind": "say", "host": self._register.first, "text": f"advice: {advice}"})
+        counts, machine_ranks = self._register.counts, self._register.machine_ranks()
         meeting = self._register.rendezvous().to_message()
-        self._order({"kind": "start", "counts": self._register.counts, "meeting": meeting})
+        self._order({"kind": "start", "counts": counts, "machine_ranks": machine_ranks, "meeting": meeting})
 
     # Ends of ranks, servers and mpirun
 
@@ -204,10 +208,18 @@ class Coordinator:
         self._deferred.add(deferred["rank"])
 
     def _launcher_ended(self, _host: str, ended: LauncherEnded) -> None:
-        code = ended["code"]
+        code, killed = ended["code"], ended["killed"]
         self._launcher_code, self._killed_code = code, ended["rank_code"]
-        evidence = Evidence(self._clock(), parse_failure(ended["failure"]), code or 1, from_launcher=True)
-        if self.phase is Phase.RUNNING and code:
+        if ended["rank_code"] == _SIGTERM_CODE and self._clock() >= self._terminates_at:
+            # mpirun was slow to see the first death, and saw a rank die of our own SIGTERM before.
+            self._killed_code = _SIGKILL_CODE
+        evidence = Evidence(
+            self._clock(), parse_failure(ended["failure"]), code or 1, from_launcher=not killed, outside=killed
+        )
+        if killed and self.phase in (Phase.RUNNING, Phase.FAILING):
+            # Its ranks may have gone with it, and their ends may have arrived earlier.
+            self._fail(evidence)
+        elif self.phase is Phase.RUNNING and code:
             self._fail(evidence)
         elif self.phase is Phase.RUNNING:
             # The ranks' own ends may still be on their way.
@@ -225,7 +237,7 @@ class Coordinator:
         if self.phase not in _ENDING:
             # A server that ended by itself may have ended because of a rank; a killed one cannot have.
             killed = code > _SIGNALLED
-            self._fail(Evidence(self._clock(), parse_failure(ended["failure"]), code or 1, helper=killed))
+            self._fail(Evidence(self._clock(), parse_failure(ended["failure"]), code or 1, outside=killed))
 
     def _host_failed(self, host: str, failed: HostFailed) -> None:
         self._register.add_failed(host)
@@ -242,10 +254,18 @@ class Coordinator:
             return
         tail = [f"{spawn['host']} is none of this job's hosts, {', '.join(hosts)}"]
         number = spawn["number"]
-        self._order({"kind": "daemon_ended", "host": hosts[0], "number": number, "code": 1, "tail": tail})
+        self._order(
+            {"kind": "daemon_ended", "host": hosts[0], "number": number, "code": 1, "killed": False, "tail": tail}
+        )
 
-    def _daemon_ended(self, _host: str, ended: DaemonEnded) -> None:
+    def _daemon_ended(self, host: str, ended: DaemonEnded) -> None:
         self._order(ended)
+        if ended["killed"] and self.phase in (Phase.RUNNING, Phase.FAILING):
+            # mpirun blames a rank of this host, and kills those of the others.
+            failure = lost_process(
+                host, "mpirun's daemon ended before its ranks did", ended["code"], tuple(ended["tail"])
+            )
+            self._fail(Evidence(self._clock(), failure, ended["code"], outside=True))
 
     # Ending
 
@@ -266,7 +286,9 @@ class Coordinator:
             return
         self.phase = Phase.FAILING
         # When only mpirun knows the signal that killed the rank, it must not see others die of our signals first.
-        self._order({"kind": "abort", "after": SETTLE_SECONDS if evidence.code is None else 0.0})
+        patience = SETTLE_SECONDS if evidence.code is None else 0.0
+        self._terminates_at = self._clock() + patience
+        self._order({"kind": "abort", "after": patience})
         self._later(SETTLE_SECONDS, self._settle)
         # A host that hangs without being lost must not keep the others from ending.
         self._later(ABORT_SECONDS, self._end_failing)

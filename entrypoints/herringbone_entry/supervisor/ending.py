@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from herringbone_contract.failure import Failure
     from herringbone_entry.channel.messages import Finish
 
+# Modules for the end are loaded this long after the start, when they delay nobody's first line.
+_LOAD_SECONDS = 0.5
 # Killed processes need a moment to go, so look again after this time.
 _LOOK_AGAIN_SECONDS = 0.02
 # After this many looks, leave a process that the kernel cannot end to the kernel.
@@ -26,6 +28,7 @@ class Ending:
     def __init__(self, context: HostContext, membership: Membership, on_kill: Callable[[], None]) -> None:
         self._context, self._membership, self._on_kill = context, membership, on_kill
         self._begun = False
+        context.loop.later(_LOAD_SECONDS, load_modules)
 
     def begin(self, finish: Finish) -> None:
         """Kill remaining processes, then write the job's end to this host's files and leave; a second call is void."""
@@ -68,3 +71,14 @@ class Ending:
 
         failure.write(self._context.host.paths, cause)
         self._context.log(f"failed: {cause.render()}")
+
+
+def load_modules() -> None:
+    """Import what reports of failures need: the package may be upgraded or removed while the job runs."""
+    import linecache
+    import traceback
+
+    from herringbone_contract import failure_text
+    from herringbone_entry.supervisor import failure
+
+    _ = linecache, traceback, failure_text, failure

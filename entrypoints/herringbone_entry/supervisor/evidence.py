@@ -11,8 +11,9 @@ from herringbone_contract.failure import Failure
 class Evidence(NamedTuple):
     """One sign of failure, at `when` seconds.
 
-    `code` is None for a rank under mpirun that a signal killed: only mpirun knows the signal. `helper` means that a
-    helper host, or its server, was killed from outside: ranks that miss it fail too, and never the other way round.
+    `code` is None for a rank under mpirun that a signal killed: only mpirun knows the signal. `outside` means that
+    somebody killed a process that the ranks need: a helper host, a server, mpirun or a daemon of its. Ranks that miss
+    it fail too, and never the other way round.
     """
 
     when: float
@@ -20,7 +21,7 @@ class Evidence(NamedTuple):
     code: int | None
     from_launcher: bool = False
     lost_host: bool = False
-    helper: bool = False
+    outside: bool = False
 
 
 def first_cause(evidence: Sequence[Evidence], *, killed_code: int) -> Failure:
@@ -32,8 +33,9 @@ def first_cause(evidence: Sequence[Evidence], *, killed_code: int) -> Failure:
     >>> first_cause([late, Evidence(1.0, Failure("algo-2", 1), 3)], killed_code=1).rank
     1
     """
-    # mpirun's end only follows from a rank's. A helper's end explains a rank's, whose report may arrive earlier.
-    first = min(evidence, key=lambda sign: (sign.from_launcher, not sign.helper, sign.when))
+    # mpirun's end only follows from a rank's. A kill from outside explains a rank's end, whose report may arrive
+    # earlier.
+    first = min(evidence, key=lambda sign: (sign.from_launcher, not sign.outside, sign.when))
     if first.code is None:
         # When a host goes down, mpirun kills the other hosts' ranks, and their ends may be seen before the host's.
         first = next((sign for sign in evidence if sign.lost_host), first)

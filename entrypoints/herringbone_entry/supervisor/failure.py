@@ -41,13 +41,14 @@ def of_rank(
     """
     # The report is better than the log: it has the exception's type and its full text.
     report = report or {}
-    frames = tuple(Frame(**frame) for frame in report.get("frames", ())) or crash_frames(tail, folder)
+    reported = (Frame(**{**frame, "source": printable(frame["source"])}) for frame in report.get("frames", ()))
+    frames = tuple(reported) or crash_frames(tail, folder)
     return Failure(
         host=host,
         rank=rank,
         exit_code=code or 1,
         exception=report.get("exception", ""),
-        message=report.get("message", ""),
+        message=printable(report.get("message", "")),
         frames=frames,
         log_tail=tuple(_before_dump(tail) if frames else tail)[-_LOG_TAIL_LINES:],
     )
@@ -66,7 +67,16 @@ def crash_code(lines: Sequence[str]) -> int | None:
 
 def of_error(host: str | None, error: BaseException) -> Failure:
     """Return the failure of the host itself, which no rank caused."""
-    return Failure(host=host, exit_code=1, exception=type(error).__name__, message=str(error))
+    return Failure(host=host, exit_code=1, exception=type(error).__name__, message=printable(str(error)))
+
+
+def printable(text: str) -> str:
+    r"""Return a text that UTF-8 can carry: Python writes bytes of a file's name that are no text as lone surrogates.
+
+    >>> printable("a \udc80 b")
+    'a \\udc80 b'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def crash_frames(lines: Sequence[str], folder: str) -> tuple[Frame, ...]:

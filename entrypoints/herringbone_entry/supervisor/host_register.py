@@ -108,7 +108,16 @@ class HostRegister:
             if self._readies[host]["tensorflow"]
         )
         address = self._master_address(layout.master)
-        return Rendezvous(address, master["port"], master["reduce_port"], self._helper_servers(), servers)
+        listen = self._listen_address(layout)
+        return Rendezvous(address, master["port"], master["reduce_port"], listen, self._helper_servers(), servers)
+
+    def machine_ranks(self) -> dict[str, int]:
+        """Return, for each host, the ranks of all hosts on its machine: containers may share one, processes do."""
+        machines = {host: self._machine_of(host) for host in self.counts}
+        totals: dict[str, int] = {}
+        for host, count in self.counts.items():
+            totals[machines[host]] = totals.get(machines[host], 0) + count
+        return {host: totals[machine] for host, machine in machines.items()}
 
     def helper_advice(self) -> str | None:
         """Return advice about helper hosts that bring nothing; None when there are none, or they are useful."""
@@ -118,6 +127,12 @@ class HostRegister:
         from herringbone_contract.reduce_servers import advice
 
         return advice(training_hosts=len(self.layout.hosts), helpers=len(ports))
+
+    def _machine_of(self, host: str) -> str:
+        if not self.across:
+            return "this machine"
+        # A host that did not answer in time, or does not know, counts as a machine of its own.
+        return (self._facts[host]["machine"] if host in self._facts else "") or host
 
     def _helper_servers(self) -> str:
         ports = self._helper_ports()
@@ -138,6 +153,13 @@ class HostRegister:
         from herringbone_entry.supervisor.preflight import master_address
 
         return master_address(master, self._facts)
+
+    def _listen_address(self, layout: Layout) -> str:
+        if not self.across:
+            return _LOOPBACK
+        from herringbone_entry.supervisor.preflight import listen_address
+
+        return listen_address(layout.master, [host for host in layout.hosts if host != layout.master], self._facts)
 
     def _address_of(self, host: str) -> str:
         """Return the address of a host for the others; the name of a host that did not report in time."""

@@ -15,7 +15,7 @@ from herringbone_entry.host import Host
 from herringbone_entry.supervisor.coordinator import STOPPED_CODE, Coordinator
 
 if TYPE_CHECKING:
-    from herringbone_entry.channel.channel import Link
+    from herringbone_entry.channel.channel import Connector, Link
     from herringbone_entry.channel.messages import Event, Order
 
     Obey = Callable[[Order], None]
@@ -141,6 +141,8 @@ class Follower:
         self._host, self._loop = host, loop
         self._key = key
         self._link: Link | None = None
+        # None without a channel.
+        self._connector: Connector | None = None
         self._local_address: str | None = None
         # Events from before the connection; the coordinator gets them in this order.
         self._waiting: list[Event] = []
@@ -154,7 +156,7 @@ class Follower:
             from herringbone_entry.channel.channel import Connector
 
             address = parse_address(host.control, heartbeat=host.heartbeat)
-            Connector(address, key, host.name, loop, on_join=self._join, on_gone=self._lost)
+            self._connector = Connector(address, key, host.name, loop, on_join=self._join, on_gone=self._lost)
             # The first host counts the same time by itself; here it bounds the wait for a host that never starts.
             loop.later(host.join_timeout, self._give_up)
 
@@ -216,15 +218,25 @@ class Follower:
             return
         if self._stopping:
             self._end(STOPPED_CODE, None)
+        elif self._connector is not None and self._connector.times_refused and self._link is None:
+            self._end(1, self._never_joined())
         else:
             first = self._host.resources.first_host
             self._end(1, lost_contact(first, silence))
 
     def _give_up(self) -> None:
         if self._link is None and not self._over:
-            first = self._host.resources.first_host
-            message = f"{first} did not come within {self._host.join_timeout:g} s; is the host up, did it start?"
-            self._end(1, Failure(host=self._host.name, exit_code=1, exception="LaunchError", message=message))
+            self._end(1, self._never_joined())
+
+    def _never_joined(self) -> Failure:
+        first, timeout = self._host.resources.first_host, self._host.join_timeout
+        message = f"{first} did not come within {timeout:g} s; is the host up, did it start?"
+        if self._connector is not None and self._connector.times_refused:
+            message = (
+                f"{first} was reached {self._connector.times_refused} times, and each connection ended before both "
+                "hosts had proved themselves; does this host have the secret and the name that the job gave it?"
+            )
+        return Failure(host=self._host.name, exit_code=1, exception="LaunchError", message=message)
 
     def _lose_unless_started(self) -> None:
         if not self._started:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone_entry.channel import interfaces
@@ -33,6 +34,7 @@ def look(host: Host, environment: Mapping[str, str], address: str | None) -> Fac
     disk = os.statvfs(host.paths.model)
     return {
         "group": host.resources.current_group_name,
+        "machine": _machine(),
         "cpus": int(environment["SM_NUM_CPUS"]),
         "gpus": int(environment["SM_NUM_GPUS"]),
         "free_bytes": disk.f_bavail * disk.f_frsize,
@@ -41,7 +43,16 @@ def look(host: Host, environment: Mapping[str, str], address: str | None) -> Fac
         "address": address,
         "wall": time.time(),
         "unknown": [],
+        "known": {},
     }
+
+
+def _machine() -> str:
+    # The kernel makes this number at its start. Containers share their machine's kernel.
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
 
 
 def check(names: Sequence[str], context: HostContext, environment: Mapping[str, str], address: str | None) -> None:
@@ -54,10 +65,12 @@ def check(names: Sequence[str], context: HostContext, environment: Mapping[str, 
     # mpirun on the first host calls all others by name; the others only call the first host and rank 0's.
     waiting = set(host.resources.hosts if host.is_first else names) - {host.name}
 
-    def note(name: str, known: bool) -> None:
+    def note(name: str, resolved: ResolvedAddress | None) -> None:
         waiting.discard(name)
-        if not known:
+        if resolved is None:
             facts["unknown"].append(name)
+        else:
+            facts["known"][name] = str(resolved.address[0])
         if not waiting:
             # As late as possible: the first host compares this clock with its own when the message arrives.
             facts["wall"] = time.time()
@@ -68,9 +81,9 @@ def check(names: Sequence[str], context: HostContext, environment: Mapping[str, 
         NameLookup(name, 1, context.loop, _then(note, name))
 
 
-def _then(note: Callable[[str, bool], None], name: str) -> Callable[[ResolvedAddress | None], None]:
+def _then(note: Callable[[str, ResolvedAddress | None], None], name: str) -> Callable[[ResolvedAddress | None], None]:
     # A function of its own, because a lambda in the loop would see the loop's last name.
-    return lambda resolved: note(name, resolved is not None)
+    return lambda resolved: note(name, resolved)
 
 
 def report(hosts: Sequence[str], facts: Mapping[str, Facts], skews: Mapping[str, float]) -> list[str]:
@@ -102,6 +115,19 @@ def master_address(master: str, facts: Mapping[str, Facts]) -> str:
     known = all(master not in host["unknown"] for host in facts.values())
     address = facts[master]["address"] if master in facts else None
     return master if known or address is None else str(address)
+
+
+def listen_address(master: str, others: Sequence[str], facts: Mapping[str, Facts]) -> str:
+    """Return the address of rank 0's host if all other hosts with ranks reach it there; else an empty text.
+
+    >>> facts = {"algo-1": {"address": "10.0.0.1"}, "algo-2": {"known": {"algo-1": "10.0.0.1"}}}
+    >>> listen_address("algo-1", ["algo-2"], facts)
+    '10.0.0.1'
+    """
+    address = facts[master]["address"] if master in facts else None
+    # Without the name, they are given the address itself: see `master_address`.
+    reached = {facts[host]["known"].get(master, address) if host in facts else None for host in others}
+    return address if address is not None and reached <= {address} else ""
 
 
 def _problems(hosts: Sequence[str], facts: Mapping[str, Facts], skews: Mapping[str, float]) -> list[str]:

@@ -10,13 +10,22 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from herringbone_contract.layout import RankPlacement
 from herringbone_entry import processes
 from herringbone_entry.channel.frames import Message, Wire
 from herringbone_entry.host_context import HostContext
+from herringbone_entry.preparation import devices
 from herringbone_entry.ranks.rank_process import RankProcess
 from herringbone_entry.ranks.starter import RankStarter
+
+if TYPE_CHECKING:
+    from herringbone_contract.failure import Failure
+
+_KILLED_CODE = 128 + signal.SIGKILL
+# Torch's words for a worker of its data loader that somebody killed.
+_KILLED_WORKER = "is killed by signal: Killed"
 
 
 class RankGroup:
@@ -41,6 +50,8 @@ class RankGroup:
         self._holds = False
         # A rank that attaches after an abort must get the same signal as the others.
         self._last_signal: signal.Signals | None = None
+        # The kernel counts the processes that it killed for memory, also those of earlier jobs in our control group.
+        self._oom_kills = devices.oom_kills()
 
     @property
     def living(self) -> list[RankProcess]:
@@ -194,9 +205,29 @@ class RankGroup:
             tail=rank.tail.text(),
             folder=str(host.paths.code),
         )
-        return record.to_json()
+        return self._with_memory(rank, record).to_json()
+
+    def _with_memory(self, rank: RankProcess, record: Failure) -> Failure:
+        """Say so if the kernel killed the rank, or a data loader's worker of it, for want of memory."""
+        worker = _KILLED_WORKER in record.message
+        if self._oom_kills is None or not (worker or rank.code in (None, _KILLED_CODE)):
+            return record
+        kills = devices.oom_kills() or 0
+        if kills <= self._oom_kills:
+            return record
+        # The next rank that is killed may be killed by us.
+        self._oom_kills = kills
+        from herringbone_entry.supervisor.memory import out_of_memory
+
+        reason = out_of_memory()
+        if worker:
+            return record._replace(message=f"{record.message} ({reason})")
+        rank.code = _KILLED_CODE
+        return record._replace(exit_code=_KILLED_CODE, message=reason)
 
 
 def _signal(rank: RankProcess, number: signal.Signals) -> None:
     assert rank.pid is not None
     processes.send(rank.pid, number)
+    # A paused rank takes no signal before it continues, and could not save. To a running one this is nothing.
+    processes.send(rank.pid, signal.SIGCONT)

@@ -13,6 +13,7 @@ After `finish` this host leaves in steps, none of which blocks the loop:
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from herringbone_entry.channel.rendezvous import Rendezvous
 from herringbone_entry.channel.reserved_port import ReservedPort
 from herringbone_entry.host_context import HostContext
 from herringbone_entry.preparation.prepare import Prepared
+from herringbone_entry.ranks.environment import THREADS, thread_environment
 from herringbone_entry.ranks.starter import RankStarter
 from herringbone_entry.run_folder import RunFolder
 from herringbone_entry.supervisor.ending import Ending
@@ -157,6 +159,7 @@ class RunningSupervisor:
         for port in self._ports:
             # Between here and the rank's bind the port is free, which is why it lies outside the ephemeral range.
             port.release()
+        threads = self._threads(len(layout.ranks(host.name)), order["machine_ranks"].get(host.name, 0))
         for rank in layout.ranks(host.name):
             placement = layout.placement(rank)
             message = start_message(
@@ -164,6 +167,7 @@ class RunningSupervisor:
                 prepared,
                 host,
                 rendezvous=rendezvous,
+                threads=threads,
                 interface=interface,
                 token=self._membership.token(),
             )
@@ -179,6 +183,26 @@ class RunningSupervisor:
             )
         if self._mpirun is not None:
             self._mpirun.start(layout, interface)
+
+    def _threads(self, num_local: int, num_on_machine: int) -> dict[str, str]:
+        """Return the variables that limit the threads of this host's ranks; the first host says so in the log."""
+        host = self._context.host
+        if not num_local:
+            return {}
+        machine_cpus = os.cpu_count() or 1
+        threads = thread_environment(
+            host.base_environment,
+            num_local=num_local,
+            num_cpus=int(self._prepared.environment["SM_NUM_CPUS"]),
+            num_on_machine=num_on_machine,
+            machine_cpus=machine_cpus,
+        )
+        if threads and host.is_first:
+            self._context.log(
+                f"{THREADS}={threads[THREADS]}: {num_on_machine} ranks share this machine's {machine_cpus} cores; set "
+                f"{THREADS} in `environment` for another number"
+            )
+        return threads
 
     def _spawn(self, order: Spawn) -> None:
         if self._mpirun is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from herringbone_contract.constants import ReduceVariable
 from herringbone_contract.launcher import Launcher
@@ -20,19 +21,21 @@ def start_message(
     host: Host,
     *,
     rendezvous: Rendezvous,
+    threads: Mapping[str, str],
     interface: str | None,
     token: str,
 ) -> Message:
     """Return the start message of one rank.
 
-    `interface` leads to the other hosts, and `token` is the secret of the job's ranks. `environment` in the message
-    holds the variables that the rank inherits neither from its supervisor nor through mpirun. Each of `secrets`
-    becomes a descriptor, and the variable of that name points to it.
+    `threads` limit the rank's threads, `interface` leads to the other hosts, and `token` is the secret of the job's
+    ranks. `environment` in the message holds the variables that the rank inherits neither from its supervisor nor
+    through mpirun. `listen` is the address at which torch's rendezvous store is to listen, empty for all. Each of
+    `secrets` becomes a descriptor, and the variable of that name points to it.
     """
     inherited = host.base_environment
     place_in_job = rank_environment(placement, master_address=rendezvous.address, master_port=rendezvous.port)
     # Later entries win: the launcher's variables must not be overwritten by the host's.
-    environment = {**prepared.environment, **place_in_job}
+    environment = {**prepared.environment, **threads, **place_in_job}
     # Below, a launcher's module is imported only by its own jobs.
     # Secrets are no variables: every child and every crash report copies those.
     secrets = {}
@@ -43,7 +46,7 @@ def start_message(
     if prepared.launcher is Launcher.TORCH_DISTRIBUTED:
         from herringbone_entry.launchers import torch_distributed
 
-        environment |= torch_distributed.environment(placement, run_id=host.job_name or "none", inherited=inherited)
+        environment |= torch_distributed.environment(placement, run_id=host.job_name or "none")
     # Only when TensorFlow connects the ranks, with ports that each host reserved for it.
     if rendezvous.tensorflow:
         from herringbone_entry.launchers import tensorflow_cluster
@@ -70,4 +73,6 @@ def start_message(
         "arguments": list(prepared.arguments),
         "paths": list(prepared.shims),
         "secrets": secrets,
+        # Only rank 0 has torch's rendezvous store.
+        "listen": rendezvous.listen if placement.rank == 0 else "",
     }

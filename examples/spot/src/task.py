@@ -10,7 +10,7 @@ from torch import nn
 
 BATCH, WIDTH, CLASSES = 64, 32, 10
 # SageMaker copies this folder to checkpoint_s3_uri while the job runs, and back before a restart.
-CHECKPOINTS = Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml")) / "checkpoints"
+CHECKPOINTS = Path(os.environ["SM_CHECKPOINT_DIR"])
 # A shell's exit status for a program that SIGTERM ended. With 0, the job would count as completed.
 STOPPED = 143
 

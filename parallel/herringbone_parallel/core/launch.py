@@ -9,6 +9,8 @@ from herringbone_contract.constants import Key, RankVariable
 from herringbone_contract.errors import ParallelError
 from herringbone_contract.hyperparameters import decode
 from herringbone_contract.model_parallel import ResolvedModelParallel
+from herringbone_contract.served import Library, unserved_parameters
+from herringbone_contract.strategies import Framework
 
 # The entry point sets it from the `mp_parameters` hyperparameter.
 _PARAMETERS = f"SM_HP_{Key.MODEL_PARALLEL_PARAMETERS.upper()}"
@@ -36,13 +38,13 @@ def rank_info(environ: Mapping[str, str]) -> RankInfo:
     return RankInfo(*(int(variable(environ, name)) for name in names))
 
 
-def model_parallel(environ: Mapping[str, str]) -> ResolvedModelParallel:
+def model_parallel(environ: Mapping[str, str], framework: Framework) -> ResolvedModelParallel:
     """Return the parameters of the job's `smdistributed.modelparallel`, with their defaults.
 
-    >>> model_parallel({"SM_HP_MP_PARAMETERS": '{"partitions": 2, "microbatches": 4}'}).microbatches
+    >>> model_parallel({"SM_HP_MP_PARAMETERS": '{"partitions": 2, "microbatches": 4}'}, "pytorch").microbatches
     4
 
-    Raises `ParallelError` when the job has none.
+    Raises `ParallelError` when the job has none, and for parameters that the framework's library does not run.
     """
     raw = environ.get(_PARAMETERS)
     if raw is None:
@@ -53,6 +55,11 @@ def model_parallel(environ: Mapping[str, str]) -> ResolvedModelParallel:
     parameters = decode({Key.MODEL_PARALLEL_PARAMETERS: raw, Key.MPI_ENABLED: "true"}).model_parallel
     if parameters is None:
         raise ParallelError(f"{_PARAMETERS}={raw} does not enable model parallelism")
+    # A plan refuses them already, where it knows the framework.
+    refusals = unserved_parameters(parameters, Library.HERRINGBONE, framework)
+    if refusals:
+        reasons = "; ".join(f"{key}: {reason}" for key, reason in refusals.items())
+        raise ParallelError(f"not available in this release: {reasons}")
     return parameters.resolved()
 
 

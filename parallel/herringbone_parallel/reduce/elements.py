@@ -101,7 +101,7 @@ def narrow(summed: Array, element: Element) -> Array:
         return summed.astype(element.stored, copy=False)
 
 
-def total(sources: list[tuple[Array, Element]], divisor: int) -> Array:
+def total(sources: list[tuple[Array, Element]], divisor: float) -> Array:
     """Return the sum of the members' values, in the order of members, divided by `divisor`. Pure.
 
     >>> total([(np.float32([1, 2]), Element.FLOAT32), (np.float32([3, 4]), Element.FLOAT32)], 2)
@@ -114,6 +114,6 @@ def total(sources: list[tuple[Array, Element]], divisor: int) -> Array:
         result = widen(*first).copy()
         for other in others:
             result += widen(*other)
-        if divisor > 1:
+        if divisor != 1:
             result /= result.dtype.type(divisor)
     return result

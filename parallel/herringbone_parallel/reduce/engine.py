@@ -112,8 +112,11 @@ class Engine:
             engine.all_reduce(tensor.data_ptr(), tensor.numel(), "bfloat16", op="average").wait()
 
         An address needs `count` and `dtype`; keep its memory until the handle is done. `wire`, "fp16" or "bf16", is the
-        format in which fp32 travels between hosts in this call; sums are always computed in fp32. All ranks get the
-        same bits. Raises `ParallelError` for a buffer that cannot be summed, and after the engine has stopped.
+        format in which fp32 travels between hosts in this call; sums are always computed in fp32. fp16 and bf16
+        travel as they are, except that the sum over several ranks of a host travels as fp32, unless the settings name
+        another format. All ranks get the same bits.
+
+        Raises `ParallelError` for a buffer that cannot be summed, and after the engine has stopped.
         """
         if os.getpid() != self._process:
             raise ParallelError("this process was forked from a rank: it cannot use the rank's connections")
@@ -124,13 +127,13 @@ class Engine:
             raise ParallelError(f"an average of {element.name.lower()}: only floating point can be averaged")
         config = self._config
         lanes = cut_lanes(count, config.lanes, config.members, config.helpers, self.settings.message)
-        divisor = self.size if op == "average" else 1
         on_wire = self._wire(element, wire)
+        host_divisor = self._host_divisor(on_wire) if op == "average" else 1
+        divisor = self.size / host_divisor if op == "average" else 1
         with self._lock:
             chunk = most_elements(lanes, on_wire.size, self._window, config.members)
-            submission = Submission(
-                address, count, element, on_wire, divisor, chunk, self._window.under_way(chunk * on_wire.size), lanes
-            )
+            window = self._window.under_way(chunk * on_wire.size)
+            submission = Submission(address, count, element, on_wire, host_divisor, divisor, chunk, window, lanes)
             number = self._core.submit(submission)
             self._buffers = number + 1
             # Buffers end nearly in order, so looking at the oldest ones is enough, and costs little per submission.
@@ -238,7 +241,23 @@ class Engine:
                 raise ParallelError(f"{element.name.lower()} on a wire of {wire}: only float32 travels as fp16 or bf16")
             return wire_element
         default = self.settings.wire
+        if element.size == 2 and default is None and self._sums_inside_hosts():
+            # The sum over a host is an fp32 number: 16 bits would round it, and could overflow.
+            return Element.FLOAT32
         return default if default is not None and element is Element.FLOAT32 else element
+
+    def _sums_inside_hosts(self) -> bool:
+        """Return True if the network carries sums over several ranks. Every rank returns the same."""
+        return self.topology.size > self.topology.hosts > 1
+
+    def _host_divisor(self, on_wire: Element) -> int:
+        """Return the number that a host's sum is divided by before it travels in 16 bits, so that it fits into them.
+
+        A power of two, because such a division is exact.
+        """
+        if on_wire.size > 2 or not on_wire.is_float or not self._sums_inside_hosts():
+            return 1
+        return 1 << (max(map(len, self.topology.ranks)) - 1).bit_length()
 
 
 class Handle:

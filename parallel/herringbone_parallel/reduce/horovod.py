@@ -1,21 +1,13 @@
-"""Horovod's names that are the same for all frameworks: ranks, operations, compression, objects.
-
-Ranks of one job trust each other, so they unpickle each other's objects.
-"""
+"""Horovod's names that are the same for all frameworks: ranks, operations, compression, objects."""
 
 from __future__ import annotations
 
-import pickle
 from enum import Enum
 from typing import Any
 
-import numpy as np
-
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.reduce import session
-from herringbone_parallel.reduce.collectives import all_gather
+from herringbone_parallel.reduce import objects, session
 from herringbone_parallel.reduce.collectives import barrier as _barrier
-from herringbone_parallel.reduce.collectives import broadcast as _broadcast
 from herringbone_parallel.reduce.engine import Engine
 
 _engine: Engine | None = None
@@ -103,17 +95,9 @@ def barrier() -> None:
 
 def broadcast_object(obj: Any = None, root_rank: int = 0, name: str | None = None) -> Any:  # noqa: ARG001
     """Return the root's object, of any type that pickle supports."""
-    is_root = engine().rank == root_rank
-    data = np.frombuffer(pickle.dumps(obj), np.uint8).copy() if is_root else np.empty(0, np.uint8)
-    length = np.array([len(data)], np.int64)
-    # The length first, because the other ranks have to allocate the array.
-    _broadcast(engine(), length, root_rank)
-    if not is_root:
-        data = np.empty(int(length[0]), np.uint8)
-    _broadcast(engine(), data, root_rank)
-    return obj if is_root else pickle.loads(data.tobytes())  # noqa: S301  same trust domain
+    return objects.broadcast_object(engine(), obj, root_rank)
 
 
 def allgather_object(obj: Any, name: str | None = None) -> list[Any]:  # noqa: ARG001
     """Return the objects of all ranks, in the order of ranks."""
-    return [pickle.loads(data) for data in all_gather(engine(), pickle.dumps(obj))]  # noqa: S301  same trust domain
+    return objects.all_gather_objects(engine(), obj)

@@ -19,6 +19,6 @@ def shared_loader() -> Any:
         from botocore.loaders import create_loader
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "instance types ml.* need botocore to check the request; install it with: pip install 'herringbone[aws]'"
+            "instance types ml.* need botocore to check the request; install it with: pip install boto3"
         ) from error
     return create_loader(os.environ.get("AWS_DATA_PATH"))

@@ -225,7 +225,9 @@ class AwsSession:
     @contextmanager
     def explain_errors(self, action: str) -> Iterator[None]:
         """Translate boto's errors; `action` completes the message, for example "to create job digits-1"."""
-        # Imported late, like all of boto: users without the extra `aws` must be able to import this module.
+        # Imported late, like all of boto: users without the extra `aws` must be able to import this module. boto3 comes
+        # first, because its absence has a message.
+        _boto3()
         from botocore.exceptions import BotoCoreError, ClientError
         from botocore.parsers import ResponseParserError
 
@@ -262,7 +264,7 @@ def _boto3() -> Any:
         import boto3
     except ModuleNotFoundError as error:
         raise UnsupportedError(
-            "AWS (instance types ml.* and ECR) needs boto3; install it with: pip install 'herringbone[aws]'"
+            "AWS (instance types ml.* and ECR) needs boto3; install it with: pip install boto3"
         ) from error
     return boto3
 

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -83,6 +83,12 @@ class Backend(Protocol):
 
     def bill(self, name: str) -> str | None:
         """Return the cost of a job that is over, in words; None when nobody is billed."""
+
+    def repack(self, name: str, say: Callable[[str], None]) -> Path:
+        """Pack the model of a job that is over and has no archive; `say` gets messages about files.
+
+        Raises `InputError` when there is nothing to pack, `UnsupportedError` where a service packs models.
+        """
 
     def fetch_model(self, name: str, into: Path) -> Path:
         """Return the packed model, an archive or a folder: its own path, or that of a copy in the folder `into`.

@@ -23,16 +23,17 @@ import tempfile
 import time
 from abc import abstractmethod
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.controller.descriptors import CONTROLLER_SIGNALS
 from herringbone.controller.retry import policies_of
+from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobRecord
-from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, settle
+from herringbone.jobs.lifecycle import claim, client_died, poll_until_done, process_lives, settle, settle_end, unseen
 from herringbone.jobs.polling import Pace
 from herringbone.planning.checks import output_folder
 from herringbone.processes import identity, is_alive, pid_of
@@ -52,6 +53,9 @@ _PACE = Pace(shortest=0.005, longest=0.05, slower=1.02)
 _KILL_SECONDS = 15.0
 _POLL_SECONDS = 0.01
 _TEMPORARY_FOLDER_CHARS = 60
+_EXIT_SECONDS, _EXIT_POLL_SECONDS = 0.1, 0.001
+# The controllers that this process has started and not yet collected.
+_children: set[str] = set()
 
 
 class DetachedBackend(OwnHostsBackend):
@@ -100,13 +104,19 @@ class DetachedBackend(OwnHostsBackend):
                 controller.kill()
                 controller.communicate()
                 raise
-        # The controller outlives this Python on purpose, which Popen would report as a leak; `is_alive` reaps it.
+        # The controller outlives this Python on purpose, which Popen would report as a leak; `_reap` reaps it.
         controller.returncode = 0
 
     def describe(self, name: str) -> JobRecord:
         record = self._index.get(name)
         process = record.controller or record.client
-        if record.done or (process is not None and is_alive(process)):
+        if record.done:
+            _reap(record.controller)
+            return record
+        # The job is over, and its controller could not write so: the index was locked, or its disk full.
+        if (columns := EndFile(self._home.job(name).end).read()) is not None:
+            return settle_end(self._index, record, columns)
+        if process_lives(record, process):
             return record
         # The controller may have written the job's end and exited between reading the row and looking at the process.
         record = self._index.get(name)
@@ -129,6 +139,7 @@ class DetachedBackend(OwnHostsBackend):
         run_folder = _new_run_folder()
         # Into the index before it exists: if this process is killed next, whoever settles the job removes it.
         self._index.update(plan.job_name, controller=controller_identity, run_folder=str(run_folder))
+        _children.add(str(controller_identity))
         try:
             run_folder.mkdir(mode=0o700)
             config = self._config(plan, str(run_folder))
@@ -140,6 +151,9 @@ class DetachedBackend(OwnHostsBackend):
 
     def _signal(self, name: str, number: int) -> None:
         record = self.describe(name)
+        if elsewhere := unseen(record):
+            # The pid belongs to another process here, or to none.
+            raise LaunchError(elsewhere)
         # Between `claim` and the start of the controller, a job has a name and no process to signal.
         while not record.done and record.controller is None:
             time.sleep(_POLL_SECONDS)
@@ -147,7 +161,10 @@ class DetachedBackend(OwnHostsBackend):
             record = self.describe(name)
         if not record.done and record.controller is not None:
             # `describe` has compared the start time of the process, so the pid is not that of an unrelated process.
-            os.kill(pid_of(record.controller), number)
+            with suppress(ProcessLookupError):
+                os.kill(pid_of(record.controller), number)
+                # A controller that SIGSTOP has paused takes no signal before it continues. A running one ignores this.
+                os.kill(pid_of(record.controller), signal.SIGCONT)
 
     def _start_controller(self, name: str, inherited: Sequence[int]) -> subprocess.Popen[bytes]:
         """Start the controller, whose Python starts while the client writes the job's folder."""
@@ -214,6 +231,18 @@ class DetachedBackend(OwnHostsBackend):
         if record.run_folder is not None:
             shutil.rmtree(record.run_folder, ignore_errors=True)
         return settled
+
+
+def _reap(controller: str | None) -> None:
+    """Collect the controller of a job that is over, if it is a child of this process; else it stays as a zombie."""
+    if controller not in _children:
+        return
+    # It exits right after it has written the end.
+    deadline = time.monotonic() + _EXIT_SECONDS
+    while is_alive(controller) and time.monotonic() < deadline:
+        time.sleep(_EXIT_POLL_SECONDS)
+    if not is_alive(controller):
+        _children.discard(controller)
 
 
 def _new_run_folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ from herringbone.jobs.index import JobIndex
 from herringbone.jobs.interrupt import OnInterrupt
 from herringbone.jobs.lifecycle import model_of
 from herringbone.jobs.logs import FileLogs
-from herringbone_contract.errors import OptionError
+from herringbone_contract.errors import InputError, OptionError
 
 if TYPE_CHECKING:
     from herringbone.backends.base import LogSource
@@ -43,11 +44,22 @@ class OwnHostsBackend(ABC):
             raise OptionError(f"sagemaker_session: job {name} runs on {self.name}, which asks no service")
 
     def logs(self, name: str) -> LogSource:
-        hosts = self._index.get(name).plan_dict["hosts"]
+        hosts = self._index.get(name).plan_dict.get("hosts", ())
         return FileLogs(self._home.job(name).log(host["name"]) for host in hosts)
 
     def bill(self, name: str) -> str | None:  # noqa: ARG002 - nobody is billed
         return None
+
+    def repack(self, name: str, say: Callable[[str], None]) -> Path:
+        # Imported here: only this verb needs it.
+        from herringbone.backends.repack import repack
+
+        try:
+            model = repack(self.describe(name), self._home.job(name), say)
+        except OSError as error:
+            raise InputError(f"job {name} cannot be packed: {error}; its files stay as they are") from error
+        self._index.update(name, model=str(model))
+        return model
 
     def fetch_model(self, name: str, into: Path) -> Path:  # noqa: ARG002 - the model is on this machine
         return Path(model_of(self.describe(name)))

@@ -6,16 +6,19 @@ import argparse
 import json
 import sys
 
-from herringbone.cli.common import add_on_interrupt
+from herringbone.cli.common import add_on_interrupt, exit_code
 from herringbone.jobs.console import Console
 from herringbone.jobs.interrupt import stops, ways_back
 from herringbone.jobs.job import attach
+from herringbone_contract.errors import JobFailedError
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     parser = verbs.add_parser("logs", help="show a job's log")
     parser.add_argument("name", help="the job's name")
-    parser.add_argument("-f", "--follow", action="store_true", help="wait for more until the job is over")
+    parser.add_argument(
+        "-f", "--follow", action="store_true", help="wait until the job is over; the exit code tells its end"
+    )
     parser.add_argument("--rank", type=int, metavar="N", help="only this rank's lines")
     parser.add_argument("--host", metavar="NAME", help="only this host's lines, as algo-1")
     parser.add_argument("--json", action="store_true", help="one JSON object a line: time, host, rank, text")
@@ -46,4 +49,8 @@ def run(args: argparse.Namespace) -> int:
         else:
             messages.say(ways_back(job.name))
         raise
-    return 0
+    if not args.follow:
+        return 0
+    if (failure := job.failure) is not None:
+        raise JobFailedError(job.name, failure)
+    return exit_code(job.secondary_status)

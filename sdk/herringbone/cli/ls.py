@@ -39,7 +39,7 @@ def _row(record: JobRecord) -> tuple[str, ...]:
     created = datetime.fromtimestamp(record.created).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     # A job that still runs counts up to now.
     seconds = "" if record.started is None else f"{(record.ended or time.time()) - record.started:.1f}"
-    return record.name, status, created, seconds, str(len(record.plan_dict["hosts"]))
+    return record.name, status, created, seconds, str(record.num_hosts)
 
 
 def _summary(record: JobRecord) -> dict[str, object]:

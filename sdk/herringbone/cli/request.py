@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
+from herringbone.documents import read_document
 from herringbone.estimators.estimator import Estimator
 from herringbone.estimators.frameworks import MXNet, PyTorch, TensorFlow
-from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput
+from herringbone.estimators.inputs import DEFAULT_CHANNEL, Inputs, TrainingInput, is_channel_name
+from herringbone.estimators.options import text_options
 from herringbone_contract.errors import InputError, OptionError
+from herringbone_contract.hyperparameters import is_name
 
 EPILOG = """\
 the job:
@@ -35,15 +37,15 @@ the job:
   Paths in it are relative to its folder. Flags override the file.
 
 hyperparameters:
-  Arguments after -- become the job's hyperparameters, and the script gets them as its arguments:
-  --epochs 3 and --epochs=3 give epochs=3; --fast alone gives fast=true, which the script sees as "--fast True".
-  Values are read as JSON if possible (3, 0.1, true, [1, 2]), else as text.
+  Arguments after -- become the job's hyperparameters, and the script gets each of them as it was typed:
+  --epochs 3, --epochs=3 or -n 3. Each name has one value; names of one letter have one dash. A switch such as
+  --fast is refused, because a hyperparameter has a value: let the script take --fast true.
 """
 
 _FRAMEWORKS: dict[str, type[Estimator]] = {"pytorch": PyTorch, "tensorflow": TensorFlow, "mxnet": MXNet}
 _JOB_FILE_SUFFIXES = (".yaml", ".yml", ".json")
-# A letter has to follow the dashes: -0.5 is a value and not a name.
-_NAME = re.compile(r"--?[A-Za-z]")
+# A letter has to follow the dash: -0.5 is a value and not a name.
+_NAME = re.compile(r"--\w|-[^\W\d]")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -81,54 +83,95 @@ def read_request(args: argparse.Namespace) -> tuple[Estimator, Inputs]:
         os.chdir(path.absolute().parent)
     else:
         flags = _flags(args, base=Path())
+        if "entry_point" in flags:
+            raise OptionError(f"--option entry_point: the script is {args.job_or_script}; name one")
         flags["entry_point"] = args.job_or_script
     inputs = _inputs(settings.pop("inputs", None), flags.pop("inputs"))
     framework = flags.pop("framework", None) or settings.get("framework")
     settings.pop("framework", None)
     # Flags add to these two mappings of the file; every other flag replaces the file's value.
     for name in ("hyperparameters", "environment"):
-        settings[name] = {**(settings.get(name) or {}), **flags.pop(name)}
+        settings[name] = {**_mapping(name, settings.get(name)), **flags.pop(name)}
     processes = flags.pop("processes_per_host")
     settings.update(flags)
     # Groups have types of their own, and the estimator refuses both together.
     settings.setdefault("instance_type", None if settings.get("instance_groups") else "local_process")
     if processes is not None:
         # Copies, because the file's mapping may be shared through a YAML anchor.
-        distribution = dict(settings.get("distribution") or {})
-        distribution["mpi"] = {**distribution.get("mpi", {}), "enabled": True, "processes_per_host": processes}
+        distribution = dict(_mapping("distribution", settings.get("distribution")))
+        mpi = _mapping("distribution.mpi", distribution.get("mpi"))
+        distribution["mpi"] = {**mpi, "enabled": True, "processes_per_host": processes}
         settings["distribution"] = distribution
+    if "self" in settings:
+        raise OptionError("self: no such option")
     return _estimator_class(framework)(**settings), inputs
 
 
-def parse_script_arguments(arguments: Sequence[str]) -> dict[str, Any]:
-    """Read `--name value`, `--name=value` and `--name` as hyperparameters.
+def parse_script_arguments(words: Sequence[str]) -> dict[str, Any]:
+    """Read `--name value`, `--name=value` and `-n value` as hyperparameters, which the script gets as they were typed.
 
-    >>> parse_script_arguments(["--epochs", "3", "--name=run", "--fast", "--shift", "-0.5"])
-    {'epochs': 3, 'name': 'run', 'fast': True, 'shift': -0.5}
+    >>> parse_script_arguments(["--epochs", "3", "--name=run", "--shift", "-0.5", "--lr", "1e-3"])
+    {'epochs': 3, 'name': 'run', 'shift': -0.5, 'lr': '1e-3'}
+
+    Raises `OptionError` for words that the script would get as something else.
     """
     values: dict[str, Any] = {}
-    name = None
-    for argument in arguments:
-        if _NAME.match(argument):
-            name, equals, value = argument.lstrip("-").partition("=")
-            # Without "=", the next argument is the value, unless it is the next name.
-            values[name] = _value(value) if equals else True
-            name = None if equals else name
-        elif name is None:
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if not _NAME.match(word):
             raise OptionError(
-                f"{argument!r}: hyperparameters have names; write --name {argument} (a job has no positional arguments)"
+                f"{word!r}: hyperparameters have names; write --name {word} (a job has no positional arguments)"
             )
-        else:
-            values[name] = _value(argument)
-            name = None
+        argument, equals, value = word.partition("=")
+        name = _hyperparameter_name(argument)
+        if name in values:
+            raise OptionError(f"{argument}: stands twice, and a hyperparameter has one value; write it once")
+        if not equals:
+            # The next word is the value, unless it is the next name.
+            if not rest or _NAME.match(rest[0]):
+                raise OptionError(
+                    f"{argument}: has no value, and a hyperparameter always has one; let the script take"
+                    f" {argument} true, or write {argument}=VALUE for a value that begins with a dash"
+                )
+            value = rest.pop(0)
+        values[name] = _value(value)
     return values
 
 
+def _hyperparameter_name(argument: str) -> str:
+    """Return the name of `--name` or `-n`; the script gets names of one letter with one dash, as in AWS's images."""
+    name = argument.lstrip("-")
+    if not is_name(name):
+        raise OptionError(f"{name!r}: a name has no white space; write --name value as two words")
+    delivered = f"--{name}" if len(name) > 1 else f"-{name}"
+    if argument != delivered:
+        kind = "several letters" if len(name) > 1 else "one letter"
+        raise OptionError(
+            f"{argument}: a name of {kind} reaches the script as {delivered}; write {delivered}, and let the script"
+            f" take {delivered}"
+        )
+    return name
+
+
 def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    """Return a number if the script would get the same text, else the text."""
+    for number in (int, float):
+        try:
+            if str(number(text)) == text and math.isfinite(number(text)):
+                return number(text)
+        except ValueError:
+            continue
+    return text
+
+
+# Flags of their own for what `--option` cannot set.
+_HAS_FLAG = {
+    "inputs": "use --input",
+    "environment": "use --env",
+    "hyperparameters": "write them after --",
+    "processes_per_host": "use --processes-per-host",
+}
 
 
 def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
@@ -143,22 +186,37 @@ def _flags(args: argparse.Namespace, *, base: Path) -> dict[str, Any]:
         name, equals, value = option.partition("=")
         if not equals:
             raise OptionError(f"--option {option}: write NAME=VALUE")
-        # YAML reads plain text as well as numbers, [lists] and {key: value}.
-        flags[name.replace("-", "_")] = yaml.safe_load(value)
+        name = name.replace("-", "_")
+        if name in flags:
+            raise OptionError(f"--option {name}: {_HAS_FLAG.get(name, 'stands twice; write it once')}")
+        # Text is taken as it was typed: `framework_version=2.10` is no number. Everything else is YAML or JSON.
+        flags[name] = value if name in text_options() else read_document(value, f"--option {name}")
     for channel_input in args.input:
-        channel, equals, path = channel_input.rpartition("=")
-        flags["inputs"][channel if equals else DEFAULT_CHANNEL] = path if "://" in path else str(base / path)
+        channel, equals, path = channel_input.partition("=")
+        # A path may have a "=" of its own, and no channel.
+        if not equals or not is_channel_name(channel):
+            channel, path = DEFAULT_CHANNEL, channel_input
+        if channel in flags["inputs"]:
+            raise OptionError(f"--input: the channel {channel!r} stands twice; give each channel one path")
+        if not path:
+            raise InputError(f"--input {channel_input}: write [CHANNEL=]PATH")
+        flags["inputs"][channel] = path if "://" in path else str(base / path)
     for variable in args.env:
         name, equals, value = variable.partition("=")
         if not equals and name not in os.environ:
             raise OptionError(f"--env {name}: not set here; write {name}=VALUE")
+        if name in flags["environment"]:
+            raise OptionError(f"--env {name}: stands twice; write it once")
         flags["environment"][name] = value if equals else os.environ[name]
     # A flag that was not used is None, and must not replace the value of the job file.
     for name in ("framework", "instance_type", "instance_count"):
         if getattr(args, name) is not None:
+            if name in flags:
+                raise OptionError(f"--option {name}: there is a flag for it as well; write one of the two")
             flags[name] = getattr(args, name)
     if args.source_dir is not None:
-        flags["source_dir"] = str(base / args.source_dir)
+        # An empty path would be the current folder.
+        flags["source_dir"] = str(base / args.source_dir) if args.source_dir else ""
     if args.distribution is not None:
         # A dict begins with a brace; anything else names a file.
         text = args.distribution.strip()
@@ -175,20 +233,25 @@ def _read_mapping(path: Path) -> dict[str, Any]:
 
 
 def _parse_mapping(text: str, origin: str) -> dict[str, Any]:
-    try:
-        # JSON is a part of YAML, so one parser reads both kinds of file.
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise InputError(f"{origin} cannot be read as YAML or JSON: {error}") from None
+    content = read_document(text, origin)
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise InputError(f"{origin}: expected a mapping of names to values")
     return content
 
 
+def _mapping(name: str, value: Any) -> dict[str, Any]:
+    """Return a value of the job file that has to be a mapping; an empty one for None."""
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise InputError(f"{name}: expected a mapping of names to values, got {value!r}")
+    return value
+
+
 def _estimator_class(framework: Any) -> type[Estimator]:
     if framework is None:
         return Estimator
-    if framework not in _FRAMEWORKS:
+    if not isinstance(framework, str) or framework not in _FRAMEWORKS:
         raise OptionError(f"framework: {framework!r} is none of {', '.join(sorted(_FRAMEWORKS))}")
     return _FRAMEWORKS[framework]
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 
-from herringbone.cli.common import add_on_interrupt
+from herringbone.cli.common import add_on_interrupt, exit_code
 from herringbone.cli.request import EPILOG, add_arguments, read_request
 from herringbone.jobs.console import Console
 from herringbone.jobs.index import COMPLETED, STOPPED
@@ -41,7 +41,8 @@ def run(args: argparse.Namespace) -> int:
     finally:
         # Also after a failure or Ctrl-C: a program that reads --json always gets the description.
         _report(job, as_json=args.json, quiet=args.quiet)
-    return 0
+    # `follow` has raised if the job failed.
+    return exit_code(job.secondary_status)
 
 
 def _report(job: TrainingJob, *, as_json: bool, quiet: bool) -> None:

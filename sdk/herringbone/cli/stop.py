@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 
 from herringbone.jobs.job import attach
+from herringbone_contract.errors import OptionError
 
 
 def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -20,6 +22,8 @@ def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.grace is not None and not 0 <= args.grace < math.inf:
+        raise OptionError(f"--grace {args.grace}: give a number of seconds, 0 or more")
     job = attach(args.name)
     # Without --grace this is None: SageMaker refuses any value, other backends have a default.
     job.stop(args.grace)

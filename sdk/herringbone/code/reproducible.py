@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import gzip
+import io
 import os
 import tarfile
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Opener = Callable[[], IO[bytes]]
 
@@ -23,12 +28,37 @@ class Link(NamedTuple):
     target: str
 
 
-def zipped(raw: IO[bytes], *, level: int) -> gzip.GzipFile:
-    """Return a gzip writer onto `raw` whose header holds neither a file name nor a time."""
-    return gzip.GzipFile(filename="", mode="wb", fileobj=raw, compresslevel=level, mtime=0)
+# To zlib: write a gzip header, which then holds neither a file name nor a time.
+_GZIP = 31
 
 
-def write_tar(files: Mapping[str, Opener | Link], onto: IO[bytes]) -> int:
+@contextmanager
+def zipped(raw: IO[bytes], *, level: int) -> Iterator[io.RawIOBase]:
+    """Give a file that writes gzip onto `raw`; after an error, for example a full disk, nothing more is written.
+
+    `gzip.GzipFile` has buffered since Python 3.12: after an error it writes again when it is collected.
+    """
+    writer = _GzipWriter(raw, level)
+    yield writer
+    writer.finish()
+
+
+class _GzipWriter(io.RawIOBase):
+    def __init__(self, raw: IO[bytes], level: int) -> None:
+        self._raw, self._compressor = raw, zlib.compressobj(level, wbits=_GZIP)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Buffer, /) -> int:
+        self._raw.write(self._compressor.compress(data))
+        return memoryview(data).nbytes
+
+    def finish(self) -> None:
+        self._raw.write(self._compressor.flush())
+
+
+def write_tar(files: Mapping[str, Opener | Link], onto: IO[bytes] | io.RawIOBase) -> int:
     """Write a tar of files and links under their names, in the given order; return the bytes of the files' content.
 
     Raises `OSError` for a full disk, or a file that shrinks meanwhile.

@@ -74,7 +74,7 @@ def conclude(
     # Before the record says that the job is over: a caller that waits for that may check that nothing is left.
     shutil.rmtree(config["run_folder"], ignore_errors=True)
     site.remove()
-    record.update(
+    record.finish(
         status=verdict.status,
         secondary_status=verdict.secondary_status,
         ended=time.time(),
@@ -93,6 +93,9 @@ def _host_end(config: ControllerConfig, host: Host, ordered: bool) -> HostEnd:
     with contextlib.suppress(OSError, ContractError):
         record = parse_failure(read_file(host.base, str(INSIDE.failure_record), limit=MAX_RECORD_BYTES))
     tail = _tail(Path(config["logs"]) / f"{host.name}.log", host.log_begins)
+    if record is None and host.log.lost:
+        # The script's own message and the record of its failure could not be written either.
+        cause = cause or f"the disk of {config['logs']} was full: {host.log.lost} bytes of the log could not be written"
     if record is None and not cause:
         # A foreign image writes only the plain text file that SageMaker's contract asks for.
         with contextlib.suppress(OSError):
@@ -103,9 +106,13 @@ def _host_end(config: ControllerConfig, host: Host, ordered: bool) -> HostEnd:
 
 def _tail(log: Path, begin: int) -> tuple[str, ...]:
     """Return the last lines of a log without their time stamps, from the byte `begin` at the earliest."""
-    with log.open("rb") as file:
-        file.seek(max(begin, log.stat().st_size - _TAIL_BYTES))
-        lines = file.read().splitlines()[-_TAIL_LINES:]
+    try:
+        with log.open("rb") as file:
+            file.seek(max(begin, log.stat().st_size - _TAIL_BYTES))
+            lines = file.read().splitlines()[-_TAIL_LINES:]
+    except OSError:
+        # Somebody removed the log, which is no reason to lose the verdict.
+        return ()
     return tuple(line[STAMP_CHARS:].decode("utf-8", "replace") for line in lines)
 
 
@@ -136,7 +143,7 @@ def _not_packed(config: ControllerConfig, error: OSError) -> Failure:
         exception=type(error).__name__,
         message=(
             f"the job ran to its end, but its results could not be packed into {config['output']}: {_reason(error)}; "
-            f"nothing is lost: the model is in {folders}"
+            f"nothing is lost: the model is in {folders}, and `herringbone repack {config['job']}` packs it"
         ),
     )
 

@@ -214,6 +214,17 @@ class Containers(Site):
                 # A child that held the stream open would keep the hosts from noticing the controller's death.
                 os.set_inheritable(descriptor, False)
 
+    def load(self) -> None:
+        # All of them are imported in functions, because the start of the hosts does without them.
+        import http.client
+        import subprocess
+        import threading
+        import urllib.parse
+
+        from herringbone.controller import container_files
+
+        _ = http.client, subprocess, threading, urllib.parse, container_files
+
     def endings(self) -> Iterator[tuple[Host, int]]:
         for host in self.hosts:
             code = host.take_ending()
@@ -221,13 +232,17 @@ class Containers(Site):
                 yield host, code
 
     def on_host_failure(self) -> None:
-        """Unpause paused hosts so that they receive the failure notice."""
+        """Let paused and stopped hosts go on, so that they receive the failure notice and end by themselves.
+
+        A stopped supervisor took no SIGTERM, and the job ended only with the SIGKILL after the whole grace period.
+        """
         for host in self.hosts:
             if host.exit_code is None:
                 try:
                     host.unpause()
                 except EngineError as error:
                     print(f"{host.name}: {error}", file=sys.stderr)
+                host.signal(signal.SIGCONT)
 
     def collect(self) -> None:
         """Ask why hosts failed, fetch their files, and start to remove containers that no attempt needs."""

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _MARGIN_SECONDS = 5.0
 # Time between SIGINT, at which a supervisor ends at once, and SIGKILL.
 _LAST_CHANCE_SECONDS = 2.0
+# The modules for the end of the job are loaded this long after the start of the hosts, whose Pythons start meanwhile.
+_LOAD_SECONDS = 0.5
 # Time to wait for the end of the output after the host's end: an unrelated process may hold the pipe open.
 _PIPE_SECONDS = 2.0
 _NEVER = float("inf")
@@ -52,6 +54,7 @@ class Controller:
         self._stop_at = _NEVER
         self._kill_at = _NEVER
         self._close_output_at = _NEVER
+        self._load_at = _NEVER
         self._stopped = False
         self._max_run_over = False
         self._killed = False
@@ -71,6 +74,8 @@ class Controller:
             from herringbone.controller import record
 
             record.training(self._config, first=first)
+            if first:
+                self._load_at = time.monotonic() + _LOAD_SECONDS
             first = False
             while not all(host.over for host in self._hosts):
                 self._wait_once(wakeup)
@@ -179,7 +184,7 @@ class Controller:
 
     def _pause(self) -> float | None:
         """Return the seconds until the next deadline, None when there is none."""
-        nearest = min(self._max_run_at, self._stop_at, self._kill_at, self._close_output_at)
+        nearest = min(self._max_run_at, self._stop_at, self._kill_at, self._close_output_at, self._load_at)
         return None if nearest == _NEVER else max(0.0, nearest - time.monotonic())
 
     def _act_on_deadlines(self) -> None:
@@ -197,6 +202,10 @@ class Controller:
             self._stop(self._grace)
         if now >= self._kill_at:
             self._kill()
+        if now >= self._load_at:
+            self._load_at = _NEVER
+            load_modules()
+            self._site.load()
         if now >= self._close_output_at:
             self._close_output_at = _NEVER
             for host in self._hosts:
@@ -223,3 +232,13 @@ class Controller:
         for host in self._living:
             host.signal(signal.SIGINT if first else signal.SIGKILL)
         self._kill_at = time.monotonic() + _LAST_CHANCE_SECONDS
+
+
+def load_modules() -> None:
+    """Import what the end of a job needs: the package may be upgraded or removed while the job runs."""
+    import filecmp
+    import shutil
+
+    from herringbone.controller import completion
+
+    _ = filecmp, shutil, completion

@@ -56,6 +56,9 @@ class Site:
         """Start the hosts. Raises `OSError`."""
         raise NotImplementedError
 
+    def load(self) -> None:
+        """Import what this kind of host needs later: the package may be upgraded or removed while the job runs."""
+
     def endings(self) -> Iterable[tuple[Host, int]]:
         """Return the hosts that have ended since the last call, each with its exit code, as the shell counts."""
         raise NotImplementedError

@@ -25,12 +25,16 @@ class LogFile:
     >>> log = LogFile("algo-1.log")          # doctest: +SKIP
     >>> log.feed(b"[algo-1:0] loss 0.5\\n", now=time.time())    # doctest: +SKIP
 
-    On a full disk lines are lost, and the job continues: `lost` counts the bytes.
+    On a full disk lines are lost, and the job continues: `lost` counts the bytes. The line that was cut ends there, and
+    the next one begins on a line of its own.
     """
 
     def __init__(self, path: str) -> None:
         # O_APPEND: the controllers of several attempts write the same file one after the other.
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        # The disk may have been full, or the machine have crashed, in the middle of an earlier attempt's last line.
+        size = self.size
+        self._cut = size > 0 and os.pread(self._file, 1, size - 1) != b"\n"
         # Pieces of the last, incomplete line: joining them once is linear, appending to one string is not.
         self._rest: list[bytes] = []
         self._rest_size = 0
@@ -69,11 +73,14 @@ class LogFile:
 
     def _write(self, lines: bytes, now: float) -> None:
         mark = stamp(now)
-        view = memoryview(mark + lines[:-1].replace(b"\n", b"\n" + mark) + b"\n")
+        begin = b"\n" if self._cut else b""
+        view = memoryview(begin + mark + lines[:-1].replace(b"\n", b"\n" + mark) + b"\n")
         while view:
             try:
-                view = view[os.write(self._file, view) :]
+                written = os.write(self._file, view)
             # A full disk, for example. The job must not fail for its log.
             except OSError:
                 self.lost += len(view)
                 return
+            self._cut = view[written - 1] != ord("\n")
+            view = view[written:]

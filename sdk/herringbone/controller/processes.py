@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 
+from herringbone.controller import private_tree
 from herringbone.controller.descriptors import KEY_FD, LIFELINE_FD, RESTORED_SIGNALS
 from herringbone.controller.hosts import Host, Restart, Site
 from herringbone.controller.log_files import LogFile
@@ -22,7 +23,7 @@ from herringbone.processes import descendants
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from herringbone.controller.config import ControllerConfig, ProcessesConfig
     from herringbone.controller.retry import Attempt
@@ -83,6 +84,8 @@ class ProcessHost(Host):
         if self.exit_code is None and self.pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
+                # A paused supervisor takes no signal before it continues. To a running one this is nothing.
+                os.kill(self.pid, signal.SIGCONT)
 
 
 class Processes(Site):
@@ -103,7 +106,12 @@ class Processes(Site):
         secret = (self._config["key"] or "").encode()
         if not secret and len(self.hosts) > 1:
             secret = os.urandom(_SECRET_BYTES).hex().encode()
+        environment = self._config["environment"]
+        private = private_trees_are_wanted(self.hosts, environment, self._config["argv"])
         for host in self.hosts:
+            if private:
+                # The supervisor inherits the namespace. This process itself never looks below /opt/ml.
+                private_tree.enter(host.base)
             environment = {**self._config["environment"], **self._config["host_environments"][host.name]}
             host.start(self._config["argv"], environment, lifeline=lifeline, secret=secret)
         os.close(lifeline)
@@ -162,6 +170,16 @@ class Processes(Site):
         for host in self.hosts:
             host.log_begins = host.log.size
         return Restart.HERE
+
+
+def private_trees_are_wanted(hosts: Sequence[Host], environment: Mapping[str, str], argv: Sequence[str]) -> bool:
+    """Return whether the hosts get `/opt/ml` as their own tree: the job names it, and the system allows it."""
+    if not private_tree.names_opt_ml(hosts[0].base, environment.values()):
+        return False
+    checkpoints, data = f"{hosts[0].base}/checkpoints", f"{hosts[0].base}/input/data"
+    channels = [f"{data}/{name}" for name in os.listdir(data)]  # noqa: PTH208
+    paths = [path for name in ("PATH", "PYTHONPATH") for path in environment.get(name, "").split(os.pathsep)]
+    return private_tree.is_possible(hosts[0].base, [argv[0], sys.prefix, checkpoints, *channels, *paths])
 
 
 def become_reaper() -> None:

@@ -5,41 +5,113 @@ Imported when it is first needed: loading sqlite takes milliseconds in which the
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
+import sys
 import time
 import traceback
+from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
 from herringbone.controller.config import ControllerConfig
-from herringbone.jobs.index import FAILED, STOPPING, TRAINING, JobIndex
+from herringbone.jobs.end_file import EndFile
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import FAILED, STOPPING, TRAINING, JobIndex, JobRecord
+from herringbone_contract.errors import HerringboneError
 from herringbone_contract.failure import Failure
+
+# The loop that drains the hosts' output waits this long for another process's lock of the index.
+_BUSY_SECONDS = 1.0
+_PAUSE_SECONDS = 0.5
+# A controller whose job is over waits this long for the index when the end is saved, and when it could not be saved.
+_PATIENCE_SECONDS = 10.0
+_UNSAVED_PATIENCE_SECONDS = 24 * 3600.0
 
 
 class Record(Protocol):
     """One job's columns of the index, wherever they are written."""
 
     def update(self, **columns: Any) -> None:
-        """Change some columns; a job that is over does not change."""
+        """Change some columns; a job that is over does not change. Columns that cannot be written now come later."""
+
+    def finish(self, **columns: Any) -> None:
+        """Write the columns of a job that is over, and return when they are written."""
 
     def requested_grace(self) -> float | None:
         """Return the grace, in seconds, of the stop request; None for the job's own."""
 
 
 class IndexRecord:
-    """The job's row in the index of this machine."""
+    """The job's row in the index of this machine.
 
-    def __init__(self, index: Path, job: str) -> None:
-        self._index = JobIndex(index)
+    An index that is locked, damaged, or on a full or read-only disk does not end the job. States come later. The end is
+    saved in the job's folder, where the next look at the job finds it. An end that could not be saved is waited for.
+    """
+
+    def __init__(
+        self,
+        index: Path,
+        job: str,
+        *,
+        busy_seconds: float = _BUSY_SECONDS,
+        patience: float = _PATIENCE_SECONDS,
+        unsaved_patience: float = _UNSAVED_PATIENCE_SECONDS,
+    ) -> None:
+        self._index = JobIndex(index, busy_seconds=busy_seconds)
+        self._folder = Home(index.parent).job(job).path
+        self._end = EndFile(Home(index.parent).job(job).end)
+        self._end.reserve()
         self._job = job
+        self._patience, self._unsaved_patience = patience, unsaved_patience
+        # Columns that could not be written yet.
+        self._pending: dict[str, Any] = {}
+        # The row as it was last read or written, to restore it in an index that was replaced by a new one.
+        self._row: JobRecord | None = None
 
     def update(self, **columns: Any) -> None:
-        # A client may have marked the job as lost meanwhile, and that must stay.
-        self._index.update(self._job, unless_done=True, **columns)
+        self._write(columns)
+
+    def finish(self, **columns: Any) -> None:
+        begin, saved = time.monotonic(), False
+        while not self._write(columns):
+            saved = saved or self._end.write(columns)
+            patience = self._patience if saved else self._unsaved_patience
+            # Without its folder the job was removed, and nobody will look for its end.
+            if time.monotonic() - begin > patience or not self._folder.is_dir():
+                return
+            time.sleep(_PAUSE_SECONDS)
+        self._end.remove()
+        if self._row is not None and not self._known():
+            self._index.add(replace(self._row, **columns))
 
     def requested_grace(self) -> float | None:
-        return self._index.get(self._job).stop_grace
+        with contextlib.suppress(HerringboneError):
+            return self._index.get(self._job).stop_grace
+        return None
+
+    def _write(self, columns: dict[str, Any]) -> bool:
+        """Write the columns and those that are pending; return whether that was possible."""
+        self._pending.update(columns)
+        try:
+            # A client may have marked the job as lost meanwhile, and that must stay.
+            if self._index.update(self._job, unless_done=True, **self._pending) and self._row is None:
+                self._row = self._index.get(self._job)
+        except HerringboneError as error:
+            # Standard error is the job's controller.log, whose disk may be full as well.
+            with contextlib.suppress(OSError):
+                print(f"job {self._job}: {error}", file=sys.stderr, flush=True)
+            return False
+        self._pending = {}
+        return True
+
+    def _known(self) -> bool:
+        with contextlib.suppress(HerringboneError):
+            self._index.get(self._job)
+            return True
+        return False
 
 
 class FileRecord:
@@ -59,6 +131,9 @@ class FileRecord:
     def update(self, **columns: Any) -> None:
         # Read and write need no lock: the controller is the only writer of its report.
         self.begin(**{**read_report(self._path), **columns})
+
+    def finish(self, **columns: Any) -> None:
+        self.update(**columns)
 
     def requested_grace(self) -> float | None:
         request = read_stop_request(self._path)
@@ -102,7 +177,13 @@ def record_of(config: ControllerConfig) -> Record:
     if config["report"] is not None:
         return FileRecord(Path(config["report"]))
     assert config["index"] is not None
-    return IndexRecord(Path(config["index"]), config["job"])
+    return _index_record(config["index"], config["job"])
+
+
+@lru_cache(maxsize=1)
+def _index_record(index: str, job: str) -> IndexRecord:
+    """Return the one record of this process's job, which remembers what could not be written yet."""
+    return IndexRecord(Path(index), job)
 
 
 def training(config: ControllerConfig, *, first: bool) -> None:
@@ -125,7 +206,7 @@ def broken(config: ControllerConfig, error: BaseException) -> None:
     traceback.print_exception(error)
     shutil.rmtree(config["run_folder"], ignore_errors=True)
     failure = Failure(exception=type(error).__name__, message=f"the job's controller could not go on: {error}")
-    record_of(config).update(status=FAILED, secondary_status=FAILED, ended=time.time(), failure=failure.to_json())
+    record_of(config).finish(status=FAILED, secondary_status=FAILED, ended=time.time(), failure=failure.to_json())
 
 
 def _replace(path: Path, content: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -59,14 +60,17 @@ def _first_failure(failed: Sequence[HostEnd], records: Mapping[str, Failure]) ->
     """Return the failure that came first.
 
     A host killed by a signal leaves no record, and the records of the others only say that they lost contact with it.
-    So a killed host comes before all records.
+    So a killed host comes before all records. All hosts that reach the first one record its word. A host that is
+    cut off records that it lost a healthy one, so the record that most hosts have comes first.
     """
+    votes = Counter((record.host, record.rank) for record in records.values())
     for end in failed:
         if end.record is None and end.exit_code > 128:
             return Failure(host=end.host, exit_code=end.exit_code, message=end.cause, log_tail=end.tail)
-    for end in failed:
-        if end.record is not None:
-            return _with_cause(end.record, failed)
+    recorded = [end.record for end in failed if end.record is not None]
+    if recorded:
+        # Of equally many, the first by time.
+        return _with_cause(max(recorded, key=lambda record: votes[record.host, record.rank]), failed)
     # A host that the controller signalled may have recorded a failure before the signal reached it.
     for record in records.values():
         return record
@@ -85,7 +89,7 @@ def _lost_host(failure: Failure, failed: Sequence[HostEnd]) -> str | None:
     end = ends.get(failure.host or "")
     if end is not None and (end.lost or (end.record is None and end.exit_code > 128 and not end.cause)):
         return end.host
-    return failure.lost_host
+    return failure.interrupted_host
 
 
 def _with_cause(record: Failure, failed: Sequence[HostEnd]) -> Failure:

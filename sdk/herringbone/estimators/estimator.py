@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timezone
@@ -183,7 +184,8 @@ class Estimator:
         - "detach": let the job run on.
         - "ask": ask on a terminal, detach on a pipe. The default on `ml.*`.
 
-        Raises `UsageError` before anything starts. With `wait`, raises `JobFailedError` when the job failed.
+        Options that the backend does not use are named on standard error. Raises `UsageError` before anything starts.
+        With `wait`, raises `JobFailedError` when the job failed.
         """
         from herringbone.jobs.console import Console
         from herringbone.jobs.job import TrainingJob
@@ -194,6 +196,9 @@ class Estimator:
         backend = self._backend()
         with self._code() as code:
             plan = self._plan(backend, inputs, job_name, code)
+            if plan.unused_options is not None:
+                # On standard error: the log, or a program's own output, may be on standard output.
+                Console(sys.stderr).say(f"job {plan.job_name}: {plan.unused_options}")
             # Within the block, because the end of the block deletes the code that `submit` copies or packs.
             job = TrainingJob.submit(plan, backend)
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.

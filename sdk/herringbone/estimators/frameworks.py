@@ -93,6 +93,12 @@ class TensorFlow(Estimator):
         distribution: Mapping[str, Any] | None = None,
         **options: Unpack[TensorFlowOptions],
     ) -> None:
+        if isinstance(py_version, str) and py_version.endswith((".py", ".sh")):
+            # SageMaker's order of arguments, which differs from that of its other estimators.
+            raise OptionError(
+                f"py_version: {py_version!r} is a script, and TensorFlow's first argument is py_version, as in"
+                f" SageMaker's SDK; write entry_point={py_version!r}"
+            )
         if not (model_dir is None or model_dir is False or isinstance(model_dir, str)):
             raise OptionError(f"model_dir: expected a path, an address or False, got {model_dir!r}")
         self.model_dir = model_dir

@@ -103,12 +103,22 @@ def parse_inputs(inputs: Inputs, *, base: Path) -> tuple[Channel, ...]:
         return ()
     if not isinstance(inputs, Mapping):
         inputs = {DEFAULT_CHANNEL: inputs}
+    for name in inputs:
+        if not is_channel_name(name):
+            raise InputError(f"channel {name!r}: a name has 1 to 64 letters, digits, '.', '-' or '_'")
     return tuple(_channel(name, source, base) for name, source in sorted(inputs.items()))
 
 
+def is_channel_name(name: object) -> bool:
+    """Return whether SageMaker accepts a name for a channel.
+
+    >>> is_channel_name("training"), is_channel_name("a/b")
+    (True, False)
+    """
+    return isinstance(name, str) and _CHANNEL_NAME.fullmatch(name) is not None
+
+
 def _channel(name: str, source: Source, base: Path) -> Channel:
-    if not isinstance(name, str) or not _CHANNEL_NAME.fullmatch(name):
-        raise InputError(f"channel {name!r}: a name has 1 to 64 letters, digits, '.', '-' or '_'")
     if isinstance(source, (str, os.PathLike)):
         source = TrainingInput(os.fspath(source))
     if isinstance(source, FileSystemInput):
@@ -122,6 +132,8 @@ def _channel(name: str, source: Source, base: Path) -> Channel:
             f"{type(source).__name__}"
         )
     checked = _checked(name, source)
+    if not checked.s3_data:
+        raise InputError(f"channel {name!r}: the path is empty; give a path or an address")
     path = local_path(checked.s3_data, base=base)
     return Channel(name=name, input=checked, path=None if path is None else str(path))
 

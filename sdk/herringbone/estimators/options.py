@@ -213,6 +213,16 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     return options
 
 
+def text_options() -> frozenset[str]:
+    """Return the names of the options and arguments whose values are text, whatever the text looks like.
+
+    >>> "framework_version" in text_options(), "max_run" in text_options()
+    (True, False)
+    """
+    texts = {field.name for field in msgspec.structs.fields(Options) if field.type in (str, str | None)}
+    return frozenset(texts | {"entry_point", "source_dir", "image_uri", "instance_type"})
+
+
 def _check_text(name: str, value: object) -> None:
     if name not in _FREE_TEXTS:
         check_texts(name, value, secret=name == "git_config")
@@ -337,5 +347,7 @@ def _check_together(options: Options) -> None:
         raise OptionError(
             f"max_wait: {options.max_wait} s is less than max_run, {options.max_run} s; it counts waiting and running"
         )
+    if options.model_uri is None and options.model_channel_name != Options().model_channel_name:
+        raise OptionError("model_channel_name: names the channel of model_uri, and model_uri is missing; give it, too")
     if (options.subnets is None) != (options.security_group_ids is None):
         raise OptionError("subnets, security_group_ids: give both or neither")

@@ -171,7 +171,7 @@ def _run(engine: Engine, image: str, script: str, setting: Setting) -> Outcome:
     except EngineError as error:
         # The container runtime's message for a command that the image does not have.
         if '"train": executable file not found' in str(error):
-            return Outcome(None, "", {}, "the image has no program `train`: pip install herringbone in it")
+            return Outcome(None, "", {}, "the image has no program `train`: install Herringbone in it")
         return Outcome(None, "", {}, str(error))
 
 

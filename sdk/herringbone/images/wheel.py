@@ -43,7 +43,7 @@ def pack_herringbone() -> tuple[str, bytes]:
     try:
         installed = distribution("herringbone")
     except PackageNotFoundError:
-        raise ImageError("Herringbone is not installed here: pip install herringbone (or -e . in a checkout)") from None
+        raise ImageError("Herringbone is not installed here: run `pip install .` in a checkout") from None
     stem = f"herringbone-{installed.version}"
     files = dict(_sources()) | {f"{stem}.dist-info/{name}": data for name, data in _metadata(installed)}
     return f"{stem}-{_TAG}.whl", pack(files, f"{stem}.dist-info/RECORD")

@@ -47,6 +47,11 @@ class JobFolder:
         """The error output of the controller itself; normally empty."""
         return self.path / "controller.log"
 
+    @property
+    def end(self) -> Path:
+        """The columns of a job that is over, as JSON, while its controller cannot write them into the index."""
+        return self.path / "end.json"
+
     def controller_words(self) -> str:
         """Return the end of the controller's log, which says why the controller died; "" without a log."""
         try:

@@ -10,13 +10,13 @@ import difflib
 import json
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from herringbone_contract.errors import HerringboneError, JobNameError, JobNotFoundError
+from herringbone_contract.errors import HerringboneError, IndexBusyError, JobNameError, JobNotFoundError
 
 if TYPE_CHECKING:
     from herringbone_contract.failure import Failure
@@ -27,20 +27,26 @@ STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "U
 PENDING, RESTARTING = "Pending", "Restarting"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
-_VERSION = 3
+_VERSION = 4
+# The format of the column `plan`; a row without it is of a release that did not note it.
+PLAN_VERSION = 1
 _TABLE = """
 CREATE TABLE jobs (
     name TEXT PRIMARY KEY, backend TEXT NOT NULL, plan TEXT NOT NULL,
     status TEXT NOT NULL, secondary_status TEXT NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL,
     client TEXT, controller TEXT, run_folder TEXT, stop_grace REAL,
-    failure TEXT, model TEXT, service TEXT, description TEXT
+    failure TEXT, model TEXT, service TEXT, description TEXT, place TEXT, plan_version INTEGER, hosts INTEGER
 )
 """
 # Version -> the statements that turn a table of the version before into one of this version.
 _MIGRATIONS = {
     2: ("ALTER TABLE jobs ADD COLUMN service TEXT", "ALTER TABLE jobs ADD COLUMN description TEXT"),
     3: ("ALTER TABLE jobs RENAME COLUMN keeper TO controller",),
+    # From here on, formats only add columns: a controller may end its job after an upgrade of the index.
+    4: tuple(
+        f"ALTER TABLE jobs ADD COLUMN {column}" for column in ("place TEXT", "plan_version INTEGER", "hosts INTEGER")
+    ),
 }
 
 
@@ -52,7 +58,8 @@ class JobRecord:
     `client` is the identity of the process that submits the job, None once the submission is over. `controller` is the
     identity of the process that runs the job's life. `run_folder` is removed at the end. `model` is the path or address
     of the packed model. `service` says where a job outside this machine runs, and `description` is the last answer
-    from there, secrets masked.
+    from there, secrets masked. `place` says where `client` and `controller` run, as `processes.place` writes it; None
+    in rows of earlier releases. `plan_version` is the format of `plan`, `hosts` its number of hosts.
     """
 
     name: str
@@ -71,6 +78,9 @@ class JobRecord:
     model: str | None = None
     service: str | None = None
     description: str | None = None
+    place: str | None = None
+    plan_version: int | None = PLAN_VERSION
+    hosts: int | None = None
 
     @property
     def done(self) -> bool:
@@ -80,6 +90,10 @@ class JobRecord:
     def plan_dict(self) -> dict[str, Any]:
         plan: dict[str, Any] = json.loads(self.plan)
         return plan
+
+    @property
+    def num_hosts(self) -> int:
+        return self.hosts if self.hosts is not None else len(self.plan_dict.get("hosts", ()))
 
 
 _COLUMNS = tuple(field.name for field in fields(JobRecord))
@@ -91,7 +105,8 @@ class JobIndex:
     >>> JobIndex(Path("index.sqlite")).get("digits-1").status    # doctest: +SKIP
     'Completed'
 
-    Raises `HerringboneError` when the file is damaged, locked for `busy_seconds` or cannot be written.
+    Raises `IndexBusyError` when the file is locked for `busy_seconds` or cannot be written now, `HerringboneError` when
+    it is damaged.
     """
 
     def __init__(self, path: Path, *, busy_seconds: float = 10.0) -> None:
@@ -152,12 +167,22 @@ class JobIndex:
         """Return every job, the newest first."""
         return self._select("ORDER BY created DESC, name")
 
-    def _select(self, rest: str, *values: Any) -> list[JobRecord]:
+    def running(self) -> list[JobRecord]:
+        """Return the jobs that are not over, the newest first."""
+        return self._select(f"WHERE status NOT IN {TERMINAL} ORDER BY created DESC, name")
+
+    def summaries(self) -> list[JobRecord]:
+        """Return every job, the newest first, for a list: without plans, failures and descriptions."""
+        # A plan has some kilobytes. Rows of earlier releases tell the number of hosts only by it.
+        short = {"plan": "CASE WHEN hosts IS NULL THEN plan ELSE '{}' END", "failure": "NULL", "description": "NULL"}
+        return self._select("ORDER BY created DESC, name", columns=[short.get(column, column) for column in _COLUMNS])
+
+    def _select(self, rest: str, *values: Any, columns: Sequence[str] | None = None) -> list[JobRecord]:
         # sqlite would create the file, and a mere look must leave nothing behind.
-        if not self._path.exists():
+        if not self._path.exists() or not self._path.stat().st_size:
             return []
         with self._open() as database:
-            rows = database.execute(f"SELECT {', '.join(_COLUMNS)} FROM jobs {rest}", values)  # noqa: S608
+            rows = database.execute(f"SELECT {', '.join(columns or _COLUMNS)} FROM jobs {rest}", values)  # noqa: S608
             return [JobRecord(**dict(zip(_COLUMNS, row, strict=True))) for row in rows]
 
     @contextmanager
@@ -171,13 +196,18 @@ class JobIndex:
                 self._make_table(database)
                 yield database
         except sqlite3.DatabaseError as error:
-            raise HerringboneError(f"the index of jobs, {self._path}: {error}; {_remedy(error)}") from error
+            # sqlite's own word for what may pass: locks, full and read-only disks, missing permissions.
+            kind = IndexBusyError if isinstance(error, sqlite3.OperationalError) else HerringboneError
+            raise kind(f"the index of jobs, {self._path}: {error}; {_remedy(error)}") from error
 
     def _make_table(self, database: sqlite3.Connection) -> None:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version == _VERSION:
             return
         if version > _VERSION:
+            columns = {row[1] for row in database.execute("PRAGMA table_info(jobs)")}
+            if columns >= set(_COLUMNS):
+                return
             raise HerringboneError(
                 f"the index of jobs, {self._path}, was made by a newer Herringbone (format {version}, "
                 f"this one reads {_VERSION}); update Herringbone"

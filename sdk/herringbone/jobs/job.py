@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.console import Console
 from herringbone.jobs.events import StateEvents, why_stopped
-from herringbone.jobs.index import FAILED, JobRecord
+from herringbone.jobs.index import FAILED, PLAN_VERSION, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
 from herringbone.jobs.logs import LogLine, Metric, find_metrics, select_lines
 from herringbone.jobs.watch import Watch
-from herringbone_contract.errors import JobFailedError
+from herringbone_contract.errors import InputError, JobFailedError
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure
 
@@ -68,7 +68,13 @@ class TrainingJob:
         """The submitted plan; environment values and hyperparameters that look like secrets are masked."""
         from herringbone.planning.plan import parse_plan
 
-        return parse_plan(self._record().plan_dict)
+        record = self._record()
+        if record.plan_version not in (None, PLAN_VERSION):
+            raise InputError(
+                f"job {self.name}: its plan has format {record.plan_version}, and this Herringbone reads format "
+                f"{PLAN_VERSION}; update Herringbone, or use describe, logs and download, which need no plan"
+            )
+        return parse_plan(record.plan_dict)
 
     @property
     def status(self) -> str:
@@ -124,7 +130,13 @@ class TrainingJob:
 
     def metrics(self) -> list[Metric]:
         """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
-        return find_metrics(self.logs(), self.plan.options.metric_definitions)
+        import msgspec
+
+        from herringbone.estimators.options import MetricDefinition
+
+        # Of the stored plan only this member is needed, which a plan of another release has as well.
+        stored = self._record().plan_dict.get("options", {}).get("metric_definitions", ())
+        return find_metrics(self.logs(), msgspec.convert(stored, tuple[MetricDefinition, ...]))
 
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Wait until the job is over, however it ends; `logs` shows the log meanwhile.
@@ -148,6 +160,17 @@ class TrainingJob:
 
         return download_model(lambda folder: self._backend.fetch_model(self.name, folder), Path(into))
 
+    def repack(self, say: Callable[[str], None] = print) -> Path:
+        """Pack the model of a job that is over and has none, as after a full disk, and return the archive.
+
+        >>> job.repack()                                             # doctest: +SKIP
+        PosixPath('/home/me/.herringbone/jobs/digits-1/output/model.tar.gz')
+
+        The state of the job stays. `say` gets the names of files that are left out. Raises `InputError` for a job that
+        runs, has its archive, or left no model.
+        """
+        return self._backend.repack(self.name, say)
+
     def stop(self, grace: float | None = None) -> None:
         """Ask the job to stop, and return: every rank gets SIGTERM, and SIGKILL after `grace` seconds.
 
@@ -162,8 +185,9 @@ class TrainingJob:
         # SageMaker's answer is complete. Other backends store only members that the row has no column for.
         if "TrainingJobName" in description:
             return description | _tags(record.plan_dict)
+        # Member by member, because `self.plan` cannot read every plan of another release.
         plan = record.plan_dict
-        options = plan.get("options", {})
+        options, hosts = plan.get("options", {}), plan.get("hosts", [])
         failure = _failure(record)
         members = {
             "TrainingJobName": record.name,
@@ -171,14 +195,13 @@ class TrainingJob:
             "SecondaryStatus": record.secondary_status,
             "FailureReason": None if failure is None else failure.render(),
             "ModelArtifacts": None if record.model is None else {"S3ModelArtifacts": _address(record.model)},
-            "HyperParameters": plan["hyperparameters"],
+            "HyperParameters": plan.get("hyperparameters", {}),
             "Environment": options.get("environment", {}),
-            "InputDataConfig": [_described_channel(channel) for channel in plan["channels"]],
-            "ResourceConfig": {
-                "InstanceType": plan["hosts"][0]["instance_type"],
-                "InstanceCount": len(plan["hosts"]),
-            },
-            "StoppingCondition": {"MaxRuntimeInSeconds": self.plan.options.max_run},
+            "InputDataConfig": [_described_channel(channel) for channel in plan.get("channels", [])],
+            "ResourceConfig": {"InstanceType": hosts[0].get("instance_type"), "InstanceCount": len(hosts)}
+            if hosts
+            else None,
+            "StoppingCondition": {"MaxRuntimeInSeconds": options["max_run"]} if "max_run" in options else None,
             "CreationTime": _iso(record.created),
             "TrainingStartTime": _iso(record.started),
             "TrainingEndTime": _iso(record.ended),

@@ -22,11 +22,12 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from herringbone.jobs.index import STOPPED, JobIndex, JobRecord
-from herringbone.processes import identity, is_alive
-from herringbone_contract.errors import InputError, JobNameError, JobNotFoundError, LaunchError
+from herringbone.processes import identity, may_live, place, sees
+from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, JobNotFoundError, LaunchError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
@@ -73,20 +74,30 @@ class Claim:
             self._index.update(self._record.name, unless_done=True, **columns)
             return
         # The row goes first: while it exists, other processes may read the folder.
-        self._index.remove(self._record.name)
+        removed = self._remove_row()
         if self._folder_made:
             # Only a folder that this claim created: an older one may contain the results of a forgotten job.
             shutil.rmtree(self._folder.path, ignore_errors=True)
+        if not removed:
+            # On a full disk there is room now. The user must see the first error in any case, which is the reason.
+            self._remove_row()
 
     def preparation_error(self, error: OSError) -> LaunchError:
         place = f" in {self._folder.path}" if self._folder_made else ""
         return LaunchError(f"job {self._record.name} could not be prepared{place}: {error}")
 
+    def _remove_row(self) -> bool:
+        try:
+            self._index.remove(self._record.name)
+        except IndexBusyError:
+            return False
+        return True
+
     def _is_ours(self) -> bool:
         """Report whether the row is the one that this claim added, and not another job's of the same name."""
         try:
             stored = self._index.get(self._record.name)
-        except JobNotFoundError:
+        except (JobNotFoundError, IndexBusyError):
             return False
         # A submission clears the client in its last step, so None is ours as well.
         return stored.created == self._record.created and stored.client in (None, self._record.client)
@@ -113,6 +124,8 @@ def claim(
         created=time.time(),
         # Pid and start time: a pid alone may be given to another process after the client's death.
         client=identity(os.getpid()),
+        place=place(),
+        hosts=len(plan.hosts),
         service=service,
     )
     index = JobIndex(home.index)
@@ -129,9 +142,31 @@ def claim(
         raise
 
 
+def process_lives(record: JobRecord, process: str | None) -> bool:
+    """Report whether a process of the row still runs; False for None.
+
+    A process of another machine, or of another container, cannot be seen from here. It counts as running, because a
+    running job must not be written down as failed; `unseen` says so to the user.
+    """
+    return process is not None and may_live(process, record.place)
+
+
 def client_lives(record: JobRecord) -> bool:
     """Report whether the process that submits the job still runs; False once the row names no client."""
-    return record.client is not None and is_alive(record.client)
+    return process_lives(record, record.client)
+
+
+def unseen(record: JobRecord) -> str | None:
+    """Return where a job runs whose processes cannot be seen from here; None for all others."""
+    if record.done or record.place is None or sees(record.place) is not None:
+        return None
+    if record.controller is None and record.client is None:
+        return None
+    node = record.place.partition(" ")[0]
+    return (
+        f"job {record.name} was started on {node}, another machine or container, whose processes cannot be seen from "
+        "here: its state is the one that was last written. Look at it and stop it there"
+    )
 
 
 def client_died(before: str) -> Failure:
@@ -155,6 +190,14 @@ def settle(index: JobIndex, name: str, truth: Failure | Mapping[str, Any]) -> Jo
     elif truth:
         index.update(name, unless_done=True, **truth)
     return index.get(name)
+
+
+def settle_end(index: JobIndex, record: JobRecord, columns: Mapping[str, Any]) -> JobRecord:
+    """Return the row of a job that is over, and write it if the index can be written."""
+    try:
+        return settle(index, record.name, columns)
+    except IndexBusyError:
+        return replace(record, **columns)
 
 
 def poll_until_done(describe: Callable[[str], JobRecord], name: str, *, seconds: float, pause: float) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from herringbone.backends.registry import backend_named
 from herringbone.jobs.home import find_home
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.lifecycle import unseen
 from herringbone_contract.errors import HerringboneError, ServiceError
 
 # The user waits for the list.
@@ -15,7 +16,9 @@ _PATIENCE_SECONDS = 10.0
 
 
 def all_jobs(say: Callable[[str], None] | None = None, *, patience: float = _PATIENCE_SECONDS) -> list[JobRecord]:
-    """Return every job known on this machine, the newest first; jobs that are over are not asked about.
+    """Return a summary of every job known on this machine, the newest first; see `JobIndex.summaries`.
+
+    Jobs that are over are not asked about.
 
     >>> [record.status for record in all_jobs(print)]        # doctest: +SKIP
     ['InProgress', 'Completed']
@@ -24,14 +27,14 @@ def all_jobs(say: Callable[[str], None] | None = None, *, patience: float = _PAT
     """
     index = JobIndex(find_home().index)
     running: dict[str, list[str]] = {}
-    for record in index.all():
-        if not record.done:
-            running.setdefault(record.backend, []).append(record.name)
-    # Several threads append to it; `list.append` is atomic in CPython.
+    for record in index.running():
+        running.setdefault(record.backend, []).append(record.name)
+    # Several threads write to both; `list.append` and `dict.__setitem__` are atomic in CPython.
     errors: list[str] = []
+    looks: dict[str, JobRecord] = {}
     askers = [
         # Daemons: a service that never answers must not keep the program from ending.
-        threading.Thread(target=_look, args=(backend, names, errors), daemon=True)
+        threading.Thread(target=_look, args=(backend, names, looks, errors), daemon=True)
         for backend, names in running.items()
     ]
     for asker in askers:
@@ -43,10 +46,11 @@ def all_jobs(say: Callable[[str], None] | None = None, *, patience: float = _PAT
     if say is not None:
         for error in errors:
             say(error)
-    return index.all()
+    # The row of a job that is over may be newer than the index, which cannot always be written.
+    return [looks.get(record.name, record) if not record.done else record for record in index.summaries()]
 
 
-def _look(name: str, jobs: list[str], errors: list[str]) -> None:
+def _look(name: str, jobs: list[str], looks: dict[str, JobRecord], errors: list[str]) -> None:
     """Update each job's row; after the first error of a service, its other jobs are not asked about."""
     try:
         backend = backend_named(name)
@@ -55,7 +59,9 @@ def _look(name: str, jobs: list[str], errors: list[str]) -> None:
         return
     for job in jobs:
         try:
-            backend.describe(job)
+            looks[job] = backend.describe(job)
+            if elsewhere := unseen(looks[job]):
+                errors.append(elsewhere)
         except ServiceError as error:
             errors.append(f"{error}; states of {name} jobs are as they were last seen")
             return

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from herringbone.estimators.options import MetricDefinition
 
 STAMP_CHARS = len("2026-11-21T11:44:37.123456Z ")
+_LONG_AGO = datetime.fromtimestamp(0, timezone.utc)
 _READ_BYTES = 1 << 20
 
 
@@ -40,15 +41,22 @@ class LogLine:
         return f"[{self.host}]" if self.rank is None else f"[{self.host}:{self.rank}]"
 
 
-def parse_line(line: bytes, host: str) -> LogLine:
-    """Parse one line of a log file; `host` is the file's.
+def parse_line(line: bytes, host: str, before: datetime = _LONG_AGO) -> LogLine:
+    """Parse one line of a log file; `host` is the file's, and `before` is the time of the line before it.
 
     >>> parse_line(b"2026-11-21T11:44:37.123456Z [algo-1:0]   loss 0.5", "algo-1").text
     '  loss 0.5'
 
-    Bytes that are not UTF-8 are replaced.
+    Bytes that are not UTF-8 are replaced. A line without a time stamp, which a full disk or a crash of the machine has
+    cut, is shown as it is.
     """
-    stamp = datetime.fromisoformat(line[: STAMP_CHARS - 2].decode()).replace(tzinfo=timezone.utc)
+    try:
+        # Newer Pythons accept shorter times as well, so the end of the stamp is compared first.
+        if line[STAMP_CHARS - 2 : STAMP_CHARS] != b"Z ":
+            raise ValueError
+        stamp = datetime.fromisoformat(line[: STAMP_CHARS - 2].decode()).replace(tzinfo=timezone.utc)
+    except ValueError:
+        return LogLine(host, None, before, line.decode("utf-8", "replace"))
     named, rank, text = split_line(line[STAMP_CHARS:])
     return LogLine(named or host, rank, stamp, text.decode("utf-8", "replace"))
 
@@ -60,6 +68,7 @@ class HostLog:
         self._path = path
         self._file: BinaryIO | None = None
         self._partial = b""
+        self._time = _LONG_AGO
 
     def read(self) -> list[LogLine]:
         """Return the complete lines that were written since the last call."""
@@ -73,7 +82,19 @@ class HostLog:
         # A line longer than one read must not look like the end of the file, so read on until one is complete.
         while not lines and (chunk := self._file.read(_READ_BYTES)):
             *lines, self._partial = (self._partial + chunk).split(b"\n")
-        return [parse_line(line, self._path.stem) for line in lines]
+        return [self._parse(line) for line in lines]
+
+    def rest(self) -> list[LogLine]:
+        """Return what was written last, complete or not: nobody writes any more."""
+        lines = self.read()
+        if not lines and self._partial:
+            lines, self._partial = [self._parse(self._partial)], b""
+        return lines
+
+    def _parse(self, line: bytes) -> LogLine:
+        parsed = parse_line(line, self._path.stem, self._time)
+        self._time = parsed.time
+        return parsed
 
     def close(self) -> None:
         if self._file is not None:
@@ -88,15 +109,19 @@ class FileLogs:
         self._hosts = [HostLog(path) for path in files]
 
     def read(self) -> list[LogLine]:
-        # Merged by time between hosts. Within one host the file's order stays, even if the clock was set back.
-        return list(heapq.merge(*(host.read() for host in self._hosts), key=lambda line: line.time))
+        return _merged([host.read() for host in self._hosts])
 
     def rest(self, ended: float | None) -> Iterator[list[LogLine]]:  # noqa: ARG002 - a controller writes all lines before it ends
-        yield from iter(self.read, [])
+        yield from iter(lambda: _merged([host.rest() for host in self._hosts]), [])
 
     def close(self) -> None:
         for host in self._hosts:
             host.close()
+
+
+def _merged(hosts: list[list[LogLine]]) -> list[LogLine]:
+    # By time between hosts. Within one host the file's order stays, even if the clock was set back.
+    return list(heapq.merge(*hosts, key=lambda line: line.time))
 
 
 def select_lines(lines: Iterable[LogLine], *, rank: int | None, host: str | None) -> Iterator[LogLine]:

@@ -13,18 +13,9 @@ from herringbone.estimators.inputs import Channel, local_path
 from herringbone.estimators.options import changed_options
 from herringbone.jobs.home import JobFolder, find_home
 from herringbone.planning.plan import JobPlan, refuse
-from herringbone_contract.distribution import Launcher
+from herringbone.planning.settings import unserved_settings
 from herringbone_contract.errors import InputError, UnsupportedError
-
-# A distribution can also ask for PyTorch/XLA, which the supervisor does not start in this release.
-_LAUNCHERS = (
-    Launcher.PLAIN,
-    Launcher.MPI,
-    Launcher.TORCH_DISTRIBUTED,
-    Launcher.DATA_PARALLEL,
-    Launcher.PARAMETER_SERVER,
-    Launcher.MULTI_WORKER_MIRRORED,
-)
+from herringbone_contract.served import Library
 
 # Options that cost money, choose machines or name accounts: without them a job on this machine runs just the same.
 UNUSED = (
@@ -118,12 +109,7 @@ def checkpoint_folder(plan: JobPlan) -> Path | None:
 
 def _refused_values(plan: JobPlan) -> dict[str, str]:
     """Return the refusals for options that are served, but not with these values."""
-    refusals = {}
-    if plan.distribution.launcher not in _LAUNCHERS:
-        served = ", ".join(launcher.value for launcher in _LAUNCHERS)
-        refusals["distribution"] = f"the launcher {plan.launcher} does not run here yet; these do: {served}"
-    elif plan.distribution.model_parallel_v2 is not None:
-        refusals["distribution.smdistributed.modelparallel"] = "version 2 of the library does not run here; use mpi"
+    refusals = unserved_settings(plan, Library.HERRINGBONE)
     if any(host.ranks == 0 and not host.helper for host in plan.hosts):
         refusals["distribution.instance_groups"] = "a group that neither trains nor helps does not run here yet"
     local = plan.options.checkpoint_local_path

@@ -14,7 +14,9 @@ from herringbone.planning.plan import JobPlan
 
 # The first numpy without `numpy.bool`, which MXNet's last release reads when it is imported.
 _NUMPY_TOO_NEW = (1, 24)
-_REMEDY = "`pip install 'herringbone[mxnet]'` on Python 3.10 or 3.11, or name mxnet==1.9.1 and numpy<1.24 in the job's"
+_REMEDY = (
+    "`pip install mxnet==1.9.1 'numpy<1.24'` on Python 3.10 or 3.11, or name mxnet==1.9.1 and numpy<1.24 in the job's"
+)
 _REMEDY += " requirements.txt"
 
 # The versions of this Python's MXNet and numpy; None for a package that is not installed.

@@ -22,11 +22,12 @@ from herringbone_contract.constants import Key, masked
 from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
 from herringbone_contract.errors import (
     DistributionError,
+    HerringboneError,
     InputError,
     OptionError,
     UnsupportedError,
 )
-from herringbone_contract.hyperparameters import check_limits, decode, encode, encode_values
+from herringbone_contract.hyperparameters import check_limits, check_user_values, decode, encode, encode_values
 from herringbone_contract.layout import ranks_per_host
 from herringbone_contract.masking import masked_hyperparameters, masked_text, masked_texts
 from herringbone_contract.resources import HOMOGENEOUS_GROUP, host_names
@@ -117,6 +118,11 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         helpers = sum(host.helper for host in self.hosts)
         return reduce_servers.advice(training_hosts=sum(host.ranks != 0 for host in self.hosts), helpers=helpers)
 
+    @property
+    def unused_options(self) -> str | None:
+        """A line that names the options without effect; None without any. `fit` shows it, and so does `str(plan)`."""
+        return f"not used by {self.backend}: {', '.join(self.unused)}" if self.unused else None
+
     def to_dict(self) -> dict[str, Any]:
         """Return the plan as plain JSON values, without secrets.
 
@@ -151,7 +157,21 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def parse_plan(raw: object) -> JobPlan:
-    """Return the plan that `JobPlan.to_dict` wrote; masked values stay masked."""
+    """Return the plan that `JobPlan.to_dict` wrote; masked values stay masked.
+
+    Raises `InputError` for a plan of another release that has members unknown here, or lacks some.
+    """
+    try:
+        return _parse_plan(raw)
+    # Each layer has its own error for a member that it does not know; a JobPlan itself raises TypeError.
+    except (msgspec.ValidationError, KeyError, TypeError, ValueError, HerringboneError) as error:
+        raise InputError(
+            f"the job's plan was written by another release of Herringbone and cannot be read: {error}; describe, "
+            "logs and download work without it"
+        ) from error
+
+
+def _parse_plan(raw: object) -> JobPlan:
     stored = msgspec.convert(raw, dict[str, Any])
     stored.pop("launcher", None)  # derived from the distribution
     # msgspec cannot tell the two versions of modelparallel's parameters apart; the grammar of `distribution` can.
@@ -186,6 +206,8 @@ def make_plan(
     # None: only the host itself will know its number of ranks.
     if training[0].ranks is not None:
         check_layout(distribution, hosts=len(training), processes_per_host=training[0].ranks)
+    # Here and not in the estimator: `attach` rebuilds jobs of other SDKs, which may have such hyperparameters.
+    check_user_values(request.hyperparameters)
     hyperparameters = {
         **encode_values(request.hyperparameters),
         **encode(distribution, instance_type=training[0].instance_type),
@@ -260,14 +282,6 @@ def lay_out_hosts(groups: tuple[InstanceGroup, ...], distribution: Distribution)
             for _ in range(group.instance_count)
         ]
     return tuple(hosts)
-
-
-def extra_data_parallel_keys(distribution: Distribution) -> list[str]:
-    """Return the keys of `smdistributed.dataparallel` in use that AWS's library does not know, such as `helpers`."""
-    if distribution.data_parallel is None:
-        return []
-    known_to_aws = ("enabled", "custom_mpi_options")
-    return [key for key in msgspec.to_builtins(distribution.data_parallel) if key not in known_to_aws]
 
 
 def refuse(backend: str, refusals: dict[str, str]) -> None:
@@ -362,8 +376,8 @@ def _described(plan: JobPlan) -> list[tuple[str, str]]:
         rows += [("batch script", line) for line in plan.request["script"].splitlines()]
     if plan.advice is not None:
         rows.append(("advice", plan.advice))
-    if plan.unused:
-        rows.append(("unused", f"not used by {plan.backend}: {', '.join(plan.unused)}"))
+    if plan.unused_options is not None:
+        rows.append(("unused", plan.unused_options))
     return rows
 
 

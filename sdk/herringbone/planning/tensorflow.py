@@ -42,7 +42,7 @@ def missing_tensorflow(plan: JobPlan, installed: Callable[[], str | None]) -> di
     version = installed()
     needed = "TensorFlow 2.16 or newer" if library else "TensorFlow"
     python = f"ranks run in {sys.executable}, which has"
-    remedy = "`pip install 'herringbone[tensorflow]'`, or name tensorflow in the job's requirements.txt"
+    remedy = "`pip install 'tensorflow>=2.16'`, or name tensorflow in the job's requirements.txt"
     if version is None:
         return {"distribution": f"needs {needed}, and {python} none: {remedy}"}
     if library and _release(version) < _LIBRARY_NEEDS:

@@ -99,6 +99,7 @@ def test_a_rank_that_runs_out_of_memory_is_named(make_job, launcher) -> None:
     for result in ended.values():
         assert result.code == 137, result.output
         assert (result.failure.host, result.failure.rank) == ("algo-2", 1)
+        assert "of the 256 MiB that it may use; lower the batch size" in result.failure.message
 
 
 @LAUNCHERS

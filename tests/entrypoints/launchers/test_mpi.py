@@ -67,10 +67,67 @@ def test_p25_the_command_line_across_machines(implementation: Implementation) ->
 def test_the_agent_accepts_every_command_line_of_ssh(tmp_path: Path) -> None:
     script = mpi_agent.script("/opt/my python/bin/python", "/tmp/hb-1/algo-1.sock")
     assert "'/opt/my python/bin/python' -I -S -c" in script
-    assert mpi_agent.split(["-x", "algo-2", '"/opt/bin/hydra_pmi_proxy"', "--proxy-id", "1"]) == (
-        "algo-2",
-        '"/opt/bin/hydra_pmi_proxy" --proxy-id 1',
-    )
+
+
+# Each mpirun's own words for a daemon, shortened. The first is that of an mpirun which was moved with its prefix.
+SSH_WORDS = {
+    "openmpi4-prefix": (
+        ["algo-2", " PATH=/o/bin:$PATH ; export PATH ; LD_LIBRARY_PATH=/o/lib:$LD_LIBRARY_PATH ; "
+         "export LD_LIBRARY_PATH ; /o/bin/orted", "-mca", "ess", '"env"', "-mca", "orte_node_regex",
+         '"vm,algo-[1:1-2]@0(3)"', "-mca", "orte_hnp_uri", '"17.0;tcp://192.0.2.2,172.17.0.1:47757;tcp6://[fd00::2]:9"'],
+        ["/o/bin/orted", "-mca", "ess", "env", "-mca", "orte_node_regex", "vm,algo-[1:1-2]@0(3)", "-mca",
+         "orte_hnp_uri", "17.0;tcp://192.0.2.2,172.17.0.1:47757;tcp6://[fd00::2]:9"],
+        {"PATH": "/o/bin:$PATH", "LD_LIBRARY_PATH": "/o/lib:$LD_LIBRARY_PATH"},
+    ),
+    "openmpi4": (
+        ["algo-1", " orted", "-mca", "ras", '"^slurm"', "--tree-spawn"],
+        ["orted", "-mca", "ras", "^slurm", "--tree-spawn"],
+        {},
+    ),
+    "openmpi5": (
+        ["algo-2", "PRTE_PREFIX=/m/5;export PRTE_PREFIX;LD_LIBRARY_PATH=/m/5/lib:$LD_LIBRARY_PATH;"
+         "export LD_LIBRARY_PATH;/m/5/bin/prted", "--leave-session-attached", "--prtemca", "ess_base_nspace",
+         '"prterun-vm-2914@0"'],
+        ["/m/5/bin/prted", "--leave-session-attached", "--prtemca", "ess_base_nspace", "prterun-vm-2914@0"],
+        {"PRTE_PREFIX": "/m/5", "LD_LIBRARY_PATH": "/m/5/lib:$LD_LIBRARY_PATH"},
+    ),
+    "mpich": (
+        ["-x", "algo-2", '"/opt/my bin/hydra_pmi_proxy"', "--gpus-per-proc", "-2", "--proxy-id", "1"],
+        ["/opt/my bin/hydra_pmi_proxy", "--gpus-per-proc", "-2", "--proxy-id", "1"],
+        {},
+    ),
+    # A shell would run these words; here they are arguments of the daemon.
+    "no-shell": (
+        ["algo-2", "orted", "$(touch /tmp/x)", "`id`", "|", "sh", "&&", "$HOME", '"a;b"'],
+        ["orted", "$(touch", "/tmp/x)", "`id`", "|", "sh", "&&", "$HOME", "a;b"],
+        {},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("words", list(SSH_WORDS.values()), ids=list(SSH_WORDS))
+def test_the_agent_reads_every_mpiruns_words_as_an_argument_vector(words) -> None:
+    given, argv, variables = words
+    assert mpi_agent.split(given) == (given[given[0] == "-x"], argv, variables)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [[], ["-x"], ["algo-2"], ["algo-2", "A=1"], ["algo-2", "rm -r x; orted"], ["algo-2", "A=1 B=2 orted; orted"],
+     ["algo-2", "A=`id`; orted"], ["algo-2", "orted;"], ["algo-2", "orted 'a"]],
+)  # fmt: skip
+def test_the_agent_refuses_other_commands(words: list[str]) -> None:
+    with pytest.raises(ValueError, match=r"no host|neither NAME=VALUE|no program|No closing quotation"):
+        mpi_agent.split(words)
+
+
+def test_a_variable_of_a_daemon_refers_to_its_own_host_value_alone() -> None:
+    given = {"PATH": "/o/bin:$PATH", "LD_LIBRARY_PATH": "/o/lib:$LD_LIBRARY_PATH", "HOME_OF": "$HOME"}
+    assert mpi_agent.expand(given, {"PATH": "/bin", "HOME": "/root"}) == {
+        "PATH": "/o/bin:/bin",
+        "LD_LIBRARY_PATH": "/o/lib:",
+        "HOME_OF": "$HOME",
+    }
 
 
 @pytest.mark.mpi
@@ -170,7 +227,7 @@ def test_ranks_speak_mpi_on_each_open_mpi(make_job, mpirun, kind: str) -> None:
     job = make_job(hosts=2, HERRINGBONE_MPIRUN=mpirun(kind), LIBMPI=str(library))
     job.write(ALLREDUCE, sagemaker_mpi_enabled=True, sagemaker_mpi_num_of_processes_per_host=2)
     ended = job.run(timeout=60.0)
-    lines = sorted(line for result in ended.values() for line in result.lines)
+    lines = sorted(line for result in ended.values() for line in result.rank_lines)
     assert lines == [f"[algo-{1 + rank // 2}:{rank}] ranks {{4}}" for rank in range(4)]
 
 

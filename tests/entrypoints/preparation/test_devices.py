@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from herringbone_entry.preparation.devices import num_cpus, num_gpus
+from herringbone_entry.preparation.devices import num_cpus, num_gpus, oom_kills
+from herringbone_entry.supervisor.memory import out_of_memory
 
 
 @pytest.mark.parametrize(
@@ -74,3 +75,55 @@ def test_p18_cpus_within_the_control_groups_quota(files: dict[str, str], expecte
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text + "\n")
     assert num_cpus(tmp_path) == (expected or len(os.sched_getaffinity(0)))
+
+
+V1, V2 = "sys/fs/cgroup/memory", "sys/fs/cgroup"
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "kills", "said"),
+    [
+        (
+            "0::/job/rank",
+            {
+                f"{V2}/job/rank/memory.events": "low 0\noom 4\noom_kill 3\noom_group_kill 9",
+                f"{V2}/job/rank/memory.peak": str(200 << 20),
+                f"{V2}/job/rank/memory.max": "max",
+                f"{V2}/job/memory.events": "oom_kill 7",
+                f"{V2}/job/memory.max": str(256 << 20),
+                "proc/vmstat": "oom_kill 11",
+            },
+            3,
+            "this host used 200 MiB at its peak, of the 256 MiB that it may use;",
+        ),
+        # A container's own group, mounted in place of the root.
+        (
+            "0::/",
+            {f"{V2}/memory.events": "oom_kill 1", f"{V2}/memory.max": str(64 << 20)},
+            1,
+            "killed the process, of the 64 MiB that it may use;",
+        ),
+        (
+            "4:memory:/docker/abc\n0::/",
+            {
+                f"{V1}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 2",
+                f"{V1}/memory.max_usage_in_bytes": str(100 << 20),
+                f"{V1}/memory.limit_in_bytes": str((1 << 63) - 4096),
+                "proc/meminfo": "MemTotal:  1048576 kB\nMemFree: 1 kB",
+            },
+            2,
+            "this host used 100 MiB at its peak, of the machine's 1024 MiB;",
+        ),
+        # The root group of version 2 tells nothing.
+        ("0::/", {"proc/vmstat": "pgfault 8\noom_kill 11"}, 11, "killed the process; lower the batch size"),
+        ("0::/", {}, None, "killed the process; lower the batch size"),
+    ],
+    ids=["version 2", "version 2, container", "version 1", "machine", "unknown"],
+)
+def test_kills_for_memory_are_counted(tmp_path: Path, groups: str, files: dict[str, str], kills, said: str) -> None:
+    for name, text in {"proc/self/cgroup": groups, **files}.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text + "\n")
+    assert oom_kills(tmp_path) == kills
+    assert said in out_of_memory(tmp_path)

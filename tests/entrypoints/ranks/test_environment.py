@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from herringbone_contract.hyperparameters import encode_values
 from herringbone_entry.host import read_host
-from herringbone_entry.ranks.environment import arguments, contract_environment, encode
+from herringbone_entry.ranks.environment import arguments, contract_environment, encode, thread_environment
 
 DUMP = """
     import json, os, sys
@@ -119,6 +119,7 @@ def test_sm_variables_of_a_host(make_job) -> None:
         "SM_NUM_CPUS": "4",
         "SM_NUM_GPUS": "2",
         "SM_OUTPUT_DATA_DIR": f"{base}/output/data",
+        "SM_CHECKPOINT_DIR": f"{base}/checkpoints",
         "SM_IS_HETERO": "false",
         "SM_CURRENT_INSTANCE_GROUP": "homogeneousCluster",
     }
@@ -235,7 +236,7 @@ def test_p20_a_rank_cannot_read_the_jobs_secret(make_job) -> None:
         assert sorted(ours) == ["HERRINGBONE_REDUCE_MEET", "HERRINGBONE_REDUCE_TOKEN_FILE"]
     # Apart from the folder being listed there are one socket (the rank's own link) and one pipe: the ranks' token.
     # It is derived from the hosts' secret and does not reveal it.
-    assert all(line.count("pipe") == 1 for result in ended.values() for line in result.lines)
+    assert all(line.count("pipe") == 1 for result in ended.values() for line in result.rank_lines)
 
 
 def test_encoded_hyperparameters_of_the_estimator_come_back(make_job) -> None:
@@ -246,6 +247,41 @@ def test_encoded_hyperparameters_of_the_estimator_come_back(make_job) -> None:
     path.write_text(json.dumps({**encode_values(values), "sagemaker_program": '"train.py"'}))
     assert job.run()["algo-1"].code == 0
     assert json.loads(dumps(job)[0]["env"]["SM_HPS"]) == values
+
+
+@pytest.mark.parametrize(
+    ("inherited", "cpus_and_ranks", "threads"),
+    [
+        # num_local, num_cpus, num_on_machine, machine_cpus
+        ({}, (1, 8, 1, 8), None),
+        ({}, (2, 8, 2, 8), "4"),
+        # Two hosts of one rank each are processes of one machine, or containers there.
+        ({}, (1, 8, 2, 8), "4"),
+        # Containers with half of the machine each.
+        ({}, (2, 4, 4, 8), "2"),
+        ({}, (1, 4, 2, 8), "4"),
+        ({}, (3, 2, 3, 2), "1"),
+        ({"OMP_NUM_THREADS": "7"}, (2, 8, 2, 8), None),
+    ],
+)
+def test_ranks_of_one_machine_share_its_cores(inherited, cpus_and_ranks, threads: str | None) -> None:
+    names = ("num_local", "num_cpus", "num_on_machine", "machine_cpus")
+    values = thread_environment(inherited, **dict(zip(names, cpus_and_ranks, strict=True)))
+    assert values == ({} if threads is None else {"OMP_NUM_THREADS": threads})
+
+
+@pytest.mark.parametrize("launcher", ["sagemaker_torch_distributed_enabled", "sagemaker_mpi_enabled"])
+def test_hosts_that_are_processes_of_one_machine_share_its_cores(make_job, mpirun, launcher: str) -> None:
+    # Each of the ranks took all cores, and nothing said so.
+    job = make_job(hosts=2, HERRINGBONE_MPIRUN=mpirun("openmpi5"))
+    job.environment.pop("OMP_NUM_THREADS", None)
+    job.write("import os; print(os.environ['OMP_NUM_THREADS'])", **{launcher: True})
+    ended, cores = job.run(), os.cpu_count()
+    share = max(1, cores // 2)
+    for rank, result in enumerate(ended.values()):
+        assert result.rank_lines == [f"[algo-{rank + 1}:{rank}] {share}"]
+    line = f"[algo-1] OMP_NUM_THREADS={share}: 2 ranks share this machine's {cores} cores; set OMP_NUM_THREADS in "
+    assert [text for result in ended.values() for text in result.lines if text.startswith(line)] != []
 
 
 TORCHRUN_ONLY = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_SIGNALS_TO_HANDLE", "TORCH_NCCL_ASYNC_ERROR_HANDLING"}
@@ -267,6 +303,15 @@ def test_torch_distributed_ranks_find_what_torchrun_gives(make_job, tmp_path) ->
     missing = {name for name in added if name not in ours} - TORCHRUN_ONLY
     assert missing == set()
     same = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "ROLE_RANK")
-    same += ("ROLE_WORLD_SIZE", "ROLE_NAME", "OMP_NUM_THREADS", "TORCHELASTIC_RESTART_COUNT")
+    same += ("ROLE_WORLD_SIZE", "ROLE_NAME", "TORCHELASTIC_RESTART_COUNT")
     same += ("TORCHELASTIC_MAX_RESTARTS",)
     assert {name: ours[name] for name in same} == {name: theirs[name] for name in same}
+
+
+def test_the_checkpoint_folder_is_that_of_the_platform(make_job) -> None:
+    job = make_job()
+    job.write("")
+    config = job.base() / "input" / "config" / "checkpointconfig.json"
+    config.write_text('{"S3Uri": "s3://bucket/run", "LocalPath": "/checkpoints"}')
+    host = read_host({"SAGEMAKER_BASE_DIR": str(job.base())})
+    assert contract_environment(host, num_cpus=1, num_gpus=0)["SM_CHECKPOINT_DIR"] == "/checkpoints"

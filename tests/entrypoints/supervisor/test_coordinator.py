@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from herringbone_contract.failure import Failure
+from herringbone_contract.failure import Failure, lost_process
 from herringbone_contract.failure_text import parse_failure
 from herringbone_entry.supervisor.coordinator import ABORT_SECONDS, SETTLE_SECONDS, Coordinator
 
@@ -48,9 +48,15 @@ class Bench:
         failure = Failure(host, rank, code or 1, what).to_json()
         self.report(host, "ended", rank=rank, code=code, age=age, failure=failure)
 
-    def mpirun_ended(self, code: int) -> None:
-        failure = Failure("algo-1", None, code, "LaunchError").to_json()
-        self.report("algo-1", "launcher_ended", code=code, rank_code=code, failure=failure)
+    def mpirun_ended(self, code: int, *, killed: bool = False) -> None:
+        failure = Failure("algo-1", None, code, "LaunchError")
+        if killed:
+            failure = lost_process("algo-1", "mpirun ended before its ranks did", code)
+        self.report("algo-1", "launcher_ended", code=code, rank_code=code, killed=killed, failure=failure.to_json())
+
+    def daemon_ended(self, host: str, code: int, *, killed: bool) -> None:
+        event = {"kind": "daemon_ended", "host": "algo-1", "number": 0, "code": code, "killed": killed, "tail": []}
+        self.coordinator.receive(host, event)
 
     def advance(self, seconds: float) -> None:
         self.now += seconds
@@ -75,10 +81,12 @@ def test_a_job_starts_when_all_hosts_are_ready_and_ends_when_all_ranks_have_ende
     bench.host_ready("algo-2", processes=2)
     assert bench.orders == []
     bench.host_ready("algo-1")
-    meeting = {"address": "127.0.0.1", "port": 1234, "reduce_port": 1235, "servers": "", "tensorflow": []}
-    assert bench.orders == [{"kind": "start", "counts": {"algo-2": 2, "algo-1": 1}, "meeting": meeting}]
+    meeting = {"address": "127.0.0.1", "port": 1234, "reduce_port": 1235, "listen": "127.0.0.1"}
+    meeting |= {"servers": "", "tensorflow": []}
+    counts = {"counts": {"algo-2": 2, "algo-1": 1}, "machine_ranks": {"algo-2": 3, "algo-1": 3}}
+    assert bench.orders == [{"kind": "start", **counts, "meeting": meeting}]
     for rank in range(3):
-        bench.report("algo-1", "ended", rank=rank, code=0, age=0.0)
+        bench.report("algo-1", "ended", rank=rank, code=0, age=0.0, failure=None)
     assert bench.orders[-1] == {"kind": "finish", "code": 0, "failure": None}
 
 
@@ -102,6 +110,79 @@ def test_a_rank_killed_under_mpirun_gets_its_code_from_mpirun() -> None:
     assert bench.kinds == ["start", "abort"]
     bench.mpirun_ended(137)
     assert bench.verdict == (137, 1)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "says", "reported"),
+    # mpirun saw the first death; it may have seen our SIGTERM first; a rank's SIGTERM from elsewhere, seen in time.
+    [(0.0, 137, 137), (SETTLE_SECONDS, 143, 137), (2.0, 143, 137), (SETTLE_SECONDS / 2, 143, 143), (2.0, 5, 5)],
+)
+def test_an_mpirun_that_is_slow_does_not_blame_our_own_sigterm(seconds: float, says: int, reported: int) -> None:
+    # Under load mpirun heard of rank 1's SIGKILL after rank 0 had died of the abort's SIGTERM: the job's code was 143.
+    bench = Bench("algo-1", "algo-2", launcher=True)
+    bench.all_ready()
+    bench.ended(1, None)
+    bench.advance(seconds)
+    bench.ended(0, None)
+    bench.mpirun_ended(says)
+    bench.advance(SETTLE_SECONDS)
+    assert bench.verdict == (reported, 1)
+
+
+def silent(bench: Bench) -> None:
+    bench.ended(1, None)
+
+
+def crashed(bench: Bench) -> None:
+    # Open MPI's library aborts a rank that misses its daemon.
+    bench.ended(1, 134)
+
+
+@pytest.mark.parametrize("rank", [silent, crashed])
+@pytest.mark.parametrize("first", ["rank", "process"])
+@pytest.mark.parametrize("killed", ["mpirun", "daemon"])
+def test_a_killed_mpirun_or_daemon_is_the_cause_of_the_ends_of_its_ranks(rank, first: str, killed: str) -> None:
+    # The job blamed a rank, even one of another host, and was not retried.
+    bench = Bench("algo-1", "algo-2", launcher=True)
+    bench.all_ready()
+
+    def kill() -> None:
+        if killed == "mpirun":
+            bench.mpirun_ended(137, killed=True)
+        else:
+            bench.daemon_ended("algo-2", 137, killed=True)
+
+    for event in (lambda: rank(bench), kill) if first == "rank" else (kill, lambda: rank(bench)):
+        event()
+        bench.advance(SETTLE_SECONDS / 4)
+    bench.ended(0, None)
+    if killed == "daemon":
+        bench.mpirun_ended(213)
+    bench.advance(SETTLE_SECONDS)
+    failure = parse_failure(bench.orders[-1]["failure"])
+    host, process = ("algo-1", "mpirun") if killed == "mpirun" else ("algo-2", "mpirun's daemon")
+    assert (failure.host, failure.rank, failure.exit_code, failure.interrupted_host) == (host, None, 137, host)
+    assert failure.message == f"lost a process of {host}: {process} ended before its ranks did"
+
+
+def test_an_exception_is_the_cause_of_an_mpirun_that_fails_after_it() -> None:
+    bench = Bench("algo-1", "algo-2", launcher=True)
+    bench.all_ready()
+    bench.ended(1, 1, what="ValueError")
+    bench.daemon_ended("algo-2", 1, killed=False)
+    bench.mpirun_ended(1)
+    bench.ended(0, None)
+    bench.advance(SETTLE_SECONDS)
+    assert bench.verdict == (1, 1)
+
+
+def test_an_mpirun_killed_during_a_stop_fails_nothing() -> None:
+    bench = Bench("algo-1", launcher=True)
+    bench.all_ready()
+    bench.report("algo-1", "stop")
+    bench.mpirun_ended(143, killed=True)
+    bench.ended(0, 143)
+    assert bench.orders[-1] == {"kind": "finish", "code": 143, "failure": None}
 
 
 def test_mpiruns_end_is_noticed_before_its_ranks() -> None:
@@ -205,7 +286,16 @@ def test_ranks_receive_the_servers_in_the_order_of_their_hosts() -> None:
 
 def test_across_machines_a_server_has_the_address_of_its_host_or_its_name() -> None:
     bench = helped(across=True)
-    facts = {"address": "10.0.0.3", "unknown": [], "wall": 0.0, "group": "cpu", "cpus": 2, "gpus": 0}
+    facts = {
+        "address": "10.0.0.3",
+        "unknown": [],
+        "wall": 0.0,
+        "group": "cpu",
+        "cpus": 2,
+        "gpus": 0,
+        "machine": "m",
+        "known": {},
+    }
     disk = {"free_bytes": 1 << 40, "interface": "eth0", "named_interface": None}
     bench.report("algo-3", "checked", facts=facts | disk)
     bench.advance(600.0)
@@ -288,3 +378,26 @@ def test_a_chief_that_fails_fails_the_job() -> None:
     bench.ended(0, 3)
     bench.advance(ABORT_SECONDS)
     assert bench.verdict == (3, 0)
+
+
+def test_hosts_on_one_machine_count_each_others_ranks() -> None:
+    # Two containers of one machine took all of its cores each.
+    bench = Bench("algo-1", "algo-2", "algo-3", "algo-4", across=True)
+    for number, host in enumerate(bench.hosts):
+        bench.host_ready(host, processes=number + 1)
+    facts = {
+        "address": None,
+        "unknown": [],
+        "wall": 0.0,
+        "group": "cpu",
+        "cpus": 2,
+        "gpus": 0,
+        "known": {},
+        "free_bytes": 1 << 40,
+    }
+    for host, machine in zip(bench.hosts, ["a", "b", "a"], strict=False):
+        own = {"interface": "eth0", "named_interface": None, "machine": machine}
+        bench.report(host, "checked", facts=facts | own)
+    # algo-4 does not answer.
+    bench.advance(600.0)
+    assert bench.orders[-1]["machine_ranks"] == {"algo-1": 4, "algo-2": 2, "algo-3": 4, "algo-4": 4}

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from pathlib import Path
 
 import pytest
 from tests.entrypoints.deaths import CODES, SCRIPT
@@ -46,6 +49,16 @@ def test_p5_any_death_ends_every_host(make_job, how: str, rank: int) -> None:
     job = make_job(hosts=2, HOW=how, BAD_RANK=str(rank))
     job.write(SCRIPT, **TORCH)
     ends_every_host(job, how, rank)
+
+
+def test_a_message_that_utf_8_cannot_carry_is_shown(make_job) -> None:
+    # Its supervisor ended in a UnicodeEncodeError of its own, and the job in that error.
+    job = make_job(hosts=2)
+    job.write("raise ValueError('no \\udc80 here')", **TORCH)
+    for result in job.run().values():
+        assert (result.code, result.failure.rank is None) == (1, False)
+        assert result.failure.message == "no \\udc80 here"
+        assert "ValueError: no \\udc80 here" in result.failure_text
 
 
 @pytest.mark.mpi
@@ -185,3 +198,53 @@ def test_p13_a_failure_file_of_the_users_own_is_kept(make_job) -> None:
     ended = job.run()["algo-1"]
     assert ended.failure_text == "mine"
     assert ended.failure.message == "theirs"
+
+
+SLEEP = "import os, time; open(os.environ['ROOT'] + '/up-' + os.environ['RANK'], 'w'); time.sleep(60)"
+MPIRUNS = ("mpirun", "orterun_wrapper", "prterun", "mpiexec.hydra")
+DAEMONS = ("orted", "prted", "hydra_pmi_proxy")
+
+
+def process_of(job, names: tuple[str, ...], host: str) -> int:
+    """Return the pid of the program with one of these names below the supervisor of a host."""
+    parents, programs = {}, {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            name, _, rest = (folder / "stat").read_text().rpartition(")")
+        except OSError:
+            continue
+        parents[int(folder.name)] = int(rest.split()[1])
+        programs[int(folder.name)] = name.partition("(")[2]
+    for pid, program in programs.items():
+        # The kernel cuts names to 15 characters.
+        if any(program == name[:15] for name in names):
+            above = pid
+            while above := parents.get(above, 0):
+                if above == job.processes[host].pid:
+                    return pid
+    raise AssertionError(f"no {names} below {host}: {sorted(set(programs.values()))}")
+
+
+@pytest.mark.mpi
+@pytest.mark.parametrize("kind", ["openmpi4", "openmpi5", "mpich"])
+@pytest.mark.parametrize(
+    ("names", "host", "event", "over"),
+    [
+        (MPIRUNS, "algo-1", "mpirun ended before its ranks did", "unix"),
+        (MPIRUNS, "algo-1", "mpirun ended before its ranks did", "tcp"),
+        (DAEMONS, "algo-2", "mpirun's daemon ended before its ranks did", "tcp"),
+    ],
+    ids=["mpirun-unix", "mpirun-tcp", "daemon-tcp"],
+)
+def test_a_killed_mpirun_or_daemon_is_named(make_job, mpirun, kind: str, names, host: str, event: str, over) -> None:
+    # Some rank was named, "killed by SIGKILL", and such a job is never retried.
+    job = make_job(hosts=2, over=over, HERRINGBONE_MPIRUN=mpirun(kind))
+    job.write(SLEEP, **MPI)
+    job.start()
+    job.seen("up-", 2)
+    os.kill(process_of(job, names, host), signal.SIGKILL)
+    for result in job.wait().values():
+        assert result.code == 137
+        assert (result.failure.host, result.failure.rank, result.failure.interrupted_host) == (host, None, host)
+        assert result.failure.message == f"lost a process of {host}: {event}"
+    assert job.survivors(patience=3.0) == []

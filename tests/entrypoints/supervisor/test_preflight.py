@@ -5,18 +5,20 @@ from __future__ import annotations
 import pytest
 from tests.entrypoints.supervisor.test_coordinator import Bench
 
-from herringbone_entry.supervisor.preflight import PATIENCE_SECONDS, master_address, report
+from herringbone_entry.supervisor.preflight import PATIENCE_SECONDS, listen_address, master_address, report
 
 HOSTS = ("algo-1", "algo-2")
 GOOD = {
     "group": "train",
     "cpus": 8,
+    "machine": "m",
     "gpus": 4,
     "free_bytes": 41_000_000_000,
     "interface": "eth0",
     "named_interface": None,
     "address": "10.0.0.1",
     "unknown": [],
+    "known": {},
 }
 
 
@@ -110,3 +112,22 @@ def test_p28_machines_without_each_others_names_still_train(make_job) -> None:
     assert ended["algo-2"].rank_lines == ["[algo-2:1] 127.0.0.1"]
     assert any("warning: algo-2 knows no address of algo-1" in line for line in ended["algo-1"].lines)
     assert ended["algo-2"].lines == ended["algo-2"].rank_lines
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ([{"algo-1": "10.0.0.1"}, {"algo-1": "10.0.0.1"}], "10.0.0.1"),
+        # One of them gets the address in place of the name.
+        ([{"algo-1": "10.0.0.1"}, {}], "10.0.0.1"),
+        # A second network: the store must listen at both addresses.
+        ([{"algo-1": "10.0.0.1"}, {"algo-1": "192.168.0.1"}], ""),
+        # algo-3 has not answered.
+        ([{"algo-1": "10.0.0.1"}], ""),
+    ],
+)
+def test_rank_0_listens_at_one_address_if_all_others_call_there(known, expected: str) -> None:
+    facts = {f"algo-{number}": {**GOOD, "known": names} for number, names in enumerate(known, 2)}
+    facts["algo-1"] = {**GOOD, "address": "10.0.0.1"}
+    assert listen_address("algo-1", ["algo-2", "algo-3"], facts) == expected
+    assert listen_address("algo-1", ["algo-2", "algo-3"], {**facts, "algo-1": {**GOOD, "address": None}}) == ""

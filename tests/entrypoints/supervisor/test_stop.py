@@ -54,6 +54,17 @@ def test_p10_every_rank_gets_sigterm_and_may_save(make_job, mpirun, kind: str, c
     assert job.survivors() == []
 
 
+def test_a_rank_that_is_paused_may_save(make_job, mpirun) -> None:
+    job, _ = prepared(make_job, mpirun, "plain", HANDLER, HERRINGBONE_STOP_GRACE="10")
+    (rank,) = (pid for pid in job.survivors() if pid != job.processes["algo-1"].pid)
+    os.kill(rank, signal.SIGSTOP)
+    stopped = time.time()
+    job.processes["algo-1"].send_signal(signal.SIGTERM)
+    assert job.wait()["algo-1"].code == 0
+    assert time.time() - stopped < 5.0
+    assert (job.root / "saved-0").exists()
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_p10_sigkill_follows_the_grace_period(make_job, mpirun, kind: str) -> None:
     job, _ = prepared(make_job, mpirun, kind, HANDLER, SAVE_SECONDS="60", HERRINGBONE_STOP_GRACE="0.5")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from herringbone_contract.errors import ParallelError
+from herringbone_contract.strategies import Framework
 from herringbone_parallel.core import launch
 
 ENVIRONMENT = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
@@ -20,10 +21,26 @@ def test_the_error_tells_how_to_launch_a_rank(missing: str) -> None:
 
 
 def test_parameters_come_with_their_defaults() -> None:
-    settings = launch.model_parallel({"SM_HP_MP_PARAMETERS": '{"partitions": 2, "microbatches": 4}'})
+    settings = launch.model_parallel({"SM_HP_MP_PARAMETERS": '{"partitions": 2, "microbatches": 4}'}, "pytorch")
     assert (settings.partitions, settings.microbatches, settings.active_microbatches) == (2, 4, 4)
 
 
 def test_a_job_without_model_parallelism_is_refused() -> None:
     with pytest.raises(ParallelError, match=r"^SM_HP_MP_PARAMETERS is not set: the job's distribution has no "):
-        launch.model_parallel({})
+        launch.model_parallel({}, "pytorch")
+
+
+@pytest.mark.parametrize(
+    ("framework", "raw", "message"),
+    [
+        ("pytorch", '{"partitions": 2, "horovod": true}', "horovod: .* PyTorch averages replicas with 'ddp': True"),
+        ("tensorflow", '{"partitions": 2, "ddp": true}', "ddp: .* TensorFlow averages replicas without it"),
+        ("tensorflow", '{"partitions": 2, "pipeline": "zero_bubble"}', "no pipeline 'zero_bubble' for tensorflow"),
+        ("tensorflow", '{"partitions": 2, "fp16": true, "skip_tracing": true}', "fp16: .*; skip_tracing: "),
+        ("pytorch", '{"partitions": 2, "ddp": true, "ddp_port": 0}', "ddp_port: .*name one"),
+    ],
+)
+def test_parameters_that_the_library_does_not_run_are_refused(framework: Framework, raw: str, message: str) -> None:
+    """An estimator without a framework lets them pass, because the other framework's library runs them."""
+    with pytest.raises(ParallelError, match=rf"^not available in this release: .*{message}"):
+        launch.model_parallel({"SM_HP_MP_PARAMETERS": raw}, framework)

@@ -118,8 +118,8 @@ def test_a_server_refuses_and_counts_strangers():
         while server.stats()["refused"] < 2 and time.monotonic() < until:
             time.sleep(0.01)
         assert server.stats()["refused"] == 2
-        with pytest.raises(ParallelError, match="'member'"):
-            connect(("127.0.0.1", server.port), "it", TOKEN, {}, time.monotonic() + 5)
+        with pytest.raises(ParallelError, match="'fabric'"):
+            connect(("127.0.0.1", server.port), "the server on algo-3", TOKEN, {}, time.monotonic() + 5)
     finally:
         server.close()
 
@@ -145,7 +145,7 @@ def test_an_error_of_admit_is_sent_to_the_caller():
     def admit(connection, hello):
         raise ParallelError(f"no {hello['what']} today")
 
-    acceptor = Acceptor([listen("127.0.0.1")], TOKEN, admit)
+    acceptor = Acceptor([listen("127.0.0.1")], TOKEN, "it", admit)
     with pytest.raises(ParallelError, match="no tea today"):
         connect(("127.0.0.1", acceptor.port), "it", TOKEN, {"what": "tea"}, time.monotonic() + 5)
     acceptor.close()

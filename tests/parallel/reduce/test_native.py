@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +14,8 @@ import pytest
 from scripts import native_layers
 
 from herringbone_parallel.reduce import build
+from herringbone_parallel.reduce.cores import native
+from herringbone_parallel.reduce.cores.base import Role
 
 PROGRAMS = Path(__file__).parent / "native"
 OPTIONS = (
@@ -81,7 +85,7 @@ def test_broken_headers_are_refused(tmp_path: Path) -> None:
     output = run(program(tmp_path, "fuzz", ("pthread_create", "pthread_join")), 6_000, 1)
     assert output.startswith("6000 connections refused, ")
     # Most connections begin with messages that are in order, or the sums behind the parser would not be reached.
-    assert int(output.split()[3]) > 1_000
+    assert int(output.split()[5]) > 1_000
 
 
 @pytest.mark.parametrize(
@@ -95,3 +99,20 @@ def test_broken_headers_are_refused(tmp_path: Path) -> None:
 def test_a_call_to_a_higher_layer_is_noticed(code: str, breach: list[str]) -> None:
     sources = {"slots.c": code, "flow.c": "int flow_run(struct core *core) {\n}\n", "flow.h": ""}
     assert native_layers.breaches(sources) == breach
+
+
+@pytest.mark.parametrize("change", ["ring_bytes", "max_chunks", "chunk_bytes", "members", "lanes"])
+def test_a_core_whose_sizes_are_zero_does_not_start(change: str) -> None:
+    """Regression: 0 chunks in a hello divided by zero, which ended the helper's process."""
+    library = native.library()
+    if library is None:
+        pytest.skip("there is no native core")
+    ours, theirs = socket.socketpair()
+    spec = native._LinkSpec(ours.detach(), Role.PEER, 0, 0, b"a rank", 0, 0)
+    sizes = {"chunk_bytes": 64, "ring_bytes": 256, "max_chunks": 4, "members": 1, "lanes": 1}
+    values = {"label": b"it", "member": -1, "local_ranks": 1, "links": 1, "silence": 60.0, "late": 60.0}
+    config = native._Config(**{**values, **sizes, change: 0}, specs=(native._LinkSpec * 1)(spec))
+    assert library.hb_new(ctypes.byref(config)) is None
+    # It has closed the link, as always when it fails.
+    assert theirs.recv(1) == b""
+    theirs.close()

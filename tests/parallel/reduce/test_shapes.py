@@ -103,3 +103,44 @@ def test_every_16_bit_value_survives(element):
     numbers = ~np.isnan(widen(stored, element))
     np.testing.assert_array_equal(back[numbers], bits[numbers])
     assert np.isnan(widen(back[~numbers].view(element.stored), element)).all()
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "aab", "aaabb", "aaaaab"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("dtype", "wires"),
+    [("float16", (None, Element.FLOAT16)), ("float32", (Element.FLOAT16,)), ("float64", (None,))],
+)
+def test_an_average_of_values_in_range_is_in_range(world, hosts, kind, dtype, wires):
+    """Regression: the sum over two ranks of a host was rounded to fp16, so the mean of four times 40,000 was inf."""
+
+    def work(engine):
+        data = np.full(300, 40_000, dtype)
+        engine.all_reduce(data, op="average").wait(10)
+        return data
+
+    for wire in wires:
+        for helpers in (0, 2):
+            for result in world(hosts, helpers, kind, wire=wire).run(work):
+                np.testing.assert_array_equal(result, 40_000)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("element", [Element.FLOAT16, Element.BFLOAT16])
+@pytest.mark.parametrize("hosts", ["aabb", "aab", "aaa"])
+def test_sums_of_16_bits_are_rounded_once(world, hosts, element, kind):
+    def contribution(rank):
+        return narrow(np.random.default_rng(rank).standard_normal(5_000).astype(np.float32), element)
+
+    def work(engine):
+        data = contribution(engine.rank)
+        engine.all_reduce(data, dtype=element.name.lower(), op="average").wait(10)
+        return data
+
+    # The order of hosts, and of ranks inside a host.
+    parts = [widen(contribution(rank), element) for rank in range(len(hosts))]
+    host_sums = [sum(parts[rank] for rank in range(len(hosts)) if hosts[rank] == host) for host in sorted(set(hosts))]
+    expected = narrow((sum(host_sums) / np.float32(len(hosts))).astype(np.float32), element)
+    for helpers in (0, 1):
+        for result in world(hosts, helpers, kind).run(work):
+            np.testing.assert_array_equal(result, expected)

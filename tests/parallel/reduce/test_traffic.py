@@ -68,7 +68,12 @@ def test_a_servers_memory_is_bounded_by_the_window(kind):
     reads, writes = os.pipe()
     os.write(writes, token)
     os.close(writes)
-    environment = {**os.environ, "HERRINGBONE_REDUCE": kind, ReduceVariable.TOKEN_FILE: f"/dev/fd/{reads}"}
+    environment = {
+        **os.environ,
+        "HERRINGBONE_REDUCE": kind,
+        ReduceVariable.HOST: "helper",
+        ReduceVariable.TOKEN_FILE: f"/dev/fd/{reads}",
+    }
     command = [sys.executable, "-m", "herringbone_parallel.reduce.server"]
     with subprocess.Popen(command, env=environment, pass_fds=[reads], stdout=subprocess.PIPE, text=True) as server:
         os.close(reads)

@@ -7,8 +7,11 @@ import sys
 import pytest
 
 from herringbone.cli.__main__ import main
+from herringbone.cli.common import exit_code
 from herringbone.cli.request import parse_script_arguments
 from herringbone_contract.errors import OptionError
+from herringbone_contract.hyperparameters import decode_values, encode_values
+from herringbone_entry.ranks.environment import arguments
 
 
 @pytest.fixture
@@ -47,22 +50,74 @@ def job_file(script):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "hyperparameters"),
+    ("words", "hyperparameters"),
     [
         ([], {}),
         (["--epochs", "3", "--name=run", "-k", "v"], {"epochs": 3, "name": "run", "k": "v"}),
-        (["--fast", "--shift", "-0.5"], {"fast": True, "shift": -0.5}),
-        (["--layers", "[1, 2]", "--text", "1.2.3", "--empty="], {"layers": [1, 2], "text": "1.2.3", "empty": ""}),
-        (["--eq", "a=b", "--path=/a=b"], {"eq": "a=b", "path": "/a=b"}),
+        (["--shift", "-0.5", "-n=2"], {"shift": -0.5, "n": 2}),
+        (["--eq", "a=b", "--path=/a=b", "--empty="], {"eq": "a=b", "path": "/a=b", "empty": ""}),
     ],
 )
-def test_script_arguments_are_hyperparameters(arguments, hyperparameters):
-    assert parse_script_arguments(arguments) == hyperparameters
+def test_script_arguments_are_hyperparameters(words, hyperparameters):
+    assert parse_script_arguments(words) == hyperparameters
 
 
-def test_positional_script_arguments_are_refused():
-    with pytest.raises(OptionError, match="'data': hyperparameters have names; write --name data"):
-        parse_script_arguments(["--epochs", "3", "data"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "3",
+            "-3",
+            "0.1",
+            "1.10",
+            "1e-3",
+            "1E5",
+            "007",
+            "-0",
+            "12345678901234567890",
+            "0.1234567890123456789",
+            "1e999",
+        ),
+        *(
+            "true",
+            "True",
+            "null",
+            "None",
+            "NaN",
+            "Infinity",
+            "[1,2]",
+            '{"a": 1}',
+            '"quoted"',
+            "1.2.3",
+            "a b",
+            "",
+            "1_000",
+        ),
+    ],
+)
+def test_a_script_gets_each_argument_as_it_was_typed(text):
+    encoded = encode_values(parse_script_arguments([f"--name={text}"]))
+    assert arguments(decode_values(encoded)) == ["--name", text]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--epochs", "3", "data"], "'data': hyperparameters have names; write --name data"),
+        (["--fast"], "--fast: has no value, and a hyperparameter always has one"),
+        (["--fast", "--epochs", "3"], "--fast: has no value"),
+        (["--minus", "-x"], "--minus: has no value"),
+        (["--n", "20"], "--n: a name of one letter reaches the script as -n; write -n, and let"),
+        (["-name", "run"], "-name: a name of several letters reaches the script as --name; write --name, and"),
+        (["--epochs", "3", "--epochs", "5"], "--epochs: stands twice"),
+        (["--my name", "3"], "'my name': "),
+        (["--my\tname=3"], "a name has no white space"),
+    ],
+)
+def test_script_arguments_that_would_arrive_as_something_else_are_refused(words, message):
+    with pytest.raises(OptionError) as caught:
+        parse_script_arguments(words)
+    assert message in str(caught.value)
 
 
 def test_plan_of_a_job_file(herringbone, job_file, monkeypatch):
@@ -107,7 +162,7 @@ def test_plan_reads_for_people(herringbone, script):
         (["plan", "t.py", "-o", "max_runs=3"], "max_runs: no such option; did you mean max_run?"),
         (["plan", "t.py", "-o", "max_run"], "--option max_run: write NAME=VALUE"),
         (["plan", "t.py", "--env", "NOT_SET_HERE"], "--env NOT_SET_HERE: not set here"),
-        (["plan", "t.py", "--distribution", "{mpi: [}"], "--distribution cannot be read as YAML or JSON"),
+        (["plan", "t.py", "--distribution", "{mpi: [}"], "--distribution: cannot be read as YAML or JSON"),
         (["plan", "t.py", "--instance-type", "pbs:x"], "this release has no backend for it"),
         (["describe", "gone"], "no job 'gone' in"),
         (["stop", "gone"], "no job 'gone' in"),
@@ -121,13 +176,6 @@ def test_a_mistake_is_one_clear_message_and_exit_code_2(herringbone, script, arg
     assert err.startswith("herringbone: ")
     assert message in err
     assert "Traceback" not in err
-
-
-@pytest.mark.parametrize("text", ["framework: torch\nentry_point: t.py", "- a\n- b", "a: [", "inputs: {a: {s3: x}}"])
-def test_a_wrong_job_file_is_a_mistake(herringbone, script, text):
-    script("", name="t.py")
-    script(text, name="job.yaml")
-    assert herringbone("plan", "job.yaml")[0] == 2
 
 
 def test_debug_shows_the_traceback(herringbone, script, monkeypatch):
@@ -173,13 +221,36 @@ def test_a_failing_job_is_exit_code_1(herringbone, script):
     assert code == 1
     assert err.startswith("herringbone: job a failed: rank 0 on algo-1: ValueError: bad batch (exit code 1)")
     assert herringbone("run", "train.py", "--job-name", "a")[0] == 2  # taken
+    followed, _, err = herringbone("logs", "-f", "a")
+    assert followed == 1
+    assert err.startswith("herringbone: job a failed: rank 0 on algo-1: ValueError: bad batch (exit code 1)")
+
+
+@pytest.mark.e2e
+def test_a_job_that_ran_out_of_time_is_exit_code_4(herringbone, script):
+    script("import time; time.sleep(60)")
+    code, _, err = herringbone("run", "train.py", "--job-name", "a", "-o", "max_run=1", "--json")
+    assert code == 4
+    assert err.endswith("job a stopped before its end: max_run was over\n")
+    assert herringbone("logs", "-f", "a")[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("secondary_status", "code"),
+    [
+        *(("Completed", 0), ("Failed", 1), ("Stopped", 3), ("Interrupted", 3)),
+        *(("MaxRuntimeExceeded", 4), ("MaxWaitTimeExceeded", 4)),
+    ],
+)
+def test_each_end_of_a_job_has_its_exit_code(secondary_status, code):
+    assert exit_code(secondary_status) == code
 
 
 @pytest.mark.e2e
 def test_run_as_json_writes_json_alone_to_standard_output(herringbone, script):
     script("print('hello')")
-    code, out, err = herringbone("run", "train.py", "--json")
-    assert (code, err) == (0, "[algo-1:0] hello\n")
+    code, out, err = herringbone("run", "train.py", "--json", "-o", "role=r", "--job-name", "a")
+    assert (code, err) == (0, "job a: not used by local_process: role\n[algo-1:0] hello\n")
     assert json.loads(out)["TrainingJobStatus"] == "Completed"
     script("raise SystemExit(3)")
     code, out, _ = herringbone("run", "train.py", "--json")
@@ -198,7 +269,8 @@ def test_a_detached_job_is_followed_and_stopped(herringbone, script, start_pytho
     assert follower.stdout.readline() == "[algo-1:0] ready\n"
     assert herringbone("stop", "a", "--wait", "--grace", "5")[1] == "job a: Stopped\n"
     follower.communicate(timeout=10)
-    assert follower.returncode == 0
+    assert follower.returncode == 3
+    assert herringbone("logs", "a")[0] == 0  # a printout, which tells nothing about the job
 
 
 @pytest.mark.e2e

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from herringbone.controller.containers import ContainerHost, Frames
+from herringbone.controller.containers import ContainerHost, Containers, Frames
 from herringbone.engine.client import EngineRefusal
 from herringbone_contract.errors import EngineError
 
@@ -29,6 +29,7 @@ class Engine:
     def __init__(self, **answers):
         self.answers = answers
         self.asked = []
+        self.signals = []
 
     def _answer(self, path):
         verb = path.rpartition("/")[2]
@@ -43,6 +44,7 @@ class Engine:
         return self._answer(path)
 
     def post(self, path, **query):
+        self.signals += query.values()
         return self._answer(path)
 
 
@@ -150,3 +152,15 @@ def test_a_signal_without_an_engine_is_reported_in_the_controllers_log(capsys):
     container.signal(9)
     assert "algo-1: signal 9: does not answer" in capsys.readouterr().err
     os.close(container.ending)
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_a_stopped_host_goes_on_when_another_has_failed(paused):
+    # The others named a stopped supervisor after 16 s, and the job ended after 141 s.
+    engine = Engine(json=[state(Paused=paused)])
+    site = Containers({"hosts": [], "retries": 0, "logs": ""}, {"engine": "unix:///nowhere", "containers": {}})
+    site.hosts = [host(engine)]
+    site.on_host_failure()
+    os.close(site.hosts[0].ending)
+    assert engine.asked == ["json", *["unpause"] * paused, "kill"]
+    assert engine.signals == ["SIGCONT"]

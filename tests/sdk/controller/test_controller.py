@@ -334,9 +334,9 @@ def test_tensorflows_model_dir_becomes_a_local_path(script, backend):
 def test_an_attached_estimator_has_the_same_plan(script, backend, tmp_path, monkeypatch):
     script("")
     arguments = {
-        "hyperparameters": {"epochs": 3, "name": "run", "layers": [1, 2], "none": None},
+        "hyperparameters": {"epochs": 3, "name": "run", "layers": [1, 2]},
         "distribution": {
-            "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 1, "microbatches": 4}}},
+            "smdistributed": {"modelparallel": {"enabled": True, "parameters": {"partitions": 1, "ddp": True}}},
             "mpi": {"enabled": True, "processes_per_host": 1},
         },
         "environment": {"MODE": "fast"},
@@ -381,3 +381,48 @@ def test_waiting_has_a_timeout(script, backend):
     assert job.status == "InProgress"
     job.stop()
     job.wait()
+
+
+def test_a_look_from_another_pid_namespace_changes_nothing(script, backend, home):
+    """As from a container or a second machine with the same home, where no process of the job can be seen."""
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("this system allows no PID namespaces")
+    script(WAIT_FOR_SIGTERM)
+    job = submit(backend)
+    until(lambda: texts(job) == ["ready"])
+    row = JobIndex(home.index).get(job.name)
+    look = [*apart, sys.executable, "-m", "herringbone.cli"]
+    listed, stopped = (
+        subprocess.run([*look, *verb], capture_output=True, text=True) for verb in (["ls"], ["stop", job.name])
+    )
+    assert "InProgress/Training" in listed.stdout
+    assert "another machine or container" in listed.stderr
+    assert (stopped.returncode, "stop it there" in stopped.stderr) == (1, True)
+    assert JobIndex(home.index).get(job.name) == row
+    assert Path(str(row.run_folder)).is_dir()
+    job.stop()
+    assert job.wait(timeout=10).status == "Stopped"
+
+
+@pytest.mark.parametrize("paused", ["controller", "supervisor"])
+def test_a_stop_reaches_a_process_that_is_paused(script, backend, home, paused):
+    """SIGTERM waits in a process that SIGSTOP has paused: `stop` returned 0, and nothing happened."""
+    script(WAIT_FOR_SIGTERM)
+    job = submit(backend)
+    until(lambda: texts(job) == ["ready"])
+    controller = pid_of(str(JobIndex(home.index).get(job.name).controller))
+    children = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
+    os.kill(controller if paused == "controller" else int(children[0]), signal.SIGSTOP)
+    job.stop()
+    assert job.wait(timeout=10).status == "Stopped"
+    assert texts(job) == ["ready", "saving"]
+
+
+def test_a_kill_reaches_a_controller_that_is_paused(script, backend, home):
+    script(IGNORE_SIGTERM)
+    job = submit(backend)
+    until(lambda: texts(job) == ["ready"])
+    os.kill(pid_of(str(JobIndex(home.index).get(job.name).controller)), signal.SIGSTOP)
+    backend.kill(job.name)
+    assert job.status == "Stopped"

@@ -1,7 +1,9 @@
 """The verdict on a job, from how its hosts ended."""
 
+import pytest
+
 from herringbone.controller.verdict import HostEnd, Verdict, judge
-from herringbone_contract.failure import Failure
+from herringbone_contract.failure import Failure, lost_contact, lost_process
 
 RANK_1 = Failure(host="algo-2", rank=1, exit_code=3, exception="ValueError", message="no")
 LOST = Failure(host="algo-2", exit_code=1, message="lost contact with algo-2")
@@ -21,6 +23,25 @@ def test_a_killed_host_is_named_although_the_others_end_first():
     ends = [HostEnd("algo-1", 1, record=LOST), HostEnd("algo-2", 137, tail=("[algo-2:1] step 3",))]
     assert judge(ends).failure == Failure(host="algo-2", exit_code=137, log_tail=("[algo-2:1] step 3",))
     assert judge(ends).failure.render().startswith("algo-2: exit code 137, killed by SIGKILL")
+
+
+@pytest.mark.parametrize("cut_off", ["algo-1", "algo-3"])
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_of_three_hosts_the_one_that_is_cut_off_is_named(cut_off: str, first: int):
+    """The host that is cut off may end first, and says that it lost a healthy one."""
+    said = dict.fromkeys(["algo-1", "algo-2", "algo-3"], cut_off) | {
+        cut_off: "algo-2" if cut_off == "algo-1" else "algo-1"
+    }
+    ends = [HostEnd(host, 1, record=lost_contact(lost)) for host, lost in said.items()]
+    verdict = judge(ends[first:] + ends[:first])
+    assert (verdict.failure, verdict.lost) == (lost_contact(cut_off), cut_off)
+
+
+def test_a_killed_process_of_ours_is_a_lost_host():
+    """No script kills mpirun, so such a job is retried."""
+    failure = lost_process("algo-2", "mpirun's daemon ended before its ranks did", 137)
+    verdict = judge([HostEnd("algo-1", 137, record=failure), HostEnd("algo-2", 137, record=failure)])
+    assert (verdict.failure, verdict.lost) == (failure, "algo-2")
 
 
 def test_the_record_of_a_killed_rank_is_preferred():

@@ -20,7 +20,7 @@ def test_hyperparameters_are_encoded():
     estimator = PyTorch(
         "src/train.py",
         instance_type="local_process",
-        hyperparameters={"epochs": 3, "name": "run", "on": True, "none": None, "layers": [1, 2]},
+        hyperparameters={"epochs": 3, "name": "run", "on": True, "layers": [1, 2]},
         distribution=MPI,
     )
     encoded = estimator.hyperparameters()
@@ -29,7 +29,6 @@ def test_hyperparameters_are_encoded():
         "epochs": "3",
         "name": '"run"',
         "on": "true",
-        "none": "null",
         "layers": "[1, 2]",
         "sagemaker_mpi_enabled": "true",
         "sagemaker_mpi_num_of_processes_per_host": "2",
@@ -50,6 +49,11 @@ def test_hyperparameters_can_be_set_later():
     with pytest.raises(HyperparameterError, match="'bad' cannot be encoded"):
         estimator.set_hyperparameters(bad=object())
     assert "bad" not in estimator.hyperparameters()
+
+
+def test_a_script_as_the_first_argument_of_tensorflow_is_named():
+    with pytest.raises(OptionError, match=r"py_version: 'train.py' is a script, .* write entry_point='train.py'"):
+        TensorFlow("train.py", instance_type="local_process")
 
 
 def test_positional_arguments_have_sagemakers_order():
@@ -142,3 +146,52 @@ def test_hyperparameters_name_the_instance_type_of_the_training_hosts():
     helped = {"smdistributed": {"dataparallel": {"enabled": True, "helpers": "cpu"}}}
     estimator = Estimator("train.py", instance_groups=groups, distribution=helped)
     assert estimator.hyperparameters()["sagemaker_instance_type"] == '"ml.p4d.24xlarge"'
+
+
+class Submissions:
+    """A backend that ignores the option `role`, and starts nothing."""
+
+    name = "local_process"
+
+    def __init__(self):
+        self.plans = []
+
+    def review(self, plan):
+        return ("role",) if plan.options.role is not None else ()
+
+    def request(self, plan):
+        return None
+
+    def submit(self, plan):
+        self.plans.append(plan)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"), [({}, ""), ({"role": "r"}, "job a: not used by local_process: role\n")]
+)
+def test_fit_names_the_options_without_effect(options, message, capsys):
+    backend = Submissions()
+
+    class Submitted(Estimator):
+        def _backend(self):
+            return backend
+
+    Submitted("train.py", instance_type="local_process", **options).fit(wait=False, job_name="a")
+    assert [plan.job_name for plan in backend.plans] == ["a"]
+    assert capsys.readouterr() == ("", message)
+
+
+@pytest.mark.parametrize(
+    ("hyperparameters", "message"),
+    [
+        ({"lr": None}, "hyperparameter 'lr' is None, which the script would get as an empty text"),
+        ({"my name": 1}, "hyperparameter 'my name': a name has no white space"),
+        ({"a=b": 1}, "hyperparameter 'a=b': a name has no white space"),
+        ({"-x": 1}, "hyperparameter '-x': a name has no white space"),
+        ({"x\0": 1}, "a name has no white space"),
+    ],
+)
+def test_hyperparameters_that_a_script_would_not_get_are_refused(hyperparameters, message):
+    with pytest.raises(HyperparameterError) as caught:
+        Estimator("train.py", instance_type="local_process", hyperparameters=hyperparameters).plan()
+    assert message in str(caught.value)

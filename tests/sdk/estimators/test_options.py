@@ -101,6 +101,10 @@ def test_any_object_is_accepted_as_a_session_and_not_stored():
         ({"metric_definitions": [{"Name": "loss", "Regex": "loss"}]}, "has no group to take the value from"),
         ({"metric_definitions": [{"Name": "loss"}]}, "metric_definitions[0]: object missing required field Regex"),
         ({"max_wait": 10}, "max_wait: 10 s is less than max_run, 86400 s"),
+        (
+            {"model_channel_name": "base"},
+            "model_channel_name: names the channel of model_uri, and model_uri is missing",
+        ),
         ({"subnets": ["a"]}, "subnets, security_group_ids: give both or neither"),
     ],
 )

@@ -3,11 +3,12 @@
 import sqlite3
 import subprocess
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from herringbone.jobs.home import Home, find_home
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone_contract.errors import HerringboneError, JobNameError, JobNotFoundError
 
 
@@ -61,7 +62,7 @@ def test_a_taken_name_is_refused(index):
 RACER = """
 import sys
 from pathlib import Path
-from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone_contract.errors import JobNameError
 sys.stdin.read()                          # all racers start together
 try:
@@ -144,6 +145,31 @@ def test_an_index_of_an_earlier_format_is_migrated(index, tmp_path, earlier):
         database.executescript(earlier)
     old = index.get("old")
     assert (old.controller, old.model, old.service, old.description) == ("12@34", "/m", None, None)
+    assert (old.place, old.plan_version) == (None, None)
     assert index.update("old", service="{}", description="{}")
     index.add(record("new"))
     assert [row.name for row in JobIndex(tmp_path / "index.sqlite").all()] == ["new", "old"]
+
+
+def test_an_index_with_further_columns_of_a_newer_release_is_read_and_written(index, tmp_path):
+    """A controller that started before an upgrade must still be able to end its job."""
+    index.add(record())
+    with closing(sqlite3.connect(tmp_path / "index.sqlite")) as database:
+        database.executescript("ALTER TABLE jobs ADD COLUMN slots TEXT; PRAGMA user_version = 99")
+    assert index.update("a", status="Completed", model="/m")
+    assert index.get("a").model == "/m"
+    index.add(record("b"))
+    assert [row.plan_version for row in index.all()] == [PLAN_VERSION, PLAN_VERSION]
+
+
+def test_a_summary_has_no_plan_and_counts_the_hosts(index):
+    plan = '{"hosts": [{"name": "algo-1"}, {"name": "algo-2"}]}'
+    row = record("a", created=2.0)
+    index.add(replace(row, plan=plan, hosts=2, failure="{}", description="{}"))
+    # As rows of an earlier release, which tell the number of hosts only by their plan.
+    index.add(replace(row, name="old", created=1.0, plan=plan))
+    summaries = index.summaries()
+    assert [(row.name, row.num_hosts, row.plan) for row in summaries] == [("a", 2, "{}"), ("old", 2, plan)]
+    assert [(row.failure, row.description) for row in summaries] == [(None, None)] * 2
+    index.update("a", status="Stopped")
+    assert [row.name for row in index.running()] == ["old"]

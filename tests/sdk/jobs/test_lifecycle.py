@@ -1,15 +1,18 @@
 """The life of a job's row without any backend: claimed, undone after an error, settled."""
 
+import json
 import os
 
 import pytest
 
 from herringbone import Estimator
+from herringbone.cli.__main__ import main
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobIndex, JobRecord
+from herringbone.jobs.job import attach
 from herringbone.jobs.lifecycle import claim, client_died, client_lives, model_of, poll_until_done, settle
-from herringbone.processes import identity
-from herringbone_contract.errors import InputError, JobNameError, LaunchError
+from herringbone.processes import identity, place, sees
+from herringbone_contract.errors import IndexBusyError, InputError, JobNameError, LaunchError
 
 
 @pytest.fixture
@@ -52,6 +55,16 @@ def test_an_error_removes_the_row_and_the_folder(plan, home, error, raised):
     assert not home.job("a").path.exists()
 
 
+def test_the_first_error_is_told_when_the_index_cannot_be_written_either(plan, home, monkeypatch):
+    def refuse(*_):
+        raise IndexBusyError("full")
+
+    monkeypatch.setattr(JobIndex, "remove", refuse)
+    with pytest.raises(LaunchError, match="disk full"):
+        fail(plan, home, OSError("disk full"))
+    assert not home.job("a").path.exists()
+
+
 def test_ctrl_c_leaves_a_stopped_job_unless_the_backend_undoes_it(plan, home):
     with pytest.raises(KeyboardInterrupt):
         fail(plan, home, KeyboardInterrupt(), stopped_on_interrupt=False)
@@ -91,3 +104,86 @@ def test_a_model_and_an_end_that_never_come():
     with pytest.raises(InputError, match="job a is InProgress and has no model"):
         model_of(row)
     poll_until_done(lambda name: row, "a", seconds=0.01, pause=0.001)
+
+
+HERE = "node-1 a1 boot-1 pid:[4026531836]"
+
+
+@pytest.mark.parametrize(
+    ("other", "seen"),
+    [
+        (HERE, True),
+        # The host name of a machine may change while it runs.
+        ("node-9 a1 boot-1 pid:[4026531836]", True),
+        ("node-1 a1 boot-0 pid:[4026531836]", False),
+        ("node-1 a1 boot-1 pid:[4026532444]", None),
+        ("node-2 a2 boot-2 pid:[4026531836]", None),
+        # Machines that are copies of one disk, and containers of one image.
+        ("node-2 a1 boot-2 pid:[4026531836]", None),
+        ("node-1 a1 boot-0 pid:[4026532444]", None),
+        ("mac - - -", None),
+    ],
+)
+def test_whose_processes_can_be_seen(other, seen):
+    assert sees(other, HERE) is seen
+
+
+def test_without_boots_and_namespaces_the_host_name_decides():
+    assert sees("mac - - -", "mac - - -") is True
+    assert sees("mac - - -", "mini - - -") is None
+
+
+ELSEWHERE = "node-2 a2 boot-2 pid:[4026531836]"
+
+
+def test_a_job_that_runs_elsewhere_is_left_alone(plan, home, backend, monkeypatch, capsys):
+    """Its home is shared, its processes are not: nobody here knows whether they run."""
+    index, run_folder = JobIndex(home.index), home.path / "hb-run"
+    with claim(plan, "local_process", home) as job:
+        job.make_folder()
+    run_folder.mkdir()
+    index.update("a", client=None, controller="4194304@1", run_folder=str(run_folder), place=ELSEWHERE)
+    assert main(["ls"]) == 0
+    shown = capsys.readouterr()
+    assert "InProgress/Starting" in shown.out
+    assert "job a was started on node-2, another machine or container" in shown.err
+    assert run_folder.is_dir()
+    assert main(["stop", "a"]) == 1
+    assert "Look at it and stop it there" in capsys.readouterr().err
+    # The same job, started here, is over.
+    index.update("a", place=place())
+    assert backend.describe("a").status == "Failed"
+    assert not run_folder.exists()
+
+
+def test_a_row_of_another_release_is_described_and_listed(home, capsys):
+    home.make()
+    index = JobIndex(home.index)
+    plans = {"older": "{}", "newer": '{"hosts": [{"name": "algo-1"}], "options": {"colour": 1}, "slots": 3}'}
+    for name, stored in plans.items():
+        row = JobRecord(name=name, backend="local_process", plan=stored, created=1.0, status="Completed")
+        index.add(row)
+        assert main(["describe", name, "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["TrainingJobStatus"] == "Completed"
+        assert main(["logs", name]) == 0
+        assert attach(name).metrics() == []
+        with pytest.raises(InputError, match="written by another release of Herringbone"):
+            _ = attach(name).plan
+    index.update("newer", plan_version=2)
+    with pytest.raises(InputError, match="format 2, and this Herringbone reads format 1"):
+        _ = attach("newer").plan
+    assert main(["ls"]) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["NAME", "newer", "older"]
+
+
+def test_what_cannot_be_repacked_is_refused(script, home, capsys):
+    script("")
+    home.make()
+    index = JobIndex(home.index)
+    stored = json.dumps(Estimator("train.py", instance_type="local_process").plan(job_name="a").to_dict())
+    index.add(JobRecord(name="a", backend="local_process", plan=stored, created=1.0, client=identity(os.getpid())))
+    assert main(["repack", "a"]) == 2
+    assert "job a is InProgress: it packs its model itself at its end" in capsys.readouterr().err
+    index.update("a", status="Failed")
+    assert main(["repack", "a"]) == 2
+    assert "left no model: there are no files in" in capsys.readouterr().err

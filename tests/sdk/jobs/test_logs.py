@@ -1,5 +1,7 @@
 """Log files: the controller writes them, and clients read them while they grow."""
 
+import contextlib
+import resource
 import time
 from datetime import datetime, timezone
 
@@ -209,3 +211,62 @@ def test_metrics_of_an_mlperf_log_need_no_definition():
         ("run_seconds", 2.0, 0),
         ("throughput", 9.5, 0),
     ]
+
+
+@pytest.fixture
+def full_disk():
+    """Make files end at a size, as a full disk does: the write that crosses it is cut there."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    @contextlib.contextmanager
+    def limited(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    return limited
+
+
+@pytest.mark.parametrize("kept", range(2 * len(MARK) + 14))
+def test_a_full_disk_cuts_a_line_anywhere_and_the_log_stays_readable(kept, tmp_path, full_disk):
+    log, now = LogFile(str(tmp_path / "a.log")), MOMENT.timestamp()
+    logs = FileLogs([tmp_path / "a.log"])
+    with full_disk(kept):
+        log.feed(b"[a:0] one\n[a:0] two\n", now)
+        shown = logs.read()
+    log.feed(b"[a:0] three\n", now)
+    log.close(now)
+    whole = 2 * (len(MARK) + len(b"[a:0] one\n"))
+    assert log.lost == whole - kept
+    shown += logs.read()
+    logs.close()
+    assert shown[-1] == LogLine("a", 0, MOMENT, "three")
+    assert [line.text for line in shown if line.text == "one"] == ["one"] * (kept >= whole // 2 - 1)
+    assert [line.host for line in shown] == ["a"] * len(shown)
+
+
+def test_the_next_attempt_begins_a_line_of_its_own(tmp_path):
+    (tmp_path / "a.log").write_bytes(MARK + b"[a:0] one\n2026-11-2")
+    log = LogFile(str(tmp_path / "a.log"))
+    log.say("[a] attempt 2", MOMENT.timestamp())
+    log.close(MOMENT.timestamp())
+    logs = FileLogs([tmp_path / "a.log"])
+    lines = logs.read()
+    logs.close()
+    assert [(line.text, line.time) for line in lines] == [("one", MOMENT), ("2026-11-2", MOMENT), ("attempt 2", MOMENT)]
+
+
+@pytest.mark.parametrize(
+    "line", [b"", b"2026", b"2026-11-21T11:44", MARK[:-1], b"\0" * 40, b"no stamp at all, but long enough"]
+)
+def test_a_line_without_a_stamp_has_the_time_of_the_one_before(line):
+    assert parse_line(line, "algo-1", MOMENT) == LogLine("algo-1", None, MOMENT, line.decode())
+
+
+def test_the_last_line_is_shown_even_when_its_end_is_missing(tmp_path):
+    (tmp_path / "a.log").write_bytes(MARK + b"[a:0] one\n" + MARK + b"[a:0] tw")
+    logs = FileLogs([tmp_path / "a.log"])
+    assert [line.text for lines in (logs.read(), *logs.rest(None)) for line in lines] == ["one", "tw"]
+    logs.close()

@@ -57,7 +57,7 @@ def test_a_strategy_that_aws_ignores_for_mxnet_is_refused() -> None:
         (
             None,
             "1.23.5",
-            f"not there: ranks run in {sys.executable}, which has none: `pip install 'herringbone[mxnet]'`",
+            f"not there: ranks run in {sys.executable}, which has none: `pip install mxnet==1.9.1 'numpy<1.24'`",
         ),
         ("1.9.1", "1.24.0", f"needs a numpy older than 1.24, and ranks run in {sys.executable}, which has 1.24.0: "),
         ("1.9.1", "2.3.1", "needs a numpy older than 1.24"),

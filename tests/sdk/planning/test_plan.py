@@ -347,7 +347,7 @@ def test_options_without_effect_are_named(folder):
         ({"inputs": TrainingInput("data", compression="Gzip")}, "channel training: compression, record_wrapping"),
         (
             {"distribution": {"pytorchxla": {"enabled": True}}},
-            "the launcher pytorch_xla does not run here yet",
+            "distribution.pytorchxla: Herringbone starts no PyTorch/XLA",
         ),
     ],
 )

@@ -37,7 +37,7 @@ def plan(folder: Path, distribution: dict, *, requirements: bool = False, **opti
 def test_a_python_without_tensorflow_is_named_before_the_job_starts(tmp_path, distribution) -> None:
     refused = missing_tensorflow(plan(tmp_path, distribution), lambda: None)["distribution"]
     assert refused.startswith("needs TensorFlow")
-    assert f"ranks run in {sys.executable}, which has none: `pip install 'herringbone[tensorflow]'`" in refused
+    assert f"ranks run in {sys.executable}, which has none: `pip install 'tensorflow>=2.16'`" in refused
 
 
 @pytest.mark.parametrize(("version", "served"), [("2.15.1", False), ("2.16.0rc1", True), ("3.0", True), ("", True)])

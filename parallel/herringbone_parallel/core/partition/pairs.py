@@ -13,6 +13,7 @@ counts steps of the tables rather than seconds, so that every machine finds the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from functools import lru_cache
@@ -175,7 +176,7 @@ class Pairs:
             for step in steps:
                 own_cells, other_cost = (cells[group], 0.0) if step.side == 0 else (0, float(costs[group]))
                 own_cells += sum(flow_cells[slot] for slot in step.paid[0])
-                other_cost += sum(flows[open_flows[slot]].cost for slot in step.paid[1])
+                other_cost += math.fsum(flows[open_flows[slot]].cost for slot in step.paid[1])
                 if own_cells <= CELLS:
                     shifts.append(_Shift(step, own_cells, other_cost))
                     target = after[step.after, own_cells:]

@@ -11,6 +11,7 @@ Every rank must use the points of one rank. Measured times differ between ranks,
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -96,13 +97,14 @@ def fit(points: Sequence[tuple[float, float]]) -> Cost:
     u = [1 / seconds for _, seconds in points]
     v = [size / seconds for size, seconds in points]
     uu, uv, vv = _product(u, u), _product(u, v), _product(v, v)
+    sum_u, sum_v = math.fsum(u), math.fsum(v)
     determinant = uu * vv - uv * uv
-    alpha = (sum(u) * vv - sum(v) * uv) / determinant
-    beta = (sum(v) * uu - sum(u) * uv) / determinant
+    alpha = (sum_u * vv - sum_v * uv) / determinant
+    beta = (sum_v * uu - sum_u * uv) / determinant
     if alpha < 0:
-        return Cost(0.0, sum(v) / vv)
+        return Cost(0.0, sum_v / vv)
     if beta < 0:
-        return Cost(sum(u) / uu, 0.0)
+        return Cost(sum_u / uu, 0.0)
     return Cost(alpha, beta)
 
 
@@ -160,7 +162,7 @@ def next_probe(points: Sequence[tuple[int, float]], *, budget_s: float = 1.0) ->
     if following.size > _LARGEST_PROBE or _is_settled(points):
         return None
     # The last size took `seconds`, so the next one takes at most `_PROBE_FACTOR` times as long.
-    spent = sum(_repeats(size) * seconds for size, seconds in points)
+    spent = math.fsum(_repeats(size) * seconds for size, seconds in points)
     possible = int((budget_s - spent) / (seconds * _PROBE_FACTOR))
     return Probe(following.size, min(following.repeats, possible)) if possible > 0 else None
 
@@ -180,4 +182,5 @@ def _repeats(size: int) -> int:
 
 
 def _product(left: Sequence[float], right: Sequence[float]) -> float:
-    return sum(a * b for a, b in zip(left, right, strict=True))
+    # Not `sum`: it rounds otherwise since Python 3.12, and all ranks must agree.
+    return math.fsum(a * b for a, b in zip(left, right, strict=True))

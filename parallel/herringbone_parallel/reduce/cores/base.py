@@ -7,11 +7,15 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.cores.cut import Lane
 from herringbone_parallel.reduce.elements import Element
 
 # A window may hold this many times more chunks than it holds largest ones, because small shards use small chunks.
 _SMALLER = 8
+# More would be a mistake. The native core has the same limits (`native/abi.c`), which fit its 32-bit numbers.
+MOST_RING_BYTES = 1 << 30
+MOST_CHUNKS = 1 << 20
 
 
 class Role(IntEnum):
@@ -85,19 +89,33 @@ class CoreConfig:
     late: float
     links: tuple[LinkSpec, ...] = field(default=())  # in the order in which the core sends
 
+    def __post_init__(self) -> None:
+        # A helper's numbers come from other processes: none of them may divide by 0 or reach beyond a ring.
+        limits = [self.limit, self.local_limit] if self.locals > 1 else [self.limit]
+        if (
+            not -1 <= self.member < self.members
+            or not 0 <= self.local < self.locals
+            or not 1 <= self.lanes <= self.locals
+            or not 1 <= self.chunk_bytes <= self.limit.ring
+            or any(not 0 < limit.ring <= MOST_RING_BYTES or not 0 < limit.chunks <= MOST_CHUNKS for limit in limits)
+        ):
+            raise ParallelError(f"{self.label}: the sizes of its rings and chunks contradict each other: {limits}")
+
 
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A flat buffer to be summed in place: its address, its elements, their format on the wire, and the cut.
 
     `chunk` is the number of elements in the largest chunk, `window` the number of bytes in flight to one server.
+    The sum over one host is divided by `host_divisor` before it goes over the network, the last sum by `divisor`.
     """
 
     address: int
     count: int
     element: Element
     wire: Element
-    divisor: int  # of the last sum; 1 does not divide
+    host_divisor: int  # 1 does not divide
+    divisor: float
     chunk: int
     window: int
     lanes: tuple[Lane, ...]

@@ -37,6 +37,12 @@ class Buffer:
             for index, shard in enumerate(shards)
         }
         self.ready, self.final = [0] * len(shards), [0] * len(shards)
+        # Sums over this host of 16-bit elements that travel as fp32: the buffer itself cannot hold them.
+        network = config.members > 1 and carries
+        is_wide = network and submission.wire is Element.FLOAT32 and submission.element is not Element.FLOAT32
+        self._wide = np.empty(sum(shard.count for shard in shards), np.float32) if is_wide else None
+        # The shards of a lane lie one behind the other in the buffer.
+        self._wide_offset = shards[0].offset if shards else 0
         # Every chunk of every lane has to arrive in this rank's buffer.
         self.remaining = sum(map(len, self._chunks))
         if carries and config.locals > 1:
@@ -56,6 +62,13 @@ class Buffer:
     def values(self, chunk: Chunk) -> Array:
         """Return the chunk's elements as a numpy array; writing to the array writes to the buffer."""
         return values(self.view(chunk), self.submission.element)
+
+    def host_sum(self, chunk: Chunk) -> tuple[Array, Element]:
+        """Return the chunk's place for the sum over this host's ranks, and its type: in the buffer, or next to it."""
+        if self._wide is None:
+            return self.values(chunk), self.submission.element
+        start = chunk.offset - self._wide_offset
+        return self._wide[start : start + chunk.count], Element.FLOAT32
 
     def header(self, chunk: Chunk, length: int) -> Header:
         """Return the header of the message that pushes the chunk with `length` bytes."""

@@ -111,9 +111,9 @@ class Flow:
 
     def destination(self, stream: Stream, header: Header) -> memoryview:
         """Return the memory for the elements behind a header. Raises `ParallelError` for an unexpected message."""
-        if stream.spec.role is Role.LOCAL or not header.length:
+        if not header.length:
             return memoryview(b"")
-        # A header of garbage must not make this process write beyond its memory: every length is checked before use.
+        # The stream has checked that the sizes in the header fit each other; here they must fit this process's memory.
         if header.length > self._config.chunk_bytes:
             raise ParallelError(
                 f"{stream.spec.label} sent {header.length} bytes at once: the connection is out of step"
@@ -123,7 +123,7 @@ class Flow:
                 raise ParallelError(f"{stream.spec.label} pushed what was not due: the connection is out of step")
             return self.served.slot(stream.spec.index, header.length)
         buffer, chunk = self._expected(stream, header)
-        if header.wire == header.element:
+        if header.sum_element == header.element:
             # The sum goes straight into the user's buffer.
             return buffer.view(chunk)
         return self._landed[self._number(stream)]
@@ -133,8 +133,7 @@ class Flow:
         is_local = stream.spec.role is Role.LOCAL
         if header.kind == Kind.PUSH:
             slots = self.joined if is_local else self.served
-            # Between ranks of one host the elements are in shared memory, and the message has no body.
-            if slots is None or stream.spec.role is Role.HELPER or bool(header.length) == is_local:
+            if slots is None or stream.spec.role is Role.HELPER:
                 raise ParallelError(f"{stream.spec.label} pushed what was not due: the connection is out of step")
             # A local message has no length; the size of its chunk follows from the number of elements.
             size = header.elements * Element(header.element).size if is_local else header.length
@@ -147,9 +146,10 @@ class Flow:
             data[:] = self._outbox(stream, stream.returned.next(len(data)), len(data))
             self._count_down(buffer)
         else:
-            stream.returned.next(header.length)
-            if header.wire != header.element:
-                buffer.values(chunk)[:] = widen(values(body, Element(header.wire)), Element(header.wire))
+            # The sum frees the place of the chunk that was pushed, which may have been larger.
+            stream.returned.next(chunk.count * buffer.submission.wire.size)
+            if header.sum_element != header.element:
+                buffer.values(chunk)[:] = widen(values(body, header.sum_element), header.sum_element)
             self._make_final(buffer, chunk)
         self._returning(stream).advance()
 
@@ -194,6 +194,7 @@ class Flow:
         while (due := self._joining.peek()) and (self.joined is None or self.joined.complete()):
             buffer, chunk = due
             submission = buffer.submission
+            parts = [(buffer.values(chunk), submission.element)]
             if self.joined is not None:
                 self.joined.check(buffer.header(chunk, 0))
                 size = chunk.count * submission.element.size
@@ -201,13 +202,15 @@ class Flow:
                 parts = [
                     (values(self.joined.at(member, start, size), submission.element), submission.element)
                     if member != self._config.local
-                    else (buffer.values(chunk), submission.element)
+                    else parts[0]
                     for member in range(self._config.locals)
                 ]
-                # Divide once, in the last sum: dividing here would round twice when hosts are summed afterwards.
-                buffer.values(chunk)[:] = narrow(
-                    total(parts, submission.divisor if is_final else 1), submission.element
-                )
+            # The last sum divides. A sum that goes on over the network in 16 bits is divided before, or it might
+            # overflow.
+            divisor = submission.divisor if is_final else submission.host_divisor
+            host_sum, element = buffer.host_sum(chunk)
+            if len(parts) > 1 or divisor != 1 or element is not submission.element:
+                host_sum[:] = narrow(total(parts, divisor), element)
             buffer.ready[chunk.shard] += 1
             self._joining.advance()
             if is_final:
@@ -218,7 +221,7 @@ class Flow:
         stream, cursor = self._streams[server], self._pushing[server][0]
         while due := cursor.peek():
             buffer, chunk = due
-            submission, data = buffer.submission, buffer.view(chunk)
+            submission = buffer.submission
             size = chunk.count * submission.wire.size
             if chunk.number >= buffer.ready[chunk.shard] or not stream.pushed.is_free(stream.returned, size):
                 return
@@ -228,13 +231,13 @@ class Flow:
             if stream.pushed.number - stream.returned.number >= max(1, submission.window // largest):
                 return
             start = stream.pushed.next(size)
-            if submission.wire is not submission.element:
+            host_sum, element = buffer.host_sum(chunk)
+            data = host_sum.data.cast("B")
+            if submission.wire is not element:
                 # Staged memory is a ring like the server's, so a chunk stays unchanged until its sum has returned.
                 data = self._staged[server][start : start + size]
-                values(data, submission.wire)[:] = narrow(
-                    widen(buffer.values(chunk), submission.element), submission.wire
-                )
-            stream.send(buffer.header(chunk, len(data)), data)
+                values(data, submission.wire)[:] = narrow(widen(host_sum, element), submission.wire)
+            stream.send(buffer.header(chunk, size), data)
             cursor.advance()
 
     def _serve(self) -> None:
@@ -251,22 +254,23 @@ class Flow:
             size = header.elements * wire.size
             start = slots.advance(size)
             parts = [
-                (due[0].values(due[1]), due[0].submission.element)
+                due[0].host_sum(due[1])
                 if due and member == self._config.member
                 else (values(slots.at(member, start, size), wire), wire)
                 for member in range(self._config.members)
             ]
             # The result may overwrite an older sum in the ring: members pushed chunks for that place, so they have
             # received the older sum.
-            result = self._results[start : start + size]
-            values(result, wire)[:] = narrow(total(parts, header.divisor), wire)
+            element = header.sum_element
+            result = self._results[start : start + header.elements * element.size]
+            values(result, element)[:] = narrow(total(parts, header.divisor), element)
             for stream in self._streams.values():
                 if stream.spec.role is Role.PEER:
-                    stream.send(header._replace(kind=Kind.SUM, length=size), result)
+                    stream.send(header._replace(kind=Kind.SUM, length=len(result)), result)
             if due:
                 # The server itself takes the rounded result that it has sent, so that all ranks have the same bits.
-                sums = values(result, wire)
-                due[0].values(due[1])[:] = sums if header.wire == header.element else widen(sums, wire)
+                sums = values(result, element)
+                due[0].values(due[1])[:] = sums if element == header.element else widen(sums, element)
                 assert self._serving is not None
                 self._serving.advance()
                 self._make_final(*due)

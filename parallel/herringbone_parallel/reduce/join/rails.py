@@ -10,6 +10,7 @@ from typing import Any
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.join.fabric import FabricRail, Relay, fabric_rails
+from herringbone_parallel.reduce.join.wire_values import MOST_RANKS, whole
 
 _SIOCGIFADDR = 0x8915
 # Prefixes that Linux gives RDMA devices, as opposed to network interfaces.
@@ -48,8 +49,8 @@ class Rails:
         """Return the offer that answers the other end's, on the same rail."""
         if not self._relays or not isinstance(theirs, dict):
             return None
-        rail = int(theirs["rail"])
-        if not 0 <= rail < len(self._relays):
+        rail = whole(theirs, "rail", 0, MOST_RANKS)
+        if rail >= len(self._relays):
             raise ParallelError(
                 f"the other end uses its rail {rail}, but there are {len(self._relays)} here: name as many on both"
             )

@@ -16,12 +16,16 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.reduce.join import handshake
+from herringbone_parallel.reduce.join.handshake import AuthenticatedConnection
 from herringbone_parallel.reduce.join.listener import Acceptor, connect, listen
 from herringbone_parallel.reduce.join.settings import Settings
+from herringbone_parallel.reduce.join.wire_values import MOST_RANKS, text, whole
 
 # Rank 0 waits until the deadline and then names the ranks that are missing; the others wait longer for that message.
 _EXTRA_SECONDS = 5.0
+# The name of rank 0 before the ranks know each other.
+_LABEL = "rank 0"
+_MOST_RAILS = 64
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,23 @@ class RankInfo:
 
     @classmethod
     def of(cls, message: Mapping[str, Any]) -> RankInfo:
-        """Read the info from a decoded JSON message."""
-        addresses = tuple((str(address), int(port)) for address, port in message["addresses"])
-        return cls(**{**message, "addresses": addresses})
+        """Read the info from a decoded JSON message; raises `ParallelError` for a value that no rank sends."""
+        size = whole(message, "size", 1, MOST_RANKS)
+        addresses, agreed = message["addresses"], message["agreed"]
+        if not isinstance(addresses, list) or not isinstance(agreed, dict) or not 0 < len(addresses) <= _MOST_RAILS:
+            raise ParallelError(
+                f"a rank's info holds 1 to {_MOST_RAILS} addresses, and the settings that must be equal"
+            )
+        ends = [dict(zip(("address", "port"), pair, strict=True)) for pair in addresses]
+        return cls(
+            rank=whole(message, "rank", 0, size - 1),
+            size=size,
+            host=text(message, "host"),
+            addresses=tuple((text(end, "address"), whole(end, "port", 1, 65535)) for end in ends),
+            local_path=text(message, "local_path"),
+            agreed=agreed,
+            job_rank=None if message["job_rank"] is None else whole(message, "job_rank", 0, MOST_RANKS),
+        )
 
 
 @dataclass(frozen=True)
@@ -66,11 +84,14 @@ def exchange(settings: Settings, info: RankInfo, listener: socket.socket | None)
     if listener is not None:
         return _serve(settings, info, listener, deadline)
     connection, answer = connect(
-        settings.rendezvous, "rank 0", settings.token, asdict(info), deadline, extra_seconds=_EXTRA_SECONDS
+        settings.rendezvous, _LABEL, settings.token, asdict(info), deadline, extra_seconds=_EXTRA_SECONDS
     )
     # The roster is complete, so this connection has no further use.
     connection.close()
-    return Roster(answer["session"], tuple(map(RankInfo.of, answer["ranks"]))), 0
+    ranks = tuple(map(RankInfo.of, answer["ranks"]))
+    if [rank.rank for rank in ranks] != list(range(settings.size)):
+        raise ParallelError(f"rank 0 named {len(ranks)} ranks of {settings.size}, or in another order")
+    return Roster(text(answer, "session"), ranks), 0
 
 
 def differences(ranks: Sequence[RankInfo]) -> str | None:
@@ -94,11 +115,11 @@ def differences(ranks: Sequence[RankInfo]) -> str | None:
 def _serve(settings: Settings, info: RankInfo, listener: socket.socket, deadline: float) -> tuple[Roster, int]:
     """Collect all ranks' infos on rank 0, and answer all of them with the roster or with an error."""
     arrived: dict[int, RankInfo] = {info.rank: info}
-    connections: list[socket.socket] = []
+    connections: list[AuthenticatedConnection] = []
     # Guards `arrived` and `connections`, which the acceptor's threads fill.
     changed = threading.Condition()
 
-    def admit(connection: socket.socket, hello: dict[str, Any]) -> None:
+    def admit(connection: AuthenticatedConnection, hello: dict[str, Any]) -> None:
         rank = RankInfo.of(hello)
         with changed:
             if rank.rank in arrived:
@@ -110,7 +131,7 @@ def _serve(settings: Settings, info: RankInfo, listener: socket.socket, deadline
             connections.append(connection)
             changed.notify_all()
 
-    acceptor = Acceptor([listener], settings.token, admit)
+    acceptor = Acceptor([listener], settings.token, _LABEL, admit)
     try:
         with changed:
             changed.wait_for(lambda: len(arrived) >= settings.size, deadline - time.monotonic())
@@ -131,7 +152,7 @@ def _serve(settings: Settings, info: RankInfo, listener: socket.socket, deadline
         for connection in connections:
             # A rank that has died since is not an error here: the ranks that connect to it next will name it.
             try:
-                handshake.send(connection, answer)
+                connection.send(answer)
             except OSError:
                 continue
         # Rank 0 fails with the same error as the others.

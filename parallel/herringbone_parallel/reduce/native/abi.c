@@ -38,10 +38,39 @@ static int start_thread(struct core *core) {
     return error;
 }
 
+/* More would be a mistake, and lets no product of two such numbers leave 64 bits. */
+#define MOST_CHUNKS (1u << 20)
+#define MOST_RING_BYTES (1u << 30)
+#define MOST_PROCESSES (1 << 20)
+
+static int limit_is_valid(uint32_t ring_bytes, uint32_t chunks) {
+    return ring_bytes > 0 && ring_bytes <= MOST_RING_BYTES && chunks > 0 && chunks <= MOST_CHUNKS;
+}
+
+static int link_is_valid(const struct hb_config *config, const struct hb_link_spec *spec) {
+    int counts[] = {config->helpers, config->members, config->local_ranks};
+    int own[] = {-1, config->member, config->local_rank};
+    return spec->role >= HB_HELPER && spec->role <= HB_LOCAL && spec->index >= 0 &&
+           spec->index < counts[spec->role] && spec->index != own[spec->role];
+}
+
+/* A helper's numbers come from other processes: none of them may become a division by 0 or an index out of range. */
+static int config_is_valid(const struct hb_config *config) {
+    int valid = config->members > 0 && config->members <= MOST_PROCESSES && config->member >= -1 &&
+                config->member < config->members && config->helpers >= 0 && config->helpers <= MOST_PROCESSES &&
+                config->local_ranks > 0 && config->local_ranks <= MOST_PROCESSES && config->local_rank >= 0 &&
+                config->local_rank < config->local_ranks && config->lanes > 0 &&
+                config->lanes <= config->local_ranks && config->chunk_bytes > 0 &&
+                config->chunk_bytes <= config->ring_bytes && limit_is_valid(config->ring_bytes, config->max_chunks) &&
+                (config->local_ranks == 1 || limit_is_valid(config->local_ring_bytes, config->local_max_chunks));
+    for (uint32_t i = 0; valid && i < config->links; i++) valid = link_is_valid(config, &config->specs[i]);
+    return valid;
+}
+
 struct hb_core *hb_new(const struct hb_config *config) {
     struct core *core = calloc(1, sizeof *core);
     struct link *links = calloc(config->links + 1, sizeof *links); /* one more: calloc(0) may return NULL */
-    if (!core || !links) goto no_memory;
+    if (!core || !links || !config_is_valid(config)) goto not_started;
     /* From here on the links own all descriptors, so that `destroy` closes each of them exactly once. */
     core->links = links;
     core->link_count = config->links;
@@ -72,7 +101,7 @@ struct hb_core *hb_new(const struct hb_config *config) {
 failed:
     destroy(core);
     return NULL;
-no_memory:
+not_started:
     for (uint32_t i = 0; i < config->links; i++) close(config->specs[i].descriptor);
     free(links);
     free(core);

@@ -44,22 +44,20 @@ static int expect_sum(struct core *core, struct link *link, struct chunk *due) {
 
 uint8_t *arrivals_destination(struct core *core, struct link *link) {
     const struct header *header = &link->header;
-    /* In 64 bits: a forged number of elements must not wrap around to a length that fits. */
-    uint64_t bytes = (uint64_t)header->elements * element_size(header->wire);
-    if (link->role == HB_LOCAL || header->length > core->chunk_bytes || header->length != bytes) return NULL;
+    if (link->role == HB_LOCAL || header->length > core->chunk_bytes) return NULL;
     if (header->kind == SUM) {
         struct chunk due;
         if (!expect_sum(core, link, &due)) return NULL;
-        return header->wire == header->element ? chunk_data(&due) : link->unwidened;
+        return header_sum_element(header) == header->element ? chunk_data(&due) : link->unwidened;
     }
     if (link->role != HB_PEER || !core->serves) return NULL;
-    if (!slots_have_room(&core->served, link->arrived, bytes)) {
+    if (!slots_have_room(&core->served, link->arrived, header->length)) {
         state_stop(core, "%s pushed more than its window of %u bytes", link->label, core->ring_bytes);
         return NULL;
     }
     /* The chunk has not arrived yet: step with a copy of the cursor. */
     struct ring_cursor next = link->arrived;
-    return core->served.rings[link->index] + ring_next(&next, bytes, core->ring_bytes);
+    return core->served.rings[link->index] + ring_next(&next, header->length, core->ring_bytes);
 }
 
 static void take_push(struct core *core, struct link *link) {
@@ -90,13 +88,10 @@ static void take_sum(struct core *core, struct link *link) {
         buffer_chunk_done(core, due.buffer);
         return;
     }
-    if (header->length != chunk_wire_size(&due)) {
-        state_stop(core, "%s sent a sum without its elements: the connection is out of step", link->label);
-        return;
-    }
-    ring_next(&link->returned, header->length, core->ring_bytes);
+    /* The sum frees the place of the chunk that was pushed, which may have been larger. */
+    ring_next(&link->returned, chunk_wire_size(&due), core->ring_bytes);
     time_return(core, link);
-    if (header->wire != header->element)
+    if (header_sum_element(header) != header->element)
         widen((float *)chunk_data(&due), link->unwidened, header->wire, due.elements);
     cursor_advance(cursor);
     buffer_chunk_final(core, &due);
@@ -122,7 +117,8 @@ uint64_t arrivals_due_bytes(struct core *core, struct link *link) {
     uint64_t end = (due.number + chunks) * due.shard->elements;
     if (end > due.shard->count) end = due.shard->count;
     uint64_t elements = end - (uint64_t)due.number * due.shard->elements;
-    return chunks * sizeof(struct header) + elements * element_size((int)due.buffer->wire);
+    struct header sum = chunk_header(&due, SUM, 0);
+    return chunks * sizeof sum + elements * element_size(header_sum_element(&sum));
 }
 
 struct link *arrivals_straggler(struct core *core) {

@@ -2,8 +2,6 @@
 
 #include <stdlib.h>
 
-#include "sums.h"
-
 /* Chunks start at multiples of this many elements, as in the Python function `chunk_elements`. */
 #define CHUNK_ALIGN 64
 
@@ -22,19 +20,32 @@ static void cut_shards(const struct core *core, struct buffer *buffer, const str
     }
 }
 
+/* Return the elements of the own lane for which the sum over this host needs fp32 next to the buffer. */
+static uint64_t wide_elements(const struct core *core, const struct hb_submission *submission) {
+    uint64_t elements = 0;
+    if (!core->uses_network || submission->wire != HB_F32 || submission->element == HB_F32) return 0;
+    for (uint64_t i = 0; i < submission->shards; i++)
+        if ((int)submission->cut[i].lane == core->local_rank) elements += submission->cut[i].count;
+    return elements;
+}
+
 struct buffer *buffer_new(const struct core *core, const struct hb_submission *submission) {
+    uint64_t wide = wide_elements(core, submission);
     size_t servers = (size_t)(core->helpers + core->members), lanes = (size_t)core->lanes;
-    /* One block, so one free() in the I/O thread: the buffer, its lanes, its shards, and an index per server. */
-    struct buffer *buffer = calloc(1, sizeof *buffer + lanes * sizeof(struct lane) +
-                                          submission->shards * sizeof(struct shard) + servers * sizeof(int32_t));
+    /* One block, so one free() in the I/O thread: the buffer, its lanes, its shards, an index per server, wide sums. */
+    struct buffer *buffer =
+        calloc(1, sizeof *buffer + lanes * sizeof(struct lane) + submission->shards * sizeof(struct shard) +
+                      servers * sizeof(int32_t) + wide * sizeof(float));
     if (!buffer) return NULL;
     buffer->lanes = (struct lane *)(buffer + 1);
     buffer->shards = (struct shard *)(buffer->lanes + lanes);
     buffer->shard_of_server = (int32_t *)(buffer->shards + submission->shards);
+    if (wide) buffer->wide = (float *)(buffer->shard_of_server + servers);
     buffer->data = (uint8_t *)(uintptr_t)submission->address;
     buffer->count = submission->count;
     buffer->element = submission->element;
     buffer->wire = submission->wire;
+    buffer->host_divisor = submission->host_divisor;
     buffer->divisor = submission->divisor;
     buffer->chunk_elements = submission->chunk;
     buffer->window_bytes = submission->window;
@@ -44,7 +55,11 @@ struct buffer *buffer_new(const struct core *core, const struct hb_submission *s
         struct lane *lane = &buffer->lanes[cut->lane];
         struct shard *shard = &buffer->shards[i];
         if (!lane->shards) lane->shards = shard;
-        if ((int)cut->lane == core->local_rank) buffer->shard_of_server[cut->server] = (int32_t)lane->count;
+        if ((int)cut->lane == core->local_rank) {
+            /* The shards of a lane lie one behind the other in the buffer. */
+            if (!lane->count) buffer->wide_offset = cut->offset;
+            buffer->shard_of_server[cut->server] = (int32_t)lane->count;
+        }
         lane->count++;
         shard->server = cut->server;
         shard->offset = cut->offset;
@@ -107,6 +122,12 @@ void cursor_advance(struct chunk_cursor *cursor) {
 
 uint8_t *chunk_data(const struct chunk *chunk) {
     return chunk->buffer->data + chunk->offset * element_size((int)chunk->buffer->element);
+}
+
+struct source chunk_host_sum(const struct chunk *chunk) {
+    const struct buffer *buffer = chunk->buffer;
+    if (!buffer->wide) return (struct source){chunk_data(chunk), (int)buffer->element};
+    return (struct source){buffer->wide + (chunk->offset - buffer->wide_offset), HB_F32};
 }
 
 size_t chunk_size(const struct chunk *chunk) {

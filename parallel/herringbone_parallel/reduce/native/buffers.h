@@ -5,6 +5,7 @@
 #include <stddef.h>
 
 #include "state.h"
+#include "sums.h"
 
 /* Make a buffer of what was submitted; NULL: out of memory. Any thread: reads only [const] members. */
 struct buffer *buffer_new(const struct core *core, const struct hb_submission *submission);
@@ -15,6 +16,8 @@ int cursor_peek(struct core *core, struct chunk_cursor *cursor, struct chunk *ch
 void cursor_advance(struct chunk_cursor *cursor);
 
 uint8_t *chunk_data(const struct chunk *chunk);
+/* Return where the sum over this host's ranks is: in the buffer, or in fp32 next to it. */
+struct source chunk_host_sum(const struct chunk *chunk);
 size_t chunk_size(const struct chunk *chunk);
 uint32_t chunk_wire_size(const struct chunk *chunk);
 struct header chunk_header(const struct chunk *chunk, enum message_kind kind, uint32_t length);

@@ -24,6 +24,24 @@ static void contribute(struct core *core, int lane) {
     }
 }
 
+/* Sum what this host's ranks gave for a chunk of the own lane. A rank that is alone on its host gave the only part. */
+static void sum_host(struct core *core, const struct chunk *due) {
+    struct slots *slots = &core->joined;
+    const struct buffer *buffer = due->buffer;
+    int members = slots->members ? slots->members : 1;
+    /* The last sum divides. A sum that goes on over the network in 16 bits is divided before, or it might overflow. */
+    float divisor = core->uses_network ? (float)buffer->host_divisor : buffer->divisor;
+    struct source sum = chunk_host_sum(due);
+    if (!slots->members && !buffer->wide && buffer->host_divisor == 1) return;
+    uint32_t offset = slots->members ? slots_advance(slots, chunk_size(due)) : 0;
+    for (int member = 0; member < members; member++) {
+        int is_own = !slots->members || member == slots->own_member;
+        core->sources[member] =
+            (struct source){is_own ? chunk_data(due) : slots->rings[member] + offset, (int)buffer->element};
+    }
+    sum_sources((void *)sum.data, sum.element, core->sources, members, due->elements, divisor);
+}
+
 /* [2] */
 static void join(struct core *core) {
     struct slots *slots = &core->joined;
@@ -34,15 +52,8 @@ static void join(struct core *core) {
         if (slots->members) {
             struct header own = chunk_header(&due, PUSH, 0);
             if (!slots_check(core, slots, &own)) return;
-            uint32_t offset = slots_advance(slots, chunk_size(&due));
-            for (int member = 0; member < slots->members; member++)
-                core->sources[member] =
-                    (struct source){member == slots->own_member ? chunk_data(&due) : slots->rings[member] + offset,
-                                    (int)due.buffer->element};
-            /* Sums that go on over the network are divided once, by whoever takes the last sum. */
-            sum_sources(chunk_data(&due), (int)due.buffer->element, core->sources, slots->members, due.elements,
-                        core->uses_network ? 1 : due.buffer->divisor);
         }
+        sum_host(core, &due);
         /* [3] and [4] use the chunk from here on. */
         due.shard->ready++;
         cursor_advance(&core->join_cursor);
@@ -66,19 +77,19 @@ static void push(struct core *core, struct link *link) {
     struct chunk_cursor *cursor = &core->push_cursors[server_of(core, link)];
     struct chunk due;
     while (cursor_peek(core, cursor, &due) && due.number < due.shard->ready && may_push(core, link, &due)) {
-        uint8_t *data = chunk_data(&due);
+        struct source sum = chunk_host_sum(&due);
         uint32_t offset = ring_next(&link->pushed, chunk_wire_size(&due), core->ring_bytes);
         /* One chunk at a time is timed: its round trip says how long chunks wait in queues. */
         if (!(link->timed_since > 0)) {
             link->timed_chunk = link->pushed.chunks;
             link->timed_since = core->woke_at;
         }
-        if (due.buffer->wire != due.buffer->element) {
-            data = link->narrowed + offset;
+        if ((int)due.buffer->wire != sum.element) {
             /* Into a ring of its own, where the bytes stay unchanged until they are sent. */
-            narrow(data, (int)due.buffer->wire, (const float *)chunk_data(&due), due.elements);
+            narrow(link->narrowed + offset, (int)due.buffer->wire, sum.data, due.elements);
+            sum.data = link->narrowed + offset;
         }
-        link_send(core, link, chunk_header(&due, PUSH, chunk_wire_size(&due)), data);
+        link_send(core, link, chunk_header(&due, PUSH, chunk_wire_size(&due)), sum.data);
         cursor_advance(cursor);
     }
 }
@@ -86,15 +97,15 @@ static void push(struct core *core, struct link *link) {
 /* Sum the chunk that all members have given, and send the sum to those that are other processes. */
 static const uint8_t *sum_and_send(struct core *core, struct header header, const struct chunk *own_chunk) {
     struct slots *slots = &core->served;
-    uint32_t offset = slots_advance(slots, header.length);
+    uint32_t offset = slots_advance(slots, (size_t)header.elements * element_size(header.wire));
     for (int member = 0; member < slots->members; member++)
         core->sources[member] = member == slots->own_member
-                                    ? (struct source){chunk_data(own_chunk), (int)own_chunk->buffer->element}
+                                    ? chunk_host_sum(own_chunk)
                                     : (struct source){slots->rings[member] + offset, header.wire};
     /* The result is sent without a copy and stays until then: a member pushes the chunk that will take this place only
      * after it has received this sum. */
     uint8_t *result = core->results + offset;
-    sum_sources(result, header.wire, core->sources, slots->members, header.elements, header.divisor);
+    sum_sources(result, header_sum_element(&header), core->sources, slots->members, header.elements, header.divisor);
     for (uint32_t i = 0; i < core->link_count; i++)
         if (core->links[i].role == HB_PEER) link_send(core, &core->links[i], header, result);
     return result;
@@ -116,11 +127,11 @@ static void serve(struct core *core) {
         if (!agreed) return;
         struct header header = *agreed; /* a copy: the sum empties the slot */
         header.kind = SUM;
-        header.length = header.elements * element_size(header.wire);
+        header.length = header.elements * element_size(header_sum_element(&header));
         const uint8_t *result = sum_and_send(core, header, &own_chunk);
         if (!is_member) continue;
         /* All ranks take the elements that went over the wire, so that they have the same bits. */
-        if (header.wire == header.element)
+        if (header_sum_element(&header) == header.element)
             memcpy(chunk_data(&own_chunk), result, header.length);
         else
             widen((float *)chunk_data(&own_chunk), result, header.wire, header.elements);

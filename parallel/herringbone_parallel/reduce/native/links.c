@@ -18,7 +18,6 @@
 #define MAX_PARTS 64
 /* Waiting for fewer bytes than this saves no wake: they come in one packet. */
 #define LOW_WATER_WORTH 1024
-#define MAX_REASON_BYTES (64u << 10)
 /* Room in the queue for messages that carry no chunk: ALIVE, LEAVE, LEFT and one ABORT. */
 #define CONTROL_MESSAGES 16
 
@@ -132,15 +131,20 @@ static void complete(struct core *core, struct link *link) {
 static void begin(struct core *core, struct link *link) {
     const struct header *header = &link->header;
     link->header_received = link->body_received = 0;
-    if (header->kind < PUSH || header->kind > LEFT) {
-        state_stop(core, "%s sent a message of kind %d: the connection is out of step", link->label, header->kind);
-    } else if (!header->length) {
+    if (!header_is_well_formed(header, link->role == HB_LOCAL)) {
+        char text[160];
+        header_describe(text, sizeof text, header);
+        state_stop(core, "%s sent a message of kind %d and %u bytes (%s): the connection is out of step", link->label,
+                   header->kind, header->length, text);
+        return;
+    }
+    if (!header->length) {
         complete(core, link);
     } else if (carries_chunk(header)) {
         link->body = core->callbacks->destination(core, link);
-    } else if (header->kind == ABORT && header->length <= MAX_REASON_BYTES) {
+    } else {
         free(link->abort_reason);
-        link->abort_reason = calloc(1, header->length + 1); /* the text's terminating zero is not sent */
+        link->abort_reason = calloc(1, (size_t)header->length + 1); /* the text's terminating zero is not sent */
         link->body = (uint8_t *)link->abort_reason;
     }
     if (header->length && !link->body)

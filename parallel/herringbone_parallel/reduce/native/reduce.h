@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 /* Changes with every structure and function of this header. */
-#define HB_ABI 3
+#define HB_ABI 4
 
 enum hb_element { HB_F32 = 1, HB_F16, HB_BF16, HB_F64, HB_I32, HB_I64, HB_U8 };
 enum hb_role { HB_HELPER, HB_PEER, HB_LOCAL };
@@ -40,8 +40,10 @@ struct hb_shard {
 
 struct hb_submission {
     uint64_t address, count;
-    uint32_t element, wire, divisor, chunk; /* chunk: elements of the largest chunk */
-    uint32_t window, unused;                /* window: bytes that may be under way to a server */
+    uint32_t element, wire, chunk; /* chunk: elements of the largest chunk */
+    uint32_t window;               /* bytes that may be under way to a server */
+    uint32_t host_divisor;         /* a host's sum is divided by this before it goes over the network */
+    float divisor;                 /* the last sum is divided by this */
     const struct hb_shard *cut;             /* by lane, in the order of the shards */
     uint64_t shards;
 };
@@ -57,7 +59,7 @@ struct hb_core;
 /* Return HB_ABI of the library. */
 int hb_abi(void);
 /* Start a core. Takes the links' descriptors over in any case: closes them when it fails. NULL: the system has too
- * little memory, or no descriptor or thread left. */
+ * little memory, no descriptor or thread left, or the configuration contradicts itself. */
 struct hb_core *hb_new(const struct hb_config *config);
 /* Queue a buffer; return its number, or -1 if the core has ended or is closing, or if there is no memory. The buffer's
  * memory is the core's until the buffer is done. Waits while 4096 buffers are under way. */

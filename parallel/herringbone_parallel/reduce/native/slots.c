@@ -4,6 +4,30 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "sums.h"
+
+static int is_integer(int element) { return element == HB_I32 || element == HB_I64 || element == HB_U8; }
+
+int header_sum_element(const struct header *header) {
+    return element_is_16_bit(header->element) ? header->element : header->wire;
+}
+
+int header_is_well_formed(const struct header *header, int is_local) {
+    if (header->kind == ABORT) return header->length <= MAX_REASON_BYTES;
+    if (header->kind != PUSH && header->kind != SUM)
+        return header->kind >= ALIVE && header->kind <= LEFT && header->length == 0;
+    int element = header->element, wire = header->wire;
+    if (!element_size(element) || !element_size(wire) || !header->elements) return 0;
+    /* fp32 may travel in 16 bits, and the sum over a host of 16 bits may travel in fp32. */
+    if (element != wire && !(element == HB_F32 && element_is_16_bit(wire)) &&
+        !(wire == HB_F32 && element_is_16_bit(element)))
+        return 0;
+    /* A NaN is not greater than 0 either. The kernels divide floating point only. */
+    if (!(header->divisor > 0) || (is_integer(element) && header->divisor != 1)) return 0;
+    uint64_t size = element_size(header->kind == PUSH ? wire : header_sum_element(header));
+    return header->length == (is_local ? 0 : header->elements * size);
+}
+
 int header_same_chunk(const struct header *one, const struct header *other) {
     return one->element == other->element && one->wire == other->wire && one->sequence == other->sequence &&
            one->offset == other->offset && one->elements == other->elements && one->divisor == other->divisor;
@@ -12,9 +36,9 @@ int header_same_chunk(const struct header *one, const struct header *other) {
 void header_describe(char *text, size_t size, const struct header *header) {
     static const char *names[] = {"?", "float32", "float16", "bfloat16", "float64", "int32", "int64", "uint8"};
     /* The header may come from a broken sender: an element that no version has is shown as "?". */
-    snprintf(text, size, "buffer %llu, %u elements of %s from %llu on, divisor %u",
+    snprintf(text, size, "buffer %llu, %u elements of %s from %llu on, divisor %g",
              (unsigned long long)header->sequence, header->elements, names[header->element < 8 ? header->element : 0],
-             (unsigned long long)header->offset, header->divisor);
+             (unsigned long long)header->offset, (double)header->divisor);
 }
 
 int slots_init(struct slots *slots, int members, int own_member, uint32_t max_chunks, uint32_t ring_bytes) {

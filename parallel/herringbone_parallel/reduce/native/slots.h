@@ -6,6 +6,14 @@
 
 #include "state.h"
 
+/* A longer reason of an ABORT is no message of ours. */
+#define MAX_REASON_BYTES (64u << 10)
+
+/* Return 1 if some core could have sent this header: nothing in it can be trusted before. All its sizes fit each other,
+ * in 64 bits, so that no product of them wraps around later. `is_local`: it came from a rank of this host. */
+int header_is_well_formed(const struct header *header, int is_local);
+/* Return the enum hb_element in which the sum of a chunk comes back: the smaller one of `element` and `wire`. */
+int header_sum_element(const struct header *header);
 /* Return 1 if both headers are of the same chunk of the same buffer; kind and length may differ. */
 int header_same_chunk(const struct header *one, const struct header *other);
 /* Write "buffer 3, 64 elements of float32 from 0 on, divisor 1". */

@@ -33,7 +33,7 @@ struct header {
     uint64_t sequence;  /* number of the buffer; in LEAVE, of buffers that the sender took part in */
     uint64_t offset;    /* first element of the chunk in the buffer */
     uint32_t elements;  /* elements of the chunk */
-    uint32_t divisor;   /* the sum is divided by this */
+    float divisor;      /* the sum is divided by this */
 };
 
 _Static_assert(sizeof(struct header) == 32, "the header is 32 bytes on the wire");
@@ -109,7 +109,10 @@ struct buffer {
     uint8_t *data;            /* [submit] the caller's memory, which the I/O thread owns until the buffer is done */
     uint32_t element;         /* [submit] enum hb_element */
     uint32_t wire;            /* [submit] enum hb_element between hosts */
-    uint32_t divisor;         /* [submit] the sum is divided by this */
+    uint32_t host_divisor;    /* [submit] the sum over this host is divided by this before it goes over the network */
+    float divisor;            /* [submit] the last sum is divided by this */
+    float *wide;              /* [io] own lane: sums over this host that the buffer's 16 bits cannot hold; or NULL */
+    uint64_t wide_offset;     /* [submit] first element of the buffer that `wide` has a place for */
     uint32_t chunk_elements;  /* [submit] elements of the largest chunk */
     uint32_t window_bytes;    /* [submit] bytes that may be under way to one server */
     int32_t *shard_of_server; /* [submit] index in the own lane's shards; -1: the server has none */

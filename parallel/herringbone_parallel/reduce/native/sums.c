@@ -116,6 +116,8 @@ uint32_t element_size(int element) {
     return element >= HB_F32 && element <= HB_U8 ? sizes[element] : 0;
 }
 
+int element_is_16_bit(int element) { return element == HB_F16 || element == HB_BF16; }
+
 void widen(float *result, const void *data, int element, uint32_t elements) {
     if (element == HB_F16)
         PICK(widen_f16, result, data, elements);
@@ -157,10 +159,8 @@ static void add(union block *sum, const void *data, int element, uint32_t n) {
     }
 }
 
-static int is_16_bit(int element) { return element == HB_F16 || element == HB_BF16; }
-
 void sum_sources(void *result, int element, const struct source *sources, int count, uint32_t elements,
-                 uint32_t divisor) {
+                 float divisor) {
     union block sum;
     for (uint32_t at = 0; at < elements; at += BLOCK) {
         uint32_t n = elements - at < BLOCK ? elements - at : BLOCK;
@@ -170,18 +170,18 @@ void sum_sources(void *result, int element, const struct source *sources, int co
             /* The first member is copied, not added to zero: 0 + -0 would lose the sign. */
             if (member)
                 add(&sum, data, kind, n);
-            else if (is_16_bit(kind))
+            else if (element_is_16_bit(kind))
                 widen(sum.f32, data, kind, n);
             else
                 memcpy(&sum, data, (size_t)n * element_size(kind));
         }
-        if (divisor > 1 && element == HB_F64)
-            for (uint32_t i = 0; i < n; i++) sum.f64[i] /= divisor;
-        else if (divisor > 1)
-            for (uint32_t i = 0; i < n; i++) sum.f32[i] /= (float)divisor;
+        if (divisor != 1 && element == HB_F64)
+            for (uint32_t i = 0; i < n; i++) sum.f64[i] /= (double)divisor;
+        else if (divisor != 1)
+            for (uint32_t i = 0; i < n; i++) sum.f32[i] /= divisor;
         /* Written only now, because a source may be the result. */
         char *target = (char *)result + (size_t)at * element_size(element);
-        if (is_16_bit(element))
+        if (element_is_16_bit(element))
             narrow(target, element, sum.f32, n);
         else
             memcpy(target, &sum, (size_t)n * element_size(element));

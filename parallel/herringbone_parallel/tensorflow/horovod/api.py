@@ -6,13 +6,13 @@ installed. Arguments that they do not support raise `ParallelError`.
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.reduce import objects
 from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.fused import Array
 from herringbone_parallel.tensorflow.data_parallel import state
@@ -100,13 +100,13 @@ def broadcast(tensor: Any, root_rank: int, name: str | None = None) -> tf.Tensor
 
 
 def broadcast_object(obj: Any, root_rank: int = 0, session: Any = None, name: str | None = None) -> Any:  # noqa: ARG001
-    """Return the root's object, of any type that pickle takes; ranks of one job trust each other."""
-    return allgather_object(obj if rank() == root_rank else None)[root_rank]
+    """Return the root's object, of any type that pickle takes."""
+    return objects.broadcast_object(state.get().engine, obj, root_rank)
 
 
 def allgather_object(obj: Any, session: Any = None, name: str | None = None) -> list[Any]:  # noqa: ARG001
-    """Return the objects of all ranks; ranks of one job trust each other."""
-    return [pickle.loads(data) for data in all_gather(state.get().engine, pickle.dumps(obj))]  # noqa: S301
+    """Return the objects of all ranks."""
+    return objects.all_gather_objects(state.get().engine, obj)
 
 
 def DistributedGradientTape(  # noqa: N802 - Horovod's name

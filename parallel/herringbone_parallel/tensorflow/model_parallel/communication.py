@@ -1,6 +1,6 @@
 """Objects between ranks and barriers, under SMP v1's names: one rank calls outside of a step, another rank answers.
 
-Objects are pickled: the ranks of one job are one trust domain, which the job's token guards.
+Objects are pickled. Each one travels behind a MAC of its connection: a rank unpickles only what a rank of the job sent.
 """
 
 from __future__ import annotations

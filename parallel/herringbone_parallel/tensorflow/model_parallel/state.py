@@ -174,7 +174,7 @@ def init() -> None:
     global _state
     if _state is not None:
         return
-    settings = launch.model_parallel(os.environ)
+    settings = launch.model_parallel(os.environ, "tensorflow")
     rank_info = launch.rank_info(os.environ)
     grid = Grid(rank_info.size, pipeline=settings.partitions, placement=settings.placement)
     _refuse(settings, grid)
@@ -232,20 +232,7 @@ def _join_replicas(settings: ResolvedModelParallel, grid: Grid, rank: int) -> En
 
 
 def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
-    """Raise `ParallelError` for settings of SMP v1 that this release lacks; none is silently ignored."""
-    unavailable = {
-        "ddp (replicas are averaged without it, or by the script with horovod)": settings.ddp,
-        "tensor_parallel_degree > 1": settings.tensor_parallel_degree > 1,
-        "sharded_data_parallel_degree > 1": settings.sharded_data_parallel_degree > 1,
-        "pipeline 'zero_bubble'": settings.pipeline == "zero_bubble",
-    }
-    requested = [name for name, is_set in unavailable.items() if is_set]
-    if requested:
-        raise ParallelError(
-            f"not available for TensorFlow in this release: {', '.join(requested)}. Available settings: partitions,"
-            " microbatches, active_microbatches, pipeline, placement_strategy, auto_partition,"
-            " default_partition, optimize, contiguous, partition_file, load_partition, horovod."
-        )
+    """Raise `ParallelError` for settings that have no effect on these ranks."""
     if settings.partition_file is not None and not (settings.auto_partition and grid.pipeline > 1):
         raise ParallelError(
             "partition_file keeps an automatic partition, and this job has none: set `auto_partition`, with more than"

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import AllgatherOptions, ReduceScatterOptions
 
+_SIXTEEN_BITS = (torch.float16, torch.bfloat16)
 _SCATTER, _GATHER = ReduceScatterOptions(), AllgatherOptions()
 
 
@@ -22,8 +23,8 @@ class IntraHost:
         intra_host.gather(part, bucket)
 
     Collectives of one group run in one order on all ranks. A gather waits for the network, and ranks start it at
-    different points between two scatters, so gathers need a group of their own. The groups sum in the tensor's own
-    type. Never run on NCCL: no CUDA device was available.
+    different points between two scatters, so gathers need a group of their own. fp16 and bf16 are summed in fp32, and
+    slices of their sums are fp32 until they are gathered. Never run on NCCL: no CUDA device was available.
     """
 
     def __init__(self, scatters: Any, gathers: Any, size: int) -> None:
@@ -33,12 +34,16 @@ class IntraHost:
     def scatter(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return this rank's slice of the sum over the host's ranks. All slices have one length, padded with zeros."""
         flat = self._flat(tensor)
+        # A group sums in the tensor's own type, and 16 bits overflow: the sum of two times 40,000 is inf in fp16.
+        flat = flat.float() if flat.dtype in _SIXTEEN_BITS else flat
         part = flat.new_empty(flat.numel() // self.size)
         self._scatters._reduce_scatter_base(part, flat, _SCATTER).wait()
         return part
 
     def gather(self, part: torch.Tensor, tensor: torch.Tensor) -> None:
         """Replace a tensor that was scattered by the slices of all ranks."""
+        # The last sum is rounded, once, to the type of the tensor.
+        part = part.to(tensor.dtype)
         # If the slices fill the tensor exactly, gather into it; padding or gaps need a tensor in between.
         fits = tensor.is_contiguous() and tensor.numel() == part.numel() * self.size
         flat = tensor.detach().view(-1) if fits else part.new_empty(part.numel() * self.size)

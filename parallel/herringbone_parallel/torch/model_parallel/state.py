@@ -136,7 +136,7 @@ def init() -> None:
     global _state
     if _state is not None:
         return
-    settings = launch.model_parallel(os.environ)
+    settings = launch.model_parallel(os.environ, "pytorch")
     place = launch.rank_info(os.environ)
     rank, size = place.rank, place.size
     grid = Grid(size, pipeline=settings.partitions, placement=settings.placement)
@@ -204,34 +204,13 @@ def _rendezvous(settings: ResolvedModelParallel) -> str:
     """Return the rendezvous of the ranks: the launcher's, or the port `ddp_port` of its host if that is set."""
     if settings.ddp_port is None:
         return "env://"
-    if settings.ddp_port == 0:
-        raise ParallelError(
-            "ddp_port 0: the ranks cannot agree on a port that the system picks; name one, or leave it out"
-        )
     return f"tcp://{launch.variable(os.environ, RankVariable.MASTER_ADDRESS)}:{settings.ddp_port}"
 
 
 def _refuse(settings: ResolvedModelParallel, grid: Grid) -> None:
-    """Raise `ParallelError` for settings of SMP v1 that this release lacks; no setting is silently ignored."""
-    unavailable = {
-        "horovod (for PyTorch there is ddp)": settings.horovod,
-        "tensor_parallel_degree > 1": settings.tensor_parallel_degree > 1,
-        "sharded_data_parallel_degree > 1": settings.sharded_data_parallel_degree > 1,
-        "offload_activations": settings.offload_activations,
-        "shard_optimizer_state": settings.shard_optimizer_state,
-        "fp16": settings.fp16,
-        "fp16_params": settings.fp16_params,
-        "bf16 (use torch.autocast)": settings.bf16,
-        "prescaled_batch": settings.prescaled_batch,
-        "pipeline 'zero_bubble' (with this torch)": settings.pipeline == "zero_bubble" and not deferral.is_supported(),
-    }
-    requested = [name for name, value in unavailable.items() if value]
-    if requested:
-        raise ParallelError(
-            f"not available in this release: {', '.join(requested)}. What there is: partitions, microbatches,"
-            " active_microbatches, pipeline, placement_strategy, auto_partition,"
-            " default_partition, optimize, memory_weight, skip_tracing, partition_file, load_partition, ddp."
-        )
+    """Raise `ParallelError` for settings that this torch, these ranks or these devices cannot serve."""
+    if settings.pipeline == "zero_bubble" and not deferral.is_supported():
+        raise ParallelError("not available with this torch: pipeline 'zero_bubble'; use 'interleaved'")
     if grid.data > 1 and not settings.ddp:
         raise ParallelError(
             f"{grid.world_size} ranks with {grid.pipeline} partitions make {grid.data} replicas of the pipeline, and"

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from herringbone.backends.detached import CONTROLLER, PATIENCE_SECONDS, DetachedBackend
 from herringbone.backends.docker import review
 from herringbone.backends.docker.cleanup import collect_garbage, labels_of
-from herringbone.backends.docker.gpus import find_gpus, list_gpus, split_gpus
+from herringbone.backends.docker.gpus import check_free, find_gpus, list_gpus, split_gpus
 from herringbone.backends.docker.image import Image, choose_image, with_requirements
 from herringbone.backends.docker.request import HostNetwork, RequestContext, container_request, engine_network
 from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_parallel
@@ -167,6 +167,8 @@ class DockerBackend(DetachedBackend):
             creations.append(partial(objects.create_network, plan, context.labels))
         with delay_interrupt():
             run_parallel(creations)
+        if gpus:
+            check_free(self._engine, [objects.ids[name] for name, ids in gpus.items() if ids])
         # A remote engine cannot mount folders of this machine.
         if not self._engine.is_local:
             run_parallel([partial(self._copy_files, plan, host, objects) for host in hosts])

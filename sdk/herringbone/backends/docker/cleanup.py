@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.docker.request import ObjectLabel
 from herringbone.controller.containers import remove_container, remove_network
 from herringbone.engine.client import Engine
-from herringbone.processes import is_alive
+from herringbone.processes import may_live, place
 
 if TYPE_CHECKING:
     from herringbone.jobs.home import Home
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def labels_of(job: str, home: Home, controller: str) -> dict[str, str]:
     """Return the labels of everything that a job creates in the engine."""
-    return {**_owner_labels(home), ObjectLabel.JOB: job, ObjectLabel.CONTROLLER: controller}
+    return {**_owner_labels(home), ObjectLabel.JOB: job, ObjectLabel.CONTROLLER: controller, ObjectLabel.PLACE: place()}
 
 
 def collect_garbage(engine: Engine, home: Home, *, job: str | None = None) -> list[str]:
@@ -44,4 +44,7 @@ def _owner_labels(home: Home) -> dict[str, str]:
 
 
 def _orphans(objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [item for item in objects if not is_alive(item["Labels"].get(ObjectLabel.CONTROLLER, "0@"))]
+    labels = [(item, item["Labels"]) for item in objects]
+    return [
+        item for item, its in labels if not may_live(its.get(ObjectLabel.CONTROLLER, "0@"), its.get(ObjectLabel.PLACE))
+    ]

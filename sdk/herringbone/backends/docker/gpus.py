@@ -1,16 +1,23 @@
-"""Lists the GPUs of this machine and assigns them to containers, each GPU to at most one."""
+"""Lists the GPUs of this machine and assigns them to containers, each GPU to at most one, also across jobs."""
 
 from __future__ import annotations
 
 import re
 import subprocess
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from herringbone_contract.errors import UnsupportedError
+from herringbone.backends.docker.request import ObjectLabel
+from herringbone.engine.client import EngineRefusal
+from herringbone_contract.errors import LaunchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from herringbone.engine.client import Engine
 
 _GPU = re.compile(r"GPU (\d+): .*\(UUID: (GPU-[0-9a-f-]+)\)")
 _SLICE = re.compile(r"\s+MIG .*\(UUID: (MIG-[^)]+)\)")
 VISIBLE_VARIABLE = "CUDA_VISIBLE_DEVICES"
+_FRACTION_DIGITS = 9
 
 
 def list_gpus() -> str:
@@ -61,6 +68,47 @@ def split_gpus(gpus: Sequence[str], hosts: Sequence[str]) -> dict[str, tuple[str
             f"this machine has {len(gpus)} for this job; use fewer hosts, or 'local' for containers without GPUs"
         )
     return {host: tuple(gpus[index * share : (index + 1) * share]) for index, host in enumerate(hosts)}
+
+
+def check_free(engine: Engine, containers: Sequence[str]) -> None:
+    """Raise `LaunchError` when a container of another job had a GPU of these new containers before them.
+
+    The containers exist already, so of two jobs that are submitted at one moment, the later one is refused.
+    """
+    ours = [_holder(engine.get(f"/containers/{container}/json")) for container in containers]
+    filters = {"label": [ObjectLabel.GPUS]}
+    for listed in engine.get("/containers/json", all=True, filters=filters):
+        # A container that has ended uses no GPU. A new one will.
+        if listed["Id"] in containers or listed["State"] in ("exited", "dead", "removing"):
+            continue
+        try:
+            other = _holder(engine.get(f"/containers/{listed['Id']}/json"))
+        except EngineRefusal:
+            # It was removed since the list was written.
+            continue
+        shared = sorted({gpu for holder in ours if other.created < holder.created for gpu in holder.gpus & other.gpus})
+        if shared:
+            raise LaunchError(
+                f"instance_type 'local_gpu': job {other.job} has {', '.join(shared)}; wait for its end (`herringbone "
+                f"logs -f {other.job}`), stop it (`herringbone stop {other.job}`), or give each job GPUs of its own by "
+                f"{VISIBLE_VARIABLE}"
+            )
+
+
+class _Holder(NamedTuple):
+    """A container with GPUs: its job, when it was created, and the ids of its GPUs."""
+
+    job: str
+    created: tuple[str, str]
+    gpus: frozenset[str]
+
+
+def _holder(inspected: Mapping[str, Any]) -> _Holder:
+    labels = inspected["Config"]["Labels"]
+    # 2026-11-22T19:31:02.5Z: the engine leaves zeros at the end of the fraction out.
+    seconds, _, fraction = inspected["Created"].rstrip("Z").partition(".")
+    created = (seconds, fraction.ljust(_FRACTION_DIGITS, "0"))
+    return _Holder(labels.get(ObjectLabel.JOB, "?"), created, frozenset(labels[ObjectLabel.GPUS].split(",")))
 
 
 def _id_of(name: str, devices: Sequence[tuple[str, str, list[str]]]) -> str:

@@ -25,6 +25,10 @@ class ObjectLabel:
     HOME = "dev.herringbone.home"
     MACHINE = "dev.herringbone.machine"
     CONTROLLER = "dev.herringbone.controller"
+    # Where the controller's pid means something. Absent in objects of earlier releases.
+    PLACE = "dev.herringbone.place"
+    # The ids of the container's GPUs, separated by commas.
+    GPUS = "dev.herringbone.gpus"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +142,7 @@ def container_request(
     if options.container_entry_point:
         request["Entrypoint"] = list(options.container_entry_point)
     if gpus:
+        request["Labels"][ObjectLabel.GPUS] = ",".join(gpus)
         request["HostConfig"]["DeviceRequests"] = [{"DeviceIDs": list(gpus), "Capabilities": [["gpu"]]}]
     if network.network is not None:
         request["NetworkingConfig"] = {"EndpointsConfig": {network.network: {"Aliases": [host.name]}}}

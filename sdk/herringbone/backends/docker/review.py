@@ -7,10 +7,12 @@ import json
 from herringbone.backends.docker.image import Image
 from herringbone.engine.client import Engine
 from herringbone.planning.checks import check_files, check_served, unused_of
-from herringbone.planning.plan import JobPlan, extra_data_parallel_keys, refuse
+from herringbone.planning.plan import JobPlan, refuse
+from herringbone.planning.settings import unserved_settings
 from herringbone.planning.tensorflow import old_tensorflow
 from herringbone_contract.constants import SHARED_MODEL_DIR
 from herringbone_contract.errors import UnsupportedError
+from herringbone_contract.served import Library
 
 _NAME = "local"
 _REFUSED = {
@@ -41,13 +43,9 @@ def check_image(plan: JobPlan, image: Image) -> None:
             f"bake_requirements: {image.name} was not built by Herringbone, so it is unknown where its packages go; "
             "leave it out to have requirements.txt installed at the start"
         )
-    extensions = extra_data_parallel_keys(plan.distribution)
-    if extensions and not image.is_ours:
-        names = ", ".join(extensions)
-        raise UnsupportedError(
-            f"distribution.smdistributed.dataparallel: {image.name} was not built by Herringbone, and would ignore"
-            f" {names}; leave that out, or build an image with `herringbone images build`"
-        )
+    if not image.is_ours:
+        # Another image may have AWS's library, but never Herringbone's additions to it.
+        refuse(f"{_NAME}, with {image.name}, which was not built by Herringbone,", unserved_settings(plan, Library.AWS))
 
 
 def check_engine(plan: JobPlan, engine: Engine) -> None:

@@ -125,7 +125,7 @@ def _start_error(error: EngineRefusal, host: HostPlan) -> Exception:
     if "executable file not found" in text or "no such file or directory" in text:
         return ImageError(
             f"{host.name}: the image has no program to start ({text}); an image needs a program `train` on its PATH "
-            "(`pip install herringbone` puts one there), or name one with container_entry_point"
+            "(an installed Herringbone puts one there), or name one with container_entry_point"
         )
     if "could not select device driver" in text:
         return LaunchError(

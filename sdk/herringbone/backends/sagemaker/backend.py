@@ -121,5 +121,8 @@ class SageMakerBackend:
     def bill(self, name: str) -> str | None:
         return self._submitted.bill(name)
 
+    def repack(self, name: str, say: Callable[[str], None]) -> Path:  # noqa: ARG002
+        raise UnsupportedError(f"job {name}: SageMaker packs the models of its jobs itself")
+
     def fetch_model(self, name: str, into: Path) -> Path:
         return self._submitted.fetch_model(name, into, progress=self._progress)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -48,7 +49,7 @@ def summarize_cost(description: Mapping[str, Any], price: Callable[[str], float 
     hourly = [counts[instance_type] * dollars for instance_type, dollars in prices.items() if dollars is not None]
     # A sum over only some of the instance types would look like the whole cost.
     if counts and len(hourly) == len(prices):
-        parts.append(f"about ${sum(hourly) * billed / _HOUR_SECONDS:.2f}")
+        parts.append(f"about ${math.fsum(hourly) * billed / _HOUR_SECONDS:.2f}")
     return ", ".join(parts)
 
 

@@ -106,7 +106,7 @@ def is_final(report: Mapping[str, Any], *, stop_requested: bool) -> bool:
     if status == STOPPED:
         return stop_requested or report.get("secondary_status") == MAX_RUNTIME_EXCEEDED
     if status == FAILED:
-        return parse_failure(report["failure"]).lost_host is None
+        return parse_failure(report["failure"]).interrupted_host is None
     return status == COMPLETED
 
 

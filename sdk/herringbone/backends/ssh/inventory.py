@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from herringbone.documents import read_document
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.errors import InputError, LaunchError, UnsupportedError
 from herringbone_contract.resources import natural_order
@@ -84,18 +85,12 @@ _TOP_KEYS = ("hosts", "shared", *_DEFAULTS)
 
 def read_inventory(path: Path) -> Inventory:
     """Read an inventory file. Raises `InputError` for a file that is missing, not YAML, or wrong."""
-    import yaml
-
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"inventory {path}: {reason}; the page docs/hosts.md shows one") from error
-    try:
-        # The C loader, if there is one, is ten times as fast, and an inventory may have hundreds of machines.
-        raw = yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - both are safe loaders
-    except yaml.YAMLError as error:
-        raise InputError(f"inventory {path} cannot be read as YAML: {error}") from None
+    raw = read_document(text, f"inventory {path}")
     return parse_inventory(raw, str(path))
 
 

@@ -61,6 +61,13 @@ static uint64_t edge(void) {
     return below(3) ? edges[below(sizeof edges / sizeof *edges)] : next_random() >> below(64);
 }
 
+static float random_divisor(void) {
+    uint32_t bits = (uint32_t)edge(); /* as bits: NaN, infinities, negative and tiny numbers, too */
+    float divisor;
+    memcpy(&divisor, &bits, sizeof divisor);
+    return divisor;
+}
+
 static void mutate(struct header *header) {
     switch (below(10)) {
     case 0: header->kind = (uint8_t)below(9); break;
@@ -70,20 +77,28 @@ static void mutate(struct header *header) {
     case 4: header->sequence = edge(); break;
     case 5: header->offset = edge(); break;
     case 6: header->elements = (uint32_t)edge(); break;
-    case 7: header->divisor = (uint32_t)edge(); break;
+    case 7: header->divisor = random_divisor(); break;
     case 8: header->elements += (uint32_t)below(4) << 30; break; /* the same length in 32 bits */
     default: ((uint8_t *)header)[below(sizeof *header)] ^= (uint8_t)(1u << below(8));
     }
 }
 
+/* The types of a buffer's elements, and of those that travel. */
+struct format {
+    uint32_t element, wire;
+};
+
 /* A message that the core would accept if it were the stream's message of this number. */
-static struct header valid_header(enum hb_role role, enum message_kind kind, unsigned number, uint32_t wire) {
-    uint32_t elements = CHUNK_BYTES / 8, size = wire == HB_F16 ? 2 : 4;
+static struct header valid_header(enum hb_role role, enum message_kind kind, unsigned number, struct format format) {
+    uint32_t elements = CHUNK_BYTES / 8;
+    /* Sums come back in 16 bits if either side of the conversion has them. */
+    int is_narrow = format.wire == HB_F16 || (kind == SUM && format.element == HB_F16);
+    uint32_t size = is_narrow ? 2 : 4;
     if (kind != PUSH && kind != SUM)
         return (struct header){.kind = (uint8_t)kind, .length = kind == ABORT ? 40 : 0, .sequence = below(3)};
     return (struct header){.kind = (uint8_t)kind,
-                           .element = HB_F32,
-                           .wire = (uint8_t)wire,
+                           .element = (uint8_t)format.element,
+                           .wire = (uint8_t)format.wire,
                            .length = role == HB_LOCAL ? 0 : elements * size,
                            /* The other process sums the second half of the buffer. */
                            .offset = (uint64_t)number * elements + (kind == SUM ? ELEMENTS / 2 : 0),
@@ -98,12 +113,15 @@ static size_t next_turn(uint8_t *stream, size_t used) {
     return used;
 }
 
-static size_t random_messages(uint8_t *stream, enum hb_role role, uint32_t wire) {
+/* Messages that were sent so far, without those that do nothing. */
+static unsigned long headers;
+
+static size_t random_messages(uint8_t *stream, enum hb_role role, struct format format) {
     static const enum message_kind usual[] = {PUSH, PUSH, PUSH, SUM, SUM, SUM, ALIVE, ABORT, LEAVE, LEFT};
     size_t used = next_turn(stream, 0); /* a sum is due only after the core has pushed its own chunks */
     enum message_kind first = usual[below(10)];
-    for (unsigned number = 0, messages = 1 + (unsigned)below(MAX_MESSAGES); number < messages; number++) {
-        struct header header = valid_header(role, below(4) ? first : usual[below(10)], number, wire);
+    for (unsigned number = 0, messages = 1 + (unsigned)below(MAX_MESSAGES); number < messages; number++, headers++) {
+        struct header header = valid_header(role, below(4) ? first : usual[below(10)], number, format);
         for (uint64_t times = below(4); times; times--) mutate(&header);
         /* A reason that is cut short would swallow the last message, and a core may outlive a link that sent LEAVE. */
         if (header.kind == ABORT && header.length <= MAX_REASON_BYTES) header.length %= CHUNK_BYTES;
@@ -151,7 +169,7 @@ static struct hb_core *start(int is_helper, enum hb_role role, int *ends) {
 }
 
 /* Submit a buffer, half of which this process sums. */
-static void submit(struct hb_core *core, enum hb_role role, uint32_t wire) {
+static void submit(struct hb_core *core, enum hb_role role, struct format format) {
     static float elements[ELEMENTS];
     uint64_t half = ELEMENTS / 2;
     /* Servers are the helper, if there is one, then the two hosts; the other local rank has a lane of its own. */
@@ -160,8 +178,9 @@ static void submit(struct hb_core *core, enum hb_role role, uint32_t wire) {
                               {.lane = other_lane, .server = other_server, .offset = half, .count = half}};
     struct hb_submission submission = {.address = (uint64_t)(uintptr_t)elements,
                                        .count = ELEMENTS,
-                                       .element = HB_F32,
-                                       .wire = wire,
+                                       .element = format.element,
+                                       .wire = format.wire,
+                                       .host_divisor = 1,
                                        .divisor = 2,
                                        .chunk = CHUNK_BYTES / 8,
                                        .window = RING_BYTES,
@@ -176,9 +195,10 @@ static int attack(int is_helper, enum hb_role role, uint64_t *chunks) {
     int ends[2], links = is_helper ? 2 : 1;
     struct hb_core *core = start(is_helper, role, ends);
     if (!core) return -1;
-    uint32_t wire = role != HB_LOCAL && below(2) ? HB_F16 : HB_F32;
-    if (!is_helper) submit(core, role, wire);
-    size_t size = random_messages(stream, role, wire);
+    static const struct format formats[] = {{HB_F32, HB_F32}, {HB_F32, HB_F16}, {HB_F16, HB_F32}};
+    struct format format = formats[role == HB_LOCAL ? 0 : below(3)];
+    if (!is_helper) submit(core, role, format);
+    size_t size = random_messages(stream, role, format);
     for (int i = 0; i < links; i++) {
         /* A helper gets the same from both, because it sums only what all members agree on. */
         if (send(ends[i], stream, size, 0) != (ssize_t)size) return -1;
@@ -210,6 +230,7 @@ int main(int count, char **arguments) {
         printf("connection %ld: the core did not end as it must\n", number);
         return 1;
     }
-    printf("%ld connections refused, %llu chunks taken before\n", connections, (unsigned long long)chunks);
+    printf("%ld connections refused, %lu headers, %llu chunks taken before\n", connections, headers,
+           (unsigned long long)chunks);
     return 0;
 }

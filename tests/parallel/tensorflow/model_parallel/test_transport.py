@@ -14,3 +14,9 @@ def test_what_the_kernel_takes_leaves_at_once_and_the_rest_follows_in_order(rank
     # After a message that is too large for the kernel, all later messages wait.
     assert sent_at_once == [True, True, False, False, False]
     assert arrived == [True] * 5
+
+
+def test_an_object_that_its_sender_has_not_sealed_is_refused(ranks: Ranks) -> None:
+    whole, refusal = ranks.run("transports.objects", 1)[0]
+    assert whole == b"whole"
+    assert b"a message was changed on its way" in refusal

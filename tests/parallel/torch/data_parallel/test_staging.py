@@ -115,6 +115,21 @@ def test_types_and_layouts(staged):
         assert all(torch.equal(results[0][index], other[index]) for other in results)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_averages_of_16_bits_are_computed_in_fp32(staged, dtype):
+    """Regression: the host's own sum of two times 40,000 was inf in fp16."""
+
+    def of(rank):
+        return [torch.full((1_001,), 40_000, dtype=dtype), tensor_of(rank, 5_000, dtype)]
+
+    results = staged("aabb").sums(of, "average")
+    expected = sum(of(rank)[1].float() for rank in range(4)) / 4
+    for large, ordinary in results:
+        assert torch.equal(large, of(0)[0])
+        # Rounded once: half a unit in the last place of the type.
+        torch.testing.assert_close(ordinary.float(), expected, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-6)
+
+
 def test_one_rank_per_host_needs_no_sum_inside_the_host(world):  # noqa: F811
     ranks = world("abc", 1, "python")
     stagers = {engine.rank: Stager(engine, HostMemory()) for engine in ranks.engines}

@@ -212,7 +212,7 @@ def test_a_lost_rank_ends_the_step_on_the_others() -> None:
             "keeps an automatic partition, and this job has none",
         ),
         ({"replicas": 2}, "nothing would average their gradients: set 'ddp': True, or start 2 ranks"),
-        ({"horovod": True}, "not available in this release: horovod .for PyTorch there is ddp."),
+        ({"horovod": True}, "not available in this release: horovod: .* PyTorch averages replicas with 'ddp'"),
         ({"ddp": True, "ddp_dist_backend": "nccl"}, "ddp_dist_backend 'nccl' needs CUDA devices"),
     ],
 )

@@ -35,8 +35,11 @@ class Engine:
 def test_only_objects_without_a_living_controller_are_removed(tmp_path):
     home = Home(tmp_path)
     alive, dead = (labels_of("a", home, controller) for controller in (identity(os.getpid()), "4194304@1"))
+    # Nobody here can know whether that controller lives.
+    elsewhere = {**dead, "dev.herringbone.place": "node-2 a2 boot-2 pid:[4026531836]"}
     engine = Engine(
         [
+            {"Id": "c0", "Names": ["/z-algo-1"], "Labels": elsewhere},
             {"Id": "c1", "Names": ["/a-algo-1"], "Labels": dead},
             {"Id": "c2", "Names": ["/b-algo-1"], "Labels": alive},
             {"Id": "c3", "Names": ["/c-algo-1"], "Labels": {}},

@@ -2,8 +2,8 @@
 
 import pytest
 
-from herringbone.backends.docker.gpus import find_gpus, split_gpus
-from herringbone_contract.errors import UnsupportedError
+from herringbone.backends.docker.gpus import check_free, find_gpus, split_gpus
+from herringbone_contract.errors import LaunchError, UnsupportedError
 
 TWO = """\
 GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-0a11)
@@ -52,3 +52,43 @@ def test_too_few_gpus_are_counted():
         split_gpus("a", ["algo-1", "algo-2"])
     with pytest.raises(UnsupportedError, match="1 host with at least one GPU each, and this machine has 0"):
         split_gpus("", ["algo-1"])
+
+
+class Containers:
+    """An engine with containers: id -> (job, moment of creation, GPUs, state)."""
+
+    def __init__(self, containers):
+        self.containers = containers
+
+    def get(self, path, **query):
+        if query:
+            assert query == {"all": True, "filters": {"label": ["dev.herringbone.gpus"]}}
+            return [{"Id": name, "State": state} for name, (_, _, _, state) in self.containers.items()]
+        job, created, gpus, _ = self.containers[path.split("/")[2]]
+        labels = {"dev.herringbone.job": job, "dev.herringbone.gpus": gpus}
+        return {"Created": f"2026-11-22T19:31:{created}Z", "Config": {"Labels": labels}}
+
+
+OURS = ("b", "02.51", "GPU-0,GPU-1", "created")
+
+
+@pytest.mark.parametrize(
+    ("other", "refused"),
+    [
+        (("a", "02.5", "GPU-1,GPU-2", "running"), True),
+        # Submitted at one moment: the other one is refused, and not both.
+        (("a", "02.5100001", "GPU-1", "created"), False),
+        (("a", "02.5099999", "GPU-1", "created"), True),
+        (("a", "01", "GPU-2,GPU-3", "running"), False),
+        (("a", "01", "GPU-1", "exited"), False),
+    ],
+)
+def test_a_gpu_that_another_job_has_is_refused_by_name(other, refused):
+    engine = Containers({"c1": other, "c2": OURS, "c3": ("b", "02.6", "GPU-4", "created")})
+    if not refused:
+        check_free(engine, ["c2", "c3"])
+        return
+    with pytest.raises(
+        LaunchError, match=r"job a has GPU-1; wait for its end .*`herringbone stop a`.*CUDA_VISIBLE_DEV"
+    ):
+        check_free(engine, ["c2", "c3"])

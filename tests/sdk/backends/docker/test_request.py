@@ -211,8 +211,10 @@ def test_options_that_an_image_cannot_serve_are_refused():
 def test_a_foreign_image_would_ignore_our_dataparallel_options():
     data_parallel = {"enabled": True, "wire": "bf16", "rails": ["eth0"]}
     job_plan = plan(image_uri=FOREIGN.name, distribution={"smdistributed": {"dataparallel": data_parallel}})
-    with pytest.raises(UnsupportedError, match="theirs:1 was not built by Herringbone, and would ignore wire, rails;"):
+    with pytest.raises(UnsupportedError, match="theirs:1, which was not built by Herringbone, ") as caught:
         review.check_image(job_plan, FOREIGN)
+    assert "dataparallel.wire: an addition of Herringbone's" in str(caught.value)
+    assert "dataparallel.rails: an addition of Herringbone's" in str(caught.value)
     review.check_image(job_plan, OURS)
     review.check_image(plan(distribution={"smdistributed": {"dataparallel": {"enabled": True}}}), FOREIGN)
     shared = plan(count=2, model_dir="/opt/ml/shared/model")

@@ -145,8 +145,11 @@ static int complete(struct hb_fabric *fabric) {
         for (ssize_t i = 0; i < count; i++) {
             struct slot *slot = entries[i].context;
             int received = slot >= slot->stream->in && slot < slot->stream->in + SLOTS;
-            if (received) slot->length = (uint32_t)entries[i].length;
             slot->progress = received ? DONE : FREE;
+            if (received && entries[i].length > SLOT_BYTES)
+                relay_end(fabric, slot->stream); /* no provider delivers more than was asked for */
+            else if (received)
+                slot->length = (uint32_t)entries[i].length;
         }
         moved = 1;
     }

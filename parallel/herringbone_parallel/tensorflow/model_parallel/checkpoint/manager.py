@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.checkpoints import checkpoint_dir
 from herringbone_parallel.core.groups import WORLD, RankType
 from herringbone_parallel.tensorflow.model_parallel import state
 from herringbone_parallel.tensorflow.model_parallel.checkpoint.names import NamedVariable, named_variables
@@ -29,19 +30,20 @@ class CheckpointManager:
     """Keeps checkpoints of a model on several ranks, its optimizer and other variables of a script.
 
         checkpoint = tf.train.Checkpoint(model=model, optimizer=optimizer, epoch=epoch)
-        manager = smp.CheckpointManager(checkpoint, "/opt/ml/checkpoints", max_to_keep=3)
+        manager = smp.CheckpointManager(checkpoint, max_to_keep=3)
         manager.restore()       # the newest, if there is one; at any time
         ...
         manager.save()          # after the first step
 
     Every rank calls. Before the first step there is no model to restore into; `restore` then takes effect in that step,
-    when the model is partitioned. Files are on the first rank's host. Source: SMP v1 for TensorFlow.
+    when the model is partitioned. Files are on the first rank's host, by default in
+    `SM_CHECKPOINT_DIR`. Source: SMP v1 for TensorFlow.
     """
 
     def __init__(
         self,
         checkpoint: tf.train.Checkpoint,
-        directory: str | os.PathLike[str] = "/opt/ml/checkpoints",
+        directory: str | os.PathLike[str] | None = None,
         max_to_keep: int | None = None,
         checkpoint_name: str = "ckpt",
     ) -> None:
@@ -52,7 +54,8 @@ class CheckpointManager:
         if Path(checkpoint_name).name != checkpoint_name or checkpoint_name in ("", ".", ".."):
             raise ParallelError(f"checkpoint_name={checkpoint_name!r} is not a file's name; the folder is `directory`")
         self._checkpoint = checkpoint
-        self._directory, self._name, self._max_to_keep = Path(directory), checkpoint_name, max_to_keep
+        self._directory = Path(checkpoint_dir() if directory is None else directory)
+        self._name, self._max_to_keep = checkpoint_name, max_to_keep
 
     def save(self) -> str:
         """Write a checkpoint and return its path, without the endings of its files.

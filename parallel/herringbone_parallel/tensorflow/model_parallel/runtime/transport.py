@@ -30,11 +30,11 @@ from typing import Any, NamedTuple
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.reduce.collectives import all_gather
 from herringbone_parallel.reduce.engine import Engine
-from herringbone_parallel.reduce.join import handshake
+from herringbone_parallel.reduce.join.handshake import AuthenticatedConnection
 from herringbone_parallel.reduce.join.join import local_address
-from herringbone_parallel.reduce.join.listener import Acceptor, listen
-from herringbone_parallel.reduce.join.listener import connect as connect_to
+from herringbone_parallel.reduce.join.listener import Acceptor, connect_authenticated, listen
 from herringbone_parallel.reduce.join.settings import Settings
+from herringbone_parallel.reduce.join.wire_values import whole
 from herringbone_parallel.tensorflow.model_parallel.runtime.messages import Key, Kind, Message, parts, receive
 
 _CONNECT_SECONDS = 30.0
@@ -67,6 +67,8 @@ class _Peer:
     rank: int
     label: str
     connection: socket.socket
+    # Seals and opens objects, which the receiver unpickles. The step's thread alone uses it.
+    authenticated: AuthenticatedConnection
     # The writer thread takes from it; None tells that thread to end.
     outbox: queue.SimpleQueue[list[Any] | None] = field(default_factory=queue.SimpleQueue)
     # The number of messages in the outbox, including the one that the writer is sending. `lock` guards it.
@@ -102,7 +104,9 @@ class Transport:
     """
 
     def __init__(
-        self, connections: Mapping[int, tuple[str, socket.socket]], failure: Callable[[], str | None] = lambda: None
+        self,
+        connections: Mapping[int, tuple[str, AuthenticatedConnection]],
+        failure: Callable[[], str | None] = lambda: None,
     ) -> None:
         # Written here only; every thread reads it.
         self._peers: dict[int, _Peer] = {}
@@ -127,7 +131,7 @@ class Transport:
         self._writers: list[threading.Thread] = []
         # Daemon threads: a script that ends by an exception must not wait for a peer.
         for rank, (label, connection) in connections.items():
-            peer = _Peer(rank, label, connection)
+            peer = _Peer(rank, label, connection.socket, connection)
             self._peers[rank] = peer
             self._writers.append(threading.Thread(target=self._write, args=(peer,), daemon=True))
             threading.Thread(target=self._read, args=(peer,), daemon=True).start()
@@ -206,13 +210,17 @@ class Transport:
 
     def send_object(self, target: int, data: bytes) -> None:
         """Send bytes, which `receive_object` returns on the other rank."""
-        self._peers[target].send(parts(Message(Kind.OBJECT, 0, Key(), data)))
+        peer = self._peers[target]
+        peer.send(parts(Message(Kind.OBJECT, 0, Key(), peer.authenticated.seal(data))))
 
     def receive_object(self, source: int, seconds: float | None = None) -> bytes:
-        """Wait for bytes from a rank, for `seconds` at most, confirm their receipt, and return them."""
+        """Wait for bytes from a rank, for `seconds` at most, confirm their receipt, and return them.
+
+        Raises `ParallelError` for bytes that the rank did not send.
+        """
         self.wait(lambda: bool(self._objects[source]), lambda: {source}, seconds=seconds)
         with self._changed:
-            data = self._objects[source].popleft()
+            data = self._peers[source].authenticated.open(self._objects[source].popleft())
         self._peers[source].send(parts(Message(Kind.RECEIPT, 0, Key(), b"")))
         return data
 
@@ -312,15 +320,16 @@ def connect(engine: Engine, settings: Settings) -> Transport:
     [2] a rank connects to all lower ranks, and accepts all higher ranks
     """
     # The acceptor runs `accept` in a thread for each connection; `changed` guards the dict.
-    accepted: dict[int, socket.socket] = {}
+    accepted: dict[int, AuthenticatedConnection] = {}
     changed = threading.Condition()
 
-    def accept(connection: socket.socket, hello: dict[str, Any]) -> None:
+    def accept(connection: AuthenticatedConnection, hello: dict[str, Any]) -> None:
         if hello["meeting"] != nonce:
             raise ParallelError("two jobs with the same token share addresses")
-        handshake.send(connection, {})
+        rank = whole(hello, "rank", settings.rank + 1, settings.size - 1)
+        connection.send({})
         with changed:
-            accepted[int(hello["rank"])] = connection
+            accepted[rank] = connection
             changed.notify_all()
 
     # A short name: the path of a local socket is limited to about 100 bytes.
@@ -334,15 +343,17 @@ def connect(engine: Engine, settings: Settings) -> Transport:
     addresses = [_RankAddress(*json.loads(data)) for data in all_gather(engine, json.dumps(own_address).encode())]
     nonce = addresses[0].nonce
     # The acceptor starts after the exchange, because `accept` reads the nonce. Until then the kernel queues callers.
-    acceptor = Acceptor([listener, local], settings.token, accept)
+    acceptor = Acceptor([listener, local], settings.token, f"rank {settings.rank} on {settings.host}", accept)
     until = time.monotonic() + _CONNECT_SECONDS
-    connections: dict[int, socket.socket] = {}
+    connections: dict[int, AuthenticatedConnection] = {}
     try:
         for rank in range(settings.rank):
             peer = addresses[rank]
             target = peer.local_path if peer.host == settings.host else (peer.address, peer.port)
             hello = {"meeting": nonce, "rank": settings.rank}
-            connections[rank], _ = connect_to(target, f"rank {rank} on {peer.host}", settings.token, hello, until)
+            connections[rank], _ = connect_authenticated(
+                target, f"rank {rank} on {peer.host}", settings.token, hello, until
+            )
         with changed:
             higher = set(range(settings.rank + 1, settings.size))
             changed.wait_for(lambda: higher <= set(accepted), until - time.monotonic())
@@ -357,7 +368,7 @@ def connect(engine: Engine, settings: Settings) -> Transport:
         acceptor.close()
         shutil.rmtree(folder, ignore_errors=True)
     for connection in connections.values():
-        configure(connection)
+        configure(connection.socket)
     labelled = {rank: (f"rank {rank} on {addresses[rank].host}", connections[rank]) for rank in sorted(connections)}
     return Transport(labelled, lambda: engine.failure)
 

@@ -32,7 +32,7 @@ _USER_CONTENT = "user_content"
 class CheckpointFolder:
     """The names and files of one such folder.
 
-    folder = CheckpointFolder("/opt/ml/checkpoints")
+    folder = CheckpointFolder(os.environ["SM_CHECKPOINT_DIR"])
     parts, moments = folder.read_parts(folder.newest_tag(partial=True), ("model", "optimizer"))
     """
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.checkpoints import checkpoint_dir
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import communication, optimizer_state, ranks, state
 from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
@@ -30,8 +31,8 @@ class _Checkpoint(NamedTuple):
 
 
 def save_checkpoint(
-    path: str | os.PathLike[str],
-    tag: str,
+    path: str | os.PathLike[str] | None = None,
+    tag: str = "",
     partial: bool = True,
     model: DistributedModel | None = None,
     optimizer: DistributedOptimizer | None = None,
@@ -41,9 +42,10 @@ def save_checkpoint(
 ) -> None:
     """Save the model, the optimizer and `user_content` in the folder `path`; every rank must call it.
 
-        smp.save_checkpoint("/opt/ml/checkpoints", tag=f"step{step}", model=model, optimizer=optimizer,
+        smp.save_checkpoint(tag=f"step{step}", model=model, optimizer=optimizer,
                             user_content={"step": step}, num_kept_partial_checkpoints=3)
 
+    `path` is by default the job's folder of checkpoints, `SM_CHECKPOINT_DIR`; `tag` is required.
     A partial checkpoint is fast, and another number of partitions can resume from it. A full one (`partial=False`) is
     `{"model": ..., "optimizer": ...}` in one file, for torch without this library. Files appear completely or not at
     all, and `newest` is updated last. Only then are partial checkpoints removed, except the newest
@@ -51,7 +53,7 @@ def save_checkpoint(
     Source: SMP v1, `smp.save_checkpoint`.
     """
     library = state.get()
-    folder = CheckpointFolder(path)
+    folder = CheckpointFolder(checkpoint_dir() if path is None else path)
     # Before anything is written: raises for a tag that cannot be a file name.
     folder.full(tag)
     _check_saved(model, partial, num_kept_partial_checkpoints)
@@ -87,7 +89,7 @@ def save_checkpoint(
 
 
 def resume_from_checkpoint(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
     tag: str | None = None,
     partial: bool = True,
     strict: bool = True,
@@ -97,7 +99,7 @@ def resume_from_checkpoint(
 ) -> Any:
     """Load a checkpoint of `save_checkpoint` into the script's model and optimizer, and return its `user_content`.
 
-        user_content = smp.resume_from_checkpoint("/opt/ml/checkpoints")            # the newest partial one
+        user_content = smp.resume_from_checkpoint()            # the newest partial one in SM_CHECKPOINT_DIR
         smp.resume_from_checkpoint("pretrained", tag="model.pt", partial=False, load_optimizer=False)
 
     Every rank must call it, after `DistributedModel` and `DistributedOptimizer`, before or after the first step. A full
@@ -116,7 +118,7 @@ def resume_from_checkpoint(
         raise ParallelError("make the smp.DistributedModel before resuming")
     assert isinstance(model, DistributedModel)
     optimizer = _only_optimizer() if load_optimizer else None
-    folder = CheckpointFolder(path)
+    folder = CheckpointFolder(checkpoint_dir() if path is None else path)
 
     def read() -> _Checkpoint:
         resumed_tag = folder.newest_tag(partial) if tag is None else tag

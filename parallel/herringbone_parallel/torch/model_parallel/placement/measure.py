@@ -9,10 +9,12 @@ values     tensors that one module makes and another uses, and whether a gradien
 from __future__ import annotations
 
 import copy
+import math
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -82,7 +84,7 @@ def suppose(module: nn.Module, state_of: dict[int, float]) -> CostTree:
         )
         for path, inner in module.named_modules()
     }
-    total = sum(node.seconds for node in nodes.values())
+    total = math.fsum(node.seconds for node in nodes.values())
     link = Link(seconds=total / 200, bytes_per_second=float("1e30"))
     return CostTree(root=_tree(nodes, {}), link=link)
 
@@ -149,7 +151,7 @@ def _clocked(costs: dict[str, ModuleCost]) -> dict[str, float]:
     times = defaultdict(list)
     for cost in costs.values():
         times[cost.estimated].append(cost.clocked)
-    return {path: sum(times[cost.estimated]) / len(times[cost.estimated]) for path, cost in costs.items()}
+    return {path: fmean(times[cost.estimated]) for path, cost in costs.items()}
 
 
 def _tree(nodes: dict[str, CostNode], order: dict[str, int]) -> CostNode:

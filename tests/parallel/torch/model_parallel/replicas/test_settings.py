@@ -34,7 +34,7 @@ def test_the_ranks_meet_on_the_port_of_ddp_port(ranks: Ranks) -> None:
 
 
 def test_port_zero_is_refused(ranks: Ranks) -> None:
-    with pytest.raises(RankFailedError, match="ddp_port 0: the ranks cannot agree"):
+    with pytest.raises(RankFailedError, match="no ddp_port 0: ranks cannot agree"):
         ranks.run(rendezvous, {**FOUR, "ddp_port": 0})
 
 

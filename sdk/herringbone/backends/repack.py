@@ -1,0 +1,43 @@
+"""Pack the results of a job that is over and has no archive, from the hosts' own folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from herringbone.controller.artifacts import HostFolder, pack
+from herringbone.planning.checks import output_folder
+from herringbone.planning.plan import parse_plan
+from herringbone_contract.errors import InputError
+from herringbone_contract.paths import INSIDE, Paths
+
+if TYPE_CHECKING:
+    from herringbone.jobs.home import JobFolder
+    from herringbone.jobs.index import JobRecord
+
+
+def repack(record: JobRecord, folder: JobFolder, say: Callable[[str], None]) -> Path:
+    """Pack the model and the output of a job into the place where its controller would have packed them.
+
+    >>> repack(index.get("digits-1"), home.job("digits-1"), print)       # doctest: +SKIP
+    PosixPath('/home/me/.herringbone/jobs/digits-1/output/model.tar.gz')
+
+    Raises `InputError` for a job that runs, has its archive, or left no model; `OSError` for a full disk.
+    """
+    if not record.done:
+        raise InputError(f"job {record.name} is {record.status}: it packs its model itself at its end")
+    if record.model is not None and Path(record.model).exists():
+        raise InputError(f"job {record.name} has its model already: {record.model}")
+    plan = parse_plan(record.plan_dict)
+    bases = [(host.name, folder.host(host.name)) for host in plan.hosts]
+    models = [HostFolder(name, base, str(INSIDE.model)) for name, base in bases]
+    if all(model.is_empty for model in models):
+        looked = ", ".join(str(Paths(base).model) for _, base in bases)
+        raise InputError(f"job {record.name} left no model: there are no files in {looked}")
+    output, compress = output_folder(plan, folder), not plan.options.disable_output_compression
+    suffix = ".tar.gz" if compress else ""
+    data = [HostFolder(name, base, str(INSIDE.output_data)) for name, base in bases]
+    if not all(output_data.is_empty for output_data in data):
+        pack(data, output / f"output{suffix}", compress=compress, say=say)
+    return pack(models, output / f"model{suffix}", compress=compress, say=say)

@@ -1,0 +1,142 @@
+"""Show a host's own tree at `/opt/ml` to the processes of the host, through a mount namespace of their own.
+
+A script that names `/opt/ml` would otherwise read and write the machine's own `/opt/ml`, which all jobs share:
+
+    the machine                 the host's processes
+    /opt/conda                  /opt          a tmpfs, read-only
+    (no /opt/ml)                /opt/conda    the machine's
+                                /opt/ml       <job>/hosts/algo-1/ml
+
+Only Linux has such namespaces, and containers and hardened systems often refuse them. A rank whose `/opt/ml` is not its
+own tree therefore refuses to open files there (`herringbone_entry.ranks.rank`).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+from herringbone_contract.constants import DEFAULT_BASE
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+_MARK = DEFAULT_BASE.encode()
+_PARENT = os.path.dirname(DEFAULT_BASE)  # noqa: PTH120 - pathlib costs the controller milliseconds
+# More files than this are not searched: then the script is taken to name `/opt/ml`.
+_MOST_FILES, _MOST_BYTES = 500, 4 << 20
+_ARCHIVES = (".tar.gz", ".tgz", ".zip", ".whl", ".egg")
+# More entries of /opt than this are not mounted one by one.
+_MOST_ENTRIES = 200
+# Values of Linux's headers sched.h and mount.h.
+_NEW_MOUNTS, _NEW_USERS = 0x00020000, 0x10000000
+_READ_ONLY, _REMOUNT, _BIND, _RECURSIVE, _SLAVE = 1, 32, 4096, 16384, 1 << 19
+
+
+def names_opt_ml(base: str, settings: Iterable[str]) -> bool:
+    """Return whether the code or the hyperparameters of a host, or one of `settings`, contain `/opt/ml`.
+
+    >>> names_opt_ml("/jobs/a/hosts/algo-1/ml", ["--out=/opt/ml/model"])
+    True
+
+    Code that cannot be searched, such as an archive, counts as code that contains it.
+    """
+    if any(DEFAULT_BASE in setting for setting in settings):
+        return True
+    left = _MOST_BYTES
+    for number, path in enumerate(_files(f"{base}/code", f"{base}/input/config")):
+        if number >= _MOST_FILES or path.endswith(_ARCHIVES):
+            return True
+        try:
+            with open(path, "rb") as file:  # noqa: PTH123 - pathlib costs the controller milliseconds
+                content = file.read(left)
+        except OSError:
+            continue
+        left -= len(content)
+        if _MARK in content or left <= 0:
+            return True
+    return False
+
+
+def is_possible(base: str, needed: Iterable[str]) -> bool:
+    """Return whether `enter(base)` works here, by trying it in a child; `needed` are paths that must stay visible."""
+    below = f"{DEFAULT_BASE}/"
+    if sys.platform != "linux" or any(os.path.realpath(path).startswith(below) for path in (base, *needed)):
+        return False
+    # A child, because a process whose user namespace was made and whose mount was refused could not go back.
+    child = os.fork()
+    if child == 0:
+        try:
+            enter(base)
+        except BaseException:  # noqa: BLE001 - the exit code is the answer
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def enter(base: str) -> None:
+    """Move this process into a mount namespace in which `/opt/ml` is `base`; its later children inherit it.
+
+    Raises `OSError` where the system does not allow it.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(name: str, *arguments: object) -> None:
+        if getattr(libc, name)(*arguments):
+            number = ctypes.get_errno()
+            raise OSError(number, f"{name}: {os.strerror(number)}")
+
+    def mount(
+        source: str | None, target: str, flags: int, kind: bytes | None = None, data: bytes | None = None
+    ) -> None:
+        call("mount", None if source is None else os.fsencode(source), os.fsencode(target), kind, flags, data)
+
+    user, group = os.geteuid(), os.getegid()
+    try:
+        # Root may, and so may a process that has made a user namespace below, for another host of the job.
+        call("unshare", _NEW_MOUNTS)
+    except PermissionError:
+        # Without privileges, mounting needs a user namespace. The user keeps the same id in it.
+        call("unshare", _NEW_MOUNTS | _NEW_USERS)
+        for file, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+            with open(f"/proc/self/{file}", "w") as stream:  # noqa: PTH123
+                stream.write(text)
+    # Mounts of the machine, such as a home that is mounted on demand, still arrive here; ours do not leave.
+    mount(None, "/", _RECURSIVE | _SLAVE)
+    if not os.path.isdir(DEFAULT_BASE):  # noqa: PTH112
+        _cover_parent(mount)
+        mount(base, DEFAULT_BASE, _BIND | _RECURSIVE)
+        # A file that the script writes to /opt itself would be lost with the job, so that fails.
+        mount(None, _PARENT, _REMOUNT | _BIND | _READ_ONLY)
+    else:
+        mount(base, DEFAULT_BASE, _BIND | _RECURSIVE)
+
+
+def _cover_parent(mount: Callable[..., None]) -> None:
+    """Mount a tmpfs over /opt that has all of its entries, and an empty folder `ml`."""
+    with os.scandir(_PARENT) as entries:
+        kinds = {entry.path: entry.is_dir(follow_symlinks=False) for entry in entries}
+    if len(kinds) > _MOST_ENTRIES:
+        raise OSError(f"{_PARENT} has {len(kinds)} entries")
+    # Read and opened first: the tmpfs hides the entries, and /proc still leads to them.
+    links = {path: os.readlink(path) for path in kinds if os.path.islink(path)}  # noqa: PTH114, PTH115
+    handles = {path: os.open(path, os.O_PATH | os.O_CLOEXEC) for path in kinds if path not in links}
+    mount("tmpfs", _PARENT, 0, b"tmpfs", b"mode=755,size=1m")
+    for path, link in links.items():
+        os.symlink(link, path)  # noqa: PTH211
+    for path, handle in handles.items():
+        if kinds[path]:
+            os.mkdir(path)  # noqa: PTH102
+        else:
+            os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        mount(f"/proc/self/fd/{handle}", path, _BIND | _RECURSIVE)
+        os.close(handle)
+    os.mkdir(DEFAULT_BASE)  # noqa: PTH102
+
+
+def _files(*folders: str) -> Iterator[str]:
+    for folder in folders:
+        for inside, _, names in os.walk(folder):
+            yield from (f"{inside}/{name}" for name in names)

@@ -1,0 +1,58 @@
+"""The I/O thread of the Python core, one step at a time: its thread is never started."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from herringbone_parallel.reduce.cores.base import CoreConfig, Limit, LinkSpec, Role
+from herringbone_parallel.reduce.cores.messages import LAYOUT, Header, Kind
+from herringbone_parallel.reduce.cores.python_core import PythonCore
+
+ENDS = list[socket.socket]
+
+
+@pytest.fixture
+def helper(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[PythonCore, ENDS]]:
+    """Yield a helper's core of three hosts, and the hosts' ends of its connections."""
+    monkeypatch.setattr(threading.Thread, "start", lambda _: None)
+    pairs = [socket.socketpair() for _ in range(3)]
+    links = tuple(LinkSpec(pair[0].detach(), Role.PEER, index, f"rank {index}") for index, pair in enumerate(pairs))
+    limits = Limit(4096, 8), Limit(0, 0)
+    core = PythonCore(CoreConfig("helper", -1, 3, 0, 0, 1, 1, 0, 1024, *limits, silence=60, late=60, links=links))
+    ends = [pair[1] for pair in pairs]
+    for end in ends:
+        end.setblocking(False)
+    yield core, ends
+    for end in ends:
+        end.close()
+    for stream in core._streams:
+        stream.close()
+    core._selector.close()
+
+
+def test_a_process_that_is_gone_keeps_no_sign_of_life_from_the_next_one(helper: tuple[PythonCore, ENDS]) -> None:
+    """Regression: the list of connections lost an item while it was walked through, and the next one was skipped."""
+    core, ends = helper
+    ends[0].sendall(Header(Kind.LEAVE, sequence=0).pack())
+    core._turn()
+    assert Header.unpack(ends[0].recv(LAYOUT.size)).kind == Kind.LEFT
+    ends[0].close()
+    core._tick(time.monotonic() + 1.0)
+    assert [Header.unpack(end.recv(LAYOUT.size)).kind for end in ends[1:]] == [Kind.ALIVE, Kind.ALIVE]
+    assert [stream.spec.index for stream in core._streams] == [1, 2]
+
+
+def test_a_silent_process_behind_one_that_is_gone_is_noticed(helper: tuple[PythonCore, ENDS]) -> None:
+    core, ends = helper
+    ends[0].sendall(Header(Kind.LEAVE, sequence=0).pack())
+    core._turn()
+    ends[0].close()
+    now = time.monotonic() + 100
+    core._streams[2].received_s = now
+    with pytest.raises(Exception, match="rank 1 stopped answering helper"):
+        core._tick(now)

@@ -1,0 +1,66 @@
+"""A job whose disk becomes full: its end and the cause are told, and everything stays readable."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+
+from herringbone import Estimator
+from herringbone.cli.__main__ import main
+from herringbone.jobs.home import Home
+from herringbone.jobs.index import JobIndex
+
+FILLS_ITS_LOG = "for number in range(60_000): print(number, 'x' * 80)\n"
+FILLS_ITS_MODEL = "import os\nopen(os.environ['SM_MODEL_DIR'] + '/w', 'wb').write(bytes(9 << 20))\n"
+
+
+@pytest.fixture
+def small_disk(home: Home):
+    """The jobs' folder on a disk of 3 MB."""
+    home.path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=3m,mode=700", "tmpfs", str(home.path)]
+    if os.getuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("this user cannot mount a tmpfs")
+    try:
+        yield home
+    finally:
+        # Lazily: a controller whose job is over may still wait for the index.
+        subprocess.run(["umount", "--lazy", str(home.path)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("code", "cause", "kept"),
+    [
+        (FILLS_ITS_LOG, "results could not be packed into .*: No space left on device; nothing is lost", "logs"),
+        (FILLS_ITS_MODEL, r"exit code 1: the disk of .*/logs was full", "hosts"),
+    ],
+)
+def test_the_end_and_the_cause_are_told(
+    script, small_disk: Home, code: str, cause: str, kept: str, capsys, tmp_path
+) -> None:
+    script(code)
+    job = Estimator("train.py", instance_type="local_process").fit(job_name="a", wait=False)
+    job.wait(timeout=30)
+    failure = job.failure
+    assert failure is not None
+    capsys.readouterr()
+    assert main(["ls"]) == 0
+    assert "Failed" in capsys.readouterr().out
+    assert main(["logs", "a"]) == 0
+    # There is room again, and the row is written by the controller or by the next look.
+    for file in small_disk.job("a").path.joinpath(kept).rglob("*"):
+        if file.is_file():
+            os.truncate(file, 0)
+    assert job.describe()["TrainingJobStatus"] == "Failed"
+    assert JobIndex(small_disk.index).get("a").failure is not None
+    assert re.search(cause, failure.render())
+    if kept == "logs":
+        (small_disk.job("a").host("algo-1") / "model" / "w").write_text("1")
+        assert main(["repack", "a"]) == 0
+        assert main(["download", "a", str(tmp_path / "model")]) == 0
+        assert (tmp_path / "model" / "w").read_text() == "1"
+        assert main(["repack", "a"]) == 2
+        assert "has its model already" in capsys.readouterr().err

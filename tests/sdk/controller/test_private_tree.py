@@ -1,0 +1,74 @@
+"""Jobs of `local_process` whose scripts name `/opt/ml` read and write their own tree there."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from herringbone import Estimator, JobFailedError
+from herringbone.controller import private_tree
+
+RESUMES = """
+import os, pathlib
+file = pathlib.Path("/opt/ml/checkpoints/step")
+file.parent.mkdir(parents=True, exist_ok=True)
+print("resumes" if file.exists() else "begins", os.environ["SM_CHECKPOINT_DIR"])
+file.write_text("7")
+"""
+
+
+def test_only_code_and_settings_that_name_it_get_it(tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("print(1)")
+    assert not private_tree.names_opt_ml(str(tmp_path), ["--out=/opt/other"])
+    assert private_tree.names_opt_ml(str(tmp_path), ["--out=/opt/ml/model"])
+    (code / "train.py").write_text("open('/opt/ml/model/w')")
+    assert private_tree.names_opt_ml(str(tmp_path), [])
+    (code / "train.py").unlink()
+    (code / "sourcedir.tar.gz").write_bytes(b"packed")
+    assert private_tree.names_opt_ml(str(tmp_path), [])
+
+
+@pytest.mark.parametrize("path", ["/opt/ml/home/jobs/a", "/opt/ml/checkpoints"])
+def test_a_tree_below_the_folder_itself_is_not_mounted_over(path: str, tmp_path: Path) -> None:
+    assert not private_tree.is_possible(path, [])
+    assert not private_tree.is_possible(str(tmp_path), [path])
+
+
+def test_a_namespace_shows_the_tree_and_leaves_the_machine_as_it_is(tmp_path: Path) -> None:
+    _needs_namespaces(tmp_path)
+    before = sorted(os.listdir("/opt"))
+    (tmp_path / "mark").write_text("")
+    look = "import os; private_tree.enter({0!r}); print(os.listdir('/opt/ml'), sorted(os.listdir('/opt')))"
+    code = "from herringbone.controller import private_tree; " + look.format(str(tmp_path))
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == f"['mark'] {sorted({*before, 'ml'})}\n"
+    assert sorted(os.listdir("/opt")) == before
+
+
+def test_two_jobs_do_not_see_each_others_checkpoints(script, home, tmp_path: Path) -> None:
+    _needs_namespaces(tmp_path)
+    script(RESUMES)
+    for name, kept in (("a", {}), ("b", {}), ("c", {"checkpoint_s3_uri": f"file://{tmp_path}/kept"})):
+        job = Estimator("train.py", instance_type="local_process", **kept).fit(job_name=name, logs=False)
+        base = home.job(name).host("algo-1")
+        assert [line.text for line in job.logs(rank=0)] == [f"begins {base}/checkpoints"]
+        assert (base / "checkpoints" / "step").read_text() == "7"
+    assert (tmp_path / "kept" / "step").read_text() == "7"
+
+
+def test_without_a_namespace_the_error_says_where_to_write(script, home) -> None:
+    # The controller does not find the name in this code, so it makes no namespace, as on a system that refuses one.
+    script("open(''.join(['/op', 't/ml/checkpoints/step']), 'w')")
+    with pytest.raises(JobFailedError, match=r"this job's files are in .*use SM_CHECKPOINT_DIR"):
+        Estimator("train.py", instance_type="local_process").fit(job_name="a", logs=False)
+
+
+def _needs_namespaces(folder: Path) -> None:
+    if not private_tree.is_possible(str(folder), []):
+        pytest.skip("this system allows no mount namespaces")

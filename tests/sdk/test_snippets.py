@@ -1,0 +1,113 @@
+"""Snippets of the pages and docstrings: estimators take their arguments, commands their flags, installs exist."""
+
+import ast
+import inspect
+import re
+import shlex
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from herringbone import Estimator, MXNet, PyTorch, TensorFlow
+from herringbone.cli.__main__ import _parser, _split
+from herringbone.estimators.options import Options
+from herringbone_contract.distribution import parse
+
+ROOT = Path(__file__).parents[2]
+PAGES = [
+    *(ROOT / "docs").glob("*.md"),
+    *(ROOT / "docs" / "reference").glob("*.md"),
+    *(ROOT / "examples").rglob("*.md"),
+    ROOT / "README.md",
+]
+SOURCES = [path for room in ("contract", "sdk", "entrypoints", "parallel") for path in (ROOT / room).rglob("*.py")]
+FILES = {path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8") for path in (*PAGES, *SOURCES)}
+ESTIMATORS = {kind.__name__: kind for kind in (Estimator, PyTorch, TensorFlow, MXNet)}
+# Fenced blocks, and blocks that are indented below an empty line.
+BLOCK = re.compile(r"^ *```[a-z]*\n(.*?)^ *```|\n\n((?: {4}.*\n?)+)", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"(?:\$ )?(?:\S*/)?herringbone ([a-z].*)")
+
+
+def blocks(name):
+    text = FILES[name]
+    if name.endswith(".py"):
+        nodes = [
+            node for node in ast.walk(ast.parse(text)) if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        ]
+        examples = [ast.get_docstring(node) or "" for node in nodes]
+        # A doctest's prompts are no part of its code.
+        text = "\n\n".join(re.sub(r"^(>>>|\.\.\.) ?", "    ", example, flags=re.MULTILINE) for example in examples)
+    return [textwrap.dedent(fenced or indented) for fenced, indented in BLOCK.findall(f"\n\n{text}")]
+
+
+def estimator_calls():
+    for name in FILES:
+        for block in blocks(name):
+            for match in re.finditer(rf"\b({'|'.join(ESTIMATORS)})\(", block):
+                call = complete_call(block[match.start() :])
+                if call is not None:
+                    yield pytest.param(match[1], call, id=f"{name}: {' '.join(call.split())[:60]}")
+
+
+def complete_call(text):
+    """Return the shortest call at the beginning of a text; None where the text is no Python."""
+    for end in (match.end() for match in re.finditer(r"\)", text)):
+        try:
+            node = ast.parse(text[:end], mode="eval").body
+        except SyntaxError:
+            continue
+        return text[:end] if isinstance(node, ast.Call) else None
+    return None
+
+
+CALLS = list(estimator_calls())
+
+
+@pytest.mark.parametrize(("kind", "call"), CALLS)
+def test_estimators_take_the_arguments_of_the_snippets(kind, call):
+    node = ast.parse(call, mode="eval").body
+    parameters = inspect.signature(ESTIMATORS[kind]).parameters
+    positional = [
+        argument for argument in node.args if not isinstance(argument, ast.Constant) or argument.value is not ...
+    ]
+    if positional and isinstance(positional[0], ast.Constant):
+        assert next(iter(parameters)) == "entry_point" or not str(positional[0].value).endswith((".py", ".sh"))
+    names = {keyword.arg for keyword in node.keywords} - {None}
+    assert names <= {*parameters, *Options.__struct_fields__} | {"entry_point", "source_dir", "instance_type"} | {
+        "instance_count", "hyperparameters"
+    }  # fmt: skip
+    for keyword in node.keywords:
+        if keyword.arg == "distribution":
+            try:
+                value = ast.literal_eval(keyword.value)
+            except ValueError:
+                continue  # a name, or `{...}`
+            if "..." not in ast.unparse(keyword.value):
+                parse(value, framework=ESTIMATORS[kind]._framework)
+
+
+def commands():
+    for name in FILES:
+        if name.endswith(".md"):
+            for block in blocks(name):
+                for line in block.splitlines():
+                    for part in re.split(r"&&|\|", line):
+                        if match := COMMAND.match(part.strip()):
+                            yield pytest.param(shlex.split(match[1], comments=True), id=f"{name}: {match[1]}")
+
+
+@pytest.mark.parametrize("words", list(commands()))
+def test_the_commands_of_the_pages_exist(words):
+    _parser().parse_args(_split(words)[0])
+
+
+def test_snippets_are_found():
+    assert len(CALLS) > 15
+    assert len(list(commands())) > 15
+
+
+def test_no_text_installs_herringbone_from_an_index():
+    """Herringbone is installed from a checkout; on an index the name may belong to somebody else."""
+    pattern = re.compile(r"pip install [\"']?herringbone|[\"'`]herringbone\[")
+    assert [name for name, text in FILES.items() if pattern.search(text)] == []
