@@ -87,11 +87,12 @@ class Failure(NamedTuple):
     def render(self, limit: int | None = None) -> str:
         """Return the failure as text: a head line with place and event, then frames, then the log tail.
 
-        A `limit` (characters) drops outer frames and old log lines first; the head line always stays.
+        Control characters of the script, such as colours, become escapes that can be read, except for line breaks and
+        tabs. A `limit` (characters) drops outer frames and old log lines first; the head line always stays.
         """
-        head = f"{self.where}: {self.what}"
-        frames = [f"  at {frame.render()}" for frame in self.frames]
-        tail = [f"  | {line}" for line in self.log_tail]
+        head = _without_controls(f"{self.where}: {self.what}")
+        frames = [_without_controls(f"  at {frame.render()}") for frame in self.frames]
+        tail = [_without_controls(f"  | {_last_state(line)}") for line in self.log_tail]
         text = "\n".join([head, *frames, *tail])
         if limit is None or len(text) <= limit:
             return text
@@ -138,6 +139,24 @@ _ADVICE = {
     "Amazon SageMaker, 'for training job usage'), or take another instance_type",
     "InternalServerError": "the service failed, not the script: run it again; max_retry_attempts has the service do so",
 }
+
+
+def _without_controls(text: str) -> str:
+    if text.isprintable():
+        return text
+    # Imported here: a job that does not fail does not load it.
+    from herringbone_contract.masking import printable
+
+    return printable(text, keep="\n\t")
+
+
+def _last_state(line: str) -> str:
+    """Return what a terminal shows of a line at its end: a progress bar writes all of its states into one line.
+
+    >>> _last_state("10 %\\r20 %\\r")
+    '20 %'
+    """
+    return line.rstrip("\r").rpartition("\r")[2]
 
 
 def summary(failure: Failure) -> str:

@@ -117,12 +117,12 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def printable(text: str) -> str:
-    r"""Return `text` with control characters, and bytes that are no UTF-8, as escapes that can be read.
+def printable(text: str, keep: str = "") -> str:
+    r"""Return `text` with control characters but those in `keep`, and bytes that are no UTF-8, as readable escapes.
 
     >>> printable("weights\x1b[2J\n")
     'weights\\x1b[2J\\n'
     """
     if text.isprintable():
         return text
-    return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    return "".join(letter if letter.isprintable() or letter in keep else ascii(letter)[1:-1] for letter in text)

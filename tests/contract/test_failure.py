@@ -40,6 +40,24 @@ def test_heads(failure, head):
     assert failure.render() == head
 
 
+def test_control_characters_of_the_script_are_shown_as_text():
+    failure = Failure(
+        host="algo-1",
+        exception="E\x1b[2J",
+        message="two\nlines\x07",
+        frames=(Frame("a\x1b.py", 1, "f", "x\x9b"),),
+        log_tail=("\x1b[31mred", " 10 %\r 20 %\r", "tab\there", "ä"),
+    )
+    assert failure.render() == (
+        "algo-1: E\\x1b[2J: two\nlines\\x07 (exit code 1)\n"
+        "  at a\\x1b.py:1 in f: x\\x9b\n"
+        "  | \\x1b[31mred\n"
+        "  |  20 %\n"
+        "  | tab\there\n"
+        "  | ä"
+    )
+
+
 def test_a_limit_drops_old_log_lines_first_then_outer_frames():
     inner = "rank 1 on algo-1: ValueError: bad batch (exit code 1)\n  at train.py:4 in run: raise ValueError(batch)"
     assert FAILURE.render(len(FAILURE.render()) - 1) == FAILURE.render().replace("  | epoch 1\n", "")

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from herringbone.engine.client import Engine
 from herringbone.engine.docker_settings import docker_folder, proxy_variables
+from herringbone.engine.restrictions import restrictions
 from herringbone.images.build import Image, inspect, root_folder, split_name
 from herringbone.images.build_errors import explain
 from herringbone.images.context import Context
@@ -114,6 +115,8 @@ def _install(
         "User": "0:0",
         "WorkingDir": "/",
         "Labels": {Label.REQUIREMENTS: digest},
+        # The code of packages that are built from source runs here.
+        "HostConfig": restrictions("0:0"),
     }
     proxies = proxy_variables(docker_folder(os.environ, Path.home()))
     container = engine.post("/containers/create", description)["Id"]

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from herringbone.engine.client import Engine, EngineRefusal
+from herringbone.engine.restrictions import restrictions
 from herringbone_contract.constants import Key
 
 BASE = "/opt/ml"
@@ -138,6 +139,8 @@ def trial(engine: Engine, image: str, script: str, setting: Setting) -> Iterator
             "Tmpfs": {"/tmp": "mode=1777,exec"},  # noqa: S108 - a path of the container
             # A trial needs no network, and an image of any origin gets none.
             "NetworkMode": "none",
+            # As in a job: an image that needs more than a job gives fails here.
+            **restrictions(setting.user),
         },
     }
     container = engine.post("/containers/create", description)["Id"]

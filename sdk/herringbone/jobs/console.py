@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, TextIO
 
@@ -11,12 +12,17 @@ if TYPE_CHECKING:
 # Six colours that are easy to tell apart and readable on black and on white. A rank keeps its colour.
 _COLOURS = (36, 33, 35, 32, 34, 31)
 _DIM = 2
+# All but tab and carriage return. Not `isprintable`, which also escapes blanks of other scripts.
+_CONTROL = re.compile("[\x00-\x08\x0a-\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 class Console:
     """Writes log lines as `[algo-1:0] text`; on a terminal the prefix has its rank's colour.
 
     >>> Console(sys.stdout).show(lines)      # doctest: +SKIP
+
+    A terminal gets the script's control characters as escapes that can be read: they could change its title, its
+    clipboard or lines above. Tabs, and the carriage returns of progress bars, stay. A pipe or a file gets all bytes.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -26,11 +32,16 @@ class Console:
 
     def show(self, lines: list[LogLine]) -> None:
         if lines:
-            self._write("".join(f"{self._prefix(line)} {line.text}\n" for line in lines))
+            self._write("".join(f"{self._prefix(line)} {self._shown(line.text)}\n" for line in lines))
 
     def say(self, text: str) -> None:
         """Write one line of Herringbone itself."""
         self._write(f"{text}\n")
+
+    def _shown(self, text: str) -> str:
+        if not self._coloured or _CONTROL.search(text) is None:
+            return text
+        return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
     def _prefix(self, line: LogLine) -> str:
         if not self._coloured:

@@ -16,13 +16,13 @@ import msgspec
 from herringbone.code.source import SourceCode
 from herringbone.estimators.inputs import Channel, parse_inputs
 from herringbone.estimators.options import InstanceGroup, Options, explain
+from herringbone.planning.secrets import check_arguments, masked_request
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key, masked
 from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
 from herringbone_contract.errors import (
     DistributionError,
     HerringboneError,
-    HyperparameterError,
     InputError,
     OptionError,
     UnsupportedError,
@@ -132,7 +132,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         masked_options = msgspec.structs.replace(
             self.options,
             environment=masked(self.environment),
-            extra_request=_masked_request(self.options.extra_request),
+            extra_request=masked_request(self.options.extra_request),
             git_config=None if self.options.git_config is None else self.options.git_config.masked,
             # Any object, which JSON cannot hold.
             sagemaker_session=None,
@@ -144,7 +144,7 @@ class JobPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         plan = msgspec.structs.replace(
             self,
             options=masked_options,
-            request=_masked_request(self.request),
+            request=masked_request(self.request),
             hyperparameters=masked_hyperparameters(self.hyperparameters),
             arguments=arguments,
         )
@@ -215,7 +215,8 @@ def make_plan(
     }
     # Each part keeps the limits; together they may still be too many.
     check_limits(hyperparameters)
-    _check_argument_secrets(request, hyperparameters)
+    entry_point = None if request.source is None else request.source.entry_point
+    check_arguments(hyperparameters, list(request.hyperparameters), entry_point)
     return JobPlan(
         job_name=job_name,
         backend=backend,
@@ -231,29 +232,6 @@ def make_plan(
         arguments=request.arguments,
         fewer_hosts=_fewer_hosts(request, distribution, hosts),
     )
-
-
-def _check_argument_secrets(request: JobRequest, encoded: dict[str, str]) -> None:
-    """Refuse secrets that would be arguments of a program: every user of a machine can read those.
-
-    A Python script runs in the process that has read its hyperparameters, so its arguments are not shown.
-    """
-    remedy = "give it in environment={...}, which reaches every rank in private"
-    for key in (Key.MPI_CUSTOM_OPTIONS, Key.DATA_PARALLEL_CUSTOM_OPTIONS):
-        text = str(json.loads(encoded.get(key, '""')))
-        if masked_text(text) != text:
-            raise DistributionError(
-                f"custom_mpi_options: {masked_text(text)!r}: a secret, which would be an argument of mpirun; {remedy}"
-            )
-    if request.source is None or not request.source.entry_point.endswith(".sh"):
-        return
-    own = {name: encoded[name] for name in request.hyperparameters}
-    names = [name for name, value in masked_hyperparameters(own).items() if value != own[name]]
-    if names:
-        raise HyperparameterError(
-            f"hyperparameters: {', '.join(names)}: a secret, which would be an argument of "
-            f"{request.source.entry_point}, where every user of the machine can read it; {remedy}"
-        )
 
 
 def steering(request: JobRequest, *, job_name: str | None) -> dict[str, Any]:
@@ -373,17 +351,6 @@ def _model_channel(channels: tuple[Channel, ...], options: Options, folder: str)
     if any(channel.name == name for channel in channels):
         raise InputError(f"channel {name!r}: given in inputs and by model_uri; rename one (model_channel_name)")
     return parse_inputs({name: options.model_uri}, base=Path(folder))
-
-
-def _masked_request(request: dict[str, Any] | None) -> dict[str, Any] | None:
-    if request is None:
-        return None
-    masked_request = dict(request)
-    if isinstance(environment := request.get("Environment"), dict):
-        masked_request["Environment"] = masked(environment)
-    if isinstance(hyperparameters := request.get("HyperParameters"), dict):
-        masked_request["HyperParameters"] = masked_hyperparameters(hyperparameters)
-    return masked_request
 
 
 def _described(plan: JobPlan) -> list[tuple[str, str]]:

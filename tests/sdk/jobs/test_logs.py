@@ -165,6 +165,24 @@ def test_a_terminal_gets_one_colour_per_rank():
     assert terminal.text.startswith("\x1b[36m[algo-1:0]\x1b[0m epoch")
 
 
+HOSTILE = "\x1b]0;title\x07\x1b[2J\x9b1A ä\u00a0b\tc\0"
+
+
+@pytest.mark.parametrize("tty", [True, False])
+def test_only_a_terminal_gets_control_characters_as_text(tty):
+    """A script could clear the terminal, set its title and write to its clipboard."""
+    terminal = Terminal(tty=tty)
+    Console(terminal).show([LogLine("algo-1", 0, MOMENT, HOSTILE)])
+    shown = "\\x1b]0;title\\x07\\x1b[2J\\x9b1A ä\u00a0b\tc\\x00" if tty else HOSTILE
+    assert terminal.text.partition("] " if not tty else "\x1b[0m ")[2] == f"{shown}\n"
+
+
+def test_a_progress_bar_stays_one():
+    terminal = Terminal(tty=True)
+    Console(terminal).show([LogLine("algo-1", 0, MOMENT, " 10 %|#   |\r 20 %|##  |")])
+    assert terminal.text.endswith(" 10 %|#   |\r 20 %|##  |\n")
+
+
 def test_an_ascii_terminal_does_not_end_the_job():
     ascii_terminal = Terminal(tty=False, encoding="ascii")
     Console(ascii_terminal).show([LogLine("algo-1", 0, MOMENT, "é")])

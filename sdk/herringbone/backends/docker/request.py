@@ -8,6 +8,7 @@ from typing import Any
 
 from herringbone.backends.docker.image import Image
 from herringbone.backends.docker.tree import CACHE, Mount
+from herringbone.engine.restrictions import restrictions
 from herringbone.estimators.options import size_in_bytes
 from herringbone.planning.plan import HostPlan, JobPlan
 from herringbone_contract.constants import HostVariable
@@ -135,6 +136,7 @@ def container_request(
             # The controller writes the log; the engine must not write a second copy to its disk.
             "LogConfig": {"Type": "none"},
             "NetworkMode": network.mode,
+            **restrictions(context.user),
         },
     }
     if options.container_entry_point:

@@ -101,6 +101,8 @@ def test_the_whole_request_for_a_single_host():
             "ShmSize": 8 << 30,
             "LogConfig": {"Type": "none"},
             "NetworkMode": "default",
+            "SecurityOpt": ["no-new-privileges"],
+            "CapDrop": ["ALL"],
         },
     }
     assert container_name(job_plan, job_plan.hosts[0]) == "digits-1-algo-1"
@@ -275,3 +277,22 @@ def test_groups_of_two_types_form_one_job():
         ("algo-2", "local"),
     ]
     assert msgspec.to_builtins(job_plan)["backend"] == "local"
+
+
+@pytest.mark.parametrize("image", [OURS, FOREIGN])
+@pytest.mark.parametrize(
+    ("user", "dropped"),
+    [
+        ("1000:100", ["ALL"]),
+        ("4711", ["ALL"]),
+        # chown, chmod, kill and a change of user stay: images start ranks over sshd with them.
+        ("0:0", ["MKNOD", "NET_RAW", "SETFCAP", "SETPCAP"]),
+    ],
+)
+def test_containers_get_no_privileges_that_training_does_not_need(image, user, dropped):
+    job_plan = plan()
+    request = container_request(job_plan, job_plan.hosts[0], context(job_plan, image, user=user), mounts=(), gpus=())
+    assert request["HostConfig"]["SecurityOpt"] == ["no-new-privileges"]
+    assert request["HostConfig"]["CapDrop"] == dropped
+    assert "CapAdd" not in request["HostConfig"]
+    assert "Privileged" not in request["HostConfig"]
