@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from herringbone_contract.errors import ContractError
 
-_SERVER = re.compile(r"([^=,]+)=([^=,]+):(\d+)")
+_SERVER = re.compile(r"([^=,]+)=([^=,]+):([0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path
 
+from herringbone.user_paths import expanded
 from herringbone_contract.errors import ArchiveError, InputError
 
 
@@ -22,7 +23,7 @@ def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
     nothing incomplete. Raises `InputError` when `into` exists and is not an empty folder, `ArchiveError` for an archive
     that is damaged or reaches outside its folder.
     """
-    into = into.expanduser().absolute()
+    into = expanded(into).absolute()
     _check_free(into)
     into.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{into.name}-", dir=into.parent))
