@@ -313,7 +313,7 @@ def _check_metrics(definitions: tuple[MetricDefinition, ...]) -> None:
     for definition in definitions:
         try:
             groups = re.compile(definition.regex).groups
-        except (re.error, RecursionError, OverflowError) as error:
+        except (re.error, ValueError, RecursionError, OverflowError) as error:
             raise OptionError(
                 f"metric_definitions: {definition.name}: Regex {definition.regex!r} is no regular expression: {error}"
             ) from None
@@ -328,7 +328,7 @@ def _check_policies(policies: Mapping[str, str]) -> None:
     for pattern in policies:
         try:
             empty = re.compile(pattern).search("") is not None
-        except (re.error, RecursionError, OverflowError) as error:
+        except (re.error, ValueError, RecursionError, OverflowError) as error:
             raise OptionError(f"log_policies: {pattern!r} is no regular expression: {error}") from None
         if empty:
             raise OptionError(
