@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -183,3 +184,23 @@ def test_a_chunk_of_more_elements_than_bytes_ends_the_session(server: Server) ->
     assert b"sent a message of kind 1 and 4 bytes (buffer 0, 1073741825 elements of float32" in answer
     wait_until(lambda: server.stats()["running"] == 0)
     leave(joined(server))
+
+
+def test_a_lane_that_cannot_start_is_explained_to_all_its_ranks() -> None:
+    """A rank that has gone while it waited, for example."""
+    server = Server("algo-3", listen("127.0.0.1"), TOKEN, "python")
+    before = descriptors()
+    offer = {"fabric": {"rail": 0, "provider": "fabric:tcp", "name": "00", "tag": 1}}
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(joined, server, members=2, member=1)
+        wait_until(lambda: descriptors() > before)
+        time.sleep(0.1)
+        with pytest.raises(ParallelError, match="the rails of the other end are libfabric's"):
+            first = joined(server, members=2, member=0, **offer)
+            # The answer came before the rail failed; the connection ends.
+            assert b"libfabric" in first.recv(4096) or not first.recv(1)
+            first.close()
+            raise ParallelError("the rails of the other end are libfabric's")
+        with pytest.raises(ParallelError, match=r"could not start: the rails of the other end are libfabric's"):
+            waiting.result()
+    server.close()
