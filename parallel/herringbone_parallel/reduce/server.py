@@ -36,7 +36,7 @@ from herringbone_parallel.reduce.join.settings import CORE_VARIABLE, host_name, 
 _MOST_FAILURES = 100
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     """The ranks of one lane of one job that have connected so far, by host; `hello` is the first rank's."""
 
@@ -76,6 +76,7 @@ class Server:
         self._running: list[_Group] = []
         self._sent = self._received = self._ended = 0
         self._failures: list[str] = []
+        self._is_closing = False
         self._acceptor = Acceptor([listener], token, self._label, self._admit)
 
     @property
@@ -106,6 +107,7 @@ class Server:
         """Stop listening, and close all cores in good order."""
         self._acceptor.close()
         with self._changed:
+            self._is_closing = True
             running = list(self._running)
         for group in running:
             self._end(group)
@@ -141,7 +143,10 @@ class Server:
         with self._changed:
             group.core, group.is_started = core, True
             self._running.append(group)
+            is_closing = self._is_closing
             self._changed.notify_all()
+        if is_closing:
+            core.close()  # `close` has not seen this core
         poll = polling.poll()
         poll.register(core.completions(), polling.POLLIN)
         while not core.ended():
@@ -222,11 +227,9 @@ class Server:
                 links.append(LinkSpec(carried.detach(), Role.PEER, member, rank_hello.label))
             rails.start()
         except BaseException:
-            # Their sockets are detached, so nothing else closes them. The ranks see the end of their connections.
+            # These sockets are detached, so nothing else closes them. The threads of the other ranks close the others.
             for link in links:
                 os.close(link.descriptor)
-            for connection, _ in group.members.values():
-                connection.close()
             if group.rails is not None:
                 group.rails.close()
             raise

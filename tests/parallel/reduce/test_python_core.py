@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import gc
+import os
 import socket
 import threading
 import time
@@ -56,3 +59,26 @@ def test_a_silent_process_behind_one_that_is_gone_is_noticed(helper: tuple[Pytho
     core._streams[2].received_s = now
     with pytest.raises(Exception, match="rank 1 stopped answering helper"):
         core._tick(now)
+
+
+def test_a_core_that_cannot_start_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regression: without descriptors for its pipes, the core kept the links, and the ranks waited for it."""
+    make, made = os.pipe2, iter(range(1))
+
+    def make_once(flags: int) -> tuple[int, int]:
+        if next(made, None) is None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return make(flags)
+
+    monkeypatch.setattr(os, "pipe2", make_once)
+    ours, theirs = socket.socketpair()
+    with theirs:
+        gc.collect()  # what earlier tests left
+        before = len(os.listdir("/proc/self/fd"))
+        links = (LinkSpec(ours.detach(), Role.PEER, 0, "rank 0"),)
+        limits = Limit(4096, 8), Limit(0, 0)
+        with pytest.raises(OSError, match="Too many open files"):
+            PythonCore(CoreConfig("helper", -1, 1, 0, 0, 1, 1, 0, 1024, *limits, silence=60, late=60, links=links))
+        assert theirs.recv(1) == b""
+        gc.collect()
+        assert len(os.listdir("/proc/self/fd")) == before - 1

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -49,10 +50,12 @@ def joined(server: Server, **change: Any) -> socket.socket:
 
 def leave(connection: socket.socket) -> None:
     """Leave as a core does, and wait until the server has closed the connection."""
+    until = time.monotonic() + 10
     with connection:
         connection.sendall(Header(Kind.LEAVE).pack())
         with connection.makefile("rb") as headers:
             while data := headers.read(LAYOUT.size):
+                assert time.monotonic() < until, "the server's core does not end"
                 if Header.unpack(data).kind == Kind.LEAVE:
                     connection.sendall(Header(Kind.LEFT).pack())
 
@@ -129,7 +132,7 @@ def test_a_listener_goes_on_after_its_descriptors_ran_out() -> None:
         try:
             address = "127.0.0.1", json.loads(process.stdout.readline())["port"]
             for _ in range(500):
-                strangers.enter_context(socket.create_connection(address))
+                strangers.enter_context(socket.create_connection(address, 20))
             for session in "12":
                 # Once among the strangers, once after them.
                 connection, _ = connect(address, LABEL, TOKEN, {**HELLO, "session": session}, time.monotonic() + 10)
@@ -183,3 +186,18 @@ def test_a_chunk_of_more_elements_than_bytes_ends_the_session(server: Server) ->
     assert b"sent a message of kind 1 and 4 bytes (buffer 0, 1073741825 elements of float32" in answer
     wait_until(lambda: server.stats()["running"] == 0)
     leave(joined(server))
+
+
+def test_a_lane_that_cannot_start_is_explained_to_all_its_ranks() -> None:
+    """A rank that has gone while it waited, for example."""
+    server = Server("algo-3", listen("127.0.0.1"), TOKEN, "python")
+    offer = {"fabric": {"rail": 0, "provider": "fabric:tcp", "name": "00", "tag": 1}}
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(joined, server, members=2, member=1)
+        wait_until(lambda: bool(server._waiting))
+        # The answer comes before the rail fails; then the connection ends.
+        with joined(server, members=2, member=0, **offer) as first, first.makefile("rb") as answers:
+            assert b"the rails of the other end are libfabric's" in answers.read()
+        with pytest.raises(ParallelError, match=r"could not start: the rails of the other end are libfabric's"):
+            waiting.result()
+    server.close()

@@ -45,9 +45,7 @@ class PythonCore:
         self._failure: str | None = None
         self._closing = False
         self._ended = False
-        # Two pipes: callers wake the I/O thread with the first, and it wakes readers of `completions` with the second.
-        self._wake_out, self._wake_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._done_out, self._done_in = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._pipes: list[int] = []
         self._streams = [
             Stream(
                 spec, config.local_limit if spec.role is Role.LOCAL else config.limit, self._destination, self._deliver
@@ -56,14 +54,29 @@ class PythonCore:
         ]
         # `_streams` shrinks as processes leave; `_all_streams` keeps them for the counts and for `_check_left`.
         self._all_streams = tuple(self._streams)
-        self._flow = Flow(config, self._buffers, self._streams, self._finish)
         self._closed_at = 0.0
         self._leaving: float | None = None
+        self._ticked = time.monotonic()
+        try:
+            self._open()
+        except BaseException:
+            # The links belong to this core, also if the system has no descriptor, memory or thread left.
+            for stream in self._streams:
+                stream.close()
+            self._close_pipes()
+            raise
+
+    def _open(self) -> None:
+        """Take what the I/O thread needs from the system, and start it."""
+        self._flow = Flow(self._config, self._buffers, self._streams, self._finish)
+        # Two pipes: callers wake the I/O thread with the first, and it wakes readers of `completions` with the second.
+        for _ in range(2):
+            self._pipes += os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._wake_out, self._wake_in, self._done_out, self._done_in = self._pipes
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._wake_out, selectors.EVENT_READ)
         for stream in self._streams:
             self._selector.register(stream.socket, selectors.EVENT_READ, stream)
-        self._ticked = time.monotonic()
         # Last: the thread uses all of the members above.
         self._thread = threading.Thread(target=self._run, name="herringbone-reduce", daemon=True)
         self._thread.start()
@@ -117,8 +130,12 @@ class PythonCore:
     def __del__(self) -> None:
         # Not in `close`: another thread may still wait for the completions of a closed core.
         with contextlib.suppress(AttributeError):
-            for descriptor in (self._wake_out, self._wake_in, self._done_out, self._done_in):
-                os.close(descriptor)
+            self._close_pipes()
+
+    def _close_pipes(self) -> None:
+        pipes, self._pipes = self._pipes, []
+        for descriptor in pipes:
+            os.close(descriptor)
 
     # All methods below run in the I/O thread.
 
