@@ -218,30 +218,12 @@ def _run_with_peers(
         else:
             token.deliver(MessageId(source, key), content)
 
-    def results_key() -> Key:
-        # The key hashes the traces: if ranks diverged, their results never match, and the stall probe reports the
-        # difference.
-        return Key(library.steps, 0, digest(progress.calls for progress in traces), Purpose.RESULTS)
-
-    def send(peer: int, packed: torch.Tensor) -> None:
-        transport.send_tensor(peer, results_key(), packed)
-
-    def wait(owner: int) -> torch.Tensor:
-        received: torch.Tensor = token.wait_outside(MessageId(owner, results_key()), probe.poll)
-        return received
-
-    def send_argument(peer: int, purpose: Purpose, content: Any) -> None:
-        transport.send_object(peer, Key(library.steps, 0, 0, purpose), content)
-
-    def wait_for_argument(purpose: Purpose) -> Any:
-        return token.wait_outside(MessageId(0, Key(library.steps, 0, 0, purpose)), probe.poll)
-
     transport.listen(library.steps, deliver)
     try:
-        arguments.agree(library.pp_rank, transport.peers, send_argument, wait_for_argument)
+        _agree(library, transport, token, probe, arguments)
         token.run(probe.poll)
         # [3]
-        shared = share(results, library.pp_rank, library.settings.partitions, send, wait)
+        shared = _share(library, transport, token, probe, results, traces)
         probe.end_step()
         # The script may write into its tensors from here on.
         transport.release()
@@ -258,6 +240,45 @@ def _run_with_peers(
             transport.send_object(peer, Key(library.steps, 0, 0, Purpose.FAILURE), reason)
         raise
     return shared
+
+
+def _agree(
+    library: state.State, transport: Transport, token: RunToken, probe: StallProbe, arguments: Arguments
+) -> None:
+    """Let the arguments of the pipeline's first rank count on this one."""
+
+    def send(peer: int, purpose: Purpose, content: Any) -> None:
+        transport.send_object(peer, Key(library.steps, 0, 0, purpose), content)
+
+    def wait(purpose: Purpose) -> Any:
+        return token.wait_outside(MessageId(0, Key(library.steps, 0, 0, purpose)), probe.poll)
+
+    arguments.agree(library.pp_rank, transport.peers, send, wait)
+
+
+def _share(
+    library: state.State,
+    transport: Transport,
+    token: RunToken,
+    probe: StallProbe,
+    results: list[Any],
+    traces: Sequence[Progress],
+) -> list[Any]:
+    """Return the results with data in them, on every rank."""
+
+    def results_key() -> Key:
+        # The key hashes the traces: if ranks diverged, their results never match, and the stall probe reports the
+        # difference.
+        return Key(library.steps, 0, digest(progress.calls for progress in traces), Purpose.RESULTS)
+
+    def send(peer: int, packed: torch.Tensor) -> None:
+        transport.send_tensor(peer, results_key(), packed)
+
+    def wait(owner: int) -> torch.Tensor:
+        received: torch.Tensor = token.wait_outside(MessageId(owner, results_key()), probe.poll)
+        return received
+
+    return share(results, library.pp_rank, library.settings.partitions, send, wait)
 
 
 def _run_function(microbatch: Microbatch, function: Callable[..., Any], args: Any, kwargs: Any, detach: bool) -> Any:

@@ -5,6 +5,7 @@ Each call is made in code that runs on every rank, on a value between two placed
 
 from __future__ import annotations
 
+import io
 import re
 from collections.abc import Callable
 from operator import setitem
@@ -122,6 +123,7 @@ REFUSED: dict[str, tuple[Call, str]] = {
     "write-to-data": (lambda _, h: (h * 1).data.mul_(2), "mul_ on `.data` of a tensor of a distributed model"),
     "set-data": (set_data, "Tensor.data cannot be used on a tensor of a distributed model"),
     "storage": (lambda _, h: h.untyped_storage().nbytes(), MEMORY),
+    "pickle": (lambda _, h: torch.save(h, io.BytesIO()), MEMORY),
     "dlpack": (lambda _, h: torch.from_dlpack(h.detach()), MEMORY),
     "kept-by-a-module": (keep, "a tensor of the step is used in a module's own code, where its gradient would be lost"),
 }

@@ -248,6 +248,24 @@ def test_shapes_that_cannot_be_foreseen_are_an_error_and_no_hang(ranks: Ranks) -
         ranks.run(unforeseen_shapes, dict(TWO))
 
 
+def inference() -> torch.Tensor:
+    import herringbone_parallel.torch.model_parallel.api as smp
+
+    module, inputs, _ = models.build("Residual")
+    model = smp.DistributedModel(module)
+    evaluate = smp.step(lambda inputs: model(inputs) + inputs[:, : models.CLASSES])
+    with torch.inference_mode():
+        return evaluate(inputs * 2).concat()
+
+
+def test_inference_mode_evaluates(ranks: Ranks) -> None:
+    module, inputs, _ = models.build("Residual")
+    with torch.no_grad():
+        whole = module(inputs * 2) + inputs[:, : models.CLASSES] * 2
+    for scores in ranks.run(inference, dict(TWO)):
+        torch.testing.assert_close(scores, whole)
+
+
 def autocast() -> tuple[list[torch.dtype], bool]:
     import herringbone_parallel.torch.model_parallel.api as smp
 

@@ -49,9 +49,9 @@ def serve_bypasses() -> None:
     torch.autograd._make_grads = _starts
     # torch.compile must not compile this library's own functions where a compiled function of the script calls them.
     # Not imported for that alone: the first optimizer of a process imports it.
-    rules = sys.modules.get("torch._dynamo.trace_rules")
-    if rules is not None:
-        rules.add(_PACKAGE)
+    add = getattr(sys.modules.get("torch._dynamo.trace_rules"), "add", None)
+    if add is not None:
+        add(_PACKAGE)
 
 
 @contextmanager

@@ -34,7 +34,7 @@ _REFUSED = {
     _attribute.data.__set__: "give the new tensor a name of its own",
     **{
         getattr(torch.Tensor, name): _NO_MEMORY
-        for name in ("untyped_storage", "storage", "data_ptr", "__dlpack__", "share_memory_")
+        for name in ("untyped_storage", "storage", "data_ptr", "__dlpack__", "__reduce_ex__", "share_memory_")
     },
 }
 
@@ -92,7 +92,8 @@ def reading(name: str, func: Callable[..., Any], *args: Any, **kwargs: Any) -> A
 
     Other ranks would keep the old data, and the tape would not know of the write.
     """
-    tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    # An inference tensor of the script's own counts no writes.
+    tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor) and not leaf.is_inference()]
     # A detached tensor counts writes together with the tensor that it was detached from.
     versions = [tensor._version for tensor in tensors]
     result = func(*args, **kwargs)
