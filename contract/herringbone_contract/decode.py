@@ -20,6 +20,7 @@ from herringbone_contract.errors import DistributionError
 Target = TypeVar("Target", bound=Struct)
 Reader = Callable[[object, str], object]
 
+_MAX_GUESSED_CHARS = 80
 # Sentences that AWS's SDK raises, by key. People find their answers by searching for them.
 _KNOWN_SENTENCES = {
     "partitions": "The number of partitions must be a positive integer.",
@@ -54,7 +55,8 @@ def read(target: type[Target], raw: object, path: str, nested: Mapping[str, Read
             continue
         try:
             values[key] = msgspec.convert(value, types[key])
-        except msgspec.ValidationError:
+        # The other two are msgspec's for half of a character, and for a value that is nested too deeply.
+        except (msgspec.ValidationError, UnicodeEncodeError, RecursionError):
             # `from None`: msgspec's own sentence says less than ours.
             raise DistributionError(_wrong_value(key, value, field_path, types[key])) from None
     return target(**values)
@@ -74,7 +76,10 @@ def mapping(raw: object, path: str) -> Mapping[str, Any]:
 def show(value: object) -> str:
     """Render a value for a message: short, and with its type, without which `"8"` and `8` look alike."""
     # A value can be a whole dict of parameters; its beginning is enough to recognise it.
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "..."
     return f"{text if len(text) <= 80 else text[:77] + '...'} ({type(value).__name__})"
 
 
@@ -89,7 +94,9 @@ def legal_keys(target: type[Struct]) -> tuple[str, ...]:
 
 
 def _unknown_key(key: str, path: str, legal: tuple[str, ...]) -> str:
-    nearest = difflib.get_close_matches(key, legal, n=1)
+    # The comparison takes a minute for a key of a million characters, and no legal key is long.
+    nearest = difflib.get_close_matches(key[:_MAX_GUESSED_CHARS], legal, n=1)
+    key = key if len(key) <= _MAX_GUESSED_CHARS else f"{key[:_MAX_GUESSED_CHARS]}..."
     guess = f" Did you mean {nearest[0]!r}?" if nearest else ""
     known_sentences = {
         "distribution.smdistributed": f"Invalid smdistributed strategy provided: {key}.",

@@ -39,6 +39,10 @@ if TYPE_CHECKING:
 class HerringboneError(Exception):
     """The root of every error that Herringbone raises on purpose."""
 
+    def __str__(self) -> str:
+        # A message quotes the user's values, and half of a character (a lone surrogate) could not be printed.
+        return super().__str__().encode("utf-8", "backslashreplace").decode()
+
 
 class UsageError(HerringboneError, ValueError):
     """A mistake in the call itself; nothing was started, nothing was changed."""

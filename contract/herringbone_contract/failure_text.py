@@ -10,11 +10,11 @@ from herringbone_contract.errors import ContractError
 from herringbone_contract.failure import Failure, Frame
 
 # Not compiled here: every supervisor imports this module, and few jobs fail.
-_HEAD = r"(?:rank (?P<rank>\d+) on (?P<rank_host>\S+)|(?P<job>the job)|(?P<host>[A-Za-z0-9-]+)): (?P<event>.*)"
-_DEATH = r"exit code (?P<code>\d+)(?:, killed by SIG\w+)?"
+_HEAD = r"(?:rank (?P<rank>[0-9]{1,9}) on (?P<rank_host>\S+)|(?P<job>the job)|(?P<host>[A-Za-z0-9-]+)): (?P<event>.*)"
+_DEATH = r"exit code (?P<code>[0-9]{1,9})(?:, killed by SIG\w+)?"
 _WITH_EXCEPTION = rf"(?P<exception>[A-Za-z_][\w.]*)(?:: (?P<message>.*))? \({_DEATH}\)"
 _WITHOUT_EXCEPTION = rf"{_DEATH}(?:: (?P<message>.*))?"
-_FRAME = r"  at (?P<file>.+?):(?P<line>\d+) in (?P<function>[^:]+)(?:: (?P<source>.*))?"
+_FRAME = r"  at (?P<file>.+?):(?P<line>[0-9]{1,9}) in (?P<function>[^:]+)(?:: (?P<source>.*))?"
 
 
 def parse_failure(text: str | bytes) -> Failure:
@@ -23,9 +23,22 @@ def parse_failure(text: str | bytes) -> Failure:
         raw: dict[str, Any] = json.loads(text)
         raw["frames"] = tuple(Frame(**frame) for frame in raw["frames"])
         raw["log_tail"] = tuple(raw["log_tail"])
-        return Failure(**raw)
-    except (ValueError, KeyError, TypeError) as error:
+        failure = Failure(**raw)
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise ContractError(f"failure.json cannot be read: {error!r}") from error
+    if not _is_typed(failure):
+        raise ContractError("failure.json cannot be read: a member has a value of another type")
+    return failure
+
+
+def _is_typed(failure: Failure) -> bool:
+    numbers = [failure.exit_code, *([] if failure.rank is None else [failure.rank])]
+    texts = [*([] if failure.host is None else [failure.host]), failure.exception, failure.message, *failure.log_tail]
+    for frame in failure.frames:
+        numbers.append(frame.line)
+        texts += [frame.file, frame.function, frame.source]
+    # Not isinstance: JSON's true is an int in Python.
+    return all(type(number) is int for number in numbers) and all(isinstance(text, str) for text in texts)
 
 
 def parse_summary(text: str) -> Failure | None:

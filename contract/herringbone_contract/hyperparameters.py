@@ -73,6 +73,15 @@ def check_user_values(values: Mapping[str, object]) -> None:
                 f"hyperparameter {name!r} is None, which the script would get as an empty text; leave it out, so that"
                 " the script's own default holds"
             )
+        try:
+            json.dumps([name, value], ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            raise HyperparameterError(
+                f"hyperparameter {name!r} has half of a character (a lone surrogate), which no argument can carry"
+            ) from None
+        except (TypeError, ValueError, RecursionError):
+            # `encode_values` names these.
+            continue
 
 
 def check_limits(encoded: Mapping[str, str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -55,7 +56,7 @@ def parse(line: str) -> Event | None:
             content["event_type"],
             content.get("metadata") or {},
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     is_valid = (
         isinstance(event.key, str) and isinstance(event.time_ms, (int, float)) and isinstance(event.metadata, dict)
@@ -89,10 +90,13 @@ class Reader:
             name = event.key.removesuffix(STOP_ENDING)
             # An end without a start, after a restart for example, has no duration.
             if (start := self._starts.pop(name, None)) is not None:
-                numbers.append((name + SECONDS_ENDING, (event.time_ms - start) / 1000))
+                with suppress(OverflowError):
+                    numbers.append((name + SECONDS_ENDING, (event.time_ms - start) / 1000))
         values = event.value if isinstance(event.value, dict) else {event.key: event.value}
         for name, value in values.items():
             # bool is a subclass of int, and a switch is no measurement.
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                numbers.append((name, float(value)))
+                # JSON has integers of any length, and a float has a largest value.
+                with suppress(OverflowError):
+                    numbers.append((name, float(value)))
         return numbers

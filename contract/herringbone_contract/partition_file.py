@@ -18,7 +18,7 @@ VERSION = 1
 # Names shown in a message before the rest is counted.
 _SHOWN = 3
 
-Count = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 Amount = Annotated[float, Meta(ge=0.0)]
 
 
@@ -119,7 +119,7 @@ def parse(text: str | bytes) -> PartitionFile:
                 " to decide again, or use the release that wrote it."
             )
         file = msgspec.json.decode(text, type=PartitionFile)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ParallelError(f"this is not a partition file: {error}. Unset `load_partition` to write one.") from error
     used = set(file.assigned.values())
     # A file edited by hand could leave a pipeline stage without modules.

@@ -16,7 +16,7 @@ FABRIC = "fabric:"
 _FABRIC_RAIL = re.compile(r"fabric:[\w;.-]+(/[^\s,/]+)?")
 # The kernel's IFNAMSIZ, less the byte that ends the name.
 _MAX_INTERFACE_CHARS = 15
-_SERVER = re.compile(r"([^=,]+)=([^=,]+):(\d+)")
+_SERVER = re.compile(r"([^=,]+)=([^=,]+):([0-9]{1,5})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from herringbone_contract.errors import ContractError
 
 HOMOGENEOUS_GROUP = "homogeneousCluster"
-_DIGITS = re.compile(r"(\d+)")
+_DIGITS = re.compile(r"([0-9]+)")
 
 
 def natural_order(hosts: Sequence[str]) -> list[str]:
@@ -19,8 +19,13 @@ def natural_order(hosts: Sequence[str]) -> list[str]:
     >>> natural_order(["algo-10", "algo-2", "algo-1"])
     ['algo-1', 'algo-2', 'algo-10']
     """
-    # A split by a group alternates text and digits, so the parts compared have equal types.
-    return sorted(hosts, key=lambda host: [int(part) if part.isdigit() else part for part in _DIGITS.split(host)])
+    return sorted(hosts, key=_natural_key)
+
+
+def _natural_key(host: str) -> list[tuple[int, str]]:
+    # A split by a group alternates text and digits. The longer number is the larger one, of any length.
+    parts = _DIGITS.split(host)
+    return [(len(part.lstrip("0")), part.lstrip("0")) if index % 2 else (0, part) for index, part in enumerate(parts)]
 
 
 def host_names(count: int) -> list[str]:
@@ -104,8 +109,13 @@ def parse_resource_config(text: str | bytes) -> ResourceConfig:
             )
             for group in raw.get("instance_groups") or []
         ) or (HostGroup(HOMOGENEOUS_GROUP, kind, hosts),)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        interface = raw.get("network_interface_name", "eth0")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ContractError(f"resourceconfig.json cannot be read: {error!r}") from error
+    texts = [current, *hosts, kind, group_name, interface]
+    texts += [text for group in groups for text in (group.name, group.instance_type, *group.hosts)]
+    if not all(isinstance(text, str) for text in texts):
+        raise ContractError("resourceconfig.json cannot be read: a name in it is no text")
     # A host outside the list would wait for the others for ever.
     if current not in hosts:
         raise ContractError(f"resourceconfig.json: current_host {current!r} is not among hosts {list(hosts)}")
@@ -115,5 +125,5 @@ def parse_resource_config(text: str | bytes) -> ResourceConfig:
         current_instance_type=kind,
         current_group_name=group_name,
         groups=groups,
-        network_interface=raw.get("network_interface_name", "eth0"),
+        network_interface=interface,
     )

@@ -192,7 +192,7 @@ def _read_object(path: Path) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ContractError(f"{path} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise ContractError(f"{path} must hold a JSON object, not {type(content).__name__}")

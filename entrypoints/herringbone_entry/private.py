@@ -46,7 +46,7 @@ def read_private(environ: Mapping[str, str]) -> Private | None:
         content = json.loads(line)
         environment = dict(content.get("environment", {}))
         key = bytes.fromhex(content["key"]) if content.get("key") else None
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
         # The message does not quote the line, which is secret.
         raise ContractError(f"{HostVariable.PRIVATE}={number}: the line there is not the JSON of an object") from error
     if not all(isinstance(word, str) for pair in environment.items() for word in pair):

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from herringbone import Estimator, MXNet, PyTorch, TensorFlow
-from herringbone.cli.__main__ import _parser, _split
+from herringbone.cli.__main__ import _VERBS, _parser, _split
 from herringbone.estimators.options import Options
 from herringbone_contract.distribution import parse
 
@@ -99,7 +99,7 @@ def commands():
 
 @pytest.mark.parametrize("words", list(commands()))
 def test_the_commands_of_the_pages_exist(words):
-    _parser().parse_args(_split(words)[0])
+    _parser(_VERBS).parse_args(_split(words)[0])
 
 
 def test_snippets_are_found():

@@ -209,6 +209,6 @@ def parse_address(control: str, *, heartbeat: float) -> Address:
     if kind == "unix" and rest:
         return UnixAddress(rest)
     host, _, port = rest.rpartition(":")
-    if kind == "tcp" and host and port.isdigit() and 0 < int(port) < 65_536:
+    if kind == "tcp" and host and port.isascii() and port.isdigit() and len(port) < 6 and 0 < int(port) < 65_536:
         return TCPAddress(host.strip("[]"), int(port), heartbeat)
     raise ContractError(f"control channel {control!r} is neither 'unix:PATH' nor 'tcp:HOST:PORT'")

@@ -13,7 +13,17 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from herringbone_entry.channel.session import Session
+    from typing import Protocol
+
+    class Session(Protocol):
+        """The keys of a connection between hosts, as `channel.session` has them."""
+
+        def seal(self, body: bytes) -> bytes:
+            """Return what goes over the wire for a body."""
+
+        def open(self, frame: bytes) -> bytes:
+            """Return the body of what came over the wire. Raises `WireError`."""
+
 
 Message = dict[str, Any]
 

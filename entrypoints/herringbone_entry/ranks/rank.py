@@ -199,6 +199,8 @@ def guard_opt_ml(base: str) -> None:
 
     There it is the machine's: all jobs share it, so one would resume from another's checkpoint.
     """
+    if base == _OPT_ML:
+        return
     with contextlib.suppress(OSError):
         if os.path.samefile(base, _OPT_ML):  # noqa: PTH121 - pathlib costs 5 ms
             return

@@ -49,7 +49,7 @@ def _name_of(instance_type: str) -> str:
     by_prefix = (name for prefix, name in _PREFIXES.items() if instance_type.startswith(prefix))
     name = next(by_prefix, None) or _TYPES.get(instance_type)
     if name is None:
-        near = difflib.get_close_matches(instance_type, _TYPES, n=1)
+        near = difflib.get_close_matches(instance_type[:100], _TYPES, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
         raise UnsupportedError(
             f"instance_type {instance_type!r}: this release has no backend for it; there is: {', '.join(_TYPES)}, "

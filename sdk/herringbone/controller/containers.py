@@ -11,11 +11,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
 
 from herringbone.controller.hosts import Host, Restart, Site
-from herringbone.controller.log_files import LogFile
+from herringbone.controller.log_files import LogFile, complain
 from herringbone.engine.client import Engine, EngineRefusal, hijack, read_head, send
 from herringbone_contract.errors import ArchiveError, EngineError
 
@@ -90,7 +89,7 @@ class ContainerHost(Host):
             self._kill(number)
         except EngineError as error:
             # When the engine is gone, its connections break as well, and the loop handles that as the host's end.
-            print(f"{self.name}: signal {number}: {error}", file=sys.stderr)
+            complain(f"{self.name}: signal {number}: {error}")
 
     def _kill(self, number: int) -> None:
         # The engine refuses to signal a paused container. Somebody may pause it again between the two requests.
@@ -241,7 +240,7 @@ class Containers(Site):
                 try:
                     host.unpause()
                 except EngineError as error:
-                    print(f"{host.name}: {error}", file=sys.stderr)
+                    complain(f"{host.name}: {error}")
                 host.signal(signal.SIGCONT)
 
     def collect(self) -> None:
@@ -324,7 +323,7 @@ class Containers(Site):
         try:
             remove(self._engine, name)
         except EngineError as error:
-            print(error, file=sys.stderr)
+            complain(error)
 
 
 def start_container(engine: Engine, container: str, stream: socket, ending: socket, line: bytes) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sys
 import time
 
 # A longer line is broken here: output without newlines must not fill the memory.
@@ -17,6 +19,12 @@ def stamp(now: float) -> bytes:
     """
     seconds, micros = divmod(int(now * 1_000_000), 1_000_000)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(seconds))}.{micros:06d}Z ".encode()
+
+
+def complain(text: object) -> None:
+    """Write a line into the controller's own log, unless its disk is full."""
+    with contextlib.suppress(OSError):
+        print(text, file=sys.stderr, flush=True)
 
 
 class LogFile:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-import sys
 import time
 import traceback
 from dataclasses import replace
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from herringbone.controller.config import ControllerConfig
+from herringbone.controller.log_files import complain
 from herringbone.jobs.end_file import EndFile
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import FAILED, STOPPING, TRAINING, JobIndex, JobRecord
@@ -100,9 +100,7 @@ class IndexRecord:
             if self._index.update(self._job, unless_done=True, **self._pending) and self._row is None:
                 self._row = self._index.get(self._job)
         except HerringboneError as error:
-            # Standard error is the job's controller.log, whose disk may be full as well.
-            with contextlib.suppress(OSError):
-                print(f"job {self._job}: {error}", file=sys.stderr, flush=True)
+            complain(f"job {self._job}: {error}")
             return False
         self._pending = {}
         return True
@@ -203,7 +201,7 @@ def stopping(config: ControllerConfig) -> float | None:
 def broken(config: ControllerConfig, error: BaseException) -> None:
     """Record the failure of the controller itself, and remove the run folder."""
     # Standard error is the job's controller.log.
-    traceback.print_exception(error)
+    complain("".join(traceback.format_exception(error)))
     shutil.rmtree(config["run_folder"], ignore_errors=True)
     failure = Failure(exception=type(error).__name__, message=f"the job's controller could not go on: {error}")
     record_of(config).finish(status=FAILED, secondary_status=FAILED, ended=time.time(), failure=failure.to_json())

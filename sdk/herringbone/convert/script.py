@@ -41,7 +41,8 @@ def convert_script(text: str, *, name: str = "script") -> Converted:
     """
     try:
         tree = ast.parse(text)
-    except (SyntaxError, ValueError) as error:
+    # The parser's own stack ends in a MemoryError.
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise InputError(f"{name}: no Python that this version can parse: {error}") from None
     return _Conversion(text, tree).result()
 

@@ -53,7 +53,7 @@ def read_context(name: str, folder: Path) -> tuple[str, TlsFiles | None]:
         raise EngineError(
             f"the docker command's context {name!r} does not exist; `docker context ls` lists them"
         ) from None
-    except (OSError, ValueError, LookupError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
         raise EngineError(f"the docker command's context {name!r} cannot be read: {error}") from error
     certificates = folder / "contexts" / "tls" / identifier / "docker"
     if not certificates.is_dir():
@@ -73,13 +73,19 @@ def registry_login(registry: str, folder: Path) -> dict[str, str]:
     # `docker login` files Docker Hub under the address of its first API.
     key = _DOCKER_HUB if registry == "docker.io" else registry
     # A program for one registry wins over the one for all, as in the docker command.
-    program = config.get("credHelpers", {}).get(registry) or config.get("credsStore")
+    program = _section(config, "credHelpers").get(registry) or config.get("credsStore")
     if program and (login := _ask_program(f"docker-credential-{program}", key)):
         return login
-    for address, entry in config.get("auths", {}).items():
+    for address in _section(config, "auths"):
+        entry = _section(_section(config, "auths"), address)
         if _host_of(address) == _host_of(key) and (entry.get("auth") or entry.get("identitytoken")):
-            # Only the first colon separates: a password may contain more.
-            user, _, password = base64.b64decode(entry.get("auth", "")).decode().partition(":")
+            try:
+                # Only the first colon separates: a password may contain more.
+                user, _, password = base64.b64decode(entry.get("auth", "")).decode().partition(":")
+            except (ValueError, TypeError):
+                raise EngineError(
+                    f"the login for {address} in {folder / 'config.json'} is damaged; run `docker login {address}`"
+                ) from None
             token = {"identitytoken": entry["identitytoken"]} if entry.get("identitytoken") else {}
             # The docker command strips NULs from a stored password, too.
             return {"username": user, "password": password.rstrip("\0"), "serveraddress": address, **token}
@@ -105,7 +111,7 @@ def login_header(login: Mapping[str, str]) -> dict[str, str]:
 
 def proxy_variables(folder: Path) -> dict[str, str]:
     """Return the variables that the `docker` command sets in builds and containers for its configured proxies."""
-    proxies = _config(folder).get("proxies", {}).get("default", {})
+    proxies = _section(_section(_config(folder), "proxies"), "default")
     variables = {}
     for key, name in _PROXIES.items():
         if proxies.get(key):
@@ -117,9 +123,14 @@ def proxy_variables(folder: Path) -> dict[str, str]:
 def _config(folder: Path) -> dict[str, Any]:
     try:
         content = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}  # as the docker command does without settings
     return content if isinstance(content, dict) else {}
+
+
+def _section(settings: dict[str, Any], name: str) -> dict[str, Any]:
+    section = settings.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _ask_program(program: str, address: str) -> dict[str, str] | None:

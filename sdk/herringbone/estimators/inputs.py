@@ -7,15 +7,17 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal, TypeAlias, TypeVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
 from herringbone.estimators.texts import check_texts
+from herringbone.user_paths import expanded
 from herringbone_contract.errors import InputError
 
 DEFAULT_CHANNEL = "training"
 _CHANNEL_NAME = re.compile(r"[A-Za-z0-9.\-_]{1,64}")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _Item = TypeVar("_Item")
 _Input = TypeVar("_Input", "TrainingInput", "FileSystemInput")
 
@@ -156,13 +158,14 @@ def local_path(address: str, *, base: Path) -> Path | None:
 
     As in AWS's local mode, `file://data` is relative: the path starts after the two slashes.
     """
-    # Only with `://`: urlsplit would take the `a` of a file `a:b` for a scheme.
-    scheme = urlsplit(address).scheme if "://" in address else ""
+    # Only with `://`: the `a` of a file `a:b` is no scheme.
+    match = _SCHEME.match(address)
+    scheme = match[1].lower() if match else ""
     if scheme not in ("", "file"):
         return None
     # Only an address escapes characters: in a plain path `%` is a `%`.
     path = Path(unquote(address[len("file://") :])) if scheme else Path(address)
-    return Path(os.path.abspath(base / path.expanduser()))  # noqa: PTH100 - Path.resolve would follow links
+    return Path(os.path.abspath(base / expanded(path)))  # noqa: PTH100 - Path.resolve would follow links
 
 
 def share(files: Sequence[_Item], *, host: int, hosts: int) -> list[_Item]:

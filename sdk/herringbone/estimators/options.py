@@ -164,7 +164,8 @@ _FREE_TEXTS = (
     "metric_definitions",
     "log_policies",
 )
-_SIZE = re.compile(r"(\d+)([kmg]?)b?", re.IGNORECASE)
+_SHOWN_CHARS, _SHOWN_NAME_CHARS = 200, 80
+_SIZE = re.compile(r"([0-9]{1,18})([kmg]?)b?", re.IGNORECASE)
 _SHIFTS = {"": 0, "k": 10, "m": 20, "g": 30}
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -198,6 +199,11 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         options = msgspec.convert(values, Options, from_attributes=True)
     except msgspec.ValidationError as error:
         raise OptionError(explain(error, values)) from None
+    except (UnicodeEncodeError, RecursionError):
+        # msgspec's own, for half of a character and for endless nesting; they do not name the option.
+        raise OptionError(
+            "options: a value has half of a character (a lone surrogate), or is nested too deeply"
+        ) from None
     _check_all_texts(options)
     options = msgspec.structs.replace(options, sagemaker_session=session)
     _check_environment(options.environment)
@@ -272,6 +278,7 @@ def _unknown(name: str) -> str:
     if name in RENAMED:
         return f"{name}: renamed in SageMaker's SDK 2; write {RENAMED[name]}"
     known_names = [*ESTIMATOR_ARGUMENTS, *Options.__struct_fields__]
+    name = shown_name(name)
     nearest = difflib.get_close_matches(name, known_names, n=1)
     if nearest:
         return f"{name}: no such option; did you mean {nearest[0]}?"
@@ -289,8 +296,22 @@ def explain(error: msgspec.ValidationError, values: Mapping[str, Any]) -> str:
     if name not in values:
         return str(error)
     # The values of these two may be secrets.
-    value = "" if name in ("environment", "git_config") else f" (given: {values[name]!r})"
+    value = "" if name in ("environment", "git_config") else f" (given: {shown(values[name])})"
     return f"{path}: {problem[0].lower()}{problem[1:].replace('`', '')}{value}"
+
+
+def shown_name(name: str) -> str:
+    """Return the beginning of a name, for a message and for a search of similar names, which is slow for long ones."""
+    return name if len(name) <= _SHOWN_NAME_CHARS else f"{name[:_SHOWN_NAME_CHARS]}..."
+
+
+def shown(value: object) -> str:
+    """Return a value's text for a message, cut where it is long."""
+    try:
+        text = repr(value)
+    except RecursionError:
+        return "..."
+    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}..."
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
@@ -319,7 +340,7 @@ def _check_metrics(definitions: tuple[MetricDefinition, ...]) -> None:
     for definition in definitions:
         try:
             groups = re.compile(definition.regex).groups
-        except re.error as error:
+        except (re.error, ValueError, RecursionError, OverflowError) as error:
             raise OptionError(
                 f"metric_definitions: {definition.name}: Regex {definition.regex!r} is no regular expression: {error}"
             ) from None
@@ -334,7 +355,7 @@ def _check_policies(policies: Mapping[str, str]) -> None:
     for pattern in policies:
         try:
             empty = re.compile(pattern).search("") is not None
-        except re.error as error:
+        except (re.error, ValueError, RecursionError, OverflowError) as error:
             raise OptionError(f"log_policies: {pattern!r} is no regular expression: {error}") from None
         if empty:
             raise OptionError(

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from herringbone.user_paths import expanded
 from herringbone_contract.errors import HerringboneError, JobNameError
 
 HOME_VARIABLE = "HERRINGBONE_HOME"
@@ -115,4 +116,4 @@ def _part(name: str) -> str:
 def find_home() -> Home:
     """Return the home that the environment names now."""
     folder = os.environ.get(HOME_VARIABLE)
-    return Home(Path(folder).expanduser().absolute() if folder else Path.home() / ".herringbone")
+    return Home(expanded(folder).absolute() if folder else Path.home() / ".herringbone")

@@ -159,7 +159,7 @@ class JobIndex:
         rows = self._select("WHERE name = ?", name)
         if rows:
             return rows[0]
-        near = difflib.get_close_matches(name, [record.name for record in self.all()], n=3)
+        near = difflib.get_close_matches(name[:100], [record.name for record in self.all()], n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else "`herringbone ls` shows the jobs"
         raise JobNotFoundError(f"no job {name!r} in {self._path.parent}; {hint}")
 

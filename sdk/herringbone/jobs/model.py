@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from herringbone.user_paths import expanded
 from herringbone_contract.archives import unpack
 from herringbone_contract.errors import InputError
 
@@ -21,7 +22,7 @@ def download_model(fetch: Callable[[Path], Path], into: Path) -> Path:
     nothing incomplete. Raises `InputError` when `into` exists and is not an empty folder, `ArchiveError` for an archive
     that is damaged, reaches outside its folder or is larger than the disk's free space.
     """
-    into = into.expanduser().absolute()
+    into = expanded(into).absolute()
     _check_free(into)
     into.parent.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix=f".{into.name}-", dir=into.parent))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from herringbone.cli.__main__ import _parser
+from herringbone.cli.__main__ import _VERBS, _parser
 from herringbone.jobs.index import JobIndex, JobRecord
 
 # Runs commands in a Python that has no package of an extra; prints a list of [command, exit code, standard error].
@@ -104,5 +104,5 @@ def test_each_verb_without_extras_and_with_an_unknown_name(home, script, tmp_pat
 
 
 def test_the_commands_have_every_verb():
-    verbs = _parser()._subparsers._group_actions[0].choices
+    verbs = _parser(_VERBS)._subparsers._group_actions[0].choices
     assert {command.partition(" ")[0] for command in COMMANDS} == set(verbs)

@@ -188,7 +188,7 @@ def test_fit_names_the_options_without_effect(options, message, capsys):
         ({"my name": 1}, "hyperparameter 'my name': a name has no white space"),
         ({"a=b": 1}, "hyperparameter 'a=b': a name has no white space"),
         ({"-x": 1}, "hyperparameter '-x': a name has no white space"),
-        ({"x\0": 1}, "a name has no white space"),
+        ({"x\0": 1}, "has a control character or a line break"),
     ],
 )
 def test_hyperparameters_that_a_script_would_not_get_are_refused(hyperparameters, message):

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import keras
 
 from herringbone_contract.errors import ParallelError
+from herringbone_parallel.job_folders import model_dir
 from herringbone_parallel.tensorflow.model_parallel import state
 from herringbone_parallel.tensorflow.model_parallel.checkpoint.saving import (
     input_specs,
@@ -92,9 +93,9 @@ class DistributedModel(Trainer):
     def non_trainable_weights(self) -> list[Any]:
         return _local(super().non_trainable_weights)
 
-    def save_model(self, save_path: str = "/opt/ml/model") -> None:
-        """Write the whole model as a SavedModel, which plain Keras loads; see `saving.save_model`."""
-        save_model(self, save_path)
+    def save_model(self, save_path: str | None = None) -> None:
+        """Write the whole model as a SavedModel, by default in `SM_MODEL_DIR`; see `saving.save_model`."""
+        save_model(self, str(model_dir()) if save_path is None else save_path)
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ARG002 - Keras's signature
         """Write the whole model into a folder, as `save_model` does; raises `ParallelError` for a Keras file."""

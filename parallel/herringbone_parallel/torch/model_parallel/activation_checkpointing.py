@@ -19,7 +19,7 @@ from torch import nn
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.torch.model_parallel import state
-from herringbone_parallel.torch.model_parallel.placement.placement import HOME_ATTRIBUTE, Home
+from herringbone_parallel.torch.model_parallel.placement.placement import Home
 from herringbone_parallel.torch.model_parallel.runtime import microbatch
 
 _EACH, _CONTIGUOUS = "each", "contiguous"
@@ -83,7 +83,7 @@ def checkpoint(module: nn.Module, *args: Any, preserve_rng_state: bool = True) -
         )
     if not _on_every_rank():
         return _recomputed(module, preserve_rng_state, *args)
-    home = module.__dict__.get(HOME_ATTRIBUTE)
+    home = module.__dict__.get(microbatch.HOME_ATTRIBUTE)
     if home is None:
         set_activation_checkpointing(module, preserve_rng_state)
         return module(*args)
@@ -104,7 +104,7 @@ def checkpoint_sequential(
     if not isinstance(sequential, nn.Sequential):
         raise ParallelError(f"smp.checkpoint_sequential takes an nn.Sequential, not a {type(sequential).__qualname__}")
     limit = _limit(sequential, strategy)
-    home = sequential.__dict__.get(HOME_ATTRIBUTE)
+    home = sequential.__dict__.get(microbatch.HOME_ATTRIBUTE)
     run = partial(_run_sequential, sequential, limit, preserve_rng_state)
     if home is None or not _on_every_rank():
         return run(input)
@@ -185,7 +185,7 @@ def _units(sequential: nn.Sequential, limit: int | None) -> list[_Unit]:
     # On one rank only, all children are here and their homes do not matter.
     split = _on_every_rank()
     for child in sequential:
-        home: Home | None = child.__dict__.get(HOME_ATTRIBUTE) if split else None
+        home: Home | None = child.__dict__.get(microbatch.HOME_ATTRIBUTE) if split else None
         if units and (limit is None or len(units[-1].children) < limit):
             last = units[-1]
             if not split or (home is not None and last.home is not None and home.rank == last.home.rank):

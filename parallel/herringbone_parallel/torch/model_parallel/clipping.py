@@ -1,20 +1,31 @@
-"""Gradient clipping by the norm over the whole model, of which each rank has a part."""
+"""Gradient clipping by the norm over the whole model, of which each rank has a part.
+
+torch's own `clip_grad_norm_` does the same for parameters of a distributed model. torch's `get_total_norm` sees
+gradients only, of which a rank may have none, so it is refused for them.
+"""
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 import torch.distributed as dist
+import torch.nn.utils.clip_grad as torch_clipping
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import state
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import OWNER_ATTRIBUTE
 
 
 def clip_grad_norm_(
-    parameters: torch.Tensor | Iterable[torch.Tensor], max_norm: float, norm_type: float = 2.0
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
 ) -> torch.Tensor:
     """Scale the gradients down to a global norm of at most `max_norm`, and return the norm before that.
 
@@ -23,10 +34,18 @@ def clip_grad_norm_(
     Every rank calls it, between the step function and `optimizer.step()`. The norm and the result are those of
     `torch.nn.utils.clip_grad_norm_` in one process: replicas have the same gradients, which count once.
     """
+    norm_type = float(norm_type)
     if not norm_type > 0:
         raise ParallelError(f"norm_type must be above 0 (math.inf for the largest element), not {norm_type!r}")
     library = state.get()
     clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    owned = [hasattr(parameter, OWNER_ATTRIBUTE) for parameter in clipped]
+    if any(owned) and not all(owned):
+        raise ParallelError(
+            "clip_grad_norm_ of parameters of the DistributedModel together with others, whose gradients would count"
+            " once for each rank of the pipeline: make the others a part of the model, or clip them in a call of their"
+            " own"
+        )
     gradients = [parameter.grad for parameter in clipped if parameter.grad is not None]
     # In float64, so that the result hardly depends on the partition.
     total = torch.zeros((), dtype=torch.float64, device=library.device)
@@ -38,8 +57,85 @@ def clip_grad_norm_(
     dist.all_reduce(total, operation, group=library.groups[CommGroup.MP_GROUP])
     if not largest:
         total = total ** (1.0 / norm_type)
+    if error_if_nonfinite and not torch.isfinite(total):
+        # torch's own error: on every rank, because all have the same sum.
+        raise RuntimeError(
+            f"the total norm of order {norm_type} of the gradients is {total.item()}, so it is not clipped"
+        )
     # torch's own formula; above 1 there is nothing to clip.
     scale = torch.clamp(max_norm / (total + 1e-6), max=1.0)
     for gradient in gradients:
         gradient.detach().mul_(scale.to(gradient))
-    return total.to(torch.get_default_dtype())
+    # Of all parameters and not of the gradients, so that the type is the same on a rank without any.
+    dtypes = (parameter.dtype for parameter in clipped)
+    return total.to(functools.reduce(torch.promote_types, dtypes, torch.get_default_dtype()))
+
+
+def serve_torch_clipping() -> None:
+    """Make `torch.nn.utils.clip_grad_norm_` right for a distributed model; a second call changes nothing."""
+    _replace("clip_grad_norm_", _clip)
+    if "_get_total_norm" in _originals:
+        _replace("_get_total_norm", _total_norm)
+
+
+def _inner(name: str) -> Any:
+    """Return the cell of torch's function that holds its code, None if it is a plain function."""
+    cells = getattr(torch_clipping, name).__closure__ or ()
+    return next((cell for cell in cells if callable(cell.cell_contents)), None)
+
+
+def _original(name: str) -> Callable[..., Any]:
+    cell = _inner(name)
+    found: Callable[..., Any] = getattr(torch_clipping, name) if cell is None else cell.cell_contents
+    return found
+
+
+# Before torch 2.6 there is no function for the norm alone.
+_originals = {name: _original(name) for name in ("clip_grad_norm_", "_get_total_norm") if hasattr(torch_clipping, name)}
+
+
+def _replace(name: str, function: Callable[..., Any]) -> None:
+    # Scripts import the function by its name. So this replaces the code behind torch's decorator, where there is one.
+    cell = _inner(name)
+    if cell is not None:
+        cell.cell_contents = function
+    else:
+        setattr(torch_clipping, name, function)
+        setattr(torch.nn.utils, name, function)
+
+
+def _clip(
+    parameters: torch.Tensor | Iterable[torch.Tensor],
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    foreach: bool | None = None,
+) -> torch.Tensor:
+    clipped = [parameters] if isinstance(parameters, torch.Tensor) else list(parameters)
+    # A rank may have none of the parameters that the others clip together.
+    if _partitioned() and (not clipped or any(hasattr(parameter, OWNER_ATTRIBUTE) for parameter in clipped)):
+        return clip_grad_norm_(clipped, max_norm, norm_type, error_if_nonfinite)
+    norm: torch.Tensor = _originals["clip_grad_norm_"](clipped, max_norm, norm_type, error_if_nonfinite, foreach)
+    return norm
+
+
+def _total_norm(tensors: torch.Tensor | Iterable[torch.Tensor], *args: Any, **kwargs: Any) -> torch.Tensor:
+    listed = [tensors] if isinstance(tensors, torch.Tensor) else list(tensors)
+    if _partitioned():
+        model: Any = state.get().model
+        # By identity: `parameter.grad` is the same object as long as the list holds it.
+        gradients = {id(parameter.grad) for parameter in model.local_parameters() if parameter.grad is not None}
+        if any(id(tensor) in gradients for tensor in listed):
+            raise ParallelError(
+                "torch.nn.utils.get_total_norm of the gradients of a distributed model, of which this rank has a part:"
+                " smp.clip_grad_norm_(model.parameters(), math.inf) returns the norm over all ranks and clips nothing"
+            )
+    norm: torch.Tensor = _originals["_get_total_norm"](listed, *args, **kwargs)
+    return norm
+
+
+def _partitioned() -> bool:
+    if not state.is_initialized():
+        return False
+    library = state.get()
+    return library.settings.partitions > 1 and library.model is not None and library.model.partitioned

@@ -34,6 +34,13 @@ def named_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
             yield name, inner
 
 
+def state_dict(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """Return the state dict, with tensors on `meta` for the parameters of other ranks."""
+    # Without torch's function protocol, by which parameters of other ranks refuse to be read.
+    with torch._C.DisableTorchFunctionSubclass():
+        return module.state_dict(*args, **kwargs)
+
+
 def with_data(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """Return the entries of a state dict that have data on this rank."""
     return {name: value for name, value in state_dict.items() if not (torch.is_tensor(value) and value.is_meta)}

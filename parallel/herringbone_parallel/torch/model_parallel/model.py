@@ -17,6 +17,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.groups import CommGroup
 from herringbone_parallel.torch.model_parallel import local_parts, optimizer_state, state
 from herringbone_parallel.torch.model_parallel.activation_checkpointing import serve_torch
+from herringbone_parallel.torch.model_parallel.clipping import serve_torch_clipping
 from herringbone_parallel.torch.model_parallel.optimizer_state import PARTIAL_KEY
 from herringbone_parallel.torch.model_parallel.placement.delayed import any_delayed, make_values
 from herringbone_parallel.torch.model_parallel.placement.partitioning import Tracing, agree
@@ -25,6 +26,7 @@ from herringbone_parallel.torch.model_parallel.placement.sequential import join_
 from herringbone_parallel.torch.model_parallel.replicas.model_replicas import ModelReplicas
 from herringbone_parallel.torch.model_parallel.replicas.options import HookFunction, Uneven, parse_options
 from herringbone_parallel.torch.model_parallel.replicas.reducer import Reducer
+from herringbone_parallel.torch.model_parallel.runtime.bypasses import serve_bypasses
 from herringbone_parallel.torch.model_parallel.runtime.microbatch import current
 
 
@@ -66,6 +68,12 @@ class DistributedModel(nn.Module):
             raise ParallelError("a script has one DistributedModel; put several models in one module")
         if current() is not None:
             raise ParallelError("DistributedModel inside a step; make it before the first one")
+        for path, inner in module.named_modules():
+            if isinstance(inner, torch.jit.ScriptModule) and library.settings.partitions > 1:
+                raise ParallelError(
+                    f"module {path!r} is made by torch.jit, which keeps its parameters out of reach of the partition:"
+                    " give smp.DistributedModel the module before it is scripted or traced"
+                )
         if library.settings.delayed_parameter_initialization and not any_delayed(module):
             warnings.warn(
                 "delayed_parameter_initialization has no effect: the model was made outside of smp.model_creation()",
@@ -114,6 +122,8 @@ class DistributedModel(nn.Module):
         settle(self.module, assigned, library.pp_rank, library.device)
         join_children(self.module)
         serve_torch()
+        serve_bypasses()
+        serve_torch_clipping()
         self._finish_partition(assigned)
 
     def _finish_partition(self, assigned: dict[str, int]) -> None:
@@ -192,7 +202,7 @@ class DistributedModel(nn.Module):
     def local_state_dict(self) -> dict[str, Any]:
         """Return the part of the state dict that lives on this rank, marked with `_smp_is_partial`."""
         return {
-            **local_parts.with_data(self.module.state_dict()),
+            **local_parts.with_data(local_parts.state_dict(self.module)),
             PARTIAL_KEY: state.get().settings.partitions > 1,
         }
 
@@ -203,7 +213,7 @@ class DistributedModel(nn.Module):
                 "state_dict() before the first step: made inside smp.delay_param_initialization, the parameters have no"
                 " values yet. Run a step first"
             )
-        state_dict = self.module.state_dict(*args, **kwargs)
+        state_dict = local_parts.state_dict(self.module, *args, **kwargs)
         library = state.get()
         if library.settings.partitions == 1 or not self.partitioned:
             return state_dict
@@ -226,8 +236,9 @@ class DistributedModel(nn.Module):
             return None
         if not self.partitioned or state.get().settings.partitions == 1:
             return self.module.load_state_dict(loaded, strict=strict, assign=assign)
-        local = local_parts.with_data(self.module.state_dict())
-        expected = set(local) if state_dict.get(PARTIAL_KEY) else set(self.module.state_dict())
+        whole = local_parts.state_dict(self.module)
+        local = local_parts.with_data(whole)
+        expected = set(local) if state_dict.get(PARTIAL_KEY) else set(whole)
         if strict and expected != set(loaded):
             raise ParallelError(
                 f"the state dict is of another model: missing {sorted(expected - set(loaded))[:5]},"

@@ -2,7 +2,7 @@
 
 The life of a step, on every rank:
 
-    [1] split      the arguments into microbatches                           core.pipeline.split, `split`
+    [1] split      the arguments into microbatches; the first rank's count   core.pipeline.split, `split`, `arguments`
     [2] run        each microbatch on a thread, one at a time                runtime.run_token, runtime.microbatch
                        forward: calls run where their data is                runtime.transport moves inputs
                        backward: the tape is walked in reverse               runtime.tape
@@ -27,9 +27,11 @@ from herringbone_parallel.core.pipeline.schedule import make_schedule
 from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import replace_leaves
 from herringbone_parallel.torch.model_parallel import state
+from herringbone_parallel.torch.model_parallel.arguments import Arguments
 from herringbone_parallel.torch.model_parallel.failures import REPORT_SECONDS, PeerFailedError, described
 from herringbone_parallel.torch.model_parallel.results import collect, share
 from herringbone_parallel.torch.model_parallel.runtime import randomness
+from herringbone_parallel.torch.model_parallel.runtime.bypasses import naming_compilers
 from herringbone_parallel.torch.model_parallel.runtime.cpu_affinity import core_hand_over
 from herringbone_parallel.torch.model_parallel.runtime.deferral import Deferral
 from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
@@ -90,13 +92,14 @@ def step(
         if current() is not None:
             raise ParallelError(f"{function.__qualname__}: a step inside another step")
         check = functools.partial(check_device, library.device)
+        split = functools.partial(splitter.split, microbatches=library.settings.microbatches, check=check)
         # [1]
-        parts = splitter.split(args, kwargs, library.settings.microbatches, check)
+        arguments = Arguments(args, kwargs, split, library.device)
         if library.model is not None:
-            library.model.settle(functools.partial(_run_alone, library, function, parts[0]))
+            library.model.settle(functools.partial(_run_alone, library, function, arguments.parts[0]))
         # [2] to [4]
         with library.reducing():
-            results = _run(library, function, parts, detach_outputs)
+            results = _run(library, function, arguments, detach_outputs)
         return collect(results)
 
     return stepped
@@ -131,8 +134,8 @@ def _run_alone(
     token.run()
 
 
-def _run(library: state.State, function: Callable[..., Any], parts: Sequence[Any], detach: bool) -> list[Any]:
-    settings, count = library.settings, len(parts)
+def _run(library: state.State, function: Callable[..., Any], arguments: Arguments, detach: bool) -> list[Any]:
+    settings, count = library.settings, len(arguments.parts)
     results: list[Any] = [None] * count
     modes = thread_modes()
     library.steps += 1
@@ -140,9 +143,9 @@ def _run(library: state.State, function: Callable[..., Any], parts: Sequence[Any
     model = library.model
     scale = 1 / count if model is None or model.average_grads_across_microbatches else 1.0
     # The script's generator advances by this one draw, whatever the microbatches draw.
-    seed = randomness.draw_seed()
+    arguments.seed = randomness.draw_seed()
     restore = randomness.save_generators()
-    traces = [Progress() for _ in parts]
+    traces = [Progress() for _ in arguments.parts]
 
     def body(index: int) -> None:
         # Runs in a thread of the pool: CUDA's current device, grad mode and autocast are thread-local.
@@ -150,12 +153,12 @@ def _run(library: state.State, function: Callable[..., Any], parts: Sequence[Any
             torch.cuda.set_device(library.device)
         mailbox = Mailbox(library.pp_rank, step_number, index, library.transport, token)
         deferral = Deferral() if settings.pipeline == "zero_bubble" else None
-        stream_seed = randomness.seed_of(seed, index)
+        stream_seed = randomness.seed_of(arguments.seed, index)
         microbatch = Microbatch(
             mailbox, settings.partitions, library.device, library.book, scale=scale, seed=stream_seed, deferral=deferral
         )
         traces[index].calls = microbatch.trace
-        args, kwargs = parts[index]
+        args, kwargs = arguments.parts[index]
         with entered(modes):
             results[index] = _run_function(microbatch, function, args, kwargs, detach)
         traces[index].ended = True
@@ -174,7 +177,7 @@ def _run(library: state.State, function: Callable[..., Any], parts: Sequence[Any
         if library.transport is None:
             token.run()
         else:
-            results = _run_with_peers(library, library.transport, token, results, traces)
+            results = _run_with_peers(library, library.transport, token, arguments, results, traces)
     except BaseException:
         library.failed_step = step_number
         if library.timeline is not None:
@@ -187,7 +190,12 @@ def _run(library: state.State, function: Callable[..., Any], parts: Sequence[Any
 
 
 def _run_with_peers(
-    library: state.State, transport: Transport, token: RunToken, results: list[Any], traces: list[Progress]
+    library: state.State,
+    transport: Transport,
+    token: RunToken,
+    arguments: Arguments,
+    results: list[Any],
+    traces: list[Progress],
 ) -> list[Any]:
     """Run the step and share its results. A failure reaches every peer; a peer's failure ends the step on this rank."""
     probe = StallProbe(
@@ -205,6 +213,8 @@ def _run_with_peers(
             token.fail(PeerFailedError(content if lost else f"pipeline rank {source} failed in this step: {content}"))
         elif key.purpose in STALL_PURPOSES:
             probe.receive(source, key.purpose, content)
+        elif key.purpose == Purpose.WANTED:
+            transport.send_object(source, Key(key.step, 0, 0, Purpose.ARGUMENTS), arguments.leaves())
         else:
             token.deliver(MessageId(source, key), content)
 
@@ -220,8 +230,15 @@ def _run_with_peers(
         received: torch.Tensor = token.wait_outside(MessageId(owner, results_key()), probe.poll)
         return received
 
+    def send_argument(peer: int, purpose: Purpose, content: Any) -> None:
+        transport.send_object(peer, Key(library.steps, 0, 0, purpose), content)
+
+    def wait_for_argument(purpose: Purpose) -> Any:
+        return token.wait_outside(MessageId(0, Key(library.steps, 0, 0, purpose)), probe.poll)
+
     transport.listen(library.steps, deliver)
     try:
+        arguments.agree(library.pp_rank, transport.peers, send_argument, wait_for_argument)
         token.run(probe.poll)
         # [3]
         shared = share(results, library.pp_rank, library.settings.partitions, send, wait)
@@ -245,7 +262,7 @@ def _run_with_peers(
 
 def _run_function(microbatch: Microbatch, function: Callable[..., Any], args: Any, kwargs: Any, detach: bool) -> Any:
     """Run the user's function as one microbatch, and return its result, detached if `detach`."""
-    with microbatch.running():
+    with microbatch.running(), naming_compilers():
         result = function(*args, **kwargs)
 
     def detached(leaf: Any) -> Any:

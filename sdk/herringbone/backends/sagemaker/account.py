@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 from herringbone.aws.session import AwsSession, Caller
 from herringbone_contract.errors import AwsAccessError, AwsError, ImageError, OptionError
@@ -178,8 +177,9 @@ def parse_s3_uri(uri: str) -> S3Location:
     >>> parse_s3_uri("s3://bucket/code/a.tar.gz")
     S3Location(bucket='bucket', key='code/a.tar.gz')
     """
-    parts = urlsplit(uri)
-    return S3Location(parts.netloc, parts.path.strip("/"))
+    # A key may contain any character, also those with which the query of a URL begins.
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    return S3Location(bucket, key.strip("/"))
 
 
 def default_bucket(session: AwsSession) -> str:

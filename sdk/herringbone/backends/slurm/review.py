@@ -134,8 +134,11 @@ def parse_sinfo(text: str) -> list[Partition]:
     """
     partitions = []
     for line in text.splitlines():
-        name, limit, nodes, cpus, megabytes, gres = line.split("|")
-        partitions.append(Partition(name, minutes_of(limit), int(nodes), cpus, megabytes, gres))
+        try:
+            name, limit, nodes, cpus, megabytes, gres = line.split("|")
+            partitions.append(Partition(name, minutes_of(limit), int(nodes), cpus, megabytes, gres))
+        except ValueError:
+            raise SlurmError(f"sinfo answers with a line of another form: {line[:200]!r}") from None
     return partitions
 
 

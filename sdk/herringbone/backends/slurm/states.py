@@ -29,6 +29,7 @@ from herringbone.jobs.index import (
     TERMINAL,
     JobRecord,
 )
+from herringbone_contract.errors import SlurmError
 from herringbone_contract.failure import Failure
 from herringbone_contract.failure_text import parse_failure
 
@@ -78,8 +79,11 @@ def parse_squeue(text: str) -> list[SlurmJob]:
     """
     jobs = []
     for line in text.splitlines():
-        job, state, reason, restarts, nodes, folder = line.rstrip(_BAR).split(_BAR, len(_FIELDS) - 1)
-        jobs.append(SlurmJob(job.strip(), state, reason, int(restarts or 0), nodes, folder))
+        try:
+            job, state, reason, restarts, nodes, folder = line.rstrip(_BAR).split(_BAR, len(_FIELDS) - 1)
+            jobs.append(SlurmJob(job.strip(), state, reason, int(restarts or 0), nodes, folder))
+        except ValueError:
+            raise SlurmError(f"squeue answers with a line of another form: {line[:200]!r}") from None
     return jobs
 
 
@@ -92,8 +96,11 @@ def parse_sacct(text: str) -> list[SlurmJob]:
     jobs = []
     for line in text.splitlines():
         # A folder's name may contain the separator, so it is the last field and is never split.
-        job, state, nodes, folder = line.split(_BAR, len(_SACCT_FIELDS) - 1)
-        jobs.append(SlurmJob(job, state.split()[0], nodes=nodes, folder=folder))
+        try:
+            job, state, nodes, folder = line.split(_BAR, len(_SACCT_FIELDS) - 1)
+            jobs.append(SlurmJob(job, state.split()[0], nodes=nodes, folder=folder))
+        except (ValueError, IndexError):
+            raise SlurmError(f"sacct answers with a line of another form: {line[:200]!r}") from None
     return jobs
 
 

@@ -61,7 +61,7 @@ def parse_age(text: str) -> float:
 
     Raises `OptionError`.
     """
-    match = re.fullmatch(r"([0-9]+)([mhd])", text)
+    match = re.fullmatch(r"([0-9]{1,9})([mhd])", text)
     if match is None:
         raise OptionError(f"--older-than {text!r}: expected a number followed by m, h or d, for example 30d")
     return int(match[1]) * _UNITS[match[2]]

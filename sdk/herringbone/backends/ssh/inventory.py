@@ -23,6 +23,7 @@ import msgspec
 
 from herringbone.documents import read_document
 from herringbone.planning.plan import HostPlan, JobPlan
+from herringbone.user_paths import expanded
 from herringbone_contract.errors import InputError, LaunchError, UnsupportedError
 from herringbone_contract.resources import natural_order
 
@@ -141,7 +142,7 @@ def inventory_path(plan: JobPlan) -> Path:
         raise UnsupportedError(f"instance_groups: a job has one inventory, not {', '.join(paths)}; use labels in one")
     if not paths[0]:
         raise InputError(f"instance_type: {PREFIX!r} names no inventory; write for example 'ssh:hosts.yaml'")
-    return Path(plan.folder, paths[0]).expanduser()
+    return Path(plan.folder, expanded(paths[0]))
 
 
 def choose(
@@ -269,6 +270,6 @@ def _mapping(raw: object, place: str) -> Mapping[str, Any]:
 def _check_keys(settings: Mapping[str, Any], legal: tuple[str, ...], place: str) -> None:
     for key in settings:
         if key not in legal:
-            near = difflib.get_close_matches(key, legal, n=1)
+            near = difflib.get_close_matches(key[:100], legal, n=1)
             guess = f" Did you mean {near[0]}?" if near else ""
             raise InputError(f"{place}: {key}: no such key.{guess} Legal keys here: {', '.join(legal)}")

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 import tensorflow as tf
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.checkpoints import checkpoint_dir
 from herringbone_parallel.core.groups import WORLD, RankType
+from herringbone_parallel.job_folders import checkpoint_dir
 from herringbone_parallel.tensorflow.model_parallel import state
 from herringbone_parallel.tensorflow.model_parallel.checkpoint.names import NamedVariable, named_variables
 from herringbone_parallel.tensorflow.model_parallel.communication import allgather, broadcast, recv_from, send

@@ -53,8 +53,8 @@ def input_specs(args: tuple[Any, ...]) -> Any:
 def save_model(model: SplitModel, save_path: str) -> None:
     """Write the whole model as a SavedModel: every rank calls, and the first rank of the first pipeline writes.
 
-        model.save_model("/opt/ml/model/1")
-        keras.layers.TFSMLayer("/opt/ml/model/1", call_endpoint="serve")        # anywhere, without this library
+        model.save_model(os.environ["SM_MODEL_DIR"] + "/1")
+        keras.layers.TFSMLayer("model/1", call_endpoint="serve")        # anywhere, without this library
 
     The saved model predicts: dropout is off, and it takes batches of any size. All ranks return when it is written. The
     writing rank holds all variables for that long. Raises `ParallelError` on every rank when writing fails, and before
@@ -68,8 +68,9 @@ def save_model(model: SplitModel, save_path: str) -> None:
 def save_weights(model: SplitModel, path: str, *args: Any, **how: Any) -> None:
     """Write the weights of the whole model into one Keras file, which a plain model of the same layers loads.
 
-        model.save_weights("/opt/ml/model/last.weights.h5")     # every rank; the first one writes
-        net.load_weights("/opt/ml/model/last.weights.h5")       # the model that was wrapped, or the same class
+        path = os.environ["SM_MODEL_DIR"] + "/last.weights.h5"
+        model.save_weights(path)     # every rank; the first one writes
+        net.load_weights(path)       # the model that was wrapped, or the same class
 
     Raises `ParallelError` as `save_model` does, and for a path without the ending of a Keras file.
     """

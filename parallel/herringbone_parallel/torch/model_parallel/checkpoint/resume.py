@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.checkpoints import checkpoint_dir
 from herringbone_parallel.core.groups import CommGroup
-from herringbone_parallel.torch.model_parallel import communication, optimizer_state, ranks, state
+from herringbone_parallel.job_folders import checkpoint_dir
+from herringbone_parallel.torch.model_parallel import communication, local_parts, optimizer_state, ranks, state
 from herringbone_parallel.torch.model_parallel.checkpoint.folder import CheckpointFolder
 from herringbone_parallel.torch.model_parallel.checkpoint.save_load import read_whole, write_whole
 from herringbone_parallel.torch.model_parallel.model import DistributedModel
@@ -182,7 +182,7 @@ def _read(folder: CheckpointFolder, tag: str, partial: bool, with_optimizer: boo
 
 def _check_model(model: DistributedModel, weights: Any, strict: bool) -> None:
     """Raise `ParallelError` when names (if `strict`) or shapes are not those of the model."""
-    expected = model.module.state_dict()
+    expected = local_parts.state_dict(model.module)
     if not isinstance(weights, Mapping):
         raise ParallelError(f"the checkpoint is no state dict but a {type(weights).__qualname__}")
     if strict and set(expected) != set(weights):

@@ -19,8 +19,9 @@ def save(
 ) -> None:
     """Write an object with `torch.save`.
 
-        smp.save(model.local_state_dict(), "/opt/ml/model/part.pt")                     # part.pt_0, part.pt_1, ...
-        smp.save(model.state_dict(), "/opt/ml/model/model.pt", partial=False)           # model.pt, for plain torch
+        folder = os.environ["SM_MODEL_DIR"]
+        smp.save(model.local_state_dict(), f"{folder}/part.pt")                     # part.pt_0, part.pt_1, ...
+        smp.save(model.state_dict(), f"{folder}/model.pt", partial=False)           # model.pt, for plain torch
 
     Every rank must call it. With `partial` each rank writes `f` with its model-parallel rank appended. Replicas write
     the same content, so on a shared disk you may put `if smp.rdp_rank() == 0:` before it. Without `partial`, only rank
@@ -41,7 +42,7 @@ def load(
 ) -> Any:
     """Read a file of `smp.save`: with `partial` that of this model-parallel rank, otherwise the one for all ranks.
 
-        model.load_state_dict(smp.load("/opt/ml/model/part.pt"))
+        model.load_state_dict(smp.load(f"{folder}/part.pt"))
 
     Only tensors, numbers, strings and plain containers are read, unless you trust the file and pass `pickle_module` or
     `pickle_load_args={"weights_only": False}`. Raises `ParallelError` for a file that is

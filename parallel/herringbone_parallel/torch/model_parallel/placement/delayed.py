@@ -45,6 +45,7 @@ _HARMLESS = {
     *METADATA,
     torch.Tensor.requires_grad_,
     _attribute.requires_grad.__set__,
+    _attribute.grad.__get__,
     _attribute.grad.__set__,
     torch.Tensor.stride,
     torch.Tensor.is_contiguous,

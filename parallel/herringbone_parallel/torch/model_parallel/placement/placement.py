@@ -16,11 +16,23 @@ import torch
 from torch import nn
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.torch.model_parallel.runtime.microbatch import OWNER_ATTRIBUTE, current
-from herringbone_parallel.torch.model_parallel.runtime.placed import METADATA
+from herringbone_parallel.core.structure import leaves_of
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, OWNER_ATTRIBUTE, current
+from herringbone_parallel.torch.model_parallel.runtime.placed import METADATA, PlacedTensor
 
-# Attributes of a module: its `Home`, and the partition that the user put it on.
-HOME_ATTRIBUTE = "_smp_home"
+# The attribute of a module that holds the partition that the user put it on.
+# Attributes of a foreign parameter: its name in the model, and whether code that runs on every rank uses it.
+_PATH_ATTRIBUTE = "_smp_path"
+_EVERYWHERE_ATTRIBUTE = "_smp_everywhere"
+# Calls that need no values: loops over all parameters make them on every rank.
+_attribute: Any = torch.Tensor
+_WITHOUT_VALUES = {
+    *METADATA,
+    torch.Tensor.requires_grad_, torch.Tensor.stride, torch.Tensor.is_contiguous, torch.Tensor.__repr__,
+    torch.Tensor.register_hook, torch.Tensor.register_post_accumulate_grad_hook,
+    *(getattr(_attribute, name).__get__ for name in ("grad", "nbytes", "retains_grad")),
+    *(getattr(_attribute, name).__set__ for name in ("grad", "requires_grad")),
+}  # fmt: skip
 PARTITION_ATTRIBUTE = "_smp_partition"
 _original_call = nn.Module.__call__
 _original_init = nn.Module.__init__
@@ -43,6 +55,36 @@ class OwnedParameter(nn.Parameter):
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         return microbatch.operate(func, args, kwargs or {})
+
+
+class ForeignParameter(nn.Parameter):
+    """A parameter that lives on another rank, and has no data here. Reading its values is refused by name.
+
+    Left alone, `meta` tensors spread in silence: `average.add_(parameter)` adds nothing to a tensor with data.
+    """
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func in _WITHOUT_VALUES:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        microbatch = current()
+        leaves = leaves_of((args, kwargs))
+        if microbatch is not None and any(_is_everywhere(leaf) for leaf in leaves):
+            return microbatch.operate(func, args, kwargs)
+        foreign = next(leaf for leaf in leaves if isinstance(leaf, ForeignParameter))
+        raise ParallelError(
+            f"the values of parameter {getattr(foreign, _PATH_ATTRIBUTE)!r} are on pipeline rank"
+            f" {getattr(foreign, OWNER_ATTRIBUTE)}, and not on this one. Outside of steps, loop over"
+            " model.local_named_parameters(), or gather all values with model.state_dict(). In a step, take the"
+            " parameter from model.named_parameters()"
+        )
+
+
+def _is_everywhere(leaf: Any) -> bool:
+    """Say whether every rank runs an operation on this value, and not the owner of a module alone."""
+    return isinstance(leaf, (PlacedTensor, OwnedParameter)) or hasattr(leaf, _EVERYWHERE_ATTRIBUTE)
 
 
 @contextmanager
@@ -110,11 +152,23 @@ def _placed_call(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
     microbatch = current()
     home: Home | None = self.__dict__.get(HOME_ATTRIBUTE) if microbatch is not None else None
     if microbatch is None or home is None:
+        if microbatch is not None and (self._backward_hooks or self._backward_pre_hooks):
+            _refuse_backward_hooks(self, args, kwargs)
         return _original_call(self, *args, **kwargs)
     function: Callable[..., Any] = functools.partial(_original_call, self)
     if microbatch.wrap is not None:
         function = microbatch.wrap(function)
     return microbatch.call(home.path, home.rank, function, args, kwargs)
+
+
+def _refuse_backward_hooks(module: nn.Module, args: Any, kwargs: Any) -> None:
+    """Raise `ParallelError` if the backward of a call would be on several ranks; torch would not call the hooks."""
+    split = any(hasattr(parameter, OWNER_ATTRIBUTE) for parameter in module.parameters())
+    if split or any(isinstance(leaf, PlacedTensor) for leaf in leaves_of((args, kwargs))):
+        raise ParallelError(
+            f"a backward hook on a {type(module).__name__} whose code runs on every rank: register it on the modules in"
+            " it that are placed on one rank"
+        )
 
 
 def _own_tensors(module: nn.Module) -> list[torch.Tensor]:
@@ -153,12 +207,17 @@ def _drop_foreign(model: nn.Module, assigned: dict[str, int], rank: int, device:
                 # A new object, so that the data is freed when the optimizer drops the old one, at the first step.
                 if id(parameter) not in replaced:
                     meta = torch.empty_like(parameter, device="meta")
-                    replaced[id(parameter)] = nn.Parameter(meta, parameter.requires_grad)
+                    foreign = replaced[id(parameter)] = nn.Parameter(meta, parameter.requires_grad)
+                    foreign.__class__ = ForeignParameter
+                    setattr(foreign, _PATH_ATTRIBUTE, f"{path}.{name}" if path else name)
                 parameter = replaced[id(parameter)]
                 module._parameters[name] = parameter
             setattr(parameter, OWNER_ATTRIBUTE, owner)
             if id(module) not in run_on_one_rank:
-                parameter.__class__ = OwnedParameter
+                if owner == rank:
+                    parameter.__class__ = OwnedParameter
+                else:
+                    setattr(parameter, _EVERYWHERE_ATTRIBUTE, True)
         for name, buffer in module._buffers.items():
             # Code that runs on every rank reads its buffers on every rank.
             kept = owner == rank or id(module) not in run_on_one_rank

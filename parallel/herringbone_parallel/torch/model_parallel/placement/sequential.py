@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from herringbone_parallel.torch.model_parallel.failures import note_module
-from herringbone_parallel.torch.model_parallel.placement.placement import HOME_ATTRIBUTE, Home
-from herringbone_parallel.torch.model_parallel.runtime.microbatch import Microbatch, current
+from herringbone_parallel.torch.model_parallel.placement.placement import Home
+from herringbone_parallel.torch.model_parallel.runtime.microbatch import HOME_ATTRIBUTE, Microbatch, current
 from herringbone_parallel.torch.model_parallel.runtime.randomness import seed_generators
 
 

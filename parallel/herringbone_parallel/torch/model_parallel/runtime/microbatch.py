@@ -33,7 +33,7 @@ from herringbone_parallel.torch.model_parallel.runtime.mailbox import Mailbox
 from herringbone_parallel.torch.model_parallel.runtime.modes import thread_modes
 from herringbone_parallel.torch.model_parallel.runtime.operations import operate, operate_inside
 from herringbone_parallel.torch.model_parallel.runtime.phases import Phase
-from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor, Value
+from herringbone_parallel.torch.model_parallel.runtime.placed import IN_A_MODULE, PlacedTensor, Value
 from herringbone_parallel.torch.model_parallel.runtime.randomness import reseed, seed_generators
 from herringbone_parallel.torch.model_parallel.runtime.shapes import ShapeBook, TensorSpec, shapes_of
 from herringbone_parallel.torch.model_parallel.runtime.tape import Flow, Move, Run, Segment, StartGradient, Tape
@@ -42,6 +42,9 @@ from herringbone_parallel.torch.model_parallel.runtime.visits import Visits
 
 # The attribute of a partitioned model's parameter that holds the pipeline rank it lives on.
 OWNER_ATTRIBUTE = "_smp_owner"
+# The attribute of a module that holds its `Home`.
+HOME_ATTRIBUTE = "_smp_home"
+TRANSFORMED = f"torch.vmap or torch.func of a tensor or a module of a distributed model. {IN_A_MODULE}"
 
 # Module names, because Python 3.10 looks up a member of an enum several times slower.
 _FORWARD, _BACKWARD = Phase.FORWARD, Phase.BACKWARD
@@ -92,7 +95,7 @@ class Microbatch:
         # In a checkpointed part of the forward: applied to the code of each module before it runs.
         self.wrap: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
         self._mailbox = mailbox
-        self._tape = Tape(deferral)
+        self.tape = Tape(deferral)
         self._peers = [rank for rank in range(partitions) if rank != mailbox.rank]
         self._device = device
         self._book = book
@@ -145,6 +148,9 @@ class Microbatch:
         args, kwargs = replace_leaves((args, kwargs), collect)
         if target is None and not values:
             return function(*args, **kwargs)
+        if torch._C._are_functorch_transforms_active():
+            # The other ranks do not see the transform's own tensors, which may come in through a closure.
+            raise ParallelError(TRANSFORMED)
         home = target if target is not None else _most_bytes(values.values())
         self.trace.append((name, home))
         if seed is None:
@@ -157,7 +163,7 @@ class Microbatch:
         # [3]
         known = self._book.get(call)
         serial = self._next_serial()
-        segment = self._tape.segment(home)
+        segment = self.tape.segment(home)
         run = Run([value.flow for value in values.values() if value.flow is not None], ())
         made: Sequence[torch.Tensor] = ()
         if home == self._mailbox.rank:
@@ -197,7 +203,7 @@ class Microbatch:
             torch.autograd.backward([t for t, _ in plain], [g for _, g in plain], retain_graph=retain)
         # As the code of one rank: operations on parameters inside autograd, such as hooks, are no calls of every rank.
         with inside(None):
-            self._tape.backward(starts, self._mailbox, retain=retain)
+            self.tape.backward(starts, self._mailbox, retain=retain)
 
     def fetch(self, tensor: PlacedTensor) -> torch.Tensor:
         """Return the data, detached, on every rank of the pipeline."""
@@ -228,12 +234,13 @@ class Microbatch:
         placed = self._parameters.get(id(leaf))
         if placed is None:
             local = leaf if owner == self._mailbox.rank else None
-            placed = self._parameters[id(leaf)] = self._place(owner, TensorSpec.of(leaf), local)
+            placed = self._parameters[id(leaf)] = self.place(owner, TensorSpec.of(leaf), local)
         return placed
 
-    def _place(
+    def place(
         self, owner: int, spec: TensorSpec, made: torch.Tensor | None, segment: Segment | None = None
     ) -> PlacedTensor:
+        """Return a tensor for a new value; `made` is its data on the owner. Every rank calls it."""
         value = Value(owner, self._next_serial(), spec, made, segment)
         return PlacedTensor.wrap(value, self._device, self.operate)
 
@@ -246,7 +253,7 @@ class Microbatch:
             # the order of the microbatches.
             shared = isinstance(value.made, nn.Parameter)
             ticket = self.visits.ticket(_BACKWARD, (id(value.made), target)) if shared else None
-            self._tape.move(Move(value.anchor(), target, ticket))
+            self.tape.move(Move(value.anchor(), target, ticket))
         if self._mailbox.rank == value.owner:
             assert value.local is not None
             self._mailbox.send_tensor(target, value.serial, Purpose.VALUE, value.local)
@@ -298,7 +305,7 @@ class Microbatch:
         def place(leaf: Any) -> Any:
             if not isinstance(leaf, TensorSpec):
                 return leaf
-            placed = self._place(segment.rank, leaf, next(remaining, None), segment)
+            placed = self.place(segment.rank, leaf, next(remaining, None), segment)
             if placed.value.flow is not None:
                 outputs.append(placed.value.flow)
             return placed
@@ -306,7 +313,7 @@ class Microbatch:
         result = replace_leaves(shapes, place)
         if outputs:
             run.outputs = outputs
-            self._tape.add(segment, run)
+            self.tape.add(segment, run)
         return result
 
     def _start_of(self, value: Value, gradient: torch.Tensor | None) -> torch.Tensor | None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from typing import Any, Protocol
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn, Protocol
 
 import torch
 
 from herringbone_contract.errors import ParallelError
-from herringbone_parallel.core.structure import replace_leaves
+from herringbone_parallel.core.structure import leaves_of, replace_leaves
+from herringbone_parallel.torch.model_parallel.runtime import gradients
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
 
 # These return plain Python values, so every rank needs the data itself.
@@ -19,10 +21,21 @@ _NEEDS_DATA = {
     torch.is_nonzero, torch.Tensor.is_nonzero,
 }  # fmt: skip
 
+_NO_MEMORY = "its memory is on one rank only; read it in a module, or with .numpy() on every rank"
+# Typed `Any`, because torch's stubs do not declare that these attributes have `__get__` and `__set__`.
+_attribute: Any = torch.Tensor
 _REFUSED = {
     torch.Tensor.backward: "call model.backward(loss) instead, so that the schedule can place it",
+    torch.autograd.backward: "call model.backward(loss) instead, so that the schedule can place it",
     torch.Tensor.requires_grad_: "decide it on the inputs of the model",
-    torch.Tensor.register_hook: "register a hook on the module instead",
+    torch.Tensor.register_hook: "register a hook on the module, or on the parameter outside of the step",
+    torch.Tensor.register_post_accumulate_grad_hook: "register it on the parameter outside of the step",
+    _attribute.grad.__set__: "each step has new tensors, so there is no gradient to reset",
+    _attribute.data.__set__: "give the new tensor a name of its own",
+    **{
+        getattr(torch.Tensor, name): _NO_MEMORY
+        for name in ("untyped_storage", "storage", "data_ptr", "__dlpack__", "share_memory_")
+    },
 }
 
 # In-place methods whose names do not end with one underscore.
@@ -32,36 +45,60 @@ _AUGMENTED = {
 }  # fmt: skip
 
 
-class Caller(Protocol):
+# These update running statistics, if this argument is true, in a way that tensors do not count as a write.
+_UPDATING = {torch.nn.functional.batch_norm: "training", torch.nn.functional.instance_norm: "use_input_stats"}
+# An attribute of the placed tensors that `.data` returned.
+_DATA = "_smp_data"
+
+
+class Caller(gradients.Caller, Protocol):
     """The part of `Microbatch` that runs operations."""
 
-    def call(
-        self,
-        name: str,
-        target: int | None,
-        function: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        identity: Hashable = None,
-    ) -> Any: ...
     def fetch(self, tensor: PlacedTensor) -> torch.Tensor: ...
 
 
 def operate(caller: Caller, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run an operation of the user's code that has placed tensors among its arguments."""
-    name = getattr(func, "__name__", str(func))
+    name = _name_of(func)
     if func in _NEEDS_DATA:
         return func(*_with_data(caller, args), **_with_data(caller, kwargs))
     if func is torch.Tensor.__iter__:
         # A generator has no shape to share; the parts that `unbind` returns have.
         return iter(operate(caller, torch.Tensor.unbind, (args[0], 0), {}))
+    if func == torch.Tensor.retain_grad:
+        return gradients.retain(caller, args[0])
+    if func == _attribute.grad.__get__:
+        return gradients.gradient(caller, args[0])
+    if func is torch.autograd.grad:
+        return gradients.differentiate(caller, args, kwargs)
     if func in _REFUSED:
         raise ParallelError(f"Tensor.{name} cannot be used on a tensor of a distributed model: {_REFUSED[func]}")
     if kwargs.get("out") is not None:
         raise ParallelError(f"{name}(..., out=) is not supported on tensors of a distributed model")
-    if name in _AUGMENTED or (name.endswith("_") and not name.endswith("__")):
+    if _writes(name, kwargs):
         return _operate_in_place(caller, func, name, args, kwargs)
-    return caller.call(f"torch.{name}", None, func, args, kwargs, identity=func)
+    if func in _UPDATING and kwargs.get(_UPDATING[func]):
+        statistics = args[1] if len(args) > 1 else kwargs.get("running_mean")
+        if statistics is not None:
+            _refuse_write(name)
+    result = caller.call(f"torch.{name}", None, partial(reading, f"torch.{name}", func), args, kwargs, identity=func)
+    if func == _attribute.data.__get__:
+        result.__dict__[_DATA] = True
+    return result
+
+
+def reading(name: str, func: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Run a call that may only read its arguments. Raises `ParallelError` if it has written into one of them.
+
+    Other ranks would keep the old data, and the tape would not know of the write.
+    """
+    tensors = [leaf for leaf in leaves_of((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+    # A detached tensor counts writes together with the tensor that it was detached from.
+    versions = [tensor._version for tensor in tensors]
+    result = func(*args, **kwargs)
+    if versions != [tensor._version for tensor in tensors]:
+        _refuse_write(name)
+    return result
 
 
 def operate_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -74,24 +111,36 @@ def operate_inside(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         if not isinstance(leaf, PlacedTensor):
             return leaf
         # Fetching it would need a call of every rank, and only this rank runs this code.
-        if leaf.value.local is None:
-            name = getattr(func, "__name__", str(func))
+        value = leaf.value
+        if value.local is None:
             raise ParallelError(
-                f"torch.{name}: a tensor of pipeline rank {leaf.value.owner} is used where only one rank runs."
+                f"torch.{_name_of(func)}: a tensor of pipeline rank {value.owner} is used where only one rank runs."
                 " Pass it to the module as an argument, so that it can be moved."
             )
-        return leaf.value.local
+        # No rank's tape knows of this use. A parameter is a leaf of every graph, and needs no tape.
+        if value.flow is not None and torch.is_grad_enabled() and not isinstance(value.local, torch.nn.Parameter):
+            raise ParallelError(
+                f"torch.{_name_of(func)}: a tensor of the step is used in a module's own code, where its gradient would"
+                " be lost. Pass it to the module as an argument, or keep tensor.detach()."
+            )
+        return value.local
 
     return func(*replace_leaves(args, local), **replace_leaves(kwargs, local))
 
 
 def _operate_in_place(caller: Caller, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Run `x.add_(y)` as `x = x.clone().add_(y)`: the name `x` then has the new value."""
-    target = args[0]
+    target = args[0] if args else None
     if not isinstance(target, PlacedTensor):
         raise ParallelError(
             f"{name} would write a value of one rank into a tensor that every rank has its own copy of;"
             " use the operation that returns a new tensor"
+        )
+
+    if _DATA in target.__dict__:
+        raise ParallelError(
+            f"{name} on `.data` of a tensor of a distributed model: other ranks do not see the change. Change the"
+            " tensor itself under torch.no_grad(), or make a new one"
         )
 
     def on_copy(first: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
@@ -104,6 +153,25 @@ def _operate_in_place(caller: Caller, func: Any, name: str, args: tuple[Any, ...
     # The same Python object, because the user's other names for it must see the new value, too.
     target.value = changed.value
     return target
+
+
+def _refuse_write(name: str) -> NoReturn:
+    raise ParallelError(
+        f"{name} writes into an argument, and the other ranks of the pipeline do not see the change: use an operation"
+        " that returns a new tensor, or make the call inside a module that is placed on one rank"
+    )
+
+
+def _name_of(func: Any) -> str:
+    name: str = getattr(func, "__name__", str(func))
+    # The methods of an attribute, such as `Tensor.data`, have no names of their own.
+    return func.__self__.__name__ if name in ("__get__", "__set__") else name
+
+
+def _writes(name: str, kwargs: dict[str, Any]) -> bool:
+    # The name of an overload, as of `torch.ops.aten.add_.Tensor`, has the overload's own name behind a dot.
+    name = name.partition(".")[0]
+    return name in _AUGMENTED or kwargs.get("inplace") is True or (name.endswith("_") and not name.endswith("__"))
 
 
 def _with_data(caller: Caller, structure: Any) -> Any:

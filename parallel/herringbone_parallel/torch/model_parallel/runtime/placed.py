@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.torch.model_parallel.runtime.shapes import TensorSpec
 from herringbone_parallel.torch.model_parallel.runtime.tape import Flow, Segment
@@ -29,9 +30,10 @@ class Value:
     local     the data, detached, if this rank has it
     made      on the owner, the same tensor with its autograd graph
     flow      the sum of its gradients; None when it needs none
+    retained  whether the user reads its gradient; the same on every rank
     """
 
-    __slots__ = ("flow", "holders", "local", "made", "owner", "serial", "spec")
+    __slots__ = ("flow", "holders", "local", "made", "owner", "retained", "serial", "spec")
 
     def __init__(
         self, owner: int, serial: int, spec: TensorSpec, made: torch.Tensor | None, segment: Segment | None = None
@@ -43,6 +45,7 @@ class Value:
         # A parameter is not detached: its gradient has to arrive at the parameter itself.
         self.local = made if made is None or isinstance(made, torch.nn.Parameter) else made.detach()
         self.holders = {owner}
+        self.retained = False
         self.flow = Flow(owner, serial, segment) if spec.requires_grad else None
 
     def anchor(self) -> Flow:
@@ -67,7 +70,7 @@ _ATTRIBUTES: tuple[Any, ...] = tuple(
     getattr(torch.Tensor, name)
     for name in (
         "shape", "dtype", "device", "layout", "ndim", "itemsize", "requires_grad", "is_leaf", "is_cuda", "is_meta",
-        "is_sparse", "is_quantized", "is_nested", "grad_fn", "grad",
+        "is_sparse", "is_quantized", "is_nested", "grad_fn",
     )
 )  # fmt: skip
 METADATA: set[Any] = {
@@ -77,6 +80,9 @@ METADATA: set[Any] = {
     torch.is_tensor, torch.is_floating_point, torch.is_complex, torch.numel,
     *(attribute.__get__ for attribute in _ATTRIBUTES),
 }  # fmt: skip
+
+
+IN_A_MODULE = "Make the call inside the forward of a module that is placed on one rank: there all of torch works."
 
 
 class PlacedTensor(torch.Tensor):
@@ -114,7 +120,10 @@ class PlacedTensor(torch.Tensor):
         if func is torch.ops.aten.detach.default:
             # Autograd detaches a wrapper that it receives. There is no data to detach.
             return args[0]
-        raise AssertionError(f"{func} reached a placed tensor below __torch_function__")
+        raise ParallelError(
+            f"{func} has reached a tensor of a distributed model inside a function of torch that runs its operations by"
+            f" itself. {IN_A_MODULE}"
+        )
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         # No data: fetching it needs a message from another rank, and a debug print rarely runs on all ranks.

@@ -183,7 +183,7 @@ class RunToken:
             return self._take_message(key)
 
     def wait_outside(self, key: Any, poll: Callable[[], None]) -> Any:
-        """Return the message with this key to the thread that called `run`, after all microbatches have ended."""
+        """Return the message with this key to the thread that calls `run`, before its microbatches or after them."""
         while True:
             with self._arrival:
                 self._awaited_outside = key

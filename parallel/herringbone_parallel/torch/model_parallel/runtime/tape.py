@@ -34,10 +34,11 @@ class Flow:
     root      on the owner, the tensor in its autograd graph, from where the gradient goes on; None until something
               outside that graph uses the value
     segment   the entry that made the value; None for a parameter
+    reached   True once a backward has gone through the value; the same on every rank
     spent     True once a backward has used up the value's graph
     """
 
-    __slots__ = ("gradient", "owner", "root", "segment", "serial", "spent")
+    __slots__ = ("gradient", "owner", "reached", "root", "segment", "serial", "spent")
 
     def __init__(self, owner: int, serial: int, segment: Segment | None) -> None:
         self.owner = owner
@@ -45,6 +46,7 @@ class Flow:
         self.segment = segment
         self.root: torch.Tensor | None = None
         self.gradient: torch.Tensor | None = None
+        self.reached = False
         self.spent = False
 
     def add(self, gradient: torch.Tensor | None) -> None:
@@ -123,6 +125,11 @@ class Tape:
         # tensors between the calls out of the tape.
         self._open: Segment | None = None
 
+    @property
+    def defers(self) -> bool:
+        """Say whether backward puts off the gradients of parameters."""
+        return self._deferral is not None
+
     def segment(self, rank: int) -> Segment:
         """Return the segment that a call on this rank belongs to; `add` appends it to the tape."""
         if self._open is not None and self._open.rank == rank:
@@ -154,6 +161,8 @@ class Tape:
         """
         # Computed from the list alone, so that all ranks expect the same messages, with or without a gradient in them.
         needed = self._needed([start.flow for start in starts])
+        for flow in needed:
+            flow.reached = True
         for start in starts:
             start.flow.add(start.gradient)
         entries, self._entries, self._open = self._entries, [], None

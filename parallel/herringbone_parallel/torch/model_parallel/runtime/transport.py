@@ -80,10 +80,14 @@ class Purpose(IntEnum):
     OUTPUT = 3
     RESULTS = 4
     FAILURE = 5
+    # The next three begin a step, see arguments.py.
+    DIGEST = 6
+    WANTED = 7
+    ARGUMENTS = 8
     # The last three belong to a blocked step, see stall.py.
-    PROBE = 6
-    ENDED = 7
-    DIVERGED = 8
+    PROBE = 9
+    ENDED = 10
+    DIVERGED = 11
 
 
 # Messages that end the step, whatever else was to come.
@@ -321,9 +325,9 @@ class Transport:
         except _PeerGoneError as error:
             # While closing, a peer may be gone before its last word has arrived.
             if not self._closing:
-                with self._receive_lock:
-                    self._loss = f"lost contact with pipeline rank {peer} (rank {self._ranks[peer]}): {error}"
-                    self._report_loss()
+                self._lose(f"lost contact with pipeline rank {peer} (rank {self._ranks[peer]}): {error}")
+        except Exception as error:  # noqa: BLE001  a step would wait for ever for the message that ended this thread
+            self._lose(f"a message of pipeline rank {peer} cannot be read: {type(error).__name__}: {error}")
 
     def _note_goodbye(self, peer: int) -> None:
         with self._receive_lock:
@@ -332,6 +336,11 @@ class Transport:
                 # A goodbye that comes too late finds the group destroyed on this rank.
                 with suppress(RuntimeError, ValueError):
                     self._send_empty(peer, _Kind.LAST_WORD)
+
+    def _lose(self, reason: str) -> None:
+        with self._receive_lock:
+            self._loss = reason
+            self._report_loss()
 
     def _report_loss(self) -> None:
         """Deliver a lost connection as a failure that this rank reports to itself. Requires `_receive_lock`."""

@@ -79,8 +79,7 @@ def test_lack_of_memory_is_named(submit, engine):
     raised_within(
         job,
         10,
-        r"out of memory: .* of the 64 MiB that it may use; lower the batch size"
-        r"|out of memory: the container may use 64 MiB",
+        r"out of memory: (.* of the 64 MiB that it may use; lower the batch size|the container may use 64 MiB)",
     )
 
 

@@ -1,0 +1,86 @@
+"""A controller that is paused, or that lives in another PID namespace than the client."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from herringbone import Estimator, TrainingJob
+from herringbone.jobs.index import JobIndex
+from herringbone.processes import pid_of
+
+SAVES = """
+import signal, sys, time
+def leave(*_):
+    print("saving", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, leave)
+print("ready", flush=True)
+time.sleep(60)
+"""
+IGNORES_SIGTERM = """
+import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("ready", flush=True)
+time.sleep(60)
+"""
+
+
+def submit(backend):
+    """Start a job of `train.py`, and return it when its script is ready."""
+    job = TrainingJob.submit(Estimator("train.py", instance_type="local_process").plan(), backend)
+    deadline = time.monotonic() + 10
+    while texts(job) != ["ready"]:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return job
+
+
+def texts(job):
+    return [line.text for line in job.logs()]
+
+
+def test_a_look_from_another_pid_namespace_changes_nothing(script, backend, home):
+    """As from a container or a second machine with the same home, where no process of the job can be seen."""
+    apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*apart, "true"], capture_output=True).returncode:
+        pytest.skip("this system allows no PID namespaces")
+    script(SAVES)
+    job = submit(backend)
+    row = JobIndex(home.index).get(job.name)
+    look = [*apart, sys.executable, "-m", "herringbone.cli"]
+    listed, stopped = (
+        subprocess.run([*look, *verb], capture_output=True, text=True) for verb in (["ls"], ["stop", job.name])
+    )
+    assert "InProgress/Training" in listed.stdout
+    assert "another machine or container" in listed.stderr
+    assert (stopped.returncode, "stop it there" in stopped.stderr) == (1, True)
+    assert JobIndex(home.index).get(job.name) == row
+    assert Path(str(row.run_folder)).is_dir()
+    job.stop()
+    assert job.wait(timeout=10).status == "Stopped"
+
+
+@pytest.mark.parametrize("paused", ["controller", "supervisor"])
+def test_a_stop_reaches_a_process_that_is_paused(script, backend, home, paused):
+    """SIGTERM waits in a process that SIGSTOP has paused: `stop` returned 0, and nothing happened."""
+    script(SAVES)
+    job = submit(backend)
+    controller = pid_of(str(JobIndex(home.index).get(job.name).controller))
+    children = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
+    os.kill(controller if paused == "controller" else int(children[0]), signal.SIGSTOP)
+    job.stop()
+    assert job.wait(timeout=10).status == "Stopped"
+    assert texts(job) == ["ready", "saving"]
+
+
+def test_a_kill_reaches_a_controller_that_is_paused(script, backend, home):
+    script(IGNORES_SIGTERM)
+    job = submit(backend)
+    os.kill(pid_of(str(JobIndex(home.index).get(job.name).controller)), signal.SIGSTOP)
+    backend.kill(job.name)
+    assert job.status == "Stopped"
