@@ -79,7 +79,7 @@ def test_no_option_takes_a_control_character(name, put, text):
         lambda text: estimator(image_uri=text),
         lambda text: estimator(instance_type=f"slurm:{text}"),
         lambda text: estimator(instance_type=f"ssh:{text}"),
-        lambda text: estimator(hyperparameters={text: 1}),
+        lambda text: estimator(hyperparameters={text: 1}).plan(),
         lambda text: estimator(distribution={"mpi": {"enabled": True, "custom_mpi_options": text}}),
         lambda text: estimator(distribution={text: {"enabled": True}}),
         lambda text: estimator(git_config=GitConfig("https://h/r", branch=text)),
