@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from herringbone_contract.rails import is_rail
-
 from herringbone.backends.registry import _name_of
 from herringbone.backends.sagemaker.account import parse_s3_uri
 from herringbone.backends.sagemaker.description import failure_of
@@ -39,6 +37,7 @@ from herringbone_contract.errors import HerringboneError
 from herringbone_contract.failure import Failure, Frame
 from herringbone_contract.failure_text import parse_failure, parse_summary
 from herringbone_contract.hyperparameters import decode, decode_values, encode, split
+from herringbone_contract.reduce_servers import is_rail
 from herringbone_contract.resources import parse_resource_config
 from herringbone_contract.served import Library, unserved
 from herringbone_contract.strategies import Framework
