@@ -49,7 +49,7 @@ def encode_values(values: Mapping[str, object]) -> dict[str, str]:
 
 
 # A script gets a hyperparameter as `--name value`, so a name must be one word that begins with no dash.
-_NAME = re.compile(r"[^\s=\x00-\x1f\x7f-][^\s=\x00-\x1f\x7f]*")
+_NAME = re.compile(r"[^\s=\x00-\x1f\x7f-\x9f\ud800-\udfff-][^\s=\x00-\x1f\x7f-\x9f\ud800-\udfff]*")
 
 
 def is_name(name: str) -> bool:

@@ -104,6 +104,7 @@ class Estimator:
         """Add or replace hyperparameters. Raises `HyperparameterError` for a value that JSON cannot hold."""
         # Encode before the assignment, so that a refused value leaves the old ones in place.
         merged = {**self._hyperparameters, **hyperparameters}
+        check_texts("hyperparameters, name", list(hyperparameters), error=HyperparameterError)
         encode_values(merged)
         self._hyperparameters = merged
 
