@@ -41,7 +41,7 @@ def names_opt_ml(base: str, settings: Iterable[str]) -> bool:
     >>> names_opt_ml("/jobs/a/hosts/algo-1/ml", ["--out=/opt/ml/model"])
     True
 
-    Code that cannot be searched, such as an archive, counts as code that contains it.
+    An archive in the folder counts as code that contains it. Code that a supervisor unpacks later is not searched.
     """
     if any(DEFAULT_BASE in setting for setting in settings):
         return True
