@@ -64,7 +64,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Fault:
-    """One way to break a job, and what must come of it; `expect` is the state and a pattern for the failure's text."""
+    """One way to break a job, and what must come of it; `expect` is the state, or unknown, and a pattern for the failure's text."""
 
     name: str
     layout: str
@@ -273,6 +273,10 @@ def world_faults() -> Iterator[Fault]:
     """Yield faults of disks, files, limits and of the script itself."""
     done = ("Completed", "")
     # The index is where states are kept, so without it the job must go on, and say so at its end.
+    yield Fault("index removed", "plain", remove(_index), ("unknown", "no job .* in "), 2.0)
+    yield Fault("index damaged", "plain", _damage_index, ("unknown", "it is damaged: move it away"), 2.0)
+    yield Fault("index read-only", "plain", lambda running: _index(running).chmod(0o400), done, 2.0)
+    yield Fault("folder of the home read-only", "plain", lambda running: running.home.chmod(0o500), done, 2.0)
     yield Fault("index locked for 14 s at the end", "plain", _lock_index, done, seconds=2.0)
     yield Fault(
         "log file removed", "plain", remove(lambda r: r.home / "jobs" / r.job.name / "logs" / "algo-1.log"), done, 2.0
