@@ -64,7 +64,10 @@ class Running:
 
 @dataclass(frozen=True)
 class Fault:
-    """One way to break a job, and what must come of it; `expect` is the state, or unknown, and a pattern for the failure's text."""
+    """One way to break a job, and what must come of it.
+
+    `expect` is the state, or "unknown", and a pattern for the failure's text.
+    """
 
     name: str
     layout: str
