@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from herringbone.jobs.job import TrainingJob
 
 
+_MAX_NAME_CHARS = 255
+
+
 class Estimator:
     """Train with a script, or with an image that has its own program, on any hosts.
 
@@ -298,8 +301,12 @@ def _text(name: str, value: str | os.PathLike[str] | None) -> str | None:
         return None
     if not isinstance(value, (str, os.PathLike)) or not os.fspath(value):
         raise OptionError(f"{name}: expected a path or name, got {value!r}")
-    check_texts(name, os.fspath(value))
-    return os.fspath(value)
+    text = os.fspath(value)
+    check_texts(name, text)
+    # No file system has longer names, and asking for one raises an OSError.
+    if any(len(part) > _MAX_NAME_CHARS for part in text.split("/")):
+        raise OptionError(f"{name}: {text[:80]!r}... has a name of more than {_MAX_NAME_CHARS} characters; shorten it")
+    return text
 
 
 def _mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:

@@ -67,6 +67,7 @@ ENTRY = "entry_point: t.py\n"
         (ENTRY + "instance_type: [ml.m5.large]", "instance_type: "),
         ("entry_point: 5", "entry_point: expected a path or name"),
         ('entry_point: "t\\0.py"', "entry_point: "),
+        ("entry_point: " + "x" * 300, "has a name of more than 255 characters"),
         (ENTRY + "source_dir: [src]", "source_dir: expected a path or name"),
         (ENTRY + "max_run: 1:30", "max_run: expected int, got str (given: '1:30')"),
         (ENTRY + "use_spot_instances: yes", "use_spot_instances: expected bool, got str"),
