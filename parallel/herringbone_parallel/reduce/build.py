@@ -41,11 +41,11 @@ def compile_native(folder: Path, sources: Path = SOURCES, options: Sequence[str]
     if not sys.platform.startswith("linux"):
         raise CompileError(f"the native core is for Linux, this is {sys.platform}")
     compiler = shlex.split(os.environ.get("CC", "")) or _found()
-    made = folder / f".{LIBRARY}.{os.getpid()}"
+    partial = folder / f".{LIBRARY}.{os.getpid()}"
     files = sorted(path.relative_to(sources).as_posix() for path in sources.rglob("*.c"))
     try:
         done = subprocess.run(
-            [*compiler, *_OPTIONS, *options, "-o", str(made.resolve()), *files],
+            [*compiler, *_OPTIONS, *options, "-o", str(partial.resolve()), *files],
             capture_output=True,
             text=True,
             cwd=sources,
@@ -53,9 +53,9 @@ def compile_native(folder: Path, sources: Path = SOURCES, options: Sequence[str]
     except OSError as error:
         raise CompileError(f"{compiler[0]} cannot be run: {error}") from None
     if done.returncode:
-        made.unlink(missing_ok=True)
+        partial.unlink(missing_ok=True)
         raise CompileError(f"{compiler[0]} failed: {done.stderr[-2_000:]}")
-    return made.replace(folder / LIBRARY)
+    return partial.replace(folder / LIBRARY)
 
 
 def _found() -> list[str]:

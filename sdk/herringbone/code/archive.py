@@ -35,17 +35,17 @@ class CodeArchive(msgspec.Struct, frozen=True, kw_only=True):
         return f"code {self.digest[:12]}: {self.num_files} file{'s' * (self.num_files != 1)}, {content}, {size} packed"
 
 
-def pack_code(source: SourceCode, into: Path, *, but_not: Path) -> CodeArchive:
+def pack_code(source: SourceCode, into: Path, *, exclude: Path) -> CodeArchive:
     """Pack a job's code as `<digest>.tar.gz` in the folder `into`.
 
-    >>> print(pack_code(source, Path("cache"), but_not=home.path))       # doctest: +SKIP
+    >>> print(pack_code(source, Path("cache"), exclude=home.path))       # doctest: +SKIP
     code 5f70bf18a086: 3 files, 4.1 KB, 1.9 KB packed
 
     The name depends on the content alone (files, their names, their executable bits): a store that has an object of
     that name has the code. Memory use is one buffer. Raises the errors of `code_files`, and `OSError` for a full disk
     or a file that shrinks meanwhile; then no file is left in `into`.
     """
-    files = code_files(source, but_not=but_not)
+    files = code_files(source, exclude=exclude)
     into.mkdir(parents=True, exist_ok=True)
     handle, partial = tempfile.mkstemp(prefix=".", suffix=".partial", dir=into)
     try:

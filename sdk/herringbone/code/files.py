@@ -21,13 +21,13 @@ _LEFT_OUT = (".git", "__pycache__")
 _SHOWN_SECRETS = 5
 
 
-def code_files(source: SourceCode, *, but_not: Path) -> dict[str, Path]:
+def code_files(source: SourceCode, *, exclude: Path) -> dict[str, Path]:
     """Return every file of a job's code by its name in the host's `code/`, sorted.
 
-    >>> code_files(find_source("train.py", "src", (), base=Path.cwd()), but_not=home.path)   # doctest: +SKIP
+    >>> code_files(find_source("train.py", "src", (), base=Path.cwd()), exclude=home.path)   # doctest: +SKIP
     {'train.py': PosixPath('/home/me/src/train.py')}
 
-    - `but_not` is a folder to leave out: the jobs' own folder, which may lie inside the source.
+    - `exclude` is a folder to leave out: the jobs' own folder, which may lie inside the source.
     - As in git, empty folders are left out.
     - A file that the user named (the script, or a lone file among `dependencies`) is taken even if an ignore file
       names it, too.
@@ -42,10 +42,10 @@ def code_files(source: SourceCode, *, but_not: Path) -> dict[str, Path]:
     named = {source.entry_point: folder / source.entry_point}
     files = dict(named)
     if source.whole_folder:
-        files = {**dict(_files_below(folder, "source_dir", but_not)), **named}
+        files = {**dict(_files_below(folder, "source_dir", exclude)), **named}
     for dependency in map(Path, source.dependencies):
         if dependency.is_dir():
-            inside = _files_below(dependency, "dependencies", but_not)
+            inside = _files_below(dependency, "dependencies", exclude)
             files |= {f"{dependency.name}/{name}": path for name, path in inside}
         else:
             named[dependency.name] = files[dependency.name] = dependency
@@ -58,7 +58,7 @@ def code_files(source: SourceCode, *, but_not: Path) -> dict[str, Path]:
     return files
 
 
-def check_source(source: SourceCode, *, but_not: Path) -> None:
+def check_source(source: SourceCode, *, exclude: Path) -> None:
     """Check that every file exists and may travel. Changes nothing, and cannot check code in a bucket.
 
     Raises `InputError` or `ArchiveError`.
@@ -84,7 +84,7 @@ def check_source(source: SourceCode, *, but_not: Path) -> None:
         raise InputError(f"entry_point: {script}: no such file{inside}{hint}")
     if not os.access(script, os.R_OK):
         raise InputError(f"entry_point: {script}: no permission to read it")
-    code_files(source, but_not=but_not)
+    code_files(source, exclude=exclude)
 
 
 def _check_archive(path: Path, entry_point: str) -> None:
@@ -112,15 +112,15 @@ def _checked_member(path: Path, member: str) -> str:
     return name
 
 
-def copy_source(source: SourceCode, into: Path, *, but_not: Path) -> None:
+def copy_source(source: SourceCode, into: Path, *, exclude: Path) -> None:
     """Copy the code into a host's `code/`, except an archive, which the supervisor unpacks.
 
-    `but_not` is a folder to leave out: the jobs' own folder, which may lie inside the source.
+    `exclude` is a folder to leave out: the jobs' own folder, which may lie inside the source.
     """
     into.mkdir(parents=True, exist_ok=True)
     if source.archive is not None:
         return
-    for name, path in code_files(source, but_not=but_not).items():
+    for name, path in code_files(source, exclude=exclude).items():
         target = into / name
         target.parent.mkdir(parents=True, exist_ok=True)
         # copy2 keeps the executable bit, which the archive keeps as well.
@@ -145,23 +145,23 @@ def _allowed_secrets(source: SourceCode) -> dict[str, Path]:
     return allowed
 
 
-def _files_below(root: Path, option: str, but_not: Path) -> Iterator[tuple[str, Path]]:
+def _files_below(root: Path, option: str, exclude: Path) -> Iterator[tuple[str, Path]]:
     real = os.path.realpath(root)
     try:
-        yield from _walk(root, "", IgnoreRules.of(root), (real,), option, but_not)
+        yield from _walk(root, "", IgnoreRules.of(root), (real,), option, exclude)
     except PermissionError as error:
         raise InputError(f"{option}: {error.filename}: no permission to read it") from None
 
 
 def _walk(
-    folder: Path, above: str, rules: IgnoreRules, trail: tuple[str, ...], option: str, but_not: Path
+    folder: Path, above: str, rules: IgnoreRules, trail: tuple[str, ...], option: str, exclude: Path
 ) -> Iterator[tuple[str, Path]]:
     """Yield the files of a folder and of the folders inside it; `trail` holds the real paths of the folders above."""
     # scandir gives each entry's type with its name, which saves a system call for each file.
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             path, name, is_folder = Path(entry.path), above + entry.name, entry.is_dir()
-            if entry.name in _LEFT_OUT or path == but_not:
+            if entry.name in _LEFT_OUT or path == exclude:
                 continue
             left_out = rules.leaves_out(name, is_folder=is_folder)
             # A pattern such as `!a/b` of .dockerignore may take a file out of a folder that is itself left out.
@@ -172,7 +172,7 @@ def _walk(
                 real = os.path.realpath(entry.path)
                 _check_link(path, real, trail, option)
             if is_folder:
-                yield from _walk(path, f"{name}/", rules.enter(path, name), (*trail, real), option, but_not)
+                yield from _walk(path, f"{name}/", rules.enter(path, name), (*trail, real), option, exclude)
             # Sockets, pipes and links to nothing are left out in silence.
             elif entry.is_file():
                 yield name, path

@@ -69,7 +69,7 @@ def check_files(backend: str, plan: JobPlan) -> None:
                 f"source_dir: {plan.source.archive} is not on this machine, and {backend} fetches nothing; copy it "
                 "here and give its path"
             )
-        check_source(plan.source, but_not=find_home().path)
+        check_source(plan.source, exclude=find_home().path)
     for channel in plan.channels:
         _check_channel(backend, channel)
     # Called for their checks alone: both raise for an address of another machine and for a file.

@@ -29,8 +29,8 @@ def checkout(folder: Path, *, order: int, umask: int, time: int) -> SourceCode:
 
 
 def test_equal_code_makes_equal_archives(tmp_path):
-    first = pack_code(checkout(tmp_path / "a", order=1, umask=0o022, time=10**9), tmp_path / "x", but_not=NO_HOME)
-    second = pack_code(checkout(tmp_path / "b", order=-1, umask=0o077, time=10**8), tmp_path / "y", but_not=NO_HOME)
+    first = pack_code(checkout(tmp_path / "a", order=1, umask=0o022, time=10**9), tmp_path / "x", exclude=NO_HOME)
+    second = pack_code(checkout(tmp_path / "b", order=-1, umask=0o077, time=10**8), tmp_path / "y", exclude=NO_HOME)
     assert first.digest == second.digest
     assert first.path.read_bytes() == second.path.read_bytes()
     assert first.path.name == f"{first.digest}.tar.gz"
@@ -40,7 +40,7 @@ def test_equal_code_makes_equal_archives(tmp_path):
 
 def test_the_archive_holds_no_owner_and_no_time(tmp_path):
     source = checkout(tmp_path / "a", order=1, umask=0o027, time=10**9)
-    packed = pack_code(source, tmp_path, but_not=NO_HOME)
+    packed = pack_code(source, tmp_path, exclude=NO_HOME)
     with tarfile.open(packed.path) as archive:
         members = [(info.name, info.mode, info.uid, info.gid, info.uname, info.mtime) for info in archive]
     assert members == [
@@ -55,7 +55,7 @@ def test_the_archive_holds_no_owner_and_no_time(tmp_path):
 @pytest.mark.parametrize("change", ["content", "name", "mode"])
 def test_changed_code_has_another_name(tmp_path, change):
     source = checkout(tmp_path / "a", order=1, umask=0o022, time=10**9)
-    before = pack_code(source, tmp_path, but_not=NO_HOME)
+    before = pack_code(source, tmp_path, exclude=NO_HOME)
     path = tmp_path / "a/lib/a.py"
     if change == "content":
         path.write_text("c")
@@ -63,18 +63,18 @@ def test_changed_code_has_another_name(tmp_path, change):
         path.rename(tmp_path / "a/lib/c.py")
     else:
         path.chmod(0o755)
-    assert pack_code(source, tmp_path, but_not=NO_HOME).digest != before.digest
+    assert pack_code(source, tmp_path, exclude=NO_HOME).digest != before.digest
 
 
 def test_packing_and_copying_take_the_same_files(tmp_path):
     """All backends select files by one rule."""
     source = checkout(tmp_path / "a", order=1, umask=0o022, time=10**9)
     (tmp_path / "a/.gitignore").write_text("b.py\n")
-    packed = pack_code(source, tmp_path / "packed", but_not=NO_HOME)
-    check_source(SourceCode(entry_point="train.py", archive=str(packed.path)), but_not=NO_HOME)
+    packed = pack_code(source, tmp_path / "packed", exclude=NO_HOME)
+    check_source(SourceCode(entry_point="train.py", archive=str(packed.path)), exclude=NO_HOME)
     with tarfile.open(packed.path) as archive:
         archive.extractall(tmp_path / "unpacked", filter="data")
-    copy_source(source, tmp_path / "copied", but_not=NO_HOME)
+    copy_source(source, tmp_path / "copied", exclude=NO_HOME)
     assert contents(tmp_path / "unpacked") == contents(tmp_path / "copied")
     assert list(contents(tmp_path / "copied")) == [".gitignore", "lib/a.py", "train.py"]
 
@@ -85,7 +85,7 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_the_size_is_shown(tmp_path):
-    packed = pack_code(checkout(tmp_path / "a", order=1, umask=0o022, time=0), tmp_path, but_not=NO_HOME)
+    packed = pack_code(checkout(tmp_path / "a", order=1, umask=0o022, time=0), tmp_path, exclude=NO_HOME)
     assert (packed.num_files, packed.content_bytes) == (3, 11)
     assert packed.size_bytes == packed.path.stat().st_size
     assert str(packed) == f"code {packed.digest[:12]}: 3 files, 11 bytes, {packed.size_bytes} bytes packed"
@@ -95,5 +95,5 @@ def test_a_failed_archive_leaves_no_file(tmp_path):
     source = checkout(tmp_path / "a", order=1, umask=0o022, time=0)
     (tmp_path / "a/.env").write_text("TOKEN=1")
     with pytest.raises(InputError, match=r"\.env would travel"):
-        pack_code(source, tmp_path / "packed", but_not=NO_HOME)
+        pack_code(source, tmp_path / "packed", exclude=NO_HOME)
     assert not (tmp_path / "packed").exists()

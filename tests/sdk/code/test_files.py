@@ -31,7 +31,7 @@ def write(tmp_path):
 
 def names(folder: Path, dependencies: tuple[str, ...] = (), secrets: tuple[str, ...] = ()) -> list[str]:
     source = find_source("train.py", str(folder), dependencies, base=folder.parent, secrets=secrets)
-    return list(code_files(source, but_not=NO_HOME))
+    return list(code_files(source, exclude=NO_HOME))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_dependencies_lie_at_the_root_and_replace_files_of_the_same_name(write):
     folder = write({"src/one.py": "", "src/lib/a.py": "", "lib/a.py": "", "lib/.gitignore": "b.py", "lib/b.py": "",
                     "one.py": ""})  # fmt: skip
     source = find_source("train.py", "src", ("lib", "one.py"), base=folder.parent)
-    files = code_files(source, but_not=NO_HOME)
+    files = code_files(source, exclude=NO_HOME)
     assert {name: path.relative_to(folder.parent).as_posix() for name, path in files.items()} == {
         "lib/.gitignore": "lib/.gitignore",
         "lib/a.py": "lib/a.py",

@@ -46,7 +46,7 @@ def test_an_entry_point_stays_inside_its_folder():
 def test_code_in_a_bucket_is_an_archive_that_is_not_checked():
     source = find_source("train.py", "s3://b/code.tar.gz", [], base=HERE)
     assert (source.remote, source.address) == (True, "s3://b/code.tar.gz")
-    check_source(source, but_not=HERE)
+    check_source(source, exclude=HERE)
     with pytest.raises(UnsupportedError, match=r"source_dir: s3://b/code is no \.tar\.gz; pack the code"):
         find_source("train.py", "s3://b/code", [], base=HERE)
     with pytest.raises(UnsupportedError, match="source_dir: 'https://x/y' is not on this machine"):
@@ -66,23 +66,23 @@ def test_code_in_a_bucket_is_an_archive_that_is_not_checked():
 def test_missing_files_are_named(source, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as caught:
-        check_source(source, but_not=NO_HOME)
+        check_source(source, exclude=NO_HOME)
     assert message in str(caught.value)
 
 
 def test_an_archive_is_checked_before_anything_starts(tmp_path):
     good = pack(tmp_path / "good.tar.gz", {"./train.py": "print(1)"})
-    check_source(SourceCode(entry_point="train.py", archive=str(good)), but_not=NO_HOME)
+    check_source(SourceCode(entry_point="train.py", archive=str(good)), exclude=NO_HOME)
     with pytest.raises(InputError, match=r"has no member 'other.py'"):
-        check_source(SourceCode(entry_point="other.py", archive=str(good)), but_not=NO_HOME)
+        check_source(SourceCode(entry_point="other.py", archive=str(good)), exclude=NO_HOME)
     for name in ("../evil.py", "/etc/evil", "a/../../evil"):
         with pytest.raises(ArchiveError, match="would land outside of the code folder"):
             check_source(
-                SourceCode(entry_point="x", archive=str(pack(tmp_path / "evil.tar.gz", {name: ""}))), but_not=NO_HOME
+                SourceCode(entry_point="x", archive=str(pack(tmp_path / "evil.tar.gz", {name: ""}))), exclude=NO_HOME
             )
     good.write_bytes(good.read_bytes()[:60])
     with pytest.raises(ArchiveError, match=r"is damaged or incomplete"):
-        check_source(SourceCode(entry_point="train.py", archive=str(good)), but_not=NO_HOME)
+        check_source(SourceCode(entry_point="train.py", archive=str(good)), exclude=NO_HOME)
 
 
 def test_a_folder_is_copied_without_git_and_caches(tmp_path):
@@ -99,7 +99,7 @@ def test_a_folder_is_copied_without_git_and_caches(tmp_path):
         whole_folder=True,
         dependencies=(str(tmp_path / "extra"), str(tmp_path / "one.py")),
     )
-    copy_source(code, tmp_path / "code", but_not=source / "jobs")
+    copy_source(code, tmp_path / "code", exclude=source / "jobs")
     copied = [path for path in (tmp_path / "code").rglob("*") if path.is_file()]
     names = sorted(path.relative_to(tmp_path / "code").as_posix() for path in copied)
     assert names == ["data.csv", "extra/e.py", "lib/a.py", "one.py", "train.py"]
@@ -108,5 +108,5 @@ def test_a_folder_is_copied_without_git_and_caches(tmp_path):
 def test_a_lone_script_is_copied_alone(tmp_path):
     (tmp_path / "train.py").write_text("")
     (tmp_path / "secret.txt").write_text("")
-    copy_source(SourceCode(entry_point="train.py", folder=str(tmp_path)), tmp_path / "code", but_not=tmp_path)
+    copy_source(SourceCode(entry_point="train.py", folder=str(tmp_path)), tmp_path / "code", exclude=tmp_path)
     assert [path.name for path in (tmp_path / "code").iterdir()] == ["train.py"]

@@ -80,11 +80,11 @@ def library() -> ctypes.CDLL | None:
     if not path.exists():
         return None
     try:
-        found = ctypes.CDLL(str(path))
+        core = ctypes.CDLL(str(path))
     except OSError:
         return None  # compiled for another system or C library: a package folder that is mounted into an image
-    found.hb_abi.restype = c_int
-    if found.hb_abi() != _ABI:
+    core.hb_abi.restype = c_int
+    if core.hb_abi() != _ABI:
         return None
     handle = c_void_p
     # Without declared types, ctypes passes pointers as 32-bit integers.
@@ -100,9 +100,9 @@ def library() -> ctypes.CDLL | None:
         ("hb_close", None, [handle]),
         ("hb_free", None, [handle]),
     ):
-        function = getattr(found, name)
+        function = getattr(core, name)
         function.restype, function.argtypes = result, arguments
-    return found
+    return core
 
 
 @cache
@@ -115,9 +115,9 @@ class NativeCore:
     """One I/O thread in C; `base.Core` documents the methods."""
 
     def __init__(self, config: CoreConfig) -> None:
-        found = library()
-        assert found is not None
-        self._library = found
+        loaded = library()
+        assert loaded is not None
+        self._library = loaded
         self._process = os.getpid()
         # `hb_counts` fills its array in this order.
         self._labels = [link.label for link in config.links]
@@ -127,23 +127,25 @@ class NativeCore:
                 for link in config.links
             )
         )
-        given = _Config(
+        native_config = _Config(
             config.label.encode(),
             *(config.member, config.members, config.helpers, config.local, config.locals, config.lanes),
             *(config.chunk_bytes, config.limit.ring, config.limit.chunks),
             *(config.local_limit.ring, config.local_limit.chunks, len(specs)),
             *(config.silence, config.late, specs),
         )
-        self._core: int | None = found.hb_new(byref(given))
+        self._core: int | None = loaded.hb_new(byref(native_config))
         if self._core is None:
             raise ParallelError("the native core could not start: too little memory, or too many open files")
 
     def submit(self, submission: Submission) -> int:
         cut = _cut(submission.lanes)
-        how = submission
-        sizes = how.address, how.count, how.element, how.wire, how.chunk, how.window
-        given = _Submission(*sizes, how.host_divisor, how.divisor, cut, len(cut))
-        number = int(self._library.hb_submit(self._core, byref(given)))
+        sizes = (
+            *(submission.address, submission.count, submission.element, submission.wire),
+            *(submission.chunk, submission.window),
+        )
+        request = _Submission(*sizes, submission.host_divisor, submission.divisor, cut, len(cut))
+        number = int(self._library.hb_submit(self._core, byref(request)))
         # Negative after a failure or after `close`.
         if number < 0:
             raise ParallelError(self.failure() or "the engine is closed")

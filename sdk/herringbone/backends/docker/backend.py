@@ -112,7 +112,7 @@ class DockerBackend(DetachedBackend):
     def _start(self, plan: JobPlan, config: ControllerConfig, inherited: Sequence[int], controller: str) -> None:
         folder, hosts, network = self._home.job(plan.job_name), self._hosts(plan), self._network(plan)
         for host in hosts:
-            fill_host(plan, host, folder, interface=network.interface, but_not=self._home.path)
+            fill_host(plan, host, folder, interface=network.interface, exclude=self._home.path)
         self._add_files(folder)
         image = self._image(plan)
         if plan.options.bake_requirements:

@@ -33,7 +33,7 @@ class Mount:
     read_only: bool = False
 
 
-def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: str, but_not: Path) -> None:
+def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: str, exclude: Path) -> None:
     """Write everything that the host's supervisor will read, and create the folders that it will write to."""
     paths = Paths(folder.host(host.name))
     make_folders(paths)
@@ -49,7 +49,7 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, interface: st
             shutil.copy2(plan.source.archive, Path(paths.input) / "sourcedir.tar.gz")
         submit_directory = INSIDE.code if plan.source.archive is None else INSIDE.input / "sourcedir.tar.gz"
         hyperparameters[Key.SUBMIT_DIRECTORY] = json.dumps(str(submit_directory))
-        copy_source(plan.source, Path(paths.code), but_not=but_not)
+        copy_source(plan.source, Path(paths.code), exclude=exclude)
     write_config(plan, host, paths, hyperparameters=hyperparameters, interface=interface)
 
 

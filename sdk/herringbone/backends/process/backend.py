@@ -55,7 +55,7 @@ class ProcessBackend(DetachedBackend):
     ) -> None:
         folder = self._home.job(plan.job_name)
         for host in plan.hosts:
-            fill_host(plan, host, folder, but_not=self._home.path)
+            fill_host(plan, host, folder, exclude=self._home.path)
         config["processes"] = {
             "argv": list(self._supervisor),
             "environment": {

@@ -20,7 +20,7 @@ from herringbone_contract.paths import Paths
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
-def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path, interface: str = LOOPBACK) -> None:
+def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, exclude: Path, interface: str = LOOPBACK) -> None:
     """Write everything that the host's supervisor will read, and create the folders that it will write to.
 
     `interface` leads to the other hosts; empty when only the host itself can find it out.
@@ -34,7 +34,7 @@ def fill_host(plan: JobPlan, host: HostPlan, folder: JobFolder, *, but_not: Path
     hyperparameters = _with_local_paths(plan.hyperparameters, paths, folder)
     write_config(plan, host, paths, hyperparameters=hyperparameters, interface=interface)
     assert plan.source is not None
-    copy_source(plan.source, Path(paths.code), but_not=but_not)
+    copy_source(plan.source, Path(paths.code), exclude=exclude)
 
 
 def job_environment(plan: JobPlan, *, run_folder: str, cache: Path, grace: float) -> dict[str, str]:

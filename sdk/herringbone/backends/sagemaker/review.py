@@ -58,7 +58,7 @@ def review(plan: JobPlan) -> tuple[str, ...]:
     _check_gpus(plan)
     if plan.source is not None:
         # The home of jobs may lie inside the code's folder, but never belongs to the code.
-        check_source(plan.source, but_not=find_home().path)
+        check_source(plan.source, exclude=find_home().path)
     _check_channels(plan)
     return tuple(sorted(name for name in _UNUSED if name in options))
 

@@ -256,7 +256,7 @@ def _pack(plan: JobPlan, scratch: Path, exclude: Path) -> _Code | None:
         path = Path(source.archive)
         sha256 = read_file(path.name, path).sha256
         return _Code(path, sha256, sha256)
-    packed = pack_code(source, scratch, but_not=exclude)
+    packed = pack_code(source, scratch, exclude=exclude)
     return _Code(packed.path, packed.digest, None)
 
 

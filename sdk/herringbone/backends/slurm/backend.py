@@ -188,7 +188,7 @@ class SlurmBackend(OwnHostsBackend):
         folder.logs.mkdir()
         interface = LOOPBACK if len(plan.hosts) == 1 else ""
         for host in plan.hosts:
-            fill_host(plan, host, folder, but_not=self._home.path, interface=interface)
+            fill_host(plan, host, folder, exclude=self._home.path, interface=interface)
         report = self._report_path(plan.job_name)
         config = config_of(plan, self._home, self._environ, report=report, runtime=self._runtime(plan))
         # The mode is set on creation: the file must never be readable by others, not even for a moment.

@@ -107,7 +107,7 @@ class Submission:
             self._connect(self._choose({}))
             if self.code is None:
                 assert self._plan.source is not None
-                self.code = pack_source(self._plan.source, self._scratch, but_not=self._scratch.parent)
+                self.code = pack_source(self._plan.source, self._scratch, exclude=self._scratch.parent)
             code = self.code
             locations, uploads = uploads_of(self._plan.channels, self._inventory.shared)
             checkpoints = self._checkpoints()

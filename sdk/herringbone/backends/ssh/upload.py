@@ -30,10 +30,10 @@ class PackedCode(msgspec.Struct, frozen=True, kw_only=True):
     path: Path
 
 
-def pack_source(source: SourceCode, into: Path, *, but_not: Path) -> PackedCode:
+def pack_source(source: SourceCode, into: Path, *, exclude: Path) -> PackedCode:
     """Pack a job's code into the folder `into`; code that is an archive already is used as it is."""
     if source.archive is None:
-        packed = pack_code(source, into, but_not=but_not)
+        packed = pack_code(source, into, exclude=exclude)
         return PackedCode(digest=packed.digest, path=packed.path)
     path = Path(source.archive)
     return PackedCode(digest=hashlib.sha256(path.read_bytes()).hexdigest(), path=path)

@@ -54,7 +54,7 @@ def plan(base, inputs=None, *, count=1, **options):
 def filled(tmp_path, job, inputs=None, *, count=1, **options):
     job_plan = plan(tmp_path, inputs, count=count, **options)
     for host in job_plan.hosts:
-        fill_host(job_plan, host, job, interface="eth0", but_not=tmp_path / "jobs")
+        fill_host(job_plan, host, job, interface="eth0", exclude=tmp_path / "jobs")
     return job_plan
 
 
@@ -118,7 +118,7 @@ def test_an_archive_of_code_is_copied_into_the_tree(tmp_path, job):
         archive.add(tmp_path / "src/train.py", "train.py")
     job_plan = plan(tmp_path)
     job_plan = msgspec.structs.replace(job_plan, source=find_source("train.py", "code.tar.gz", (), base=tmp_path))
-    fill_host(job_plan, job_plan.hosts[0], job, interface="eth0", but_not=tmp_path / "jobs")
+    fill_host(job_plan, job_plan.hosts[0], job, interface="eth0", exclude=tmp_path / "jobs")
     base = job.host("algo-1")
     assert (base / "input/sourcedir.tar.gz").read_bytes() == (tmp_path / "code.tar.gz").read_bytes()
     written = json.loads((base / "input/config/hyperparameters.json").read_text())

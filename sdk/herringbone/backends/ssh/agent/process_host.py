@@ -113,7 +113,7 @@ class ProcessHost(DetachedBackend):
         folder = self._home.job(plan.job_name)
         local_plan = plan_for_machine(host_config, self._home)
         (host,) = (host for host in local_plan.hosts if host.name == host_config.host)
-        fill_host(local_plan, host, folder, but_not=self._home.path, interface=host_config.interface)
+        fill_host(local_plan, host, folder, exclude=self._home.path, interface=host_config.interface)
         write_notes(host_config, folder.path)
         environment = job_environment(
             local_plan, run_folder=config["run_folder"], cache=self._home.cache, grace=config["stop_grace"]
