@@ -91,6 +91,13 @@ class _Guard:
         self._position = 0
         # What the header that is being read may still take; infinity while content is read.
         self.header_left = math.inf
+        # The last block that was read; at the end of the members it shows whether the archive ended there.
+        self._last = b""
+
+    @property
+    def at_end(self) -> bool:
+        """True if the last block was one of zeros, the regular end: `tarfile` takes a damaged header for it, too."""
+        return self._last == bytes(tarfile.BLOCKSIZE)
 
     def read(self, size: int) -> bytes:
         self.header_left -= size
@@ -102,7 +109,8 @@ class _Guard:
             pieces.append(piece)
             size -= len(piece)
             self._position += len(piece)
-        return b"".join(pieces)
+        self._last = b"".join(pieces)
+        return self._last
 
     def seek(self, position: int) -> None:
         # A negative size in a header would send `tarfile` back, and round without end.
@@ -113,20 +121,6 @@ class _Guard:
 
     def tell(self) -> int:
         return self._position
-
-
-class _Member(tarfile.TarInfo):
-    """A member whose damaged header is an error; `tarfile` takes each but the first one for the archive's end."""
-
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> _Member:
-        try:
-            return super().frombuf(buf, encoding, errors)
-        except tarfile.HeaderError as error:
-            # A block of zeros is the regular end.
-            if bytes(buf) == bytes(tarfile.BLOCKSIZE):
-                raise
-            raise tarfile.ReadError(str(error) if buf else "it ends too early") from None
 
 
 @contextlib.contextmanager
@@ -165,11 +159,15 @@ def _members(stream: IO[bytes], shown: str) -> Iterator[tuple[tarfile.TarFile, t
     """Yield the members, and for each the archive to read its content from. Raises `ArchiveError`."""
     guard = _Guard(stream)
     with _parsing(guard, shown):
-        archive = tarfile.TarFile(fileobj=cast("IO[bytes]", guard), tarinfo=_Member)
+        archive = tarfile.TarFile(fileobj=cast("IO[bytes]", guard))
+    # The constructor has read the first header.
+    has_members = not guard.at_end
     for _ in range(_MAX_MEMBERS):
         with _parsing(guard, shown):
-            member = archive.next()
+            member = archive.next() if has_members else None
             if member is None:
+                if not guard.at_end:
+                    raise tarfile.ReadError("it ends too early, or a header is damaged")
                 # The decompressor compares its checksum at the end of the data.
                 guard.header_left = _MAX_PADDING_BYTES
                 while guard.read(_PIECE_BYTES):

@@ -166,6 +166,12 @@ def test_headers_take_neither_memory_nor_time(folder, number):
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - peak < 200 << 10
 
 
+def test_content_of_zeros_is_no_end(folder):
+    """The end of a tar is a block of zeros, and so may be a file."""
+    unpack(io.BytesIO(tar(member("a", content=bytes(512)), member("b", content=b"2"))), folder, shown="x")
+    assert (folder / "b").read_bytes() == b"2"
+
+
 def test_damage_between_members_is_no_end(folder):
     """`tarfile` takes a damaged header behind the first member for the end, so half of a model was lost in silence."""
     data = bytearray(tar(member("a", content=b"1"), member("b", content=b"2")))

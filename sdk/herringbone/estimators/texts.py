@@ -20,17 +20,10 @@ def check_texts(where: str, value: object, *, error: type[UsageError] = OptionEr
     Traceback (most recent call last):
     herringbone_contract.errors.OptionError: role[1].b: 'c\\nd' has a control character or a line break; remove it
     """
-    if isinstance(value, str):
-        if _CONTROL.search(value):
-            shown = "the text" if secret else repr(value)
-            raise error(f"{where}: {shown} has a control character or a line break; remove it")
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            check_texts(f"{where}, key", key, error=error, secret=secret)
-            check_texts(f"{where}.{key}", item, error=error, secret=secret)
-    elif isinstance(value, (list, tuple)):
-        for position, item in enumerate(value):
-            check_texts(f"{where}[{position}]", item, error=error, secret=secret)
+    try:
+        _check(where, value, error=error, secret=secret)
+    except RecursionError:
+        raise error(f"{where}: it is nested too deeply") from None
 
 
 def check_name(where: str, value: str) -> str:
@@ -44,3 +37,17 @@ def check_name(where: str, value: str) -> str:
     if value.startswith("-") or " " in value:
         raise OptionError(f"{where}: {value!r} begins with a hyphen or has a blank; write a name without them")
     return value
+
+
+def _check(where: str, value: object, *, error: type[UsageError], secret: bool) -> None:
+    if isinstance(value, str):
+        if _CONTROL.search(value):
+            shown = "the text" if secret else repr(value)
+            raise error(f"{where}: {shown} has a control character or a line break; remove it")
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            _check(f"{where}, key", key, error=error, secret=secret)
+            _check(f"{where}.{key}", item, error=error, secret=secret)
+    elif isinstance(value, (list, tuple)):
+        for position, item in enumerate(value):
+            _check(f"{where}[{position}]", item, error=error, secret=secret)
