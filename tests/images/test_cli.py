@@ -26,7 +26,7 @@ def test_other_verbs_import_no_module_of_images():
         "import sys, herringbone.cli.__main__; print([name for name in sys.modules if 'herringbone.images.' in name])"
     )
     output = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
-    assert output.strip() == "['herringbone.images.labels']"
+    assert output.strip() == "[]"
 
 
 def test_a_mistake_is_found_before_the_engine_is_used(herringbone, monkeypatch):

@@ -16,12 +16,13 @@ class GradientPenalty(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
+        self.entry = nn.Linear(WIDTH, WIDTH)
         self.first = nn.Linear(WIDTH, WIDTH)
         self.second = nn.Linear(WIDTH, WIDTH)
         self.head = nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        h = self.second(torch.tanh(self.first(x)))
+        h = self.second(torch.tanh(self.first(self.entry(x))))
         score = torch.tanh(h * h).sum()
         (gradient,) = torch.autograd.grad(score, h, create_graph=True)
         return self.head(h), gradient
