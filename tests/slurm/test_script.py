@@ -102,7 +102,7 @@ def test_a_hostile_folder_is_one_word_for_the_shell(tmp_path, name):
     ],
 )
 def test_a_setting_that_is_not_a_plain_word_is_refused(settings):
-    with pytest.raises(OptionError, match=f"slurm: {next(iter(settings))}"):
+    with pytest.raises(OptionError, match=rf"slurm(: |\.){next(iter(settings))}"):
         plan(slurm=settings)
 
 
@@ -113,7 +113,7 @@ def test_a_misspelt_setting_is_refused():
 
 @pytest.mark.parametrize("partition", ["", "-p", "gpu;id", "a b", "a\nb"])
 def test_a_malformed_partition_is_refused(partition):
-    with pytest.raises(OptionError, match="not the name of a partition"):
+    with pytest.raises(OptionError, match="not the name of a partition|control character"):
         partition_of(plan(f"slurm:{partition}"))
 
 
