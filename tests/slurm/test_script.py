@@ -113,7 +113,7 @@ def test_a_misspelt_setting_is_refused():
 
 @pytest.mark.parametrize("partition", ["", "-p", "gpu;id", "a b", "a\nb"])
 def test_a_malformed_partition_is_refused(partition):
-    with pytest.raises(OptionError, match="not the name of a partition|control character"):
+    with pytest.raises(OptionError, match=r"not the name of a partition|control character"):
         partition_of(plan(f"slurm:{partition}"))
 
 
