@@ -125,7 +125,9 @@ def test_a_killed_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     job.wait()
     assert time.monotonic() - began < 8.0
     assert job.failure is not None
-    assert job.failure.render().startswith("algo-3: exit code 137, killed by SIGKILL: the server of this helper host")
+    assert job.failure.render().startswith(
+        "algo-3: exit code 137, killed by SIGKILL: lost a process of algo-3: the server"
+    )
 
 
 @pytest.mark.e2e
