@@ -20,6 +20,8 @@ from herringbone_contract.constants import MAX_ENVIRONMENT_CHARS, MAX_ENVIRONMEN
 from herringbone_contract.errors import OptionError, UnsupportedError
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
+# More hosts than any cluster has: a plan lists them, and a mistyped number must not fill the memory.
+Hosts = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 InputMode = Literal["File", "Pipe", "FastFile"]
 RepositoryAccess = Literal["Platform", "Vpc"]
@@ -41,7 +43,7 @@ class InstanceGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     instance_group_name: str
     instance_type: str
-    instance_count: Positive
+    instance_count: Hosts
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

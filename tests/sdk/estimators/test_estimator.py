@@ -181,6 +181,11 @@ def test_fit_names_the_options_without_effect(options, message, capsys):
     assert capsys.readouterr() == ("", message)
 
 
+def test_a_mistyped_number_of_hosts_does_not_fill_the_memory():
+    with pytest.raises(OptionError, match="instance_count: expected int <= 100000"):
+        Estimator(entry_point="train.py", instance_type="local_process", instance_count=10**10)
+
+
 @pytest.mark.parametrize(
     ("hyperparameters", "message"),
     [
