@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import functools
 import json
-import math
 import re
+import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from herringbone_contract.errors import InputError
@@ -129,8 +129,9 @@ def _number(text: str) -> int | float:
     if len(text) > _LONGEST_NUMBER:
         raise _WrongError(f"the number {text[:20]}... has {len(text)} digits; quote it for text")
     number: int | float = int(text) if text.lstrip("-").isdigit() else float(text)
-    if not math.isfinite(number):
-        raise _WrongError(f"the number {text} is too large; quote it for text")
+    # A comparison takes integers that no float can hold, too; `math.isfinite` does not.
+    if not abs(number) <= sys.float_info.max:
+        raise _WrongError(f"the number {text[:20]} is too large; quote it for text")
     return number
 
 

@@ -46,7 +46,7 @@ def test_a_plan_with_defaults_is_allowed(script):
             {"subnets": ["s"] * 17, "security_group_ids": ["g"]},
             "VpcConfig.Subnets has 17 entries; the service takes 16",
         ),
-        ({"image_uri": "x" * 256}, "TrainingImage has 256 characters; the service takes 255"),
+        ({"image_uri": "x" * 100 + "/" + "x" * 155}, "TrainingImage has 256 characters; the service takes 255"),
         ({"tags": [{"Name": "x"}]}, r"Missing required parameter in Tags\[0\]: \"Key\""),
         ({"extra_request": {"StopingCondition": {}}}, 'Unknown parameter in input: "StopingCondition"'),
         ({"extra_request": {"Environment": {"a-b": "c"}}}, "name 'a-b' in Environment does not match"),

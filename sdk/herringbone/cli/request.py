@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -158,7 +158,7 @@ def _value(text: str) -> Any:
     """Return a number if the script would get the same text, else the text."""
     for number in (int, float):
         try:
-            if str(number(text)) == text and math.isfinite(number(text)):
+            if str(number(text)) == text and abs(number(text)) <= sys.float_info.max:
                 return number(text)
         except ValueError:
             continue
