@@ -91,10 +91,12 @@ def _loader() -> type[yaml.SafeLoader]:
     # The C loader, if there is one, is ten times as fast, and an inventory may have hundreds of machines.
     base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-    def scalar(_: Any, node: yaml.ScalarNode) -> Any:
-        if node.tag in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+    def scalar(_: Any, node: yaml.Node) -> Any:
+        # `!!str {a: 1}` gives a mapping the tag of a text.
+        is_text = isinstance(node, yaml.ScalarNode)
+        if is_text and node.tag in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
             return node.value
-        if node.tag != _WORD:
+        if not is_text or node.tag != _WORD:
             raise yaml.constructor.ConstructorError(None, None, f"the tag {node.tag} is not read here", node.start_mark)
         return _number(node.value) if _NUMBER.fullmatch(node.value) else _ALL_WORDS[node.value]
 

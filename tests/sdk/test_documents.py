@@ -60,6 +60,7 @@ def test_plain_words_mean_what_they_say(text, value):
         ('{"a": -Infinity}', "-Infinity is no number of JSON"),
         ('{"a": 1e999}', "the number 1e999 is too large"),
         ("a: -1e999", "the number -1e999 is too large"),
+        ("a: !!str {b: 1}", "is not read here"),
         # More than a float can hold, and fewer digits than the longest number.
         ("a: " + "9" * 320, "is too large; quote it for text"),
         ("a: " + "9" * 5000, "has 5000 digits"),

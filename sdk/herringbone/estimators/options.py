@@ -199,6 +199,7 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
     # `from_attributes` accepts objects of AWS's SDK, such as its InstanceGroup.
     try:
         options = msgspec.convert(values, Options, from_attributes=True)
+        _check_all_texts(options)
     except msgspec.ValidationError as error:
         raise OptionError(explain(error, values)) from None
     except (UnicodeEncodeError, RecursionError):
@@ -206,7 +207,6 @@ def parse_options(raw: Mapping[str, Any]) -> Options:
         raise OptionError(
             "options: a value has half of a character (a lone surrogate), or is nested too deeply"
         ) from None
-    _check_all_texts(options)
     options = msgspec.structs.replace(options, sagemaker_session=session)
     _check_environment(options.environment)
     if options.shm_size is not None:
