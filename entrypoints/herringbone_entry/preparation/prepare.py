@@ -47,6 +47,11 @@ class Prepared(NamedTuple):
     mpi_options: str | None = None
 
     @property
+    def under_mpi(self) -> bool:
+        """True if mpirun starts the ranks."""
+        return self.mpi_options is not None
+
+    @property
     def has_parameter_servers(self) -> bool:
         """True if each host with a rank also has a parameter server."""
         return self.launcher in (Launcher.PARAMETER_SERVER, Launcher.MXNET_PARAMETER_SERVER)

@@ -63,7 +63,7 @@ class RunningSupervisor:
     ) -> None:
         self._context, self._membership = context, membership
         self._prepared, self._starter, self._run_folder = prepared, starter, run_folder
-        self._ranks = RankGroup(context, under_mpi=prepared.mpi_options is not None, on_change=self._leave_if_all_ended)
+        self._ranks = RankGroup(context, under_mpi=prepared.under_mpi, on_change=self._leave_if_all_ended)
         # Only under mpirun: other ranks are children of ours, and inherit their connection.
         self._mpirun: Mpirun | None = None
         # The job is over only when these have ended, too.
@@ -109,11 +109,10 @@ class RunningSupervisor:
 
     def _get_ready(self) -> None:
         prepared = self._prepared
-        under_mpi = prepared.mpi_options is not None
-        if under_mpi or not prepared.num_processes:
+        if prepared.under_mpi or not prepared.num_processes:
             # mpirun starts its own processes, and a helper host has no rank: nobody will use the prewarmed one.
             self._starter.discard_prewarmed()
-        if under_mpi:
+        if prepared.under_mpi:
             # Few jobs run under mpirun, and the others do not wait for this module.
             from herringbone_entry.sidecars.mpirun import Mpirun
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.controller.artifacts import HostFolder, pack
+from herringbone.controller.artifacts import has_model, pack_model, pack_output
 from herringbone.planning.checks import output_folder
 from herringbone.planning.plan import parse_plan
 from herringbone_contract.errors import InputError
-from herringbone_contract.paths import INSIDE, Paths
+from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
     from herringbone.jobs.home import JobFolder
@@ -31,13 +31,9 @@ def repack(record: JobRecord, folder: JobFolder, say: Callable[[str], None]) -> 
         raise InputError(f"job {record.name} has its model already: {record.model}")
     plan = parse_plan(record.plan_dict)
     bases = [(host.name, folder.host(host.name)) for host in plan.hosts]
-    models = [HostFolder(name, base, str(INSIDE.model)) for name, base in bases]
-    if all(model.is_empty for model in models):
+    if not has_model(bases):
         looked = ", ".join(str(Paths(base).model) for _, base in bases)
         raise InputError(f"job {record.name} left no model: there are no files in {looked}")
     output, compress = output_folder(plan, folder), not plan.options.disable_output_compression
-    suffix = ".tar.gz" if compress else ""
-    data = [HostFolder(name, base, str(INSIDE.output_data)) for name, base in bases]
-    if not all(output_data.is_empty for output_data in data):
-        pack(data, output / f"output{suffix}", compress=compress, say=say)
-    return pack(models, output / f"model{suffix}", compress=compress, say=say)
+    pack_output(bases, output, compress=compress, say=say)
+    return pack_model(bases, output, compress=compress, say=say)

@@ -9,9 +9,9 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, NamedTuple, cast
 
 from herringbone.code.reproducible import Link, Opener, write_tar, zipped
@@ -19,11 +19,14 @@ from herringbone.controller.links import Listing, packed_target
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import DEFAULT_BASE
 from herringbone_contract.masking import printable
+from herringbone_contract.paths import INSIDE
 
 # Weights hardly shrink at any level, and level 1 is several times as fast as the default.
 _COMPRESSION_LEVEL = 1
 _PIECE_BYTES = 1 << 20
 Say = Callable[[str], None]
+# The hosts' names, each with the host's base folder on this machine.
+Bases = Sequence[tuple[str, Path]]
 
 
 class HostFolder(NamedTuple):
@@ -37,6 +40,35 @@ class HostFolder(NamedTuple):
     def is_empty(self) -> bool:
         """Report whether there is nothing to pack. Raises `OSError` when the script replaced the folder by a link."""
         return safe_tree.is_empty(self.base, self.inside)
+
+
+def pack_output(bases: Bases, results: Path, *, compress: bool, say: Say) -> None:
+    """Pack what the hosts' scripts wrote next to the model into `results`, if there is anything.
+
+    Of two files of one name the first host's is packed. Raises the errors of `pack`.
+    """
+    folders = _folders(bases, INSIDE.output_data)
+    if not all(folder.is_empty for folder in folders):
+        pack(folders, _archive(results, "output", compress=compress), compress=compress, say=say)
+
+
+def pack_model(bases: Bases, results: Path, *, compress: bool, say: Say) -> Path:
+    """Pack the model that the hosts' scripts wrote into `results`, as `pack_output` does; return its path."""
+    target = _archive(results, "model", compress=compress)
+    return pack(_folders(bases, INSIDE.model), target, compress=compress, say=say)
+
+
+def has_model(bases: Bases) -> bool:
+    """Return True if some host's script wrote a model."""
+    return not all(folder.is_empty for folder in _folders(bases, INSIDE.model))
+
+
+def _folders(bases: Bases, inside: PurePath) -> list[HostFolder]:
+    return [HostFolder(name, base, str(inside)) for name, base in bases]
+
+
+def _archive(results: Path, name: str, *, compress: bool) -> Path:
+    return results / f"{name}{'.tar.gz' if compress else ''}"
 
 
 class _File(NamedTuple):

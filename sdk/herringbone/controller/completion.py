@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from herringbone.controller.artifacts import HostFolder, pack
+from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.attempts import restart
 from herringbone.controller.config import ControllerConfig
 from herringbone.controller.hosts import Conclusion, Host, Restart
@@ -123,18 +123,13 @@ def _pack(config: ControllerConfig, hosts: Sequence[Host], *, with_model: bool) 
     # The order decides whose file is packed when two hosts wrote the same name, so it must not depend on time.
     ordered = sorted(hosts, key=lambda host: [entry["name"] for entry in config["hosts"]].index(host.name))
     output = Path(config["output"])
-    suffix = ".tar.gz" if config["compress"] else ""
 
     def say(text: str) -> None:
         ordered[0].log.say(f"[{ordered[0].name}] packing: {text}", time.time())
 
-    data = [HostFolder(host.name, Path(host.base), str(INSIDE.output_data)) for host in ordered]
-    if not all(folder.is_empty for folder in data):
-        pack(data, output / f"output{suffix}", compress=config["compress"], say=say)
-    if not with_model:
-        return None
-    models = [HostFolder(host.name, Path(host.base), str(INSIDE.model)) for host in ordered]
-    return pack(models, output / f"model{suffix}", compress=config["compress"], say=say)
+    bases = [(host.name, Path(host.base)) for host in ordered]
+    pack_output(bases, output, compress=config["compress"], say=say)
+    return pack_model(bases, output, compress=config["compress"], say=say) if with_model else None
 
 
 def _not_packed(config: ControllerConfig, error: OSError) -> Failure:

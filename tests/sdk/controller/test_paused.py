@@ -4,44 +4,21 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
+from tests.sdk.controller.test_controller import IGNORE_SIGTERM, WAIT_FOR_SIGTERM, texts, until
 
 from herringbone import Estimator, TrainingJob
 from herringbone.jobs.index import JobIndex
 from herringbone.processes import pid_of
 
-SAVES = """
-import signal, sys, time
-def leave(*_):
-    print("saving", flush=True)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, leave)
-print("ready", flush=True)
-time.sleep(60)
-"""
-IGNORES_SIGTERM = """
-import signal, time
-signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("ready", flush=True)
-time.sleep(60)
-"""
-
 
 def submit(backend):
     """Start a job of `train.py`, and return it when its script is ready."""
     job = TrainingJob.submit(Estimator("train.py", instance_type="local_process").plan(), backend)
-    deadline = time.monotonic() + 10
-    while texts(job) != ["ready"]:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: texts(job) == ["ready"])
     return job
-
-
-def texts(job):
-    return [line.text for line in job.logs()]
 
 
 def test_a_look_from_another_pid_namespace_changes_nothing(script, backend, home):
@@ -49,7 +26,7 @@ def test_a_look_from_another_pid_namespace_changes_nothing(script, backend, home
     apart = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
     if subprocess.run([*apart, "true"], capture_output=True).returncode:
         pytest.skip("this system allows no PID namespaces")
-    script(SAVES)
+    script(WAIT_FOR_SIGTERM)
     job = submit(backend)
     row = JobIndex(home.index).get(job.name)
     look = [*apart, sys.executable, "-m", "herringbone.cli"]
@@ -68,7 +45,7 @@ def test_a_look_from_another_pid_namespace_changes_nothing(script, backend, home
 @pytest.mark.parametrize("paused", ["controller", "supervisor"])
 def test_a_stop_reaches_a_process_that_is_paused(script, backend, home, paused):
     """SIGTERM waits in a process that SIGSTOP has paused: `stop` returned 0, and nothing happened."""
-    script(SAVES)
+    script(WAIT_FOR_SIGTERM)
     job = submit(backend)
     controller = pid_of(str(JobIndex(home.index).get(job.name).controller))
     children = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
@@ -79,7 +56,7 @@ def test_a_stop_reaches_a_process_that_is_paused(script, backend, home, paused):
 
 
 def test_a_kill_reaches_a_controller_that_is_paused(script, backend, home):
-    script(IGNORES_SIGTERM)
+    script(IGNORE_SIGTERM)
     job = submit(backend)
     os.kill(pid_of(str(JobIndex(home.index).get(job.name).controller)), signal.SIGSTOP)
     backend.kill(job.name)
