@@ -27,7 +27,7 @@ STARTING, TRAINING, UPLOADING, MAX_RUNTIME_EXCEEDED = "Starting", "Training", "U
 PENDING, RESTARTING = "Pending", "Restarting"
 TERMINAL = (COMPLETED, FAILED, STOPPED)
 
-_VERSION = 4
+_VERSION = 5
 # The format of the column `plan`; a row without it is of a release that did not note it.
 PLAN_VERSION = 1
 _TABLE = """
@@ -36,17 +36,17 @@ CREATE TABLE jobs (
     status TEXT NOT NULL, secondary_status TEXT NOT NULL,
     created REAL NOT NULL, started REAL, ended REAL,
     client TEXT, controller TEXT, run_folder TEXT, stop_grace REAL,
-    failure TEXT, model TEXT, service TEXT, description TEXT, place TEXT, plan_version INTEGER, hosts INTEGER
+    failure TEXT, model TEXT
 )
 """
-# Version -> the statements that turn a table of the version before into one of this version.
-_MIGRATIONS = {
-    2: ("ALTER TABLE jobs ADD COLUMN service TEXT", "ALTER TABLE jobs ADD COLUMN description TEXT"),
-    3: ("ALTER TABLE jobs RENAME COLUMN keeper TO controller",),
-    # From here on, formats only add columns: a controller may end its job after an upgrade of the index.
-    4: tuple(
-        f"ALTER TABLE jobs ADD COLUMN {column}" for column in ("place TEXT", "plan_version INTEGER", "hosts INTEGER")
-    ),
+# What formats since the first have added, so that a controller can end its job after an upgrade of the index. A table
+# gets those that it lacks, whatever its format: tables of format 4 exist with and without `hosts`.
+_ADDED = {
+    "service": "TEXT",
+    "description": "TEXT",
+    "place": "TEXT",
+    "plan_version": "INTEGER",
+    "hosts": "INTEGER",
 }
 
 
@@ -205,8 +205,7 @@ class JobIndex:
         if version == _VERSION:
             return
         if version > _VERSION:
-            columns = {row[1] for row in database.execute("PRAGMA table_info(jobs)")}
-            if columns >= set(_COLUMNS):
+            if _columns(database) >= set(_COLUMNS):
                 return
             raise HerringboneError(
                 f"the index of jobs, {self._path}, was made by a newer Herringbone (format {version}, "
@@ -218,12 +217,18 @@ class JobIndex:
         (version,) = database.execute("PRAGMA user_version").fetchone()
         if version == 0:
             database.execute(_TABLE)
-        else:
-            for step in range(version + 1, _VERSION + 1):
-                for statement in _MIGRATIONS[step]:
-                    database.execute(statement)
+        present = _columns(database)
+        if "keeper" in present:  # Formats 1 and 2.
+            database.execute("ALTER TABLE jobs RENAME COLUMN keeper TO controller")
+        for column, kind in _ADDED.items():
+            if column not in present:
+                database.execute(f"ALTER TABLE jobs ADD COLUMN {column} {kind}")
         database.execute(f"PRAGMA user_version = {_VERSION}")
         database.commit()
+
+
+def _columns(database: sqlite3.Connection) -> set[str]:
+    return {row[1] for row in database.execute("PRAGMA table_info(jobs)")}
 
 
 def _remedy(error: sqlite3.DatabaseError) -> str:

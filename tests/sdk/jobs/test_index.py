@@ -137,9 +137,17 @@ ALTER TABLE jobs ADD COLUMN service TEXT;
 ALTER TABLE jobs ADD COLUMN description TEXT;
 PRAGMA user_version = 2;
 """
+FOURTH_FORMAT = f"""
+{SECOND_FORMAT}
+ALTER TABLE jobs RENAME COLUMN keeper TO controller;
+ALTER TABLE jobs ADD COLUMN place TEXT;
+ALTER TABLE jobs ADD COLUMN plan_version INTEGER;
+PRAGMA user_version = 4;
+"""
+FOURTH_FORMAT_WITH_HOSTS = f"{FOURTH_FORMAT} ALTER TABLE jobs ADD COLUMN hosts INTEGER;"
 
 
-@pytest.mark.parametrize("earlier", [FIRST_FORMAT, SECOND_FORMAT])
+@pytest.mark.parametrize("earlier", [FIRST_FORMAT, SECOND_FORMAT, FOURTH_FORMAT, FOURTH_FORMAT_WITH_HOSTS])
 def test_an_index_of_an_earlier_format_is_migrated(index, tmp_path, earlier):
     with closing(sqlite3.connect(tmp_path / "index.sqlite")) as database:
         database.executescript(earlier)
