@@ -15,7 +15,12 @@ def index(home):
     index = JobIndex(home.index)
     index.add(
         JobRecord(
-            name="a", backend="ssh", plan="{}", created=time.time(), secondary_status=UPLOADING, service='{"machines": {}}'
+            name="a",
+            backend="ssh",
+            plan="{}",
+            created=time.time(),
+            secondary_status=UPLOADING,
+            service='{"machines": {}}',
         )
     )
     return index
@@ -30,12 +35,10 @@ def test_the_second_request_to_stop_ends_the_packing_in_whichever_process_it_run
     assert packing_is_ended(index.get("a"))
 
 
-def test_a_kill_ends_the_packing(home, index):
+def test_a_kill_ends_the_packing(home, index, monkeypatch):
+    monkeypatch.setattr("herringbone.backends.ssh.backend._KILL_SECONDS", 0.0)
     backend = SshBackend(home, transport=None)
+    # Nobody packs in this test, so the job stays as it is.
     backend.describe = index.get
-    index.update("a", model=None)
-    backend_kill_seconds = "herringbone.backends.ssh.backend._KILL_SECONDS"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend_kill_seconds, 0.0)
-        backend.kill("a")
+    backend.kill("a")
     assert packing_is_ended(index.get("a"))

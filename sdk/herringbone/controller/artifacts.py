@@ -16,7 +16,7 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
 from herringbone.code.reproducible import Link, Opener, write_tar, zipped
-from herringbone.controller.links import Listing, packed_target
+from herringbone.controller.links import Listing, listing_of, packed_target
 from herringbone_contract import safe_tree
 from herringbone_contract.constants import DEFAULT_BASE
 from herringbone_contract.masking import printable
@@ -31,16 +31,26 @@ _PIECE_BYTES = 1 << 20
 Say = Callable[[str], None]
 # Called with the bytes that were packed since its last call, and with all bytes; its error ends the packing.
 Step = Callable[[int, int], None]
-# The hosts' names, each with the host's base folder on this machine.
-Bases = Sequence[tuple[str, Path]]
+# The hosts' names, each with the host's base folder on this machine, and on its own where that is another one.
+Bases = Sequence[tuple[str, Path] | tuple[str, Path, str | None]]
 
 
 class HostFolder(NamedTuple):
-    """A folder of a host's tree: `inside` is its path below `base`, the host's base folder on this machine."""
+    """A folder of a host's tree: `inside` is its path below `base`, the host's base folder on this machine.
+
+    `elsewhere` is the host's base folder on the machine where the script ran, None for this machine.
+    """
 
     host: str
     base: Path
     inside: str
+    elsewhere: str | None = None
+
+    @property
+    def roots(self) -> list[str]:
+        """Return the paths by which the script may know the folder: in a container, and on its machine."""
+        bases = [DEFAULT_BASE, str(self.base), *([] if self.elsewhere is None else [self.elsewhere])]
+        return [str(PurePosixPath(base) / self.inside) for base in bases]
 
     @property
     def is_empty(self) -> bool:
@@ -74,7 +84,7 @@ def has_model(bases: Bases) -> bool:
 
 
 def _folders(bases: Bases, inside: PurePath) -> list[HostFolder]:
-    return [HostFolder(name, base, str(inside)) for name, base in bases]
+    return [HostFolder(name, base, str(inside), *elsewhere) for name, base, *elsewhere in bases]
 
 
 def _archive(results: Path, name: str, *, compress: bool) -> Path:
@@ -133,20 +143,14 @@ def _gather(folder: HostFolder, top: int, files: dict[str, _File], say: Say, ste
     for entry in safe_tree.walk(top):
         step(0, 0)
         entries.append(entry)
-    listing = Listing(
-        files={entry.name for entry in entries if entry.kind == "file"},
-        folders={entry.name for entry in entries if entry.kind == "folder"},
-        links={entry.name: entry.target for entry in entries if entry.kind == "link"},
-    )
-    # The script knows the folder by its path in the container, or by its path on this machine.
-    roots = [str(PurePosixPath(DEFAULT_BASE) / folder.inside), str(folder.base / folder.inside)]
+    listing = listing_of(entries)
     taken = {str(above) for name in files for above in PurePosixPath(name).parents}
     for entry in entries:
         name = entry.name
         if entry.kind == "folder":
             continue
         try:
-            content = _content(entry, top, listing, roots)
+            content = _content(entry, top, listing, folder.roots)
             if name in taken or any(str(above) in files for above in PurePosixPath(name).parents):
                 raise ValueError("another host has a file where this host has a folder; write it under another name")
             if name in files and not _same(content, files[name].content, step):

@@ -159,7 +159,8 @@ def _not_packed(config: ControllerConfig, error: OSError) -> Failure:
         exception=type(error).__name__,
         message=(
             f"the job ran to its end, but its results could not be packed into {config['output']}: {_reason(error)}; "
-            f"nothing is lost: the model is in {_model_folders(config)}, and `herringbone repack {config['job']}` packs it"
+            f"nothing is lost: the model is in {_model_folders(config)}, "
+            f"and `herringbone repack {config['job']}` packs it"
         ),
     )
 

@@ -29,13 +29,14 @@ from herringbone.controller.artifacts import pack_model, pack_output
 from herringbone.controller.log_files import LogFile
 from herringbone.controller.packing import PackingStoppedError, PackingWatch, not_packed
 from herringbone.controller.verdict import Verdict
+from herringbone.jobs.home import JobFolder
 from herringbone.jobs.index import COMPLETED, FAILED, STOPPED, UPLOADING, JobIndex, JobRecord
 from herringbone.jobs.lifecycle import settle
 from herringbone.planning.checks import output_folder
 from herringbone_contract.errors import HerringboneError, HostError
 from herringbone_contract.failure import Failure
 from herringbone_contract.masking import printable
-from herringbone_contract.paths import INSIDE, Paths
+from herringbone_contract.paths import Paths
 
 if TYPE_CHECKING:
     from herringbone.backends.ssh.follow import HostMonitor, JobMonitor
@@ -58,6 +59,13 @@ def end_packing(index: JobIndex, name: str) -> None:
 def packing_is_ended(record: JobRecord) -> bool:
     """Report whether somebody has called `end_packing`."""
     return record.stop_grace == _NO_GRACE
+
+
+def base_on_machine(host: HostMonitor, attempt: str) -> str | None:
+    """Return the base folder of a host's tree on its machine; None for a machine that was lost before it answered."""
+    if host.row is None:
+        return None
+    return str(JobFolder(Path(host.row["work"], "jobs", attempt)).host(host.host))
 
 
 class Completion:
@@ -151,7 +159,9 @@ class Completion:
             raise HostError(f"{host.machine.name}: {printable(host.unsafe_result)}")
         for folder in host.result_folders:
             inside = Path(folder).relative_to(f"jobs/{self._attempt.name}")
-            self._transport.fetch(host.machine, f"{host.row['work']}/{folder}", self._folder.path / inside)
+            remote = f"{host.row['work']}/{folder}"
+            # `pack` follows no link, and names those that it leaves out.
+            self._transport.fetch(host.machine, remote, self._folder.path / inside, every_kind=True)
 
     def _fetch_log(self, host: HostMonitor) -> None:
         """Fetch a host's log and write it behind the logs of earlier attempts."""
@@ -173,7 +183,10 @@ class Completion:
         """Pack output and model; raises `PackingStoppedError` when the user ends that, from this process or another."""
         output = output_folder(self._plan, self._folder)
         compress = not self._plan.options.disable_output_compression
-        hosts = [(host, self._folder.host(host)) for host in self._monitor.hosts]
+        hosts = [
+            (name, self._folder.host(name), base_on_machine(host, self._attempt.name))
+            for name, host in self._monitor.hosts.items()
+        ]
         watch = PackingWatch(is_ended=lambda: packing_is_ended(self._index.get(self._record.name)), say=self._say)
         try:
             pack_output(hosts, output, compress=compress, say=self._say, step=watch)
@@ -181,7 +194,7 @@ class Completion:
             return pack_model(hosts, output, compress=compress, say=self._say, step=watch) if with_model else None
         except PackingStoppedError:
             if with_model:
-                folders = ", ".join(str(Paths(base).model) for _, base in hosts)
+                folders = ", ".join(str(Paths(base).model) for _, base, _ in hosts)
                 self._say(not_packed(self._record.name, folders))
             raise
 
