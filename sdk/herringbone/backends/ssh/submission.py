@@ -162,7 +162,9 @@ class Submission:
                 if "lost" in answer:
                     busy[machine.name] = answer["lost"]
                 elif owner := answer.get("owner"):
-                    busy[machine.name] = f"runs {owner['job']} of {owner['client']}"
+                    busy[machine.name] = " ".join(
+                        filter(None, (f"runs {owner['job']} of {owner['client']}", answer.get("elsewhere")))
+                    )
                 else:
                     locked.add(machine.name)
             if all(machine.name in locked for machine in self._machines.values()):
