@@ -11,6 +11,7 @@ import pytest
 from herringbone import Estimator, InputError, SlurmError, UnsupportedError
 from herringbone.backends.slurm.backend import SlurmBackend
 from herringbone.backends.slurm.commands import SlurmCommands
+from herringbone.backends.slurm.review import check as check_plan
 from herringbone.backends.slurm.review import explain, parse_sinfo
 from herringbone.backends.slurm.shared import check_shared, file_system_of
 from herringbone.jobs.home import Home
@@ -51,6 +52,17 @@ def test_a_plan_shows_the_script_and_the_unused_options(home):
     assert job_plan.request["script"].splitlines()[0] == "#!/bin/bash"
     assert job_plan.unused == ("volume_size",)
     assert not home.path.exists()
+
+
+def test_our_keys_are_refused_with_an_image_of_aws():
+    """AWS's library in such an image knows no `rails`; the job would train without them."""
+    aws = "763104351884.dkr.ecr.us-west-2.amazonaws.com/pytorch-training:2.0.0-gpu-py310"
+    distribution = {"smdistributed": {"dataparallel": {"enabled": True, "rails": ["eth0"]}}}
+    # Any other image may be Herringbone's; the next check finds no script.
+    with pytest.raises(InputError, match="no such file"):
+        check_plan(plan(image_uri="team/herringbone:1", distribution=distribution))
+    with pytest.raises(UnsupportedError, match=r"not built by Herringbone, cannot serve[^$]*dataparallel.*rails"):
+        check_plan(plan(image_uri=aws, distribution=distribution))
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from herringbone.backends.own_hosts import OwnHostsBackend
 from herringbone.backends.ssh.completion import Completion, end_packing
 from herringbone.backends.ssh.follow import JobMonitor
+from herringbone.backends.ssh.images import check_image_here
 from herringbone.backends.ssh.inventory import Machine, inventory_path, read_inventory
 from herringbone.backends.ssh.logs import RemoteLogs
 from herringbone.backends.ssh.openssh import OpenSSHTransport, control_folder
@@ -86,7 +87,11 @@ class SshBackend(OwnHostsBackend):
         self._plans: dict[str, JobPlan] = {}
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
-        return review(plan, read_inventory(inventory_path(plan)))
+        inventory = read_inventory(inventory_path(plan))
+        unused = review(plan, inventory)
+        if plan.arguments.get("image_uri") and "image_uri" not in unused:
+            check_image_here(plan, self._find)
+        return unused
 
     def request(self, plan: JobPlan) -> dict[str, Any]:
         path = inventory_path(plan)

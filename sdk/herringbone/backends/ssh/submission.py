@@ -212,7 +212,7 @@ class Submission:
         connections = [self._connection(host) for host in self._machines]
         say = Console(sys.stderr).say
         image = provide_image(self._plan, connections, self._find, gpus=self._have_gpus, say=say)
-        check_image(self._plan, image)
+        check_image(self._plan, image, "ssh")
         return image.id
 
     def _send(self, host: str, code: PackedCode, uploads: Mapping[str, Upload]) -> None:
