@@ -14,6 +14,7 @@ from herringbone.backends.slurm.commands import SlurmCommands
 from herringbone.backends.slurm.review import check as check_plan
 from herringbone.backends.slurm.review import explain, parse_sinfo
 from herringbone.backends.slurm.shared import check_shared, file_system_of
+from herringbone.controller.record import FileRecord
 from herringbone.jobs.home import Home
 from herringbone.jobs.index import JobRecord
 from tests.slurm.test_script import plan
@@ -86,6 +87,26 @@ def a_row(backend):
     row = JobRecord(name="digits-1", backend="slurm", plan="{}", created=1.0, service='{"job": "7", "login": null}')
     backend._index.add(row)
     return row
+
+
+def test_a_kill_while_the_controller_packs_lets_it_remove_what_it_packed(without_slurm, monkeypatch):
+    """SIGKILL left half of an archive, and nobody said where the model is."""
+    row, asked = a_row(without_slurm), []
+    without_slurm._home.job(row.name).path.mkdir(parents=True)
+    report = FileRecord(without_slurm._report_path(row.name))
+    report.begin(status="Stopping", secondary_status="Uploading", attempt=0)
+
+    class Slurm:
+        def ask(self, *words):
+            asked.append(words)
+            if words[0] == "scancel":
+                report.finish(status="Stopped", secondary_status="Stopped", ended=2.0)
+            return "7|RUNNING||0|n1|/jobs|\n"
+
+    monkeypatch.setattr(without_slurm, "_connect", lambda login: Slurm())
+    without_slurm.kill(row.name)
+    assert [words for words in asked if words[0] == "scancel"] == [("scancel", "--batch", "--signal=INT", "7")]
+    assert without_slurm.describe(row.name).status == "Stopped"
 
 
 def test_describe_without_slurm_raises(without_slurm):
