@@ -22,7 +22,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fault_kinds import LAYOUTS, MPI, SCRIPT, SHORT, Fault, Running, all_faults, processes_of
+from fault_kinds import LAYOUTS, MPI, SCRIPT, SHORT, Fault, Running, all_faults, pids_group, processes_of
 
 from herringbone import Estimator, TrainingJob
 from herringbone.jobs.home import find_home
@@ -45,6 +45,8 @@ def run(fault: Fault, home: Path, temporary: Path) -> list[str]:
         environment={"SECONDS_TO_RUN": str(fault.seconds)},
         base_job_name="fault",
     )
+    if fault.expect[0] == "refused":
+        return [*check_refusal(fault, estimator), *check_rest(home, temporary)]
     job = estimator.fit(wait=False)
     num_ranks = hosts * (2 if distribution is MPI else 1)
     ranks, children = await_ready(job, num_ranks)
@@ -68,6 +70,21 @@ def await_ready(job: TrainingJob, num_ranks: int) -> tuple[dict[int, int], dict[
             raise TimeoutError(f"only ranks {sorted(ranks)} of {num_ranks} are ready; the job is {job.status}")
         time.sleep(0.05)
     return ranks, children
+
+
+def check_refusal(fault: Fault, estimator: Estimator) -> list[str]:
+    """Return what is wrong with a job that cannot start, or hardly: it may raise, fail, or run if it got enough."""
+    try:
+        job = estimator.fit(wait=False)
+        job.wait(timeout=END_SECONDS)
+    except TimeoutError:
+        return [f"still {job.status} after {END_SECONDS:g} s"]
+    except HerringboneError as error:
+        return [] if re.search(fault.expect[1], str(error)) else [f"raised {error!r}"]
+    if job.status == "Completed":
+        return []
+    text = job.failure.render() if job.failure else ""
+    return [] if job.status == "Failed" and re.search(fault.expect[1], text) else [f"is {job.status}: {text[:300]!r}"]
 
 
 def check_end(fault: Fault, job: TrainingJob) -> list[str]:
@@ -123,6 +140,9 @@ def run_alone(fault: Fault) -> list[str]:
             for pid in processes_of(Path(folder) / "home"):
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+            # A control group that still has a dying process stays, empty and without effect.
+            with contextlib.suppress(OSError):
+                pids_group(Path(folder) / "home").rmdir()
     if result.returncode:
         return [f"raised {result.stderr.strip().splitlines()[-1:]}"]
     wrong: list[str] = json.loads(result.stdout.splitlines()[-1])
