@@ -1,6 +1,7 @@
 """Break running `local_process` jobs in every way we know; check who is named, the state, and that nothing is left.
 
-Usage: python tests/campaigns/faults.py [--short] [--only TEXT] [--at-once 3]. Needs root for the full disks. The last
+Usage: python tests/campaigns/faults.py [--short] [--only TEXT] [--at-once 3]. Needs root for full disks, limits of processes and an
+engine of its own, which the long form starts where dockerd is installed. The last
 line is JSON.
 
 Each fault runs in a Python and a home of its own. A fault passes if the job ends in the expected state, its failure
@@ -22,7 +23,19 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from fault_kinds import LAYOUTS, MPI, SCRIPT, SHORT, Fault, Running, all_faults, pids_group, processes_of
+from fault_kinds import (
+    CONTAINER,
+    LAYOUTS,
+    MPI,
+    SCRIPT,
+    SHORT,
+    Fault,
+    Running,
+    processes_of,
+    signal_faults,
+    world_faults,
+)
+from surroundings import IMAGE, pids_group, surrounding_faults
 
 from herringbone import Estimator, TrainingJob
 from herringbone.jobs.home import find_home
@@ -34,12 +47,17 @@ END_SECONDS = 60.0
 
 def run(fault: Fault, home: Path, temporary: Path) -> list[str]:
     """Run one fault; return what is wrong, nothing if all is well."""
-    hosts, distribution = LAYOUTS[fault.layout]
-    script = temporary / "train.py"
-    script.write_text(SCRIPT.replace("BODY", fault.body))
+    hosts, distribution = LAYOUTS.get(fault.layout, (1, None))
+    script, text = temporary / "train.py", SCRIPT.replace("BODY", fault.body)
+    options: dict[str, object] = {"instance_type": "local_process"}
+    if fault.layout == CONTAINER:
+        options = {"instance_type": "local", "image_uri": IMAGE, "enable_network_isolation": True}
+        # The image has no program but Python.
+        text = text.replace('["sleep", "600"]', '[sys.executable, "-c", "import time; time.sleep(600)"]')
+    script.write_text(text)
     estimator = Estimator(
         entry_point=str(script),
-        instance_type="local_process",
+        **options,
         instance_count=hosts,
         distribution=distribution,
         environment={"SECONDS_TO_RUN": str(fault.seconds)},
@@ -120,8 +138,12 @@ def check_rest(home: Path, temporary: Path) -> list[str]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     wrong = [f"left process {pid}: {command[:100]}" for pid, command in survivors.items()]
-    rest = [path.name for path in temporary.iterdir() if path.name not in ("train.py", "home")]
+    rest = [path.name for path in temporary.iterdir() if path.name not in ("train.py", "home", "engine")]
     return [*wrong, *(f"left {name} in the temporary folder" for name in rest)]
+
+
+def all_faults() -> list[Fault]:
+    return [*signal_faults(), *world_faults(), *surrounding_faults()]
 
 
 def run_alone(fault: Fault) -> list[str]:
@@ -157,7 +179,11 @@ def inside(name: str) -> None:
     if fault.prepare is not None:
         fault.prepare(home)
     assert find_home().path == home
-    print(json.dumps(run(fault, home, temporary)))
+    try:
+        print(json.dumps(run(fault, home, temporary)))
+    finally:
+        if fault.restore is not None:
+            fault.restore(home)
 
 
 def main() -> None:
