@@ -1,8 +1,7 @@
 """Break running `local_process` jobs in every way we know; check who is named, the state, and that nothing is left.
 
-Usage: python tests/campaigns/faults.py [--short] [--only TEXT] [--at-once 3]. Needs root for full disks, limits of processes and an
-engine of its own, which the long form starts where dockerd is installed. The last
-line is JSON.
+Usage: python tests/campaigns/faults.py [--short] [--only TEXT] [--at-once 3]. Needs root for full disks, limits of
+processes and an engine of its own, which the long form starts where dockerd is installed. The last line is JSON.
 
 Each fault runs in a Python and a home of its own. A fault passes if the job ends in the expected state, its failure
 names the culprit, its log and its row can be read, and no process, run folder or socket of the job remains.
