@@ -299,7 +299,8 @@ def world_faults() -> Iterator[Fault]:
         _make_room,
         ("Failed", "No space left"),
         2.0,
-        body="open(os.environ['SM_MODEL_DIR'] + '/big', 'wb').write(b'0' * 9_000_000)",
+        # The line "ready" must reach the log before there is no room for it.
+        body="time.sleep(1); open(os.environ['SM_MODEL_DIR'] + '/big', 'wb').write(b'0' * 9_000_000)",
         prepare=small_disk,
     )
     for name, (body, state, words) in BODIES.items():

@@ -96,10 +96,11 @@ class LauncherEnded(TypedDict):
 
 
 class ServerEnded(TypedDict):
-    """A server that the ranks need has ended before they did."""
+    """A server that the ranks need has ended before they did; `killed` if somebody else signalled it."""
 
     kind: Literal["server_ended"]
     code: int
+    killed: bool
     failure: str
 
 

@@ -42,8 +42,6 @@ SETTLE_SECONDS = 0.25
 # After this many seconds a failing job ends, also when some ranks or hosts have not reported.
 ABORT_SECONDS = 5.0
 STOPPED_CODE = 143
-# Exit codes above this one are those of processes that a signal ended.
-_SIGNALLED = 128
 _SIGTERM_CODE, _SIGKILL_CODE = 143, 137
 
 Later = Callable[[float, Callable[[], None]], object]
@@ -235,9 +233,8 @@ class Coordinator:
         self._register.add_failed(host)
         code = ended["code"]
         if self.phase not in _ENDING:
-            # A server that ended by itself may have ended because of a rank; a killed one cannot have.
-            killed = code > _SIGNALLED
-            self._fail(Evidence(self._clock(), parse_failure(ended["failure"]), code or 1, outside=killed))
+            # A server that ended by itself or crashed may have ended because of a rank; a killed one cannot have.
+            self._fail(Evidence(self._clock(), parse_failure(ended["failure"]), code or 1, outside=ended["killed"]))
 
     def _host_failed(self, host: str, failed: HostFailed) -> None:
         self._register.add_failed(host)
