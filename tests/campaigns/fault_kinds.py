@@ -187,14 +187,10 @@ def signal_faults() -> Iterator[Fault]:
         last = hosts * (2 if distribution is MPI else 1) - 1
         for number in sorted({0, last}):
             named = rf"rank {number} on algo-{hosts if number else 1}: .*killed by SIG"
-            # Only mpirun sees which signal killed a rank, and it may be gone before it says so.
-            by_ended = "(TERM|KILL)" if distribution is MPI else "TERM"
             yield Fault(
                 f"{layout}: rank {number} killed", layout, send(rank(number), killed), ("Failed", named + "KILL")
             )
-            yield Fault(
-                f"{layout}: rank {number} ended", layout, send(rank(number), ended), ("Failed", named + by_ended)
-            )
+            yield Fault(f"{layout}: rank {number} ended", layout, send(rank(number), ended), ("Failed", named + "TERM"))
             yield Fault(f"{layout}: rank {number} stopped", layout, send(rank(number), stopped), over)
         yield Fault(
             f"{layout}: child of rank 0 killed",

@@ -58,12 +58,16 @@ class Checked(TypedDict):
 class RankEnded(TypedDict):
     """A rank has ended, `age` seconds ago.
 
-    `code` is None when only mpirun knows it. `failure` is None if `code` is 0.
+    `code` is None for a rank under mpirun that reported none; `seen` is then the exit code that the system showed, None
+    if it showed none. `reaped` means that its parent had collected its exit code before the supervisor could look.
+    `failure` is None if `code` is 0.
     """
 
     kind: Literal["ended"]
     rank: int
     code: int | None
+    seen: int | None
+    reaped: bool
     age: float
     failure: str | None
 

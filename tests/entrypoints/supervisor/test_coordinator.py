@@ -43,10 +43,19 @@ class Bench:
     def report(self, host: str, kind: str, **fields: object) -> None:
         self.coordinator.receive(host, {"kind": kind, **fields})
 
-    def ended(self, rank: int, code: int | None, *, age: float = 0.0, what: str = "") -> None:
+    def ended(
+        self,
+        rank: int,
+        code: int | None,
+        *,
+        age: float = 0.0,
+        what: str = "",
+        seen: int | None = None,
+        reaped: bool = False,
+    ) -> None:
         host = f"algo-{rank + 1}"
         failure = Failure(host, rank, code or 1, what).to_json()
-        self.report(host, "ended", rank=rank, code=code, age=age, failure=failure)
+        self.report(host, "ended", rank=rank, code=code, seen=seen, reaped=reaped, age=age, failure=failure)
 
     def mpirun_ended(self, code: int, *, killed: bool = False) -> None:
         failure = Failure("algo-1", None, code, "LaunchError")
