@@ -45,6 +45,7 @@ from herringbone_contract.strategies import (
 
 __all__ = [
     "parse",
+    "parse_stored",
     "check_layout",
     "with_instance_groups",
     "Distribution",
@@ -87,3 +88,26 @@ def parse(raw: Mapping[str, object] | None, *, framework: Framework | None = Non
     distribution = read(Distribution, raw, "distribution", grammar.readers(raw))
     rules.check(distribution, framework)
     return distribution
+
+
+def parse_stored(raw: Mapping[str, object]) -> Distribution:
+    """Return the typed distribution of a stored plan, whatever rules its release had.
+
+    >>> parse_stored({"smdistributed": {}}) == Distribution()
+    True
+
+    Strategies that do nothing are left out, and no rule is checked: the job was submitted long ago. Raises
+    `DistributionError` for keys and types that this release does not know.
+    """
+    chosen = {name: value for name, value in mapping(raw, "distribution").items() if _is_chosen(name, value)}
+    if "smdistributed" in chosen:
+        libraries = mapping(chosen["smdistributed"], "distribution.smdistributed").items()
+        chosen["smdistributed"] = {name: value for name, value in libraries if _is_chosen(name, value)}
+        if not chosen["smdistributed"]:
+            del chosen["smdistributed"]
+    return read(Distribution, chosen, "distribution", grammar.readers(chosen))
+
+
+def _is_chosen(name: str, value: object) -> bool:
+    """Report whether a member of a stored distribution is more than a strategy that was never switched on."""
+    return not isinstance(value, Mapping) or "enabled" in value or name == "smdistributed"

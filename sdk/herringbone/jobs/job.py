@@ -251,8 +251,11 @@ class TrainingJob:
         # The user pressed Ctrl-C again during the grace.
         except KeyboardInterrupt:
             self._backend.kill(self.name)
-            if (record := self._record()) and not record.done:
+            record = self._record()
+            if not record.done:
                 stderr.say(f"job {self.name} is {record.status}: the service ends it when its grace is over")
+            elif why := why_stopped(record):
+                stderr.say(why)
 
     def _wait(self, source: LogSource, console: Console | None, timeout: float | None = None) -> None:
         if console is None:

@@ -210,7 +210,8 @@ def poll_until_done(describe: Callable[[str], JobRecord], name: str, *, seconds:
 def model_of(record: JobRecord) -> str:
     """Return the path or address of the packed model. Raises `InputError` while there is none."""
     if record.model is None:
-        raise InputError(
-            f"job {record.name} is {record.status} and has no model: the model is packed when a job completes"
-        )
+        remedy = "the model is packed when a job completes"
+        if record.done and record.backend != "sagemaker":
+            remedy = f"if its script wrote one, `herringbone repack {record.name}` packs it"
+        raise InputError(f"job {record.name} is {record.status} and has no model: {remedy}")
     return record.model

@@ -19,7 +19,7 @@ from herringbone.estimators.options import InstanceGroup, Options, explain
 from herringbone.planning.secrets import check_arguments, masked_request
 from herringbone_contract import reduce_servers
 from herringbone_contract.constants import Key, masked
-from herringbone_contract.distribution import Distribution, check_layout, parse, with_instance_groups
+from herringbone_contract.distribution import Distribution, check_layout, parse_stored, with_instance_groups
 from herringbone_contract.errors import (
     DistributionError,
     HerringboneError,
@@ -177,7 +177,8 @@ def _parse_plan(raw: object) -> JobPlan:
     # msgspec cannot tell the two versions of modelparallel's parameters apart; the grammar of `distribution` can.
     # Plans in indexes of earlier versions have the distribution as hyperparameters only.
     encoded = stored.get("hyperparameters", {})
-    distribution = parse(stored.pop("distribution")) if "distribution" in stored else decode(encoded)
+    # Read leniently: a rule of today must not hide what a job of an earlier release was.
+    distribution = parse_stored(stored.pop("distribution")) if "distribution" in stored else decode(encoded)
     # Convert field by field, because `distribution` has been parsed already.
     types = {field.name: field.type for field in msgspec.structs.fields(JobPlan)}
     return JobPlan(
