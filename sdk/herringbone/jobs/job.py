@@ -20,7 +20,7 @@ from herringbone.jobs.console import Console
 from herringbone.jobs.events import StateEvents, why_stopped
 from herringbone.jobs.index import FAILED, PLAN_VERSION, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
-from herringbone.jobs.logs import LogLine, Metric, find_metrics, select_lines
+from herringbone.jobs.logs import LogLine, Metric, check_pattern, find_metrics, last_lines, select_lines
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, JobFailedError
 from herringbone_contract.failure import Failure
@@ -115,8 +115,26 @@ class TrainingJob:
         """The cost of the job, in words; None before its end, and when nobody is billed."""
         return self._backend.bill(self.name)
 
-    def logs(self, *, follow: bool = False, rank: int | None = None, host: str | None = None) -> Iterator[LogLine]:
-        """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read."""
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        host: str | None = None,
+        tail: int | None = None,
+        since: datetime | None = None,
+        pattern: str | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read.
+
+        >>> [line.text for line in job.logs(rank=0, pattern="loss", tail=1)]     # doctest: +SKIP
+        ['epoch 3 loss 0.5']
+
+        Only lines of the rank and of the host, written at or after `since` (an aware time), in which the regular
+        expression `pattern` has a match; of those that exist at the time of the call, only the last `tail`.
+        """
+        if pattern is not None:
+            check_pattern(pattern)
         # A generator that the caller abandons is closed by Python, and then closes the files as well.
         with closing(self._backend.logs(self.name)) as source:
             if follow:
@@ -125,8 +143,17 @@ class TrainingJob:
                 batches = source.rest(record.ended)
             else:
                 batches = iter(source.read, [])
+            chosen = (
+                # An empty batch ends the lines that exist by now, and a batch whose lines were all left out does not.
+                (lines, list(select_lines(lines, rank=rank, host=host, since=since, pattern=pattern)))
+                for lines in batches
+            )
+            if tail is None:
+                batches = (kept for _, kept in chosen)
+            else:
+                batches = last_lines((kept for lines, kept in chosen if kept or not lines), tail)
             for lines in batches:
-                yield from select_lines(lines, rank=rank, host=host)
+                yield from lines
 
     def metrics(self) -> list[Metric]:
         """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
