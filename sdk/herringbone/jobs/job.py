@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.console import Console
+from herringbone.jobs.ends import end_line, kept_checkpoints
 from herringbone.jobs.events import StateEvents, why_stopped
 from herringbone.jobs.index import FAILED, PLAN_VERSION, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
@@ -239,7 +240,7 @@ class TrainingJob:
         return {key: value for key, value in members.items() if value is not None} | description | _tags(plan)
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
-        """Wait as `fit` does: show states and log, handle Ctrl-C, raise `JobFailedError` when the job failed.
+        """Wait as `fit` does: show states, log and end, handle Ctrl-C, raise `JobFailedError` when the job failed.
 
         `on_interrupt` is stop, detach or ask; None is the backend's default: stop on own hosts, ask on SageMaker.
         """
@@ -252,6 +253,7 @@ class TrainingJob:
         except KeyboardInterrupt:
             # The interrupt itself still reaches the caller, whatever happens to the job.
             self._interrupted(source, console, on_interrupt or self._backend.on_interrupt)
+            self._say_end(console)
             raise
         finally:
             if source is not None:
@@ -265,6 +267,17 @@ class TrainingJob:
             raise JobFailedError(self.name, failure)
         if console is not None and (why := why_stopped(record)):
             stderr.say(why)
+        self._say_end(console)
+
+    def _say_end(self, console: Console | None) -> None:
+        """Write the last line of a job that is over: how it ended, and where its results are."""
+        if console is None or not (record := self._record()).done:
+            return
+        end = record.ended or time.time()
+        seconds = 0.0 if record.started is None else end - record.started
+        line = end_line(record, seconds=seconds, model=_address(record.model), checkpoints=kept_checkpoints(record))
+        if line is not None:
+            console.say(line)
 
     def _interrupted(self, source: LogSource | None, console: Console | None, choice: OnInterrupt) -> None:
         stderr = Console(sys.stderr)
