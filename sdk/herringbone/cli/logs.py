@@ -20,7 +20,7 @@ from herringbone.times import parse_moment
 from herringbone_contract.errors import JobFailedError, OptionError
 
 
-class Moment(click.ParamType[datetime, str]):
+class Moment(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
     """The type of an option that is a moment: a span before now, or a time."""
 
     name = "moment"

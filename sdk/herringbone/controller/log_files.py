@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from herringbone_contract.constants import LIVE_MARK, live_path
+from herringbone_contract.constants import LIVE_MARK, line_prefix, live_path
 
 _LIVE = b"] " + LIVE_MARK
 # A longer line is broken here: output without newlines must not fill the memory.
@@ -53,6 +53,7 @@ class LogFile:
         self._rest: list[bytes] = []
         self._rest_size = 0
         self._live_path = live_path(path)
+        self._rank_prefix = line_prefix(os.path.basename(path).removesuffix(".log")).rstrip(b"] ") + b":"  # noqa: PTH119
         # The prefix of a rank's lines -> its line in the live file.
         self._live: dict[bytes, bytes] = {}
         # The controller of an earlier attempt may have been killed.
@@ -101,8 +102,8 @@ class LogFile:
         for text in lines[:-1].split(b"\n"):
             line = text + b"\n"
             prefix, mark, _ = line.partition(_LIVE)
-            # A text may have the mark somewhere behind its own prefix.
-            if mark and b"]" not in prefix:
+            # Only behind the prefix of a rank of this host: a text, or a foreign image, may have such bytes as well.
+            if mark and prefix.startswith(self._rank_prefix) and prefix[len(self._rank_prefix) :].isdigit():
                 self._live[prefix] = stamp(now) + line
                 continue
             # Any other line of the rank ends its bar.

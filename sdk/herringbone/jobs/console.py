@@ -49,7 +49,7 @@ class Console:
 
     @functools.cached_property
     def redraws(self) -> bool:
-        """Whether the stream is a terminal that can replace its last line."""
+        """True for a terminal that can replace its last row."""
         return self._terminal and self._rich is not None and not self._rich.is_dumb_terminal
 
     @functools.cached_property

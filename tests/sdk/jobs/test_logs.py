@@ -213,14 +213,14 @@ def test_a_log_keeps_the_last_state_of_a_progress_bar(tmp_path):
     assert read() == []
     log.feed(b"[a:1] \r6 %\n", now + 1)
     assert read() == [(1, "6 %", True)]
-    log.feed(b"[a:0] 100 %\n[a] [b:0] \rtext\n", now + 2)
-    assert read() == [(0, "100 %", False), (None, "[b:0] \rtext", False)]
+    log.feed(b"[a:0] 100 %\n[a] [b:0] \rtext\n[INFO] \r1\n", now + 2)
+    assert read() == [(0, "100 %", False), (None, "[b:0] \rtext", False), (None, "\r1", False)]
     log.close(now + 3)  # rank 1 was killed
     assert [(line.rank, line.text, line.live) for batch in logs.rest(None) for line in batch] == [(1, "6 %", False)]
     logs.close()
     assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
     assert [line.partition(b"] ")[2] for line in (tmp_path / "a.log").read_bytes().split(b"\n")[:-1]] == [
-        *(b"start", b"100 %", b"[b:0] \rtext", b"6 %")
+        *(b"start", b"100 %", b"[b:0] \rtext", b"\r1", b"6 %")
     ]
 
 
