@@ -125,6 +125,16 @@ def test_a_short_name_of_two_jobs_is_refused(herringbone, jobs):
     assert err == ("herringbone: 2 jobs have names that begin with 'dig': digits-2, digits-1; write more of the name\n")
 
 
+@pytest.mark.parametrize("verb", ["logs", "describe", "stop", "download", "repack"])
+def test_an_empty_name_is_no_job(herringbone, jobs, monkeypatch, verb):
+    """A script's unset variable must not be the beginning of every name."""
+    monkeypatch.delenv("AWS_REGION", raising=False)
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    code, out, err = herringbone(verb, "")
+    assert (code, out) == (2, "")
+    assert err.startswith("herringbone: no job '' in ")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_gets_a_script(herringbone, shell):
     code, out, _ = herringbone("completion", shell)
