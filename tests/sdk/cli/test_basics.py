@@ -43,8 +43,10 @@ def commands(command=GROUP, path=()):
 
 
 @pytest.mark.parametrize("path", [path for path, _ in commands()], ids=" ".join)
-def test_every_command_has_help(herringbone, path):
+def test_every_command_has_help_that_fits(herringbone, path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
     code, out, err = herringbone(*path, "--help")
+    assert [line for line in out.splitlines() if len(line) > 80] == []
     assert (code, err) == (0, "")
     assert out.startswith(f"Usage: {' '.join(('herringbone', *path))}")
     assert herringbone("help", *path) == (code, out, err)
