@@ -1,16 +1,20 @@
-"""Code that several verbs share: exit codes, the flag `--on-interrupt`, and tables."""
+"""Exit codes, and options that several verbs share."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
+import difflib
+from collections.abc import Callable
 
-from herringbone.jobs.index import COMPLETED, FAILED, MAX_RUNTIME_EXCEEDED
+import click
+from click.shell_completion import CompletionItem
+
+from herringbone.cli.commands import Decorated
 from herringbone.jobs.interrupt import CHOICES
 
-# 2 is argparse's own code. 130 is the shell's code for a program that SIGINT ended: 128 + 2.
+# 2 is the code of mistakes in most commands. 130 is the shell's code for a program that SIGINT ended: 128 + 2.
 OK, JOB_FAILED, USAGE, STOPPED, TIMED_OUT, INTERRUPTED = 0, 1, 2, 3, 4, 130
-_ENDS = {COMPLETED: OK, FAILED: JOB_FAILED, MAX_RUNTIME_EXCEEDED: TIMED_OUT, "MaxWaitTimeExceeded": TIMED_OUT}
+# SageMaker's words. Not the constants of `jobs.index`, whose import loads sqlite.
+_ENDS = {"Completed": OK, "Failed": JOB_FAILED, "MaxRuntimeExceeded": TIMED_OUT, "MaxWaitTimeExceeded": TIMED_OUT}
 
 
 def exit_code(secondary_status: str) -> int:
@@ -22,24 +26,40 @@ def exit_code(secondary_status: str) -> int:
     return _ENDS.get(secondary_status, STOPPED)
 
 
-def add_on_interrupt(parser: argparse.ArgumentParser, *, default: str | None = None) -> None:
-    """Add the flag that decides what Ctrl-C does to the job; `run` and `logs` have it."""
+class Status(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
+    """The type of an option that is the status of a job, in letters of any case."""
+
+    name = "status"
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from herringbone.jobs.listing import STATUSES
+
+        words = {word.lower(): word for word in STATUSES}
+        if (word := words.get(value.lower())) is not None:
+            return word
+        near = difflib.get_close_matches(value.lower(), words, n=1)
+        hint = f"did you mean {words[near[0]]}?" if near else f"expected one of {', '.join(STATUSES)}"
+        raise click.BadParameter(f"{value!r} is no status; {hint}", ctx, param)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG002
+        from herringbone.jobs.listing import STATUSES
+
+        return [CompletionItem(word) for word in STATUSES if word.lower().startswith(incomplete.lower())]
+
+
+def status_option(command: Decorated) -> Decorated:
+    """Add `--status`, which may be given several times; the command gets the words as `status`."""
+    text = "only jobs of this status, as failed or stopped; may be given several times"
+    return click.option("--status", type=Status(), multiple=True, metavar="STATUS", help=text)(command)
+
+
+def on_interrupt_option(*, default: str | None = None) -> Callable[[Decorated], Decorated]:
+    """Return the decorator that adds the flag for what Ctrl-C does to the job; `run` and `logs` have it."""
     default_text = default or "stop; on ml.* ask, and detach where there is no terminal"
     # None as the default, because each backend has a default of its own.
-    parser.add_argument(
+    return click.option(
         "--on-interrupt",
-        choices=CHOICES,
+        type=click.Choice(CHOICES),
         default=default,
         help=f"what Ctrl-C does to the job (default: {default_text})",
     )
-
-
-def aligned(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Return a line for each row, every column as wide as its widest cell; the first row holds the titles.
-
-    >>> aligned([("NAME", "MB"), ("a", "1139")])
-    ['NAME  MB', 'a     1139']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    # The last column is padded like the others, hence the rstrip.
-    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]

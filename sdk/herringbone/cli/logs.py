@@ -2,37 +2,71 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from datetime import datetime, timezone
+from typing import Any
 
-from herringbone.cli.common import add_on_interrupt, exit_code
+import click
+
+from herringbone.cli.commands import json_option
+from herringbone.cli.common import exit_code, on_interrupt_option
+from herringbone.cli.names import job_name
 from herringbone.jobs.console import Console
-from herringbone.jobs.interrupt import stops, ways_back
+from herringbone.jobs.interrupt import OnInterrupt, stops, ways_back
 from herringbone.jobs.job import attach
-from herringbone_contract.errors import JobFailedError
+from herringbone.jobs.logs import check_pattern
+from herringbone.times import parse_moment
+from herringbone_contract.errors import JobFailedError, OptionError
 
 
-def add_to(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    parser = verbs.add_parser("logs", help="show a job's log")
-    parser.add_argument("name", help="the job's name")
-    parser.add_argument(
-        "-f", "--follow", action="store_true", help="wait until the job is over; the exit code tells its end"
-    )
-    parser.add_argument("--rank", type=int, metavar="N", help="only this rank's lines")
-    parser.add_argument("--host", metavar="NAME", help="only this host's lines, as algo-1")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line: time, host, rank, text")
-    # A user who only follows a log does not expect Ctrl-C to stop the job.
-    add_on_interrupt(parser, default="detach")
-    parser.set_defaults(run=run)
+class Moment(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
+    """The type of an option that is a moment: a span before now, or a time."""
+
+    name = "moment"
+
+    def convert(self, value: str | datetime, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        moment = parse_moment(value, datetime.now(timezone.utc))
+        if moment is None:
+            message = f"{value!r} is no moment; write 90s, 10m, 2h or 3d, a time (11:50), or 2026-01-31T11:50"
+            raise click.BadParameter(message, ctx, param)
+        return moment
 
 
-def run(args: argparse.Namespace) -> int:
-    console = Console()
-    job = attach(args.name)
+def _pattern(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not ctx.resilient_parsing:
+        try:
+            check_pattern(value)
+        except OptionError as error:
+            raise click.BadParameter(str(error), ctx, param) from None
+    return value
+
+
+@click.command()
+@job_name
+@click.option("-f", "--follow", is_flag=True, help="wait until the job is over; the exit code tells its end")
+@click.option("--rank", type=int, metavar="N", help="only this rank's lines")
+@click.option("--host", metavar="NAME", help="only this host's lines, as algo-1")
+@click.option("--tail", type=click.IntRange(min=0), metavar="N", help="the last N lines; with -f, and all that follow")
+@click.option("--since", type=Moment(), metavar="MOMENT", help="only lines since then: 10m, 2h, 11:50 or 2026-01-31")
+@click.option(
+    "--grep", "pattern", callback=_pattern, metavar="REGEX", help="only lines with a match of this regular expression"
+)
+@click.option("--timestamps", is_flag=True, help="put the time of each line in front of it")
+@json_option("one JSON object a line: time, host, rank, text")
+# A user who only follows a log does not expect Ctrl-C to stop the job.
+@on_interrupt_option(default="detach")
+def command(
+    name: str, follow: bool, timestamps: bool, as_json: bool, on_interrupt: OnInterrupt, **selection: Any
+) -> int:
+    """Show a job's log, or those of its lines that all the flags together choose."""
+    console = Console(timestamps=timestamps)
+    job = attach(name)
     try:
-        for line in job.logs(follow=args.follow, rank=args.rank, host=args.host):
-            if args.json:
+        for line in job.logs(follow=follow, live=follow and not as_json and console.redraws, **selection):
+            if as_json:
                 fields = {"time": line.time.isoformat(), "host": line.host, "rank": line.rank, "text": line.text}
                 console.say(json.dumps(fields))
             else:
@@ -40,16 +74,17 @@ def run(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         # Standard output may go to a file or another program, which expects lines of the log alone.
         messages = Console(sys.stderr)
+        console.settle()
         # Without -f, Ctrl-C interrupts a printout, and says nothing about the job.
-        if not args.follow:
+        if not follow:
             raise
-        if stops(args.on_interrupt, job.name):
+        if stops(on_interrupt, job.name):
             job.stop()
             messages.say(f"stopping job {job.name}")
         else:
             messages.say(ways_back(job.name))
         raise
-    if not args.follow:
+    if not follow:
         return 0
     if (failure := job.failure) is not None:
         raise JobFailedError(job.name, failure)

@@ -167,6 +167,20 @@ class JobIndex:
         """Return every job, the newest first."""
         return self._select("ORDER BY created DESC, name")
 
+    def names(self) -> list[str]:
+        """Return the name of every job, the newest first."""
+        if not self._path.exists() or not self._path.stat().st_size:
+            return []
+        with self._open() as database:
+            return [name for (name,) in database.execute("SELECT name FROM jobs ORDER BY created DESC, name")]
+
+    def failures(self) -> dict[str, str]:
+        """Return the failure, as JSON, of each job that has one."""
+        if not self._path.exists() or not self._path.stat().st_size:
+            return {}
+        with self._open() as database:
+            return dict(database.execute("SELECT name, failure FROM jobs WHERE failure IS NOT NULL").fetchall())
+
     def running(self) -> list[JobRecord]:
         """Return the jobs that are not over, the newest first."""
         return self._select(f"WHERE status NOT IN {TERMINAL} ORDER BY created DESC, name")

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
 from herringbone.jobs.console import Console
+from herringbone.jobs.ends import end_line, kept_checkpoints
 from herringbone.jobs.events import StateEvents, why_stopped
 from herringbone.jobs.index import FAILED, PLAN_VERSION, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
-from herringbone.jobs.logs import LogLine, Metric, find_metrics, select_lines
+from herringbone.jobs.logs import LogLine, Metric, check_pattern, find_metrics, last_lines, select_lines
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, JobFailedError
 from herringbone_contract.failure import Failure
@@ -115,8 +116,28 @@ class TrainingJob:
         """The cost of the job, in words; None before its end, and when nobody is billed."""
         return self._backend.bill(self.name)
 
-    def logs(self, *, follow: bool = False, rank: int | None = None, host: str | None = None) -> Iterator[LogLine]:
-        """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read."""
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        host: str | None = None,
+        tail: int | None = None,
+        since: datetime | None = None,
+        pattern: str | None = None,
+        live: bool = False,
+    ) -> Iterator[LogLine]:
+        """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read.
+
+        >>> [line.text for line in job.logs(rank=0, pattern="loss", tail=1)]     # doctest: +SKIP
+        ['epoch 3 loss 0.5']
+
+        Only lines of the rank and of the host, written at or after `since` (an aware time), in which the regular
+        expression `pattern` has a match; of those that exist at the time of the call, only the last `tail`. A progress
+        bar is one line, its last; `live` also yields its states meanwhile, whose `line.live` is true.
+        """
+        if pattern is not None:
+            check_pattern(pattern)
         # A generator that the caller abandons is closed by Python, and then closes the files as well.
         with closing(self._backend.logs(self.name)) as source:
             if follow:
@@ -125,8 +146,17 @@ class TrainingJob:
                 batches = source.rest(record.ended)
             else:
                 batches = iter(source.read, [])
+            chosen = (
+                # An empty batch ends the lines that exist by now, and a batch whose lines were all left out does not.
+                (lines, list(select_lines(lines, rank=rank, host=host, since=since, pattern=pattern, live=live)))
+                for lines in batches
+            )
+            if tail is None:
+                batches = (kept for _, kept in chosen)
+            else:
+                batches = last_lines((kept for lines, kept in chosen if kept or not lines), tail)
             for lines in batches:
-                yield from select_lines(lines, rank=rank, host=host)
+                yield from lines
 
     def metrics(self) -> list[Metric]:
         """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
@@ -212,7 +242,7 @@ class TrainingJob:
         return {key: value for key, value in members.items() if value is not None} | description | _tags(plan)
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
-        """Wait as `fit` does: show states and log, handle Ctrl-C, raise `JobFailedError` when the job failed.
+        """Wait as `fit` does: show states, log and end, handle Ctrl-C, raise `JobFailedError` when the job failed.
 
         `on_interrupt` is stop, detach or ask; None is the backend's default: stop on own hosts, ask on SageMaker.
         """
@@ -225,6 +255,7 @@ class TrainingJob:
         except KeyboardInterrupt:
             # The interrupt itself still reaches the caller, whatever happens to the job.
             self._interrupted(source, console, on_interrupt or self._backend.on_interrupt)
+            self._say_end(console)
             raise
         finally:
             if source is not None:
@@ -238,9 +269,22 @@ class TrainingJob:
             raise JobFailedError(self.name, failure)
         if console is not None and (why := why_stopped(record)):
             stderr.say(why)
+        self._say_end(console)
+
+    def _say_end(self, console: Console | None) -> None:
+        """Write the last line of a job that is over: how it ended, and where its results are."""
+        if console is None or not (record := self._record()).done:
+            return
+        end = record.ended or time.time()
+        seconds = 0.0 if record.started is None else end - record.started
+        line = end_line(record, seconds=seconds, model=_address(record.model), checkpoints=kept_checkpoints(record))
+        if line is not None:
+            console.say(line)
 
     def _interrupted(self, source: LogSource | None, console: Console | None, choice: OnInterrupt) -> None:
         stderr = Console(sys.stderr)
+        if console is not None:
+            console.settle()
         if not stops(choice, self.name):
             stderr.say(ways_back(self.name))
             return
@@ -266,11 +310,15 @@ class TrainingJob:
         events = StateEvents()
         stderr = Console(sys.stderr)
 
+        def say(line: str) -> None:
+            console.settle()
+            stderr.say(line)
+
         def look(record: JobRecord) -> None:
             for line in events.of(record, now=time.monotonic()):
-                stderr.say(line)
+                say(line)
 
-        for lines in Watch(self._backend, self.name, say=stderr.say, look=look).batches(source, timeout):
+        for lines in Watch(self._backend, self.name, say=say, look=look).batches(source, timeout):
             console.show(lines)
 
     def _watch(self) -> Watch:
