@@ -28,6 +28,7 @@ from herringbone_contract.failure_text import parse_failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
+    from herringbone.jobs.removal import Removal
     from herringbone.planning.plan import JobPlan
 
 
@@ -170,6 +171,21 @@ class TrainingJob:
         runs, has its archive, or left no model.
         """
         return self._backend.repack(self.name, say)
+
+    def remove(self, *, keep_model: bool = False) -> Removal:
+        """Remove a job that is over: its row, its folder, and its files on the machines of `ssh:`.
+
+        >>> job.remove().size                                        # doctest: +SKIP
+        12345678
+
+        With `keep_model`, the row and the packed model of a job that has one stay, so `describe` and `download` still
+        work. Files in folders of yours (`output_path`, `checkpoint_s3_uri`) and in AWS always stay. Raises `InputError`
+        for a job that runs, and with `keep_model` for one whose model is not packed. For several jobs, see
+        `herringbone.jobs.removal.remove_jobs`.
+        """
+        from herringbone.jobs.removal import remove_job
+
+        return remove_job(self.name, self._backend, keep_model=keep_model)
 
     def stop(self, grace: float | None = None) -> None:
         """Ask the job to stop, and return: every rank gets SIGTERM, and SIGKILL after `grace` seconds.
