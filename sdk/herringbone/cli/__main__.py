@@ -31,6 +31,7 @@ _VERBS = {
     "plan": "show what run would do, and start nothing",
     "ls": "list the jobs",
     "logs": "show a job's log",
+    "metrics": "show the metrics of a job, or of several side by side",
     "stop": "stop a job: SIGTERM to every rank, SIGKILL after the grace",
     "describe": "show a job under SageMaker's key names",
     "download": "unpack a job's model into a new folder",

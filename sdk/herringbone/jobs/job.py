@@ -20,7 +20,7 @@ from herringbone.jobs.console import Console
 from herringbone.jobs.events import StateEvents, why_stopped
 from herringbone.jobs.index import FAILED, PLAN_VERSION, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
-from herringbone.jobs.logs import LogLine, Metric, find_metrics, select_lines
+from herringbone.jobs.logs import FileLogs, LogLine, Metric, find_metrics, select_lines
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, JobFailedError
 from herringbone_contract.failure import Failure
@@ -98,6 +98,12 @@ class TrainingJob:
         return _address(self._record().model)
 
     @property
+    def hyperparameters(self) -> dict[str, str]:
+        """The hyperparameters as SageMaker stores them, encoded as text; those that look like secrets are masked."""
+        hyperparameters: dict[str, str] = self._record().plan_dict.get("hyperparameters", {})
+        return hyperparameters
+
+    @property
     def started(self) -> datetime | None:
         return _utc(self._record().started)
 
@@ -134,10 +140,16 @@ class TrainingJob:
         import msgspec
 
         from herringbone.estimators.options import MetricDefinition
+        from herringbone.jobs.metrics import metrics_in_files
 
+        record = self._record()
         # Of the stored plan only this member is needed, which a plan of another release has as well.
-        stored = self._record().plan_dict.get("options", {}).get("metric_definitions", ())
-        return find_metrics(self.logs(), msgspec.convert(stored, tuple[MetricDefinition, ...]))
+        stored = record.plan_dict.get("options", {}).get("metric_definitions", ())
+        definitions = msgspec.convert(stored, tuple[MetricDefinition, ...])
+        with closing(self._backend.logs(self.name)) as source:
+            if isinstance(source, FileLogs):
+                return metrics_in_files(source.paths, definitions, over=record.done)
+        return find_metrics(self.logs(), definitions)
 
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Wait until the job is over, however it ends; `logs` shows the log meanwhile.

@@ -48,6 +48,7 @@ COMMANDS = {
     "download digit-1": (2, "did you mean digits-1?"),
     "download zebra": (2, "`herringbone ls` shows the jobs"),
     "repack digit-1": (2, "did you mean digits-1?"),
+    "metrics digit-1": (2, "did you mean digits-1?"),
     "rm digit-1": (2, "did you mean digits-1?"),
     "rm --older-than soon": (2, "soon"),
     "images ls": (1, "no container engine answers"),
