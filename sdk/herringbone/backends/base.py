@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from herringbone.jobs.home import Home
     from herringbone.jobs.index import JobRecord
     from herringbone.jobs.interrupt import OnInterrupt
     from herringbone.jobs.logs import LogLine
@@ -36,13 +37,17 @@ class LogSource(Protocol):
 class Backend(Protocol):
     """Runs jobs of the instance types that `herringbone.backends.registry` assigns to it.
 
-    `pace` says how often a waiting caller asks for a job and its log. `on_interrupt` says what Ctrl-C does unless the
-    user chooses.
+    `home` has the rows of its jobs, and their folders if the jobs have any on this machine. `pace` says how often a
+    waiting caller asks for a job and its log. `on_interrupt` says what Ctrl-C does unless the user chooses.
     """
 
     name: str
     pace: Pace
     on_interrupt: OnInterrupt
+
+    @property
+    def home(self) -> Home:
+        """The folder of jobs on this machine."""
 
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         """Return the options of the plan that have no effect on this backend. Changes nothing.

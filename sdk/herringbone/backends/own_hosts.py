@@ -30,6 +30,10 @@ class OwnHostsBackend(ABC):
         self._home = home
         self._index = JobIndex(home.index)
 
+    @property
+    def home(self) -> Home:
+        return self._home
+
     @abstractmethod
     def describe(self, name: str) -> JobRecord:
         """See `Backend.describe`."""

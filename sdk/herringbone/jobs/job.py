@@ -5,7 +5,6 @@ A handle holds a name and a `Backend`, and knows no backend by name; `backends.r
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -16,15 +15,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
+from herringbone.code.commit import commit_of
 from herringbone.jobs.console import Console
+from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
 from herringbone.jobs.events import StateEvents, why_stopped
-from herringbone.jobs.index import FAILED, PLAN_VERSION, JobRecord
+from herringbone.jobs.facts import add_facts, find_facts, stored_facts
+from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
-from herringbone.jobs.logs import FileLogs, LogLine, Metric, find_metrics, select_lines
+from herringbone.jobs.logs import LogLine, Metric, select_lines
+from herringbone.jobs.metrics import metrics_of
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, JobFailedError
 from herringbone_contract.failure import Failure
-from herringbone_contract.failure_text import parse_failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
@@ -53,7 +55,11 @@ class TrainingJob:
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
         """Start a planned job."""
-        backend.submit(plan)
+        with commit_of(plan.source) as commit:
+            backend.submit(plan)
+            # The job runs already; git had the time of the submission.
+            if code := commit():
+                add_facts(JobIndex(backend.home.index), plan.job_name, {"Code": code})
         return cls(plan.job_name, backend)
 
     @classmethod
@@ -90,12 +96,12 @@ class TrainingJob:
     @property
     def failure(self) -> Failure | None:
         """The first failure; None unless the job failed."""
-        return _failure(self._record())
+        return failure_of(self._record())
 
     @property
     def model_data(self) -> str | None:
         """The address of the packed model, `file://` or `s3://`; None while there is none."""
-        return _address(self._record().model)
+        return address(self._record().model)
 
     @property
     def hyperparameters(self) -> dict[str, str]:
@@ -137,19 +143,8 @@ class TrainingJob:
 
     def metrics(self) -> list[Metric]:
         """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
-        import msgspec
-
-        from herringbone.estimators.options import MetricDefinition
-        from herringbone.jobs.metrics import metrics_in_files
-
-        record = self._record()
-        # Of the stored plan only this member is needed, which a plan of another release has as well.
-        stored = record.plan_dict.get("options", {}).get("metric_definitions", ())
-        definitions = msgspec.convert(stored, tuple[MetricDefinition, ...])
         with closing(self._backend.logs(self.name)) as source:
-            if isinstance(source, FileLogs):
-                return metrics_in_files(source.paths, definitions, over=record.done)
-        return find_metrics(self.logs(), definitions)
+            return metrics_of(self._record(), source)
 
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Wait until the job is over, however it ends; `logs` shows the log meanwhile.
@@ -209,35 +204,10 @@ class TrainingJob:
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
         record = self._record()
-        description: dict[str, Any] = {} if record.description is None else json.loads(record.description)
-        # SageMaker's answer is complete. Other backends store only members that the row has no column for.
-        if "TrainingJobName" in description:
-            return description | _tags(record.plan_dict)
-        # Member by member, because `self.plan` cannot read every plan of another release.
-        plan = record.plan_dict
-        options, hosts = plan.get("options", {}), plan.get("hosts", [])
-        failure = _failure(record)
-        members = {
-            "TrainingJobName": record.name,
-            "TrainingJobStatus": record.status,
-            "SecondaryStatus": record.secondary_status,
-            "FailureReason": None if failure is None else failure.render(),
-            "ModelArtifacts": None if record.model is None else {"S3ModelArtifacts": _address(record.model)},
-            "HyperParameters": plan.get("hyperparameters", {}),
-            "Environment": options.get("environment", {}),
-            "InputDataConfig": [_described_channel(channel) for channel in plan.get("channels", [])],
-            "ResourceConfig": {"InstanceType": hosts[0].get("instance_type"), "InstanceCount": len(hosts)}
-            if hosts
-            else None,
-            "StoppingCondition": {"MaxRuntimeInSeconds": options["max_run"]} if "max_run" in options else None,
-            "CreationTime": _iso(record.created),
-            "TrainingStartTime": _iso(record.started),
-            "TrainingEndTime": _iso(record.ended),
-            "TrainingTimeInSeconds": None
-            if record.started is None or record.ended is None
-            else round(self.duration or 0),
-        }
-        return {key: value for key, value in members.items() if value is not None} | description | _tags(plan)
+        if is_complete(record):
+            return describe_service_job(record, stored_facts(record))
+        facts = find_facts(record, self._backend)
+        return describe_own_job(record, self._backend.home.job(self.name), facts, now=time.time())
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
         """Wait as `fit` does: show states and log, handle Ctrl-C, raise `JobFailedError` when the job failed.
@@ -261,7 +231,7 @@ class TrainingJob:
         stderr = Console(sys.stderr)
         if console is not None and (bill := self.bill):
             stderr.say(bill)
-        failure = _failure(record)
+        failure = failure_of(record)
         if failure is not None:
             raise JobFailedError(self.name, failure)
         if console is not None and (why := why_stopped(record)):
@@ -310,32 +280,5 @@ def attach(training_job_name: str, sagemaker_session: object = None) -> Training
     return TrainingJob.attach(training_job_name, sagemaker_session)
 
 
-def _failure(record: JobRecord) -> Failure | None:
-    return None if record.failure is None or record.status != FAILED else parse_failure(record.failure)
-
-
-def _address(model: str | None) -> str | None:
-    return model if model is None or "://" in model else f"file://{model}"
-
-
 def _utc(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def _iso(seconds: float | None) -> str | None:
-    moment = _utc(seconds)
-    return None if moment is None else moment.isoformat()
-
-
-def _tags(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the tags, which SageMaker lists in a request of its own, not in the description."""
-    tags = plan.get("options", {}).get("tags") or []
-    return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()] if isinstance(tags, dict) else tags}
-
-
-def _described_channel(channel: dict[str, Any]) -> dict[str, Any]:
-    source = channel["input"]
-    data = {"S3DataType": "S3Prefix", "S3Uri": source["s3_data"]}
-    if "distribution" in source:
-        data["S3DataDistributionType"] = source["distribution"]
-    return {"ChannelName": channel["name"], "DataSource": {"S3DataSource": data}}

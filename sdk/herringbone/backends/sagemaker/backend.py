@@ -60,6 +60,10 @@ class SageMakerBackend:
         self.pace = pace
         self._submitted = SubmittedJobs(self._home, self._sessions, pace=pace)
 
+    @property
+    def home(self) -> Home:
+        return self._home
+
     def review(self, plan: JobPlan) -> tuple[str, ...]:
         unused = review(plan)
         session = AwsSession.of(plan.options.sagemaker_session)
