@@ -34,7 +34,7 @@ _VERBS = {
     "metrics": "show the metrics of a job, or of several side by side",
     "stop": "stop a job: SIGTERM to every rank, SIGKILL after the grace",
     "describe": "show a job under SageMaker's key names",
-    "download": "unpack a job's model into a new folder",
+    "download": "bring a job's model, output, checkpoints or logs into a new folder",
     "rm": "remove jobs that are over, and free their space",
     "repack": "pack the model of a job that is over and has no archive",
     "clean": "remove containers and networks of jobs whose controller was killed",

@@ -25,11 +25,12 @@ from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_ba
 from herringbone.jobs.logs import LogLine, Metric, select_lines
 from herringbone.jobs.metrics import metrics_of
 from herringbone.jobs.watch import Watch
-from herringbone_contract.errors import InputError, JobFailedError
+from herringbone_contract.errors import InputError, JobFailedError, OptionError
 from herringbone_contract.failure import Failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
+    from herringbone.jobs.download import Part
     from herringbone.jobs.removal import Removal
     from herringbone.planning.plan import JobPlan
 
@@ -104,6 +105,14 @@ class TrainingJob:
         return address(self._record().model)
 
     @property
+    def output_data(self) -> str | None:
+        """The address of the packed output, what the script wrote to SM_OUTPUT_DATA_DIR; None while there is none.
+
+        On SageMaker, this is where S3 has it if the script wrote any.
+        """
+        return address(self._backend.output_of(self._record()))
+
+    @property
     def hyperparameters(self) -> dict[str, str]:
         """The hyperparameters as SageMaker stores them, encoded as text; those that look like secrets are masked."""
         hyperparameters: dict[str, str] = self._record().plan_dict.get("hyperparameters", {})
@@ -155,18 +164,37 @@ class TrainingJob:
             self._wait(source, Console() if logs else None, timeout)
         return self
 
+    def download(self, part: Part, into: str | os.PathLike[str]) -> Path:
+        """Bring the model, the output, the checkpoints or the logs into a new folder, and return the folder.
+
+        >>> job.download("output", "plots")                          # doctest: +SKIP
+        PosixPath('/home/me/plots')
+
+        `output` is what the script wrote to SM_OUTPUT_DATA_DIR, `checkpoints` what SM_CHECKPOINT_DIR has now. Without
+        `checkpoint_s3_uri`, the checkpoints of several hosts have a folder for each host. The new folder appears
+        complete or not at all. Raises `InputError` while there is nothing of the part, or when the folder exists and is
+        not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
+        """
+        from herringbone.jobs.download import PARTS, download, write_logs
+
+        if part not in PARTS:
+            raise OptionError(f"download: a job has no part {part!r}; the parts are {', '.join(PARTS)}")
+
+        def fetch(folder: Path) -> Path:
+            if part == "logs":
+                hosts = [host["name"] for host in self._record().plan_dict.get("hosts", ())]
+                return write_logs(self.logs(), hosts, folder)
+            return self._backend.fetch(self.name, part, folder)
+
+        return download(part, fetch, Path(into))
+
     def download_model(self, into: str | os.PathLike[str]) -> Path:
-        """Unpack the model into a new folder, and return the folder.
+        """Unpack the model into a new folder, and return the folder; see `download`.
 
         >>> job.download_model("model")                              # doctest: +SKIP
         PosixPath('/home/me/model')
-
-        The folder appears complete or not at all. Raises `InputError` while there is no model, or when the folder
-        exists and is not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
         """
-        from herringbone.jobs.model import download_model
-
-        return download_model(lambda folder: self._backend.fetch_model(self.name, folder), Path(into))
+        return self.download("model", into)
 
     def repack(self, say: Callable[[str], None] = print) -> Path:
         """Pack the model of a job that is over and has none, as after a full disk, and return the archive.
