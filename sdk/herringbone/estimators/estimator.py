@@ -178,6 +178,8 @@ class Estimator:
     ) -> TrainingJob:
         """Start the job and return it. With `wait`, show its log to the end, unless `logs` is False (or AWS's "None").
 
+        The first line has the job's name, the last one says how the job ended; `logs=False` leaves out both.
+
         >>> estimator.fit("file://data", wait=False).status  # doctest: +SKIP
         'InProgress'
 
@@ -191,24 +193,28 @@ class Estimator:
         With `wait`, raises `JobFailedError` when the job failed.
         """
         from herringbone.jobs.console import Console
+        from herringbone.jobs.ends import start_line
         from herringbone.jobs.job import TrainingJob
 
         check_choice(on_interrupt)
+        show_log = logs not in (False, None, "None")
         if experiment_config is not None:
             raise UnsupportedError("experiment_config: there is no experiment service here; leave it out")
         backend = self._backend()
         with self._code() as code:
             plan = self._plan(backend, inputs, job_name, code)
+            # On standard error: the log, or a program's own output, may be on standard output.
+            stderr = Console(sys.stderr)
+            if show_log:
+                stderr.say(start_line(plan.job_name, backend.name))
             if plan.unused_options is not None:
-                # On standard error: the log, or a program's own output, may be on standard output.
-                Console(sys.stderr).say(f"job {plan.job_name}: {plan.unused_options}")
+                stderr.say(f"job {plan.job_name}: {plan.unused_options}")
             # Within the block, because the end of the block deletes the code that `submit` copies or packs.
             job = TrainingJob.submit(plan, backend)
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.
         self.jobs.append(job)
         if wait:
-            console = Console() if logs not in (False, None, "None") else None
-            job.follow(console, on_interrupt=on_interrupt)
+            job.follow(Console() if show_log else None, on_interrupt=on_interrupt)
         return job
 
     def logs(self) -> None:

@@ -18,11 +18,12 @@ from herringbone.backends.registry import backend_of_job
 from herringbone.code.commit import commit_of
 from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
+from herringbone.jobs.ends import end_line, kept_checkpoints
 from herringbone.jobs.events import StateEvents, why_stopped
 from herringbone.jobs.facts import add_facts, find_facts, stored_facts
 from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
-from herringbone.jobs.logs import LogLine, Metric, select_lines
+from herringbone.jobs.logs import LogLine, Metric, check_pattern, last_lines, select_lines
 from herringbone.jobs.metrics import metrics_of
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, JobFailedError, OptionError
@@ -137,8 +138,26 @@ class TrainingJob:
         """The cost of the job, in words; None before its end, and when nobody is billed."""
         return self._backend.bill(self.name)
 
-    def logs(self, *, follow: bool = False, rank: int | None = None, host: str | None = None) -> Iterator[LogLine]:
-        """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read."""
+    def logs(
+        self,
+        *,
+        follow: bool = False,
+        rank: int | None = None,
+        host: str | None = None,
+        tail: int | None = None,
+        since: datetime | None = None,
+        pattern: str | None = None,
+    ) -> Iterator[LogLine]:
+        """Yield the log's lines; with `follow`, wait for more until the job is over and its last line is read.
+
+        >>> [line.text for line in job.logs(rank=0, pattern="loss", tail=1)]     # doctest: +SKIP
+        ['epoch 3 loss 0.5']
+
+        Only lines of the rank and of the host, written at or after `since` (an aware time), in which the regular
+        expression `pattern` has a match; of those that exist at the time of the call, only the last `tail`.
+        """
+        if pattern is not None:
+            check_pattern(pattern)
         # A generator that the caller abandons is closed by Python, and then closes the files as well.
         with closing(self._backend.logs(self.name)) as source:
             if follow:
@@ -147,8 +166,17 @@ class TrainingJob:
                 batches = source.rest(record.ended)
             else:
                 batches = iter(source.read, [])
+            chosen = (
+                # An empty batch ends the lines that exist by now, and a batch whose lines were all left out does not.
+                (lines, list(select_lines(lines, rank=rank, host=host, since=since, pattern=pattern)))
+                for lines in batches
+            )
+            if tail is None:
+                batches = (kept for _, kept in chosen)
+            else:
+                batches = last_lines((kept for lines, kept in chosen if kept or not lines), tail)
             for lines in batches:
-                yield from select_lines(lines, rank=rank, host=host)
+                yield from lines
 
     def metrics(self) -> list[Metric]:
         """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
@@ -238,7 +266,7 @@ class TrainingJob:
         return describe_own_job(record, self._backend.home.job(self.name), facts, now=time.time())
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
-        """Wait as `fit` does: show states and log, handle Ctrl-C, raise `JobFailedError` when the job failed.
+        """Wait as `fit` does: show states, log and end, handle Ctrl-C, raise `JobFailedError` when the job failed.
 
         `on_interrupt` is stop, detach or ask; None is the backend's default: stop on own hosts, ask on SageMaker.
         """
@@ -251,6 +279,7 @@ class TrainingJob:
         except KeyboardInterrupt:
             # The interrupt itself still reaches the caller, whatever happens to the job.
             self._interrupted(source, console, on_interrupt or self._backend.on_interrupt)
+            self._say_end(console)
             raise
         finally:
             if source is not None:
@@ -264,6 +293,17 @@ class TrainingJob:
             raise JobFailedError(self.name, failure)
         if console is not None and (why := why_stopped(record)):
             stderr.say(why)
+        self._say_end(console)
+
+    def _say_end(self, console: Console | None) -> None:
+        """Write the last line of a job that is over: how it ended, and where its results are."""
+        if console is None or not (record := self._record()).done:
+            return
+        end = record.ended or time.time()
+        seconds = 0.0 if record.started is None else end - record.started
+        line = end_line(record, seconds=seconds, model=address(record.model), checkpoints=kept_checkpoints(record))
+        if line is not None:
+            console.say(line)
 
     def _interrupted(self, source: LogSource | None, console: Console | None, choice: OnInterrupt) -> None:
         stderr = Console(sys.stderr)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from herringbone_contract import mllog
 from herringbone_contract.constants import split_line
+from herringbone_contract.errors import OptionError
 
 if TYPE_CHECKING:
     from herringbone.estimators.options import MetricDefinition
@@ -125,9 +126,54 @@ def _merged(hosts: list[list[LogLine]]) -> list[LogLine]:
     return list(heapq.merge(*hosts, key=lambda line: line.time))
 
 
-def select_lines(lines: Iterable[LogLine], *, rank: int | None, host: str | None) -> Iterator[LogLine]:
-    """Return the lines of one rank, of one host, or of both; None means any."""
-    return (line for line in lines if rank in (None, line.rank) and host in (None, line.host))
+def check_pattern(pattern: str) -> None:
+    """Raise `OptionError` for a text that is no regular expression."""
+    try:
+        re.compile(pattern)
+    except (re.error, OverflowError, RecursionError) as error:
+        raise OptionError(f"pattern {pattern!r}: no regular expression of Python: {error}") from None
+
+
+def select_lines(
+    lines: Iterable[LogLine],
+    *,
+    rank: int | None = None,
+    host: str | None = None,
+    since: datetime | None = None,
+    pattern: str | None = None,
+) -> Iterator[LogLine]:
+    """Return the lines of one rank, of one host, written since a moment, and with a match of a pattern; None means any.
+
+    >>> lines = [LogLine("algo-1", 0, _LONG_AGO, "loss 0.5"), LogLine("algo-1", 0, _LONG_AGO, "done")]
+    >>> [line.text for line in select_lines(lines, pattern="loss")]
+    ['loss 0.5']
+    """
+    search = None if pattern is None else re.compile(pattern).search
+    return (
+        line
+        for line in lines
+        if rank in (None, line.rank)
+        and host in (None, line.host)
+        and (since is None or line.time >= since)
+        and (search is None or search(line.text))
+    )
+
+
+def last_lines(batches: Iterable[list[LogLine]], count: int) -> Iterator[list[LogLine]]:
+    """Drop all but the last `count` lines of the batches before the first empty one, and yield all later batches.
+
+    >>> lines = [LogLine("algo-1", 0, _LONG_AGO, text) for text in "abcd"]
+    >>> [[line.text for line in batch] for batch in last_lines([lines[:2], lines[2:3], [], lines[3:]], 2)]
+    [['b', 'c'], ['d']]
+    """
+    remaining = iter(batches)
+    newest: deque[LogLine] = deque(maxlen=count)
+    for batch in remaining:
+        if not batch:
+            break
+        newest.extend(batch)
+    yield list(newest)
+    yield from remaining
 
 
 @dataclass(frozen=True, slots=True)

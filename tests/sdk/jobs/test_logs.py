@@ -157,6 +157,38 @@ def test_a_pipe_gets_plain_lines():
     assert pipe.text == "[algo-1:0] epoch 1 loss=0.5 acc=0.9\n[algo-2:1] loss=nope loss=0.25\n[algo-2] done\n"
 
 
+@pytest.fixture(autouse=True)
+def colours(monkeypatch):
+    """A terminal with colours, whatever the tests themselves run in."""
+    monkeypatch.setenv("TERM", "xterm-256color")
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.parametrize(
+    ("tty", "variable", "value", "coloured"),
+    [
+        (True, "NO_COLOR", "1", False),
+        (True, "TERM", "dumb", False),
+        (False, "FORCE_COLOR", "1", True),
+        (False, "COLORTERM", "truecolor", False),
+    ],
+)
+def test_colours_follow_the_environment(monkeypatch, tty, variable, value, coloured):
+    monkeypatch.setenv(variable, value)
+    stream = Terminal(tty=tty)
+    Console(stream).show([LINES[0], LINES[2]])
+    assert ("\x1b[36m[algo-1:0]" in stream.text, "\x1b[2m[algo-2]" in stream.text) == (coloured, coloured)
+
+
+def test_a_line_has_its_time_when_asked():
+    stream = Terminal(tty=False)
+    Console(stream, timestamps=True).show([LogLine("algo-1", 0, MOMENT, "a")])
+    moment, prefix, text = stream.text.split()
+    assert datetime.fromisoformat(moment) == MOMENT.replace(microsecond=123000)
+    assert (prefix, text) == ("[algo-1:0]", "a")
+
+
 def test_a_terminal_gets_one_colour_per_rank():
     terminal = Terminal(tty=True)
     Console(terminal).show([LINES[0], LINES[1], LINES[0]])
