@@ -127,7 +127,7 @@ def _algorithm(plan: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, A
     named = None if "image_uri" in plan.get("unused", ()) else plan.get("arguments", {}).get("image_uri")
     members = {
         "TrainingImage": facts.get("Image", named),
-        "TrainingInputMode": options.get("input_mode"),
+        "TrainingInputMode": options.get("input_mode", "File"),
         "MetricDefinitions": options.get("metric_definitions") or None,
     }
     return {name: value for name, value in members.items() if value is not None} or None
