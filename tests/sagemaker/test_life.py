@@ -13,7 +13,7 @@ import pytest
 
 from herringbone import ArchiveError, InputError, TrainingJob, attach
 from herringbone.aws.session import AwsSession
-from herringbone.backends.sagemaker.transfer import Progress, fetch_model
+from herringbone.backends.sagemaker.transfer import Progress, fetch_artifact
 from herringbone.cli.__main__ import main
 from herringbone.jobs.console import Console
 from tests.sagemaker.account import ACCOUNT, IMAGE, REGION, estimator, make_role
@@ -93,7 +93,7 @@ def test_from_fit_to_the_unpacked_model(backend, boto, s3, tmp_path, capsys):
 
 
 def fetch(boto, address, into):
-    return fetch_model(AwsSession.of(boto), address, into, progress=Progress(io.StringIO()))
+    return fetch_artifact(AwsSession.of(boto), address, into, progress=Progress(io.StringIO()))
 
 
 def test_an_uncompressed_model_is_a_folder(s3, boto, tmp_path):

@@ -5,7 +5,6 @@ A handle holds a name and a `Backend`, and knows no backend by name; `backends.r
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -16,19 +15,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
+from herringbone.code.commit import commit_of
 from herringbone.jobs.console import Console
+from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
 from herringbone.jobs.ends import end_line, kept_checkpoints
 from herringbone.jobs.events import StateEvents, why_stopped
-from herringbone.jobs.index import FAILED, PLAN_VERSION, JobRecord
+from herringbone.jobs.facts import add_facts, find_facts, stored_facts
+from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
-from herringbone.jobs.logs import LogLine, Metric, check_pattern, find_metrics, last_lines, select_lines
+from herringbone.jobs.logs import LogLine, Metric, check_pattern, last_lines, select_lines
+from herringbone.jobs.metrics import metrics_of
 from herringbone.jobs.watch import Watch
-from herringbone_contract.errors import InputError, JobFailedError
+from herringbone_contract.errors import InputError, JobFailedError, OptionError
 from herringbone_contract.failure import Failure
-from herringbone_contract.failure_text import parse_failure
 
 if TYPE_CHECKING:
     from herringbone.backends.base import Backend, LogSource
+    from herringbone.jobs.download import Part
+    from herringbone.jobs.removal import Removal
     from herringbone.planning.plan import JobPlan
 
 
@@ -53,7 +57,11 @@ class TrainingJob:
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
         """Start a planned job."""
-        backend.submit(plan)
+        with commit_of(plan.source) as commit:
+            backend.submit(plan)
+            # The job runs already; git had the time of the submission.
+            if code := commit():
+                add_facts(JobIndex(backend.home.index), plan.job_name, {"Code": code})
         return cls(plan.job_name, backend)
 
     @classmethod
@@ -90,12 +98,26 @@ class TrainingJob:
     @property
     def failure(self) -> Failure | None:
         """The first failure; None unless the job failed."""
-        return _failure(self._record())
+        return failure_of(self._record())
 
     @property
     def model_data(self) -> str | None:
         """The address of the packed model, `file://` or `s3://`; None while there is none."""
-        return _address(self._record().model)
+        return address(self._record().model)
+
+    @property
+    def output_data(self) -> str | None:
+        """The address of the packed output, what the script wrote to SM_OUTPUT_DATA_DIR; None while there is none.
+
+        On SageMaker, this is where S3 has it if the script wrote any.
+        """
+        return address(self._backend.output_of(self._record()))
+
+    @property
+    def hyperparameters(self) -> dict[str, str]:
+        """The hyperparameters as SageMaker stores them, encoded as text; those that look like secrets are masked."""
+        hyperparameters: dict[str, str] = self._record().plan_dict.get("hyperparameters", {})
+        return hyperparameters
 
     @property
     def started(self) -> datetime | None:
@@ -160,13 +182,8 @@ class TrainingJob:
 
     def metrics(self) -> list[Metric]:
         """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
-        import msgspec
-
-        from herringbone.estimators.options import MetricDefinition
-
-        # Of the stored plan only this member is needed, which a plan of another release has as well.
-        stored = self._record().plan_dict.get("options", {}).get("metric_definitions", ())
-        return find_metrics(self.logs(), msgspec.convert(stored, tuple[MetricDefinition, ...]))
+        with closing(self._backend.logs(self.name)) as source:
+            return metrics_of(self._record(), source)
 
     def wait(self, timeout: float | None = None, *, logs: bool = False) -> TrainingJob:
         """Wait until the job is over, however it ends; `logs` shows the log meanwhile.
@@ -177,18 +194,37 @@ class TrainingJob:
             self._wait(source, Console() if logs else None, timeout)
         return self
 
+    def download(self, part: Part, into: str | os.PathLike[str]) -> Path:
+        """Bring the model, the output, the checkpoints or the logs into a new folder, and return the folder.
+
+        >>> job.download("output", "plots")                          # doctest: +SKIP
+        PosixPath('/home/me/plots')
+
+        `output` is what the script wrote to SM_OUTPUT_DATA_DIR, `checkpoints` what SM_CHECKPOINT_DIR has now. Without
+        `checkpoint_s3_uri`, the checkpoints of several hosts have a folder for each host. The new folder appears
+        complete or not at all. Raises `InputError` while there is nothing of the part, or when the folder exists and is
+        not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
+        """
+        from herringbone.jobs.download import PARTS, download, write_logs
+
+        if part not in PARTS:
+            raise OptionError(f"download: a job has no part {part!r}; the parts are {', '.join(PARTS)}")
+
+        def fetch(folder: Path) -> Path:
+            if part == "logs":
+                hosts = [host["name"] for host in self._record().plan_dict.get("hosts", ())]
+                return write_logs(self.logs(), hosts, folder)
+            return self._backend.fetch(self.name, part, folder)
+
+        return download(part, fetch, Path(into))
+
     def download_model(self, into: str | os.PathLike[str]) -> Path:
-        """Unpack the model into a new folder, and return the folder.
+        """Unpack the model into a new folder, and return the folder; see `download`.
 
         >>> job.download_model("model")                              # doctest: +SKIP
         PosixPath('/home/me/model')
-
-        The folder appears complete or not at all. Raises `InputError` while there is no model, or when the folder
-        exists and is not empty; `ArchiveError` for an archive that is damaged or reaches outside its folder.
         """
-        from herringbone.jobs.model import download_model
-
-        return download_model(lambda folder: self._backend.fetch_model(self.name, folder), Path(into))
+        return self.download("model", into)
 
     def repack(self, say: Callable[[str], None] = print) -> Path:
         """Pack the model of a job that is over and has none, as after a full disk, and return the archive.
@@ -201,6 +237,21 @@ class TrainingJob:
         """
         return self._backend.repack(self.name, say)
 
+    def remove(self, *, keep_model: bool = False) -> Removal:
+        """Remove a job that is over: its row, its folder, and its files on the machines of `ssh:`.
+
+        >>> job.remove().size                                        # doctest: +SKIP
+        12345678
+
+        With `keep_model`, the row and the packed model of a job that has one stay, so `describe` and `download` still
+        work. Files in folders of yours (`output_path`, `checkpoint_s3_uri`) and in AWS always stay. Raises `InputError`
+        for a job that runs, and with `keep_model` for one whose model is not packed. For several jobs, see
+        `herringbone.jobs.removal.remove_jobs`.
+        """
+        from herringbone.jobs.removal import remove_job
+
+        return remove_job(self.name, self._backend, keep_model=keep_model)
+
     def stop(self, grace: float | None = None) -> None:
         """Ask the job to stop, and return: every rank gets SIGTERM, and SIGKILL after `grace` seconds.
 
@@ -211,35 +262,10 @@ class TrainingJob:
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
         record = self._record()
-        description: dict[str, Any] = {} if record.description is None else json.loads(record.description)
-        # SageMaker's answer is complete. Other backends store only members that the row has no column for.
-        if "TrainingJobName" in description:
-            return description | _tags(record.plan_dict)
-        # Member by member, because `self.plan` cannot read every plan of another release.
-        plan = record.plan_dict
-        options, hosts = plan.get("options", {}), plan.get("hosts", [])
-        failure = _failure(record)
-        members = {
-            "TrainingJobName": record.name,
-            "TrainingJobStatus": record.status,
-            "SecondaryStatus": record.secondary_status,
-            "FailureReason": None if failure is None else failure.render(),
-            "ModelArtifacts": None if record.model is None else {"S3ModelArtifacts": _address(record.model)},
-            "HyperParameters": plan.get("hyperparameters", {}),
-            "Environment": options.get("environment", {}),
-            "InputDataConfig": [_described_channel(channel) for channel in plan.get("channels", [])],
-            "ResourceConfig": {"InstanceType": hosts[0].get("instance_type"), "InstanceCount": len(hosts)}
-            if hosts
-            else None,
-            "StoppingCondition": {"MaxRuntimeInSeconds": options["max_run"]} if "max_run" in options else None,
-            "CreationTime": _iso(record.created),
-            "TrainingStartTime": _iso(record.started),
-            "TrainingEndTime": _iso(record.ended),
-            "TrainingTimeInSeconds": None
-            if record.started is None or record.ended is None
-            else round(self.duration or 0),
-        }
-        return {key: value for key, value in members.items() if value is not None} | description | _tags(plan)
+        if is_complete(record):
+            return describe_service_job(record, stored_facts(record))
+        facts = find_facts(record, self._backend)
+        return describe_own_job(record, self._backend.home.job(self.name), facts, now=time.time())
 
     def follow(self, console: Console | None = None, *, on_interrupt: OnInterrupt | None = None) -> None:
         """Wait as `fit` does: show states, log and end, handle Ctrl-C, raise `JobFailedError` when the job failed.
@@ -264,7 +290,7 @@ class TrainingJob:
         stderr = Console(sys.stderr)
         if console is not None and (bill := self.bill):
             stderr.say(bill)
-        failure = _failure(record)
+        failure = failure_of(record)
         if failure is not None:
             raise JobFailedError(self.name, failure)
         if console is not None and (why := why_stopped(record)):
@@ -277,7 +303,7 @@ class TrainingJob:
             return
         end = record.ended or time.time()
         seconds = 0.0 if record.started is None else end - record.started
-        line = end_line(record, seconds=seconds, model=_address(record.model), checkpoints=kept_checkpoints(record))
+        line = end_line(record, seconds=seconds, model=address(record.model), checkpoints=kept_checkpoints(record))
         if line is not None:
             console.say(line)
 
@@ -333,32 +359,5 @@ def attach(training_job_name: str, sagemaker_session: object = None) -> Training
     return TrainingJob.attach(training_job_name, sagemaker_session)
 
 
-def _failure(record: JobRecord) -> Failure | None:
-    return None if record.failure is None or record.status != FAILED else parse_failure(record.failure)
-
-
-def _address(model: str | None) -> str | None:
-    return model if model is None or "://" in model else f"file://{model}"
-
-
 def _utc(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, timezone.utc)
-
-
-def _iso(seconds: float | None) -> str | None:
-    moment = _utc(seconds)
-    return None if moment is None else moment.isoformat()
-
-
-def _tags(plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the tags, which SageMaker lists in a request of its own, not in the description."""
-    tags = plan.get("options", {}).get("tags") or []
-    return {"Tags": [{"Key": key, "Value": value} for key, value in tags.items()] if isinstance(tags, dict) else tags}
-
-
-def _described_channel(channel: dict[str, Any]) -> dict[str, Any]:
-    source = channel["input"]
-    data = {"S3DataType": "S3Prefix", "S3Uri": source["s3_data"]}
-    if "distribution" in source:
-        data["S3DataDistributionType"] = source["distribution"]
-    return {"ChannelName": channel["name"], "DataSource": {"S3DataSource": data}}

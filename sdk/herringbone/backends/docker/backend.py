@@ -25,6 +25,7 @@ from herringbone.backends.docker.start import JobObjects, delay_interrupt, run_p
 from herringbone.backends.docker.tree import CACHE, Mount, fetched_of, fill_host, mounts_of
 from herringbone.engine.client import ANSWER_SECONDS, Engine
 from herringbone.engine.locate import find_engine
+from herringbone.jobs.facts import add_facts
 from herringbone.jobs.home import Home, JobFolder, find_home
 from herringbone_contract.constants import HostVariable
 from herringbone_contract.errors import HerringboneError, UnsupportedError
@@ -127,6 +128,7 @@ class DockerBackend(DetachedBackend):
             line = self._private_line(plan) if image.is_ours else ""
             with delay_interrupt():
                 self._start_hosts(hosts, objects, inherited, line.encode())
+            self._note_image(plan, image)
         except BaseException:
             # The containers have no controller yet that would remove them.
             objects.remove()
@@ -145,6 +147,10 @@ class DockerBackend(DetachedBackend):
                 for position, host in enumerate(hosts)
             },
         }
+
+    def _note_image(self, plan: JobPlan, image: Image) -> None:
+        """Record the image for `describe`: a name may belong to another image tomorrow."""
+        add_facts(self._index, plan.job_name, {"Image": image.digest or image.name, "ImageId": image.id})
 
     def _hosts(self, plan: JobPlan) -> Sequence[HostPlan]:
         """Return the hosts that this engine runs."""
