@@ -49,6 +49,11 @@ class TrainingJob:
     def __repr__(self) -> str:
         return f"TrainingJob({self.name!r})"
 
+    def _repr_html_(self) -> str:
+        from herringbone.notebook import job_html
+
+        return job_html(self.describe())
+
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
         """Start a planned job."""
