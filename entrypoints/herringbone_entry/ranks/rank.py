@@ -16,6 +16,7 @@ import contextlib
 import errno
 import faulthandler
 import fcntl
+import io
 import os
 import signal
 import socket
@@ -307,11 +308,14 @@ def _show(error: BaseException, code: str) -> None:
         # The script has replaced it.
         sys.excepthook(type(error), error, error.__traceback__)
         return
-    import traceback
-
-    text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
+    # Python itself formats it: the script may have a module `traceback` of its own.
+    stream, sys.stderr = sys.stderr, io.StringIO()
+    try:
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        text, sys.stderr = sys.stderr.getvalue(), stream
     with contextlib.suppress(OSError, ValueError, AttributeError):
-        sys.stderr.write(text.replace(f'  File "{code}/', '  File "'))
+        stream.write(text.replace(f'  File "{code}/', '  File "'))
 
 
 def _without_ours(trace: TracebackType | None) -> TracebackType | None:

@@ -111,9 +111,10 @@ def test_the_whole_plan_of_a_job():
             "metric_definitions": [{"Name": "loss", "Regex": "loss=([0-9.]+)"}],
         },
         "folder": "/home/me",
-        **{"unused": [], "fewer_hosts": [], "code": None, "made_name": False},
         "arguments": {"entry_point": "train.py", "source_dir": "/home/me/src"},
-        "request": None,
+        **dict.fromkeys(("request", "code")),
+        **dict.fromkeys(("unused", "fewer_hosts"), []),
+        "made_name": False,
     }
 
 
