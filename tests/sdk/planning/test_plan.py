@@ -56,6 +56,10 @@ def plan(distribution=None, inputs=None, **options):
     )
 
 
+# The members of a stored plan that this job does not need.
+NOTHING = {"unused": [], "fewer_hosts": [], "request": None, "code": None, "made_name": False}
+
+
 def test_the_whole_plan_of_a_job():
     job_plan = plan(
         SPLIT_IN_TWO,
@@ -112,9 +116,7 @@ def test_the_whole_plan_of_a_job():
         },
         "folder": "/home/me",
         "arguments": {"entry_point": "train.py", "source_dir": "/home/me/src"},
-        **dict.fromkeys(("request", "code")),
-        **dict.fromkeys(("unused", "fewer_hosts"), []),
-        "made_name": False,
+        **NOTHING,
     }
 
 
