@@ -20,6 +20,7 @@ from herringbone.estimators.inputs import Inputs, parse_inputs
 from herringbone.estimators.names import check_job_name, default_job_name
 from herringbone.estimators.options import Options, changed_options, parse_options
 from herringbone.estimators.signature import ExplicitSignature
+from herringbone.estimators.strategy_names import named_strategy
 from herringbone.estimators.texts import check_name, check_texts
 from herringbone.jobs.home import find_home
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
@@ -68,7 +69,7 @@ class Estimator:
         instance_type: str | None = None,
         instance_count: int | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
-        distribution: Mapping[str, Any] | None = None,
+        distribution: Mapping[str, Any] | str | None = None,
         **options: Unpack[OptionsDict],
     ) -> None:
         self.entry_point = _text("entry_point", entry_point)
@@ -80,7 +81,7 @@ class Estimator:
         self.instance_count = instance_count
         self.options: Options = parse_options(options)
         check_texts("distribution", distribution, error=DistributionError)
-        self.distribution: Distribution = parse(distribution, framework=self._framework)
+        self.distribution: Distribution = parse(named_strategy(distribution), framework=self._framework)
         # Groups and hyperparameters are checked here and not at `plan`: the error then points at the wrong argument.
         self._groups = instance_groups(self.options, instance_type, instance_count)
         for group in self._groups:

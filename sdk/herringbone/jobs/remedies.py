@@ -1,4 +1,4 @@
-"""What to do about a script's failure, from its record and the job's plan. Pure."""
+"""Say what to do about a failure of a script, from its record and the plan of its job. Pure."""
 
 from __future__ import annotations
 

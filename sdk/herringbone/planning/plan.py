@@ -16,7 +16,8 @@ import msgspec
 from herringbone.code.size import CodeSize
 from herringbone.code.source import SourceCode
 from herringbone.estimators.inputs import Channel, parse_inputs
-from herringbone.estimators.options import InstanceGroup, Options, explain
+from herringbone.estimators.option_errors import explain
+from herringbone.estimators.options import InstanceGroup, Options
 from herringbone.notebook import html_table
 from herringbone.planning.secrets import check_arguments, masked_options, masked_request
 from herringbone.planning.shown import plan_rows, rows_text
