@@ -17,7 +17,7 @@ from herringbone.jobs.interrupt import OnInterrupt, stops, ways_back
 from herringbone.jobs.job import attach
 from herringbone.jobs.logs import check_pattern
 from herringbone.times import parse_moment
-from herringbone_contract.errors import JobFailedError, OptionError
+from herringbone_contract.errors import OptionError
 
 
 class Moment(click.ParamType):  # type: ignore[type-arg] # generic since click 8.4
@@ -86,6 +86,5 @@ def command(
         raise
     if not follow:
         return 0
-    if (failure := job.failure) is not None:
-        raise JobFailedError(job.name, failure)
+    job.raise_failure(log_shown=True)
     return exit_code(job.secondary_status)

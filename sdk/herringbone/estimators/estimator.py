@@ -13,17 +13,26 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import msgspec
 
 from herringbone.backends.registry import backend_for
+from herringbone.code.files import measure_code
 from herringbone.code.git import Checkout, check_inside, fetch_code
 from herringbone.code.source import find_source
 from herringbone.estimators.inputs import Inputs, parse_inputs
 from herringbone.estimators.names import check_job_name, default_job_name
 from herringbone.estimators.options import Options, changed_options, parse_options
+from herringbone.estimators.signature import ExplicitSignature
+from herringbone.estimators.strategy_names import named_strategy
 from herringbone.estimators.texts import check_name, check_texts
+from herringbone.jobs.checkpoints import copy_checkpoints, job_code, resumed
+from herringbone.jobs.home import find_home
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
+from herringbone.notebook import html_table
+from herringbone.planning import again
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
+from herringbone.planning.secrets import masked_options
 from herringbone_contract.distribution import Distribution, Framework, parse
 from herringbone_contract.errors import DistributionError, HyperparameterError, OptionError, UnsupportedError
 from herringbone_contract.hyperparameters import encode, encode_values
+from herringbone_contract.masking import masked_hyperparameters, masked_texts
 
 if TYPE_CHECKING:
     from typing_extensions import Self, Unpack
@@ -45,11 +54,12 @@ class Estimator:
     >>> job.model_data                                       # doctest: +SKIP
     'file:///home/me/.herringbone/jobs/train-2026-11-21-09-05-07-042/output/model.tar.gz'
 
-    `options` are SageMaker's flat keyword arguments; `herringbone.estimators.options.Options` lists them. The
-    constructor uses no network and reads no file, except modelparallel `parameters` given as a path. Raises
-    `OptionError`, `DistributionError` or `HyperparameterError`.
+    `options` are SageMaker's flat keyword arguments. `help(Estimator)` lists them, and editors complete them and show
+    the text of each (`herringbone.estimators.options_dict`). The constructor uses no network and reads no file, except
+    modelparallel `parameters` given as a path. Raises `OptionError`, `DistributionError` or `HyperparameterError`.
     """
 
+    __signature__ = ExplicitSignature()
     _framework: ClassVar[Framework | None] = None
 
     def __init__(
@@ -61,7 +71,7 @@ class Estimator:
         instance_type: str | None = None,
         instance_count: int | None = None,
         hyperparameters: Mapping[str, Any] | None = None,
-        distribution: Mapping[str, Any] | None = None,
+        distribution: Mapping[str, Any] | str | None = None,
         **options: Unpack[OptionsDict],
     ) -> None:
         self.entry_point = _text("entry_point", entry_point)
@@ -73,7 +83,7 @@ class Estimator:
         self.instance_count = instance_count
         self.options: Options = parse_options(options)
         check_texts("distribution", distribution, error=DistributionError)
-        self.distribution: Distribution = parse(distribution, framework=self._framework)
+        self.distribution: Distribution = parse(named_strategy(distribution), framework=self._framework)
         # Groups and hyperparameters are checked here and not at `plan`: the error then points at the wrong argument.
         self._groups = instance_groups(self.options, instance_type, instance_count)
         for group in self._groups:
@@ -81,6 +91,9 @@ class Estimator:
         self._hyperparameters: dict[str, Any] = {}
         self.set_hyperparameters(**_mapping("hyperparameters", hyperparameters))
         self.jobs: list[TrainingJob] = []
+        # Of the earlier job, for an estimator that `like` made.
+        self._inputs: Inputs = None
+        self._copied_checkpoints: dict[str, Path] = {}
         if self.entry_point is None and self.image_uri is None:
             raise OptionError(
                 "entry_point: missing; give the script to run, or image_uri for an image that has its own"
@@ -91,6 +104,22 @@ class Estimator:
             raise OptionError("git_config: given without entry_point; name the script of the repository to run")
         if self.options.include_secrets and self.entry_point is None:
             raise OptionError("include_secrets: given without entry_point, so there is no code to include them in")
+
+    def __repr__(self) -> str:
+        words = [f"{name}={value!r}" for name, value in self._shown().items() if name != "entry_point"]
+        return f"{type(self).__name__}({', '.join([repr(self.entry_point), *words])})"
+
+    def _repr_html_(self) -> str:
+        """Show the estimator in a notebook."""
+        job = self.latest_training_job
+        rows = [(name, str(value)) for name, value in self._shown().items()]
+        return html_table(type(self).__name__, [*rows, ("job", "none yet" if job is None else job.name)])
+
+    def _shown(self) -> dict[str, Any]:
+        """Return the arguments that are set, without secrets."""
+        values = {**self._arguments(), **changed_options(masked_options(self.options))}
+        values["hyperparameters"] = masked_hyperparameters(self._hyperparameters)
+        return {name: value for name, value in masked_texts(values).items() if value not in (None, {})}
 
     @property
     def latest_training_job(self) -> TrainingJob | None:
@@ -137,7 +166,8 @@ class Estimator:
         `fit` would raise: for a missing file, a broken rule, or an option that the backend does not serve.
         """
         with self._code() as code:
-            return self._plan(self._backend(), inputs, job_name, code)
+            plan = self._plan(self._backend(), inputs, job_name, code)
+        return msgspec.structs.replace(plan, made_name=job_name is None)
 
     @contextmanager
     def _code(self) -> Iterator[Checkout | None]:
@@ -158,13 +188,18 @@ class Estimator:
         name = default_job_name(self._base_job_name(), datetime.now(timezone.utc)) if job_name is None else job_name
         plan = make_plan(
             request,
-            channels=parse_inputs(inputs, base=folder),
+            channels=parse_inputs(self._inputs if inputs is None else inputs, base=folder),
             job_name=check_job_name(name),
             backend=backend.name,
             folder=str(folder),
         )
         # Arguments are evaluated in order: `review` refuses a plan before a request is made of it.
-        return msgspec.structs.replace(plan, unused=backend.review(plan), request=backend.request(plan))
+        return msgspec.structs.replace(
+            plan,
+            unused=backend.review(plan),
+            request=backend.request(plan),
+            code=None if request.source is None else measure_code(request.source, exclude=find_home().path),
+        )
 
     def fit(
         self,
@@ -207,8 +242,12 @@ class Estimator:
             stderr = Console(sys.stderr)
             if show_log:
                 stderr.say(start_line(plan.job_name, backend.name))
-            if plan.unused_options is not None:
-                stderr.say(f"job {plan.job_name}: {plan.unused_options}")
+            for note in plan.notes:
+                stderr.say(f"job {plan.job_name}: {note}")
+            if self._copied_checkpoints:
+                copy_checkpoints(self._copied_checkpoints, Path(str(self.options.checkpoint_s3_uri)))
+                # Another `fit` goes on in the same folder.
+                self._copied_checkpoints = {}
             # Within the block, because the end of the block deletes the code that `submit` copies or packs.
             job = TrainingJob.submit(plan, backend)
         # Before `follow`, which raises when the job fails: `latest_training_job` is then the failed job.
@@ -223,6 +262,38 @@ class Estimator:
         if job is None:
             raise OptionError("logs: this estimator has no job yet; call fit() first")
         job.wait(logs=True)
+
+    @classmethod
+    def like(cls, training_job_name: str, *, resume: bool = False, code_of_job: bool = False, **changes: Any) -> Self:
+        """Return a new estimator with the settings and the inputs of an earlier job, apart from `changes`.
+
+        >>> PyTorch.like("digits-1", hyperparameters={"lr": 1e-3}).fit()                  # doctest: +SKIP
+
+        - `changes` are arguments of the estimator. Hyperparameters and variables are added, all else is replaced.
+        - `fit` and `plan` without inputs take those of the earlier job.
+        - The code is your own, as it is now; with `code_of_job`, it is the copy that the earlier job ran.
+        - With `resume`, the new job begins from the earlier job's checkpoints: in the folder of its
+          `checkpoint_s3_uri`, or in a new folder with a copy of the files that its hosts left on this machine.
+
+        Secrets are stored masked: the error that names them asks for them in `changes`. Raises `InputError`.
+        """
+        from herringbone.jobs.job import TrainingJob
+
+        job = TrainingJob.attach(training_job_name)
+        plan = job.plan
+        settings = again.settings_of(plan, cls._arguments_of(plan))
+        if code_of_job:
+            settings = again.with_code(settings, job_code(find_home(), plan))
+        copied: dict[str, Path] = {}
+        if resume:
+            if changes.get("checkpoint_s3_uri") is not None:
+                raise OptionError("checkpoint_s3_uri: resume takes the folder of the earlier job; leave this out")
+            settings, copied = resumed(find_home(), plan, settings, over=job.ended is not None)
+        settings = again.merged(settings, changes)
+        again.refuse_masked(training_job_name, settings)
+        estimator = cls(**settings)
+        estimator._inputs, estimator._copied_checkpoints = again.inputs_of(plan), copied
+        return estimator
 
     @classmethod
     def attach(cls, training_job_name: str, sagemaker_session: object = None) -> Self:

@@ -25,6 +25,7 @@ from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
 from herringbone.jobs.logs import LogLine, Metric, check_pattern, last_lines, select_lines
 from herringbone.jobs.metrics import metrics_of
+from herringbone.jobs.remedies import remedy
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, JobFailedError, OptionError
 from herringbone_contract.failure import Failure
@@ -53,6 +54,11 @@ class TrainingJob:
 
     def __repr__(self) -> str:
         return f"TrainingJob({self.name!r})"
+
+    def _repr_html_(self) -> str:
+        from herringbone.notebook import job_html
+
+        return job_html(self.describe())
 
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
@@ -290,9 +296,7 @@ class TrainingJob:
         stderr = Console(sys.stderr)
         if console is not None and (bill := self.bill):
             stderr.say(bill)
-        failure = failure_of(record)
-        if failure is not None:
-            raise JobFailedError(self.name, failure)
+        self.raise_failure(log_shown=console is not None)
         if console is not None and (why := why_stopped(record)):
             stderr.say(why)
         self._say_end(console)
@@ -306,6 +310,12 @@ class TrainingJob:
         line = end_line(record, seconds=seconds, model=address(record.model), checkpoints=kept_checkpoints(record))
         if line is not None:
             console.say(line)
+
+    def raise_failure(self, *, log_shown: bool = False) -> None:
+        """Raise `JobFailedError` if the job failed; the message is short where its log was shown."""
+        record = self._record()
+        if (failure := failure_of(record)) is not None:
+            raise JobFailedError(self.name, failure, advice=remedy(failure, record.plan_dict), log_shown=log_shown)
 
     def _interrupted(self, source: LogSource | None, console: Console | None, choice: OnInterrupt) -> None:
         stderr = Console(sys.stderr)

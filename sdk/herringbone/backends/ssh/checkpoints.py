@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from herringbone.controller.links import listing_of, packed_target
+from herringbone.jobs.checkpoints import newest_files
 from herringbone_contract import safe_tree
 from herringbone_contract.masking import printable
 
@@ -44,22 +45,11 @@ def merge_checkpoints(folder: Path) -> Path | None:
     merged = folder / ".all"
     # Of an earlier retry.
     shutil.rmtree(merged, ignore_errors=True)
-    newest: dict[str, tuple[int, Path, str]] = {}
     # A dot marks folders that were not fetched completely.
     hosts = [path for path in sorted(folder.iterdir()) if not path.name.startswith(".")] if folder.is_dir() else []
-    for host in hosts:
-        with safe_tree.folder(host) as descriptor:
-            for entry in safe_tree.walk(descriptor):
-                # Links stay links: `settle_links` has kept only those that stay in the folder.
-                if entry.kind not in ("file", "link"):
-                    continue
-                if entry.name not in newest or entry.state.st_mtime_ns > newest[entry.name][0]:
-                    newest[entry.name] = (entry.state.st_mtime_ns, host / entry.name, entry.kind)
-    links = {name for name, (_, _, kind) in newest.items() if kind == "link"}
-    for name, (_, file, _) in newest.items():
-        # One host's link must not move another host's files, or the links among them, to another folder.
-        if any(str(above) in links for above in PurePosixPath(name).parents):
-            continue
+    # Links stay links: `settle_links` has kept only those that stay in the folder.
+    newest = newest_files(hosts)
+    for name, file in newest.items():
         target = merged / name
         target.parent.mkdir(parents=True, exist_ok=True)
         # A hard link: checkpoints may be large, and both names are on one disk.
