@@ -15,13 +15,13 @@ from herringbone_parallel.core.pipeline.split import Splitter
 from herringbone_parallel.core.structure import leaves_of
 from herringbone_parallel.tensorflow.model_parallel import state
 from herringbone_parallel.tensorflow.model_parallel.arrays import as_tensor
+from herringbone_parallel.tensorflow.model_parallel.batches import check_same, sample_of
 from herringbone_parallel.tensorflow.model_parallel.output import StepOutput
 from herringbone_parallel.tensorflow.model_parallel.plan import Plan, make_plan
 from herringbone_parallel.tensorflow.model_parallel.replicas import average, check_alike
 from herringbone_parallel.tensorflow.model_parallel.runtime.pipeline import Run
 from herringbone_parallel.tensorflow.model_parallel.runtime.transport import PeerFailedError
 from herringbone_parallel.tensorflow.model_parallel.split import is_tensor, pieces
-from herringbone_parallel.tensorflow.model_parallel.training.batches import check_same, sample_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from herringbone_parallel.torch.model_parallel.runtime.memory import Region, overlap
+from herringbone_parallel.torch.model_parallel.runtime.regions import Region, overlap
 from tests.parallel.torch.ranks import Ranks
 
 BY_HAND = {"partitions": 2, "microbatches": 1, "auto_partition": False, "default_partition": 0}

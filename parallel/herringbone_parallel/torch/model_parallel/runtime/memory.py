@@ -13,88 +13,35 @@ date, and the first use of such a value ends the step on all ranks. A value that
 
 from __future__ import annotations
 
-import functools
-import weakref
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from herringbone_contract.errors import ParallelError
-
-if TYPE_CHECKING:
-    from herringbone_parallel.torch.model_parallel.runtime.placed import Value
-    from herringbone_parallel.torch.model_parallel.runtime.tape import Segment
-
-
-class Region(NamedTuple):
-    """The elements of a storage that a tensor consists of."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    offset: int
-
-    @classmethod
-    def of(cls, tensor: torch.Tensor) -> Region:
-        """Return the region of a strided tensor."""
-        with torch._C.DisableTorchFunctionSubclass():
-            return cls(tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()))
+from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor, Value
+from herringbone_parallel.torch.model_parallel.runtime.regions import LOST, Memory, Region, Write, overlap
+from herringbone_parallel.torch.model_parallel.runtime.tape import Segment
 
 
-class Write(NamedTuple):
-    """The write that a value has missed: the serial of the value that it made, and where it was in the storage."""
-
-    made: int
-    region: Region
-
-
-# A write whose result no single value has.
-LOST = Write(-1, Region((), (), 0))
-
-
-class Memory:
-    """The living values in one storage of this rank; `of_script` if a tensor of the script is in it, too."""
-
-    def __init__(self) -> None:
-        self.values: list[weakref.ref[Value]] = []
-        self.of_script = False
-
-    def add(self, value: Value) -> None:
-        """Add a value, and those that it is known to share memory with."""
-        if value.memory is self:
-            return
-        other, value.memory = value.memory, self
-        self.values.append(weakref.ref(value))
-        if other is not None:
-            self.of_script |= other.of_script
-            for member in other.living():
-                self.add(member)
-
-    def living(self) -> list[Value]:
-        """Return the values that somebody can still use."""
-        return [value for value in (reference() for reference in self.values) if value is not None]
-
-
-def link(inputs: Iterable[Any], values: Iterable[Value], made: Sequence[Value]) -> None:
+def link(arguments: Sequence[Any], results: Sequence[Value]) -> None:
     """Note which results of a call share memory with its arguments, or with each other.
 
-    `values` are the placed arguments. Those among `inputs` that are tensors, and not placed, are the script's own.
+    Tensors among the arguments that are not placed are the script's own.
     """
     # By the identity of the storage. The arguments come first, so that each has an entry before the results.
     first: dict[int | None, Value] = {}
-    for value in (*values, *made):
+    for value in (*(leaf.value for leaf in arguments if isinstance(leaf, PlacedTensor)), *results):
         key = _storage(value.local)
         if key is None:
             continue
         other = first.setdefault(key, value)
         if other is not value:
-            other.memory = other.memory or _alone(other)
-            other.memory.add(value)
-    for tensor in inputs:
-        shared = first.get(_storage(tensor)) if type(tensor) is torch.Tensor else None
+            _memory_of(other).add(value)
+    for leaf in arguments:
+        shared = first.get(_storage(leaf)) if type(leaf) is torch.Tensor else None
         if shared is not None:
-            shared.memory = shared.memory or _alone(shared)
-            shared.memory.of_script = True
+            _memory_of(shared).of_script = True
 
 
 def note_write(value: Value, made: int, name: str) -> None:
@@ -178,33 +125,6 @@ def check_current(value: Value) -> None:
         )
 
 
-@functools.lru_cache(maxsize=4096)
-def overlap(first: Region, second: Region) -> bool:
-    """Say whether two regions of one storage have an element in common.
-
-    >>> row, column = Region((4,), (1,), 4), Region((4,), (4,), 0)
-    >>> overlap(row, column), overlap(row, Region((4,), (1,), 8))
-    (True, False)
-    """
-    (low, high), (other_low, other_high) = _bounds(first), _bounds(second)
-    if high < other_low or other_high < low:
-        return False
-    # Columns lie between each other, so the bounds do not tell: mark the elements of one, and look at the other.
-    start = min(low, other_low)
-    marks = torch.zeros(max(high, other_high) - start + 1, dtype=torch.bool, device="cpu")
-    with torch.no_grad():
-        marks.as_strided(first.shape, first.stride, first.offset - start).fill_(True)
-        return bool(marks.as_strided(second.shape, second.stride, second.offset - start).any())
-
-
-def _bounds(region: Region) -> tuple[int, int]:
-    """Return the first and the last element; strides of torch are never negative."""
-    if 0 in region.shape:
-        return region.offset, region.offset - 1
-    extent = sum((count - 1) * stride for count, stride in zip(region.shape, region.stride, strict=True))
-    return region.offset, region.offset + extent
-
-
 def _overlapping(value: Value, other: Value) -> bool:
     # A member of the memory may be in another storage here: the rank has received its data.
     if value.local is None or other.local is None or _storage(value.local) != _storage(other.local):
@@ -215,10 +135,11 @@ def _overlapping(value: Value, other: Value) -> bool:
     return overlap(Region.of(value.local), Region.of(other.local))
 
 
-def _alone(value: Value) -> Memory:
-    memory = Memory()
-    memory.add(value)
-    return memory
+def _memory_of(value: Value) -> Memory:
+    if value.memory is None:
+        Memory().add(value)
+    assert value.memory is not None
+    return value.memory
 
 
 def _storage(tensor: torch.Tensor | None) -> int | None:

@@ -163,8 +163,7 @@ class Microbatch:
         for value in values.values():
             self._move(value, home)
         # [3]
-        known = self._book.get(call)
-        serial = self._next_serial()
+        known, serial = self._book.get(call), self._next_serial()
         segment = self.tape.segment(home)
         run = Run([value.flow for value in values.values() if value.flow is not None], ())
         made: Sequence[torch.Tensor] = ()
@@ -184,11 +183,7 @@ class Microbatch:
         if known is None:
             self._book.learn(call, shapes)
         # [4]
-        placed = self._wrap(segment, run, shapes, made)
-        if made:
-            results = [leaf.value for leaf in leaves_of(placed) if isinstance(leaf, PlacedTensor)]
-            memory.link(leaves, values.values(), results)
-        return placed
+        return self._wrap(segment, run, shapes, made, leaves)
 
     def backward(
         self, tensors: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor | None], *, retain: bool
@@ -305,16 +300,20 @@ class Microbatch:
                 " operation inside a module of one partition."
             )
 
-    def _wrap(self, segment: Segment, run: Run, shapes: Any, made: Sequence[torch.Tensor]) -> Any:
+    def _wrap(
+        self, segment: Segment, run: Run, shapes: Any, made: Sequence[torch.Tensor], arguments: Sequence[Any]
+    ) -> Any:
         """Return the result with placed tensors in it; note the run on the tape if gradients flow through it."""
         # In the order of the leaves, as `made` is. On other ranks `made` is empty, and the tensors have no data.
         remaining = iter(made)
         outputs: list[Flow] = []
+        results: list[Value] = []
 
         def place(leaf: Any) -> Any:
             if not isinstance(leaf, TensorSpec):
                 return leaf
             placed = self.place(segment.rank, leaf, next(remaining, None), segment)
+            results.append(placed.value)
             if placed.value.flow is not None:
                 outputs.append(placed.value.flow)
             return placed
@@ -323,6 +322,8 @@ class Microbatch:
         if outputs:
             run.outputs = outputs
             self.tape.add(segment, run)
+        if made:
+            memory.link(arguments, results)
         return result
 
     def _start_of(self, value: Value, gradient: torch.Tensor | None) -> torch.Tensor | None:

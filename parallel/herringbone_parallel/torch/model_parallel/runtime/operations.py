@@ -13,6 +13,7 @@ from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of, replace_leaves
 from herringbone_parallel.torch.model_parallel.runtime import gradients, memory
 from herringbone_parallel.torch.model_parallel.runtime.placed import PlacedTensor
+from herringbone_parallel.torch.model_parallel.runtime.regions import LOST
 
 # These return plain Python values, so every rank needs the data itself.
 _NEEDS_DATA = {
@@ -169,7 +170,7 @@ def _operate_in_place(caller: Caller, func: Any, name: str, args: tuple[Any, ...
     memory.note_write(old, changed.value.serial, name)
     if source is not None and assigned_back:
         # In one process the view that was assigned back still shares the target's memory.
-        source.missed = memory.LOST
+        source.missed = LOST
     # The same Python object, because the user's other names for it must see the new value, too.
     target.value = changed.value
     with torch._C.DisableTorchFunctionSubclass():

@@ -13,13 +13,12 @@ import torch
 
 from herringbone_contract.errors import ParallelError
 from herringbone_parallel.core.structure import leaves_of
+from herringbone_parallel.torch.model_parallel.runtime.regions import Memory, Write
 from herringbone_parallel.torch.model_parallel.runtime.shapes import TensorSpec
 from herringbone_parallel.torch.model_parallel.runtime.tape import Flow, Segment
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from herringbone_parallel.torch.model_parallel.runtime.memory import Memory, Write
 
     Operation = Callable[[Any, tuple[Any, ...], dict[str, Any]], Any]
 
