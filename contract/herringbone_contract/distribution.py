@@ -99,15 +99,5 @@ def parse_stored(raw: Mapping[str, object]) -> Distribution:
     Strategies that do nothing are left out, and no rule is checked: the job was submitted long ago. Raises
     `DistributionError` for keys and types that this release does not know.
     """
-    chosen = {name: value for name, value in mapping(raw, "distribution").items() if _is_chosen(name, value)}
-    if "smdistributed" in chosen:
-        libraries = mapping(chosen["smdistributed"], "distribution.smdistributed").items()
-        chosen["smdistributed"] = {name: value for name, value in libraries if _is_chosen(name, value)}
-        if not chosen["smdistributed"]:
-            del chosen["smdistributed"]
+    chosen = grammar.chosen(raw)
     return read(Distribution, chosen, "distribution", grammar.readers(chosen))
-
-
-def _is_chosen(name: str, value: object) -> bool:
-    """Report whether a member of a stored distribution is more than a strategy that was never switched on."""
-    return not isinstance(value, Mapping) or "enabled" in value or name == "smdistributed"
