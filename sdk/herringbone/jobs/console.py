@@ -26,7 +26,7 @@ class Console:
 
     A terminal gets the script's control characters as escapes that can be read: they could change its title, its
     clipboard or lines above. Tabs, and the carriage returns of progress bars, stay. A pipe or a file gets all bytes. A
-    progress bar is drawn in place on a terminal; a pipe gets its last state.
+    progress bar is drawn in place on a terminal and in a notebook; a pipe gets its last state.
     `timestamps` puts the time of each line, in this machine's zone, in front of it.
     """
 
@@ -34,9 +34,11 @@ class Console:
         self._stream = sys.stdout if stream is None else stream
         self._timestamps = timestamps
         self._terminal = self._stream.isatty()
+        # Its output is no terminal, but a carriage return replaces the line there, too.
+        self._notebook = type(self._stream).__module__.startswith("ipykernel.")
         self._colours: dict[str, str] = {}
-        # The last row is the state of a progress bar, without a line break.
-        self._drawn = False
+        # The row of a progress bar's state, without a line break, while it is the last one.
+        self._drawn = ""
 
     def show(self, lines: list[LogLine]) -> None:
         # Only the newest state of a progress bar in a batch is worth drawing; a pipe gets the bar's last one.
@@ -49,8 +51,8 @@ class Console:
 
     @functools.cached_property
     def redraws(self) -> bool:
-        """True for a terminal that can replace its last row."""
-        return self._terminal and self._rich is not None and not self._rich.is_dumb_terminal
+        """True for a notebook, and for a terminal that can replace its last row."""
+        return self._notebook or (self._terminal and self._rich is not None and not self._rich.is_dumb_terminal)
 
     @functools.cached_property
     def _coloured(self) -> bool:
@@ -67,17 +69,23 @@ class Console:
 
     def _draw(self, line: LogLine) -> None:
         """Draw the state of a progress bar over the last one, in one row: only the last row can be replaced."""
-        assert self._rich is not None
-        text = self._shown(line.text)[: max(0, self._rich.width - len(line.prefix) - 2)]
-        self._write(f"{self._prefix(line)} {text}")
-        self._drawn = True
+        text = self._shown(line.text).replace("\t", " ")
+        prefix = self._prefix(line)
+        if self._rich is not None:
+            from rich.cells import cell_len, set_cell_size
+
+            # One column stays free: a cursor behind the last one would wrap.
+            room = max(0, self._rich.width - len(self._moment(line) + line.prefix) - 2)
+            text = text if cell_len(text) <= room else set_cell_size(text, room)
+        self._write(f"{prefix} {text}")
+        self._drawn = f"{prefix} {text}"
 
     def settle(self) -> None:
         """Leave a progress bar that is drawn where it is, so that another stream of the terminal begins a new row."""
         if self._drawn:
             self._stream.write("\n")
             self._stream.flush()
-            self._drawn = False
+            self._drawn = ""
 
     def say(self, text: str) -> None:
         """Write one line of Herringbone itself."""
@@ -89,7 +97,7 @@ class Console:
         return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
     def _prefix(self, line: LogLine) -> str:
-        moment = f"{line.time.astimezone().isoformat(timespec='milliseconds')} " if self._timestamps else ""
+        moment = self._moment(line)
         if not self._coloured:
             return moment + line.prefix
         from click import style
@@ -99,10 +107,14 @@ class Console:
         colour = self._colours.setdefault(line.prefix, _COLOURS[len(self._colours) % len(_COLOURS)])
         return moment + style(line.prefix, fg=colour)
 
+    def _moment(self, line: LogLine) -> str:
+        return f"{line.time.astimezone().isoformat(timespec='milliseconds')} " if self._timestamps else ""
+
     def _write(self, text: str) -> None:
         if self._drawn:
-            # Back to the first column, and erase the state of a progress bar.
-            text, self._drawn = f"\r\x1b[2K{text}", False
+            # Back to the first column, and erase the state of a progress bar; a notebook knows no code to erase.
+            blank = "\x1b[2K" if self._terminal else " " * len(self._drawn) + "\r"
+            text, self._drawn = f"\r{blank}{text}", ""
         try:
             self._stream.write(text)
         except UnicodeEncodeError:

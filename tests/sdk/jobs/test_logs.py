@@ -244,6 +244,25 @@ def test_a_terminal_draws_a_bar_in_place(monkeypatch):
     assert terminal.text == f"[algo-1:0] 10 %{erase}[algo-1:1] {'3' * 18}{erase}[algo-1:0] done\nend\n[algo-1:0] 10 %\n"
 
 
+def test_a_bar_of_wide_letters_and_with_a_time_stays_in_its_row(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("NO_COLOR", "1")
+    terminal = Terminal(tty=True)
+    Console(terminal, timestamps=True).show([bar("数" * 40)])
+    assert terminal.text.endswith(f"[algo-1:0] {'数' * 9}")
+
+
+def test_a_notebook_draws_a_bar_in_place():
+    class OutStream(Terminal):
+        __module__ = "ipykernel.iostream"
+
+    notebook = OutStream(tty=False)
+    console = Console(notebook)
+    console.show([bar("10 %")])
+    console.show([bar("done", live=False)])
+    assert notebook.text == f"[algo-1:0] 10 %\r{' ' * 15}\r[algo-1:0] done\n"
+
+
 @pytest.mark.parametrize(("tty", "term"), [(False, "xterm"), (True, "dumb")])
 def test_a_pipe_gets_no_state_of_a_bar_that_is_not_over(monkeypatch, tty, term):
     monkeypatch.setenv("TERM", term)
