@@ -15,17 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from herringbone.backends.registry import backend_of_job
-from herringbone.code.commit import commit_of
 from herringbone.jobs.console import Console
 from herringbone.jobs.description import address, describe_own_job, describe_service_job, failure_of, is_complete
 from herringbone.jobs.ends import end_line, kept_checkpoints
 from herringbone.jobs.events import StateEvents, why_stopped
-from herringbone.jobs.facts import add_facts, find_facts, stored_facts
 from herringbone.jobs.index import PLAN_VERSION, JobIndex, JobRecord
 from herringbone.jobs.interrupt import OnInterrupt, check_choice, stops, ways_back
 from herringbone.jobs.logs import LogLine, Metric, check_pattern, last_lines, select_lines
-from herringbone.jobs.metrics import metrics_of
-from herringbone.jobs.remedies import remedy
 from herringbone.jobs.watch import Watch
 from herringbone_contract.errors import InputError, JobFailedError, OptionError
 from herringbone_contract.failure import Failure
@@ -63,6 +59,10 @@ class TrainingJob:
     @classmethod
     def submit(cls, plan: JobPlan, backend: Backend) -> TrainingJob:
         """Start a planned job."""
+        # Imported here, as below: `import herringbone` needs none of it.
+        from herringbone.code.commit import commit_of
+        from herringbone.jobs.facts import add_facts
+
         with commit_of(plan.source) as commit:
             backend.submit(plan)
             # The job runs already; git had the time of the submission.
@@ -188,6 +188,8 @@ class TrainingJob:
 
     def metrics(self) -> list[Metric]:
         """Return the values of the log's `:::MLLOG` lines, and those that `metric_definitions` match, so far."""
+        from herringbone.jobs.metrics import metrics_of
+
         with closing(self._backend.logs(self.name)) as source:
             return metrics_of(self._record(), source)
 
@@ -267,6 +269,8 @@ class TrainingJob:
 
     def describe(self) -> dict[str, Any]:
         """Return the job under the key names of SageMaker's DescribeTrainingJob, as plain JSON values."""
+        from herringbone.jobs.facts import find_facts, stored_facts
+
         record = self._record()
         if is_complete(record):
             return describe_service_job(record, stored_facts(record))
@@ -313,6 +317,8 @@ class TrainingJob:
 
     def raise_failure(self, *, log_shown: bool = False) -> None:
         """Raise `JobFailedError` if the job failed; the message is short where its log was shown."""
+        from herringbone.jobs.remedies import remedy
+
         record = self._record()
         if (failure := failure_of(record)) is not None:
             raise JobFailedError(self.name, failure, advice=remedy(failure, record.plan_dict), log_shown=log_shown)

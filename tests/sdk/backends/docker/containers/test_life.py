@@ -31,7 +31,7 @@ def files_of(model_data):
         return {name: archive.extractfile(name).read() for name in archive.getnames()}
 
 
-def test_one_host_from_submit_to_its_model(submit, home, engine, of_home, monkeypatch):
+def test_one_host_from_submit_to_its_model(submit, home, engine, of_home, monkeypatch, image):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sesame")
     monkeypatch.setenv("AWS_REGION", "there")
     Path("data").mkdir()
@@ -63,7 +63,7 @@ def test_one_host_from_submit_to_its_model(submit, home, engine, of_home, monkey
     described = job.describe()
     assert described["AlgorithmSpecification"]["TrainingImage"].partition("@")[0] in image
     assert described["Herringbone"]["ImageId"].startswith("sha256:")
-    assert "torch" in described["Herringbone"]["Versions"]
+    assert "Python" in described["Herringbone"]["Versions"]
     assert (home.job("a").output / "output.tar.gz").exists()
     assert Path("kept/c").read_text() == "step 1"
     assert (home.job("a").path / "controller.log").read_text() == ""
