@@ -138,7 +138,10 @@ def read_request(request: JobFlags) -> tuple[Estimator, Inputs]:
     if request.like is not None or request.resume is not None:
         return _request_like(request)
     if request.job_or_script is None:
-        raise OptionError("job.yaml|script: missing; name a script or a job file, or an earlier job with --like NAME")
+        raise click.UsageError(
+            "Missing argument 'job.yaml|script'. Name a script or a job file, or an earlier job with --like NAME.",
+            click.get_current_context(silent=True),
+        )
     if request.code_of_job:
         raise OptionError("--code-of-job: goes with --like NAME or --resume NAME; add one, or leave this out")
     settings: dict[str, Any] = {}
