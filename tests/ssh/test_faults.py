@@ -1,6 +1,6 @@
 """Tests of faults on three machines: the failure that the user sees, how soon, and that no process remains.
 
-Each test prints a row for the table in docs/hosts.md.
+Each test prints a row for the table in docs/do/ssh.md.
 """
 
 import contextlib

@@ -156,7 +156,7 @@ def _permission(error: Exception, message: str) -> str:
     operation = str(getattr(error, "operation_name", ""))
     detail = f": {message}" if message not in ("", "Forbidden", "Access Denied") else ""
     return (
-        f"{detail}; the caller needs the permission {_PERMISSIONS.get(operation, operation)} (docs/aws-account.md "
+        f"{detail}; the caller needs the permission {_PERMISSIONS.get(operation, operation)} (docs/do/aws-account.md "
         "makes a policy with all permissions)"
     )
 

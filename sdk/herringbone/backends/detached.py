@@ -8,7 +8,7 @@
     return                                               ends with the job
 
 The client prepares the job while the controller's Python starts, so neither waits for the other. See
-docs/architecture.md for the processes and the folder.
+docs/understand/architecture.md for the processes and the folder.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def find_role(session: AwsSession, role: str | None, *, say: Callable[[str], Non
         if error.code == "NoSuchEntity":
             raise OptionError(
                 f"role: account {session.account} has no role {name!r}; `aws iam list-roles` lists its roles, "
-                "docs/aws-account.md creates one"
+                "docs/do/aws-account.md creates one"
             ) from None
         raise
     if not trusts_sagemaker(description["AssumeRolePolicyDocument"]):
