@@ -37,6 +37,7 @@ _VERBS = {
     "convert": "rewrite a script that uses AWS's SDK v2",
     "partition": "show how a model was split",
     "images": "build, list, test, push and remove the images that run jobs",
+    "doctor": "examine this machine: what works, what is missing, and how to fix it",
     "hosts": "check the machines of an inventory, find the jobs on them, or clean up after them",
 }
 _EPILOG = """\
