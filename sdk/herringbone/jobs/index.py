@@ -167,6 +167,13 @@ class JobIndex:
         """Return every job, the newest first."""
         return self._select("ORDER BY created DESC, name")
 
+    def names(self) -> list[str]:
+        """Return the name of every job, the newest first."""
+        if not self._path.exists() or not self._path.stat().st_size:
+            return []
+        with self._open() as database:
+            return [name for (name,) in database.execute("SELECT name FROM jobs ORDER BY created DESC, name")]
+
     def running(self) -> list[JobRecord]:
         """Return the jobs that are not over, the newest first."""
         return self._select(f"WHERE status NOT IN {TERMINAL} ORDER BY created DESC, name")
