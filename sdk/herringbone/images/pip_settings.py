@@ -9,7 +9,9 @@ from typing import NamedTuple
 # A container reads both here, as copies or read-only mounts.
 CERTIFICATE = "/opt/herringbone-pip/ca.pem"
 WHEELS = "/opt/herringbone-pip/wheels"
-_CERTIFICATE_VARIABLE, _WHEELS_VARIABLE = "PIP_CERT", "PIP_FIND_LINKS"
+_WHEELS_VARIABLE = "PIP_FIND_LINKS"
+# pip on this machine reads all of these; in a container the file is that of the first.
+_CERTIFICATE_VARIABLES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 _INDEX_VARIABLES = (
     *("PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_TRUSTED_HOST", "PIP_NO_INDEX"),
     *("PIP_RETRIES", "PIP_TIMEOUT", "PIP_DEFAULT_TIMEOUT"),
@@ -24,8 +26,9 @@ class PipFiles(NamedTuple):
 
 
 def pip_files(environ: Mapping[str, str]) -> PipFiles:
-    """Return the certificate of `PIP_CERT`, and the folder of `PIP_FIND_LINKS`."""
-    return PipFiles(_existing(environ, _CERTIFICATE_VARIABLE), _existing(environ, _WHEELS_VARIABLE))
+    """Return the file with certificates that pip trusts here, and the folder of `PIP_FIND_LINKS`."""
+    certificates = (_existing(environ, name) for name in _CERTIFICATE_VARIABLES)
+    return PipFiles(next(filter(None, certificates), None), _existing(environ, _WHEELS_VARIABLE))
 
 
 def index_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -45,7 +48,7 @@ def start_variables(environ: Mapping[str, str], proxies: Mapping[str, str], file
     """
     variables = {**proxies, **index_variables(environ)}
     if files.certificate is not None:
-        variables[_CERTIFICATE_VARIABLE] = CERTIFICATE
+        variables[_CERTIFICATE_VARIABLES[0]] = CERTIFICATE
     if files.wheels is not None:
         variables[_WHEELS_VARIABLE] = WHEELS
     return variables

@@ -66,6 +66,12 @@ def test_a_job_without_requirements_mounts_nothing(environ, tmp_path):
     assert submitted(environ, tmp_path, requirements=False)[1] == []
 
 
+def test_a_certificate_that_requests_trusts_is_one_that_pip_trusts(tmp_path):
+    (tmp_path / "ca.pem").touch()
+    files = pip_files({"PIP_CERT": str(tmp_path / "gone.pem"), "REQUESTS_CA_BUNDLE": str(tmp_path / "ca.pem")})
+    assert start_variables({}, {}, files) == {"PIP_CERT": "/opt/herringbone-pip/ca.pem"}
+
+
 def test_files_that_are_not_there_are_left_out(tmp_path):
     files = pip_files({"PIP_CERT": str(tmp_path / "gone.pem"), "PIP_FIND_LINKS": "https://example.com/wheels"})
     assert files == PipFiles(None, None)

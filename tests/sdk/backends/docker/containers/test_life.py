@@ -138,7 +138,6 @@ def test_requirements_are_baked_once(submit, engine, monkeypatch, tmp_path):
     wheels.mkdir()
     make_wheel(wheels, "hb_tiny")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    monkeypatch.delenv("PIP_CERT", raising=False)
     Path("src").mkdir()
     Path("src/requirements.txt").write_text("--no-index\nhb-tiny\n")
     Path("src/train.py").write_text("import hb_tiny; print(hb_tiny.WORD)")
