@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -93,5 +94,11 @@ def test_an_installation_of_the_sdist_compiles_the_native_core(installed_from_so
     subprocess.run([command, "--help"], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_the_pages_are_installed(installed: Path) -> None:
-    assert list((installed.parents[1] / "share" / "doc" / "herringbone").rglob("architecture.md"))
+def test_the_doctor_of_an_installation_finds_core_and_pages(installed: Path, tmp_path: Path) -> None:
+    command = [installed.with_name("herringbone"), "doctor", "--json"]
+    environment = {"HERRINGBONE_HOME": str(tmp_path / "home"), "PATH": "/usr/bin:/bin"}
+    report = json.loads(subprocess.run(command, env=environment, check=True, capture_output=True, text=True).stdout)
+    states = {check["name"]: check["state"] for check in report["checks"]}
+    assert (states["Python"], states["PyTorch"], states["core of sums"]) == ("ok", "missing", "ok")
+    assert report["pages"] == str(installed.parents[1] / "share" / "doc" / "herringbone")
+    assert list(Path(report["pages"]).rglob("architecture.md"))

@@ -34,12 +34,15 @@ def command(aws: bool, as_json: bool) -> int:
     a framework, MPI or an engine that is missing is no failure, because not every job needs one.
     """
     from herringbone.doctor import examine, ready
+    from herringbone.doctor.probes import find_pages
 
-    checks = examine(aws=aws)
+    checks, pages = examine(aws=aws), find_pages()
     if as_json:
-        print(json.dumps({"ready": ready(checks), "checks": [summary(check) for check in checks]}))
+        shown = [summary(check) for check in checks]
+        print(json.dumps({"ready": ready(checks), "checks": shown, "pages": pages}))
     else:
         _show(checks)
+        print(f"\nThe pages of this release: {pages}" if pages else "")
     return OK if ready(checks) else JOB_FAILED
 
 

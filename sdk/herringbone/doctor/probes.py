@@ -186,6 +186,15 @@ def find_ssh() -> Ssh | None:
     return Ssh((_answer(path, "-V") or "ssh").partition(",")[0].strip(), shutil.which("rsync") is not None)
 
 
+def find_pages() -> str | None:
+    """Return the folder with the pages of this release: of the installation, or of the checkout that runs."""
+    installed = importlib.metadata.files("herringbone") or ()
+    names = (file for file in installed if file.as_posix().endswith("share/doc/herringbone/index.md"))
+    folders = [Path(str(file.locate())).resolve().parent for file in names]
+    folders.append(Path(__file__).resolve().parents[3] / "docs")
+    return next((str(folder) for folder in folders if (folder / "index.md").is_file()), None)
+
+
 def _version(distributions: tuple[str, ...]) -> str | None:
     for name in distributions:
         try:
