@@ -90,6 +90,8 @@ class HostVariable:
     FRAMEWORK = "HERRINGBONE_FRAMEWORK"
     # The folder that keeps environments made from requirements.txt between jobs.
     CACHE = "HERRINGBONE_CACHE"
+    # Variables for pip alone, as JSON: a proxy among them would redirect the framework's own connections.
+    PIP = "HERRINGBONE_PIP"
     # Seconds between SIGTERM and SIGKILL for the ranks.
     STOP_GRACE = "HERRINGBONE_STOP_GRACE"
     # Seconds to wait until all hosts have joined.

@@ -13,7 +13,8 @@
     +-- pytorchxla             PyTorchXLA
     +-- instance_groups        names of the groups to train on
 
-docs/distribution.md has the whole grammar in words; `herringbone_contract.hyperparameters` carries it to the hosts.
+docs/look-up/distribution.md has the whole grammar in words;
+`herringbone_contract.hyperparameters` carries it to the hosts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Carry settings to the container as SageMaker's hyperparameters, a flat table of JSON texts.
 
 `encode` and `decode` are the two directions for a `Distribution`. The names and values are those that AWS's SDK
-(sagemaker 2.257) writes, so that either side may be AWS's; docs/distribution.md lists our additions.
+(sagemaker 2.257) writes, so that either side may be AWS's; docs/look-up/distribution.md lists our additions.
 
 The types of a distribution are imported where they are used: a host with a plain script needs none, and its user waits
 for the first line.

@@ -3,8 +3,9 @@
     unserved(distribution, Library.HERRINGBONE, "pytorch")
     {'distribution.smdistributed.modelparallel.parameters.fp16': "Herringbone's library has no fp16: ..."}
 
-docs/distribution.md shows the table, and a test compares the two. A plan refuses what the job's library does not run.
-The libraries read the same table when a script calls `smp.init`, because a plan does not know every job's framework.
+docs/look-up/distribution.md shows the table, and a test compares the two. A plan refuses what the job's library
+does not run. The libraries read the same table when a script calls `smp.init`, because a plan does not know every job's
+framework.
 """
 
 from __future__ import annotations

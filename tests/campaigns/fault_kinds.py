@@ -199,7 +199,9 @@ def signal_faults() -> Iterator[Fault]:
             ("Completed", ""),
             seconds=3.0,
         )
-        yield Fault(f"{layout}: controller killed", layout, send(CONTROLLER, killed), ("Failed", "its controller died"))
+        yield Fault(
+            f"{layout}: controller killed", layout, send(CONTROLLER, killed), ("Failed", "the process that watched")
+        )
         yield Fault(f"{layout}: controller ended", layout, send(CONTROLLER, ended), over)
         yield Fault(f"{layout}: controller stopped", layout, send(CONTROLLER, stopped), ("Stopped|Failed", ""))
         for host in range(1, hosts + 1):

@@ -1,4 +1,4 @@
-"""docs/distribution.md lists exactly the keys and defaults of the code."""
+"""docs/look-up/distribution.md lists exactly the keys and defaults of the code."""
 
 import json
 import re
@@ -21,7 +21,7 @@ from herringbone_contract.distribution import (
 )
 from herringbone_contract.served import BOTH, NONE, PYTORCH, TENSORFLOW, VERSION1
 
-PAGE = (Path(__file__).parents[2] / "docs" / "distribution.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "look-up" / "distribution.md").read_text(encoding="utf-8")
 STRATEGIES = {
     "smdistributed.dataparallel": DataParallel,
     "smdistributed.modelparallel": ModelParallel,

@@ -17,8 +17,7 @@ from herringbone_contract.distribution import parse
 
 ROOT = Path(__file__).parents[2]
 PAGES = [
-    *(ROOT / "docs").glob("*.md"),
-    *(ROOT / "docs" / "reference").glob("*.md"),
+    *(ROOT / "docs").rglob("*.md"),
     *(ROOT / "examples").rglob("*.md"),
     ROOT / "README.md",
 ]

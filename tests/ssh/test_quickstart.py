@@ -1,4 +1,4 @@
-"""Test of the quickstart on three machines with the commands of docs/hosts.md: check, run, clean up."""
+"""Test of the quickstart on three machines with the commands of docs/do/ssh.md: check, run, clean up."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The protocol of a backend: the verbs between a plan and a job that is over.
 
-`docs/adding-a-backend.md` describes how to add a backend.
+`docs/contribute/adding-a-backend.md` describes how to add a backend.
 """
 
 from __future__ import annotations

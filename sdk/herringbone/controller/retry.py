@@ -1,7 +1,7 @@
 """The rules for a restart: whether a failed job gets another attempt, and without which machines. Pure.
 
 SageMaker's rule comes first: a failure of the platform is retried, a failure of the script is not. Patterns in the logs
-(policies) can overrule it. docs/resume.md has the table.
+(policies) can overrule it. docs/do/resume.md has the table.
 """
 
 from __future__ import annotations

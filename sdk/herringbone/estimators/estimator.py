@@ -27,6 +27,7 @@ from herringbone.jobs.home import find_home
 from herringbone.jobs.interrupt import OnInterrupt, check_choice
 from herringbone.notebook import html_table
 from herringbone.planning import again
+from herringbone.planning.checks import disk_warnings
 from herringbone.planning.plan import JobPlan, JobRequest, instance_groups, make_plan, steering
 from herringbone.planning.secrets import masked_options
 from herringbone_contract.distribution import Distribution, Framework, parse
@@ -198,6 +199,7 @@ class Estimator:
             plan,
             unused=backend.review(plan),
             request=backend.request(plan),
+            warnings=disk_warnings(plan),
             code=None if request.source is None else measure_code(request.source, exclude=find_home().path),
         )
 

@@ -62,7 +62,7 @@ class MXNet(_ScriptFirst):
     >>> MXNet("train.py", instance_type="local_process", instance_count=2,
     ...       distribution={"parameter_server": {"enabled": True}}).fit()              # doctest: +SKIP
 
-    See `Estimator`, and docs/mxnet.md for the environment of a script.
+    See `Estimator`, and docs/do/mxnet.md for the environment of a script.
     """
 
     _framework: ClassVar[Framework | None] = "mxnet"

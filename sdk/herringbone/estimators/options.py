@@ -25,7 +25,7 @@ Hosts = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 NotNegative = Annotated[int, msgspec.Meta(ge=0)]
 InputMode = Literal["File", "Pipe", "FastFile"]
 RepositoryAccess = Literal["Platform", "Vpc"]
-# The reaction to a failed attempt whose log matches a policy; docs/resume.md.
+# The reaction to a failed attempt whose log matches a policy; docs/do/resume.md.
 LogAction = Literal["restart", "exclude_host", "blame_silent_host", "fail"]
 DAY_SECONDS = 86_400
 MAX_METRIC_DEFINITIONS = 40  # the service's limit

@@ -67,6 +67,8 @@ COMMANDS = {
     "partition show gone": (2, "the partition file 'gone' cannot be read"),
     "convert gone.py": (2, "gone.py: cannot be read"),
     "clean": (1, "no container engine answers"),
+    "doctor": (0, ""),
+    "doctor --aws": (0, ""),
     "ls": (0, ""),
     "ls --json": (0, ""),
     "plan gone.py": (2, "gone.py: no such file"),

@@ -195,7 +195,7 @@ def test_supervisors_and_ranks_end_with_a_killed_controller(script, home, runnin
     job = PyTorch("train.py", instance_type="local_process", instance_count=2, distribution=TWO_RANKS).fit(wait=False)
     until(lambda: len([line for line in job.logs() if line.text == "ready"]) == 4)
     os.kill(pid_of(JobIndex(home.index).get(job.name).controller), signal.SIGKILL)
-    assert job.wait(timeout=5).failure.message.startswith("its controller died")
+    assert job.wait(timeout=5).failure.message.startswith("the process that watched the job was killed")
     until(lambda: running() == [])
 
 

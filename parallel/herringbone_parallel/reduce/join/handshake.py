@@ -12,7 +12,7 @@ neither change nor repeat a message, nor put a message of another connection in 
 reads a fixed number of bytes and parses nothing. The token itself never travels.
 
 Nothing is encrypted, and the chunks that a core sends over the connection afterwards have no MAC: see
-`docs/security.md`.
+`docs/understand/security.md`.
 """
 
 from __future__ import annotations

@@ -93,21 +93,18 @@ def with_requirements(image: Image, codes: Sequence[Path], environ: Mapping[str,
     # Imported here: most jobs bake nothing.
     from herringbone.engine.locate import find_engine
     from herringbone.images.bake import bake
+    from herringbone.images.pip_settings import pip_files
 
+    files = pip_files(environ)
     baked = bake(
         find_engine(environ, Path.home()),
         image.name,
         requirements,
         Console(sys.stderr).say,
-        wheelhouse=_existing(environ, "PIP_FIND_LINKS"),
-        ca_bundle=_existing(environ, "PIP_CERT"),
+        wheelhouse=files.wheels,
+        ca_bundle=files.certificate,
     )
     for code in codes:
         # A host would install the file's packages again.
         (code / requirements.name).unlink()
     return Image(baked.name, baked.id, is_ours=True)
-
-
-def _existing(environ: Mapping[str, str], variable: str) -> Path | None:
-    path = environ.get(variable)
-    return Path(path) if path and Path(path).exists() else None

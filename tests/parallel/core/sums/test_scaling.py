@@ -1,4 +1,4 @@
-"""docs/scaling.md and its figure match the output of benchmarks/scaling/run.py."""
+"""docs/understand/scaling.md and its figure match the output of benchmarks/scaling/run.py."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.scaling.run import (
     table,
 )
 
-DOCS = Path(__file__).resolve().parents[4] / "docs"
+DOCS = Path(__file__).resolve().parents[4] / "docs" / "understand"
 
 
 def test_the_page_and_the_figure_match_the_script() -> None:

@@ -142,7 +142,6 @@ def test_requirements_are_baked_once(submit, engine, monkeypatch, tmp_path):
     wheels.mkdir()
     make_wheel(wheels, "hb_tiny")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-    monkeypatch.delenv("PIP_CERT", raising=False)
     Path("src").mkdir()
     Path("src/requirements.txt").write_text("--no-index\nhb-tiny\n")
     Path("src/train.py").write_text("import hb_tiny; print(hb_tiny.WORD)")
@@ -158,10 +157,14 @@ def test_requirements_are_baked_once(submit, engine, monkeypatch, tmp_path):
             engine.remove_image(image, force=True)
 
 
-def test_requirements_are_installed_at_the_start_once_per_image(submit):
-    Path("src/wheels").mkdir(parents=True)
-    make_wheel(Path("src/wheels"), "hb_tiny")
-    Path("src/requirements.txt").write_text("--no-index\n--find-links wheels\nhb-tiny\n")
+def test_requirements_are_installed_at_the_start_once_per_image(submit, monkeypatch, tmp_path):
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    make_wheel(wheels, "hb_tiny")
+    # A setting and a folder of this machine, which pip has in the container, too.
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    Path("src").mkdir()
+    Path("src/requirements.txt").write_text("--no-index\nhb-tiny\n")
     Path("src/train.py").write_text("import hb_tiny; print(hb_tiny.WORD)")
     installed = []
     for _ in range(2):
