@@ -15,7 +15,7 @@ DOCS = Path(__file__).resolve().parent
 
 project = "Herringbone"
 author = "the Herringbone developers"
-copyright = author  # noqa: A001 - Sphinx's own name
+copyright = author
 extensions = ["myst_parser", "sphinx_copybutton"]
 # The anchors of headings are those of code hosts.
 myst_heading_anchors = 4
