@@ -1,6 +1,7 @@
 """Settings of the documentation site, which `./scripts/docs` builds.
 
-The pages are plain Markdown, and their links work on a code host too. Three things differ on the site, and are made here
+The pages are plain Markdown, and their links work on a code host too. Three things differ on the site, and this file makes
+them
 while Sphinx reads a page: the navigation, the links that leave docs/, and the page with the rules of CONTRIBUTING.md.
 """
 
