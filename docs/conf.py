@@ -1,8 +1,8 @@
 """Settings of the documentation site, which `./scripts/docs` builds.
 
-The pages are plain Markdown, and their links work on a code host too. Three things differ on the site, and this file makes
-them
-while Sphinx reads a page: the navigation, the links that leave docs/, and the page with the rules of CONTRIBUTING.md.
+The pages are plain Markdown, and their links work on a code host too. This file makes three things while Sphinx reads
+a page, because only the site needs them: the navigation, pages without links that leave docs/, and a page with the
+rules of CONTRIBUTING.md.
 """
 
 from __future__ import annotations
