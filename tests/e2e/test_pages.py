@@ -1,4 +1,4 @@
-"""The scripts, job files and commands of README and of docs/start/your-script.md run as they are printed."""
+"""The scripts and job files of README, docs/start/your-script.md and docs/do/resume.md run as they are printed."""
 
 from __future__ import annotations
 
@@ -39,6 +39,18 @@ def output(process: subprocess.Popen[str]) -> str:
     return text
 
 
+def in_this_process(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str, *, epochs: int) -> None:
+    """Run a script without a job: an import of torch takes longer than its training."""
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder / "src")
+    monkeypatch.setattr(sys, "argv", [script, "--epochs", str(epochs)])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # small layers, and jobs compute at the same time
+    runpy.run_path(script)
+    torch.set_num_threads(threads)
+    monkeypatch.delitem(sys.modules, "letters")
+
+
 # The jobs run at the same time, and every rank imports torch.
 @pytest.mark.timeout(300)
 @pytest.mark.e2e
@@ -54,19 +66,32 @@ def test_your_script_from_start_to_end(
     # submit.py repeats job.yaml, so it need not run once more.
     command = ("herringbone", "run", "--env", "OMP_NUM_THREADS=1")
     processes = {name: start(tmp_path, *command, name, "--", "--epochs", "1") for name in jobs}
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path / "src")
-    monkeypatch.setattr(sys, "argv", ["plain.py", "--epochs", "1"])
-    runpy.run_path("src/plain.py")
-    monkeypatch.delitem(sys.modules, "letters")
-    losses = {name: LOSS.findall(output(process)) for name, process in processes.items()}
-    losses["src/plain.py"] = LOSS.findall(capsys.readouterr().out)
+    in_this_process(tmp_path, monkeypatch, "src/plain.py", epochs=1)
+    losses = {"src/plain.py": LOSS.findall(capsys.readouterr().out)}
+    losses |= {name: LOSS.findall(output(process)) for name, process in processes.items()}
     printed = dict(LOSS.findall((ROOT / "docs/start/your-script.md").read_text(encoding="utf-8")))
     for name, rows in losses.items():
         assert [(epoch, pytest.approx(float(printed[epoch]), abs=0.005)) for epoch, _ in rows] == [
             (epoch, float(loss)) for epoch, loss in rows
         ], name
     assert len(losses) == 4
+
+
+def test_a_resumed_script_prints_the_losses_of_an_uninterrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_files("docs/start/your-script.md", tmp_path)
+    assert write_files("docs/do/resume.md", tmp_path) == ["src/resumable.py", "resumable.yaml"]
+    for variable in ("SM_CHANNEL_TRAINING", "SM_CHECKPOINT_DIR", "SM_MODEL_DIR"):
+        monkeypatch.setenv(variable, str(tmp_path))
+    (tmp_path / "text.txt").write_bytes((ROOT / "LICENSE").read_bytes()[:2000])
+    (tmp_path / "data").symlink_to(tmp_path)
+    in_this_process(tmp_path, monkeypatch, "src/resumable.py", epochs=1)
+    in_this_process(tmp_path, monkeypatch, "src/resumable.py", epochs=2)
+    resumed = capsys.readouterr().out
+    in_this_process(tmp_path, monkeypatch, "src/plain.py", epochs=2)
+    assert resumed == capsys.readouterr().out
+    assert [epoch for epoch, _ in LOSS.findall(resumed)] == ["0", "1"]
 
 
 @pytest.mark.timeout(300)
